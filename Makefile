@@ -50,7 +50,7 @@ mutants: setup   ## whether the tests notice one wrong line: a sample of mutants
 lint: setup      ## ruff, types, import layers, and whether uv.lock is that of pyproject.toml
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	[ ! -x $(VENV)/bin/lint-imports ] || PYTHONPATH=.:ros_ws/src/rlinf $(VENV)/bin/lint-imports --no-cache --no-logo  # none for Python 3.10
+	[ ! -x $(VENV)/bin/lint-imports ] || PYTHONPATH=.$$(printf ":%s" ros_ws/src/*/) $(VENV)/bin/lint-imports --no-cache --no-logo  # none for Python 3.10
 	$(VENV)/bin/uv lock --check -q
 
 docs:            ## the documentation as a site in site/, built strictly in an environment of its own

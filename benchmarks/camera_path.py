@@ -42,7 +42,7 @@ class Receiver:
     def __init__(self, node: Any) -> None:
         from sensor_msgs.msg import Image
 
-        from rlinf.qos import received
+        from rlinf_ros.qos import received
 
         self.numbers: dict[str, list[int]] = {name: [] for name in CAMERAS}
         self.late_ms: list[float] = []
@@ -75,7 +75,7 @@ def publish(name: str) -> None:
     from rclpy.executors import ExternalShutdownException
     from sensor_msgs.msg import Image
 
-    from rlinf.qos import profile
+    from rlinf_ros.qos import profile
 
     rclpy.init()
     node = rclpy.create_node("bare", namespace=f"/station_a/camera/{name}")
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--publish", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+    sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
     from benchmarks.figures import write
     from rlinf_core.config.overrides import quoted
     from rlinf_core.core.ros import ros_environment
@@ -140,7 +140,7 @@ def main() -> None:
         return
     import rclpy
 
-    from rlinf.workarounds import single_threaded
+    from rlinf_ros.workarounds import single_threaded
 
     rclpy.init()
     node, executor = rclpy.create_node("receiver", namespace="/station_a"), single_threaded()

@@ -118,10 +118,10 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
     from rlinf_msgs.msg import ActionChunk, SafetyState
     from std_srvs.srv import SetBool
 
-    from rlinf.qos import profile
-    from rlinf.workarounds import single_threaded
     from rlinf_core.launch.graph import RESPAWN, Process
     from rlinf_core.launch.supervisor import Supervisor
+    from rlinf_ros.qos import profile
+    from rlinf_ros.workarounds import single_threaded
 
     values = yaml.safe_load((ROOT / "robots/franka_fr3/limits.yaml").read_text())
     values |= {"tick": 1.0 / hz, "enable_lease": "unlimited", "stale_state": 1.0, "lost_state": 5.0,
@@ -169,7 +169,7 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
     burners = [multiprocessing.Process(target=burn, daemon=True) for _ in range(os.cpu_count() or 1)]
     burners = {"idle": [], "loaded": burners,
                "synced": [*burners, multiprocessing.Process(target=sync, args=(folder,), daemon=True)]}[load]
-    process = Process("interlock", "rlinf", "interlock", "rlinf.interlock", "/bench",
+    process = Process("interlock", "rlinf_interlock", "interlock", "rlinf_interlock.interlock", "/bench",
                       {"limits_file": str(folder / "limits.yaml"), "no_estop_reason": "a benchmark: no arm is there"}, (),
                       RESPAWN)
     with Supervisor(folder, DOMAIN) as supervisor, running(burners):

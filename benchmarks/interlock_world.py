@@ -22,7 +22,8 @@ from rlinf_core.interlock import Chunk, EStop, Inputs, Limits, Mode, Other, Stat
 from rlinf_core.interlock.limits import FIXED, TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("rlinf_core/interlock", "rlinf_core/robots/drivers", "rlinf_core/specs/topics.py", "ros_ws/src/rlinf/rlinf")
+SOURCES = ("rlinf_core/interlock", "rlinf_core/robots/drivers", "rlinf_core/specs/topics.py",
+           *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("ros_ws/src/rlinf_*/rlinf_*"))))
 JUNK = (math.nan, math.inf, -math.inf, 1e300, -1e300, 5e-324, -0.0)
 JOINTS = 7
 FIXED_LIMITS = ("joint_names", "joint_low", "joint_high", "box_low", "box_high", "orientation", "frame", "control_mode",

@@ -61,7 +61,7 @@ def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[
     from rlinf_msgs.action import RunEpisodes
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, TimeStep
 
-    from rlinf.qos import witnessed
+    from rlinf_ros.qos import witnessed
     from tests.ros.stand import listen, start
 
     statuses, moments = listen(peer, PolicyStatus, "policy/status"), list[tuple[str, float]]()

@@ -42,8 +42,8 @@ class Robot:
         from geometry_msgs.msg import PoseStamped
         from sensor_msgs.msg import Image
 
-        from rlinf.conversions import to_image
-        from rlinf.qos import profile
+        from rlinf_ros.conversions import to_image
+        from rlinf_ros.qos import profile
 
         self.node, self.over, self.sent = node, threading.Event(), 0
         self.cameras = {name: node.create_publisher(Image, f"camera/{name}/image", profile(f"camera/{name}/image"))
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="measured time of each")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
-    sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+    sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
     from benchmarks.figures import write
     from rlinf_core.core.ros import ros_environment
     from rlinf_core.launch.graph import station_processes

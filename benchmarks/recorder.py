@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
 from benchmarks.figures import write  # noqa: E402
 from benchmarks.page import CAMERAS, HZ, cpu_s, scene  # noqa: E402
 
@@ -44,8 +44,8 @@ class Station:
         from rlinf_msgs.msg import Applied, EpisodeEvent, TimeStep
         from sensor_msgs.msg import Image
 
-        from rlinf.conversions import to_image
-        from rlinf.qos import profile
+        from rlinf_ros.conversions import to_image
+        from rlinf_ros.qos import profile
 
         self.name, self.node, self.closed = name, rclpy.create_node("station", namespace=f"/{name}"), []
         kinds = {"timestep": TimeStep, "applied": Applied, "episode": EpisodeEvent}
@@ -104,8 +104,8 @@ class Station:
 
 def qualities() -> dict[str, Any]:
     """By topic the quality of service with which the recorder hears it."""
-    from rlinf.qos import overheard, witnessed
-    from rlinf.recorder import IMAGE_QUEUE_DEPTH
+    from rlinf_ros.qos import overheard, witnessed
+    from rlinf_station.recorder import IMAGE_QUEUE_DEPTH
 
     return {
         "timestep": witnessed("timestep"),
@@ -119,7 +119,7 @@ def bare(namespace: str, out: Path) -> None:
 
     import rclpy
 
-    from rlinf.qos import subscription
+    from rlinf_ros.qos import subscription
 
     rclpy.init()
     node, counts = rclpy.create_node("bare", namespace=namespace), Counter[str]()

@@ -35,7 +35,7 @@ class RobotSide:
         from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
         from sensor_msgs.msg import Image, JointState
 
-        from rlinf.qos import profile
+        from rlinf_ros.qos import profile
 
         self.node, self.every = node, STATE_HZ // hz
         self.tick, self.step, self.target, self.until = 0, 0, HOME, 0.0
@@ -105,7 +105,7 @@ def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
     """
     import rclpy
 
-    from rlinf.workarounds import single_threaded
+    from rlinf_ros.workarounds import single_threaded
 
     node = rclpy.create_node("ping", namespace="/pingpong")
     executor = single_threaded()
@@ -152,8 +152,8 @@ def other_side(name: str) -> None:
     from rlinf_msgs.msg import ActionChunk, NamedVector, TimeStep
     from sensor_msgs.msg import Image, JointState
 
-    from rlinf.qos import profile
-    from rlinf.spinning import run
+    from rlinf_ros.qos import profile
+    from rlinf_ros.spinning import run
 
     kinds = {"current_pose": PoseStamped, "object_pose": PoseStamped, "current_twist": TwistStamped,
              "wrench": WrenchStamped, "joint_states": JointState, "gripper/state": JointState,

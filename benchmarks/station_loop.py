@@ -117,12 +117,12 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, SafetyState
     from std_srvs.srv import SetBool
 
-    from rlinf.qos import profile
-    from rlinf.workarounds import single_threaded
     from rlinf_core.config.overrides import quoted
     from rlinf_core.launch.graph import station_processes
     from rlinf_core.launch.supervisor import Supervisor
     from rlinf_core.recipes import load_recipe
+    from rlinf_ros.qos import profile
+    from rlinf_ros.workarounds import single_threaded
 
     task = write_task(folder, hz, seconds + WARM_UP_S)
     policy = folder / f"policy_{hz}hz.safetensors"
@@ -200,13 +200,13 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
     from rlinf_msgs.action import RunEpisodes
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus
 
-    from rlinf.qos import profile
-    from rlinf.workarounds import single_threaded
     from rlinf_core.launch.graph import station_processes
     from rlinf_core.launch.supervisor import Supervisor
     from rlinf_core.policies.serialization import save_policy
     from rlinf_core.policies.small.tanh_gaussian.policy import Actor
     from rlinf_core.recipes import load_recipe, station_task
+    from rlinf_ros.qos import profile
+    from rlinf_ros.workarounds import single_threaded
     from sim_bridges.core.isolated import make
 
     recipe = load_recipe("demo", [f"station.domain_id={DOMAIN}"])

@@ -142,10 +142,10 @@ class Station:
         from rlinf_msgs.action import RunEpisodes
         from rlinf_msgs.msg import Applied, PolicyStatus, PolicyUpdate, SafetyEvent, SafetyState, TimeStep
 
-        from rlinf.qos import profile, witnessed
         from rlinf_core.interlock import load_limits
         from rlinf_core.policies.serialization import policy_name, save_policy
         from rlinf_core.recipes import load_recipe, station_robot, station_task
+        from rlinf_ros.qos import profile, witnessed
 
         self.folder, self.mode, self.port = folder, mode, free_port()
         served = [] if mode == "local" else [

@@ -54,12 +54,12 @@ class Bench:
         from std_msgs.msg import Bool, String
         from std_srvs.srv import SetBool
 
-        from rlinf.qos import profile
-        from rlinf.workarounds import single_threaded
         from rlinf_core.config.overrides import quoted
         from rlinf_core.launch.graph import station_processes
         from rlinf_core.launch.supervisor import Supervisor
         from rlinf_core.recipes import load_recipe, station_task
+        from rlinf_ros.qos import profile
+        from rlinf_ros.workarounds import single_threaded
 
         robot = folder / "robot"
         robot.mkdir()
@@ -99,7 +99,7 @@ class Bench:
 
     def _answer(self, step: Any) -> None:
         """As an operator does."""
-        from rlinf.conversions import action_chunk
+        from rlinf_ros.conversions import action_chunk
 
         if step.step_type == step.LAST:
             return
@@ -211,7 +211,7 @@ def main() -> None:
         parser.error(f"--only: expected a part of one of {', '.join(fault[0] for fault in FAULTS)}; got '{options.only}'")
     if options.times < 1:
         parser.error(f"--times: expected at least 1, got {options.times}")
-    sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+    sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
     from benchmarks import figures
     from rlinf_core.core.ros import ros_environment
 

@@ -41,7 +41,7 @@ def _start(context: LaunchContext) -> list:
 
     domain = of_every_process(int(os.environ.get("ROS_DOMAIN_ID") or 42)) | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     only, rows = (LaunchConfiguration(name).perform(context) for name in ("only", "json"))
-    drill = Node(package="rlinf", executable="drill", output="screen", emulate_tty=True,
+    drill = Node(package="rlinf_tools", executable="drill", output="screen", emulate_tty=True,
                  arguments=["--only", only, "--json", str(file("json", rows))])
     ended = OnProcessExit(target_action=drill, on_exit=[EmitEvent(event=Shutdown())])
     return [*(SetEnvironmentVariable(*pair) for pair in domain.items()), drill, RegisterEventHandler(ended)]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import runpy
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ament_index_python.packages import get_package_share_directory
 from launch.actions import (
     DeclareLaunchArgument,
     EmitEvent,
@@ -60,8 +58,9 @@ def description(**defaults: str) -> LaunchDescription:
 
 def find_rlinf() -> str:
     """The Python that rlinf is installed for: launch runs in ROS's own. Makes rlinf importable here, too."""
-    built = Path(get_package_share_directory("rlinf"), "launch/rlinf_environment.py")
-    return runpy.run_path(str(built))["importable"]()
+    from rlinf_ros.interpreter import importable
+
+    return importable()
 
 
 def _start(context: LaunchContext) -> list:

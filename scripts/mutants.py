@@ -60,14 +60,17 @@ LEARNING = ("--ignore=tests/algorithms/test_learning.py", "--ignore=tests/algori
             "--deselect=tests/algorithms/test_off_policy.py"
             "::test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions")
 OPTIMISER, ADAPTERS = "torch._dynamo", "peft"
-NODES, BOXED_NODES = "ros_ws/src/rlinf/rlinf/", "src/rlinf/"  # mutmut wants a package where it is imported from
+NODES = re.compile(r"ros_ws/src/(rlinf_\w+)/\1\b")  # mutmut wants a package where it is imported from: src/<package>
 NODE_TESTS = ("device", "director", "first_motion_judged", "given", "page_asks", "person", "phase", "phase_timers",
               "policy_tracker")
 # Left out: nodes that are little more than their publishers, subscriptions and timers (camera, environment, franka,
 # recorder, uplink, ...), the drill and the doctor. Their tests start processes and wait for DDS, seconds for each mutant.
 # The interlock's nodes fork and end processes of their own, in the middle of mutmut's.
-NODE_MODULES = ("arming", "conversions", "device", "director", "director_status", "episodes", "first_motion", "page_asks",
-                "person", "phase", "station_state")
+NODE_MODULES = {
+    "rlinf_ros": ("conversions", "phase", "station_state"), "rlinf_drivers": ("device",),
+    "rlinf_station": ("director", "director_status", "episodes"), "rlinf_operator": ("page_asks", "person"),
+    "rlinf_tools": ("arming", "first_motion"),
+}
 ROOMS = {
     "interlock": Room(("rlinf_core/interlock",), ("tests/interlock",)),
     "episodes": Room(
@@ -107,7 +110,7 @@ ROOMS = {
         ("tests/launch", "tests/cli/test_fleet_up.py", "tests/cli/test_launched.py"),
     ),
     "nodes": Room(
-        tuple(f"{NODES}{name}.py" for name in NODE_MODULES),
+        tuple(f"ros_ws/src/{package}/{package}/{name}.py" for package, names in NODE_MODULES.items() for name in names),
         (*(f"tests/ros/test_{name}.py" for name in NODE_TESTS),),
         ("-m=not slow and not ros",),
     ),
@@ -251,7 +254,7 @@ def is_rewording(original: ast.AST, mutant: ast.AST) -> bool:
 
 def boxed(path: str) -> str:
     """Where a source lies in the box."""
-    return path.replace(NODES, BOXED_NODES)
+    return NODES.sub(r"src/\1", path)
 
 
 def proportional(sizes: dict, number: int) -> dict:
@@ -335,7 +338,8 @@ def furnish(box: Path, room: Room) -> None:
         (box / "ros_ws/install").symlink_to(messages.resolve())
     package = boxed(room.sources[0]).split("/")[0]
     if package == "src":
-        shutil.copytree(box / NODES, box / BOXED_NODES)
+        for name in NODE_MODULES:
+            shutil.copytree(box / f"ros_ws/src/{name}/{name}", box / f"src/{name}")
     top = sorted({name.split("/")[0] for name in names} - {package, "pyproject.toml", "tests"})
     patterns = [f"{source}/*" if not source.endswith(".py") else source for source in map(boxed, room.sources)]
     settings = {"only_mutate": patterns, "also_copy": top, "pytest_add_cli_args_test_selection": list(room.tests),

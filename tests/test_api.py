@@ -50,7 +50,9 @@ def test_an_unknown_name_is_an_attribute_error_and_modules_are_modules():
     assert extras.DISTRIBUTION == "rlinf"
 
 
-@pytest.mark.parametrize("package", ["rlinf_core", "sim_bridges", "ros_ws/src/rlinf/rlinf"])
+@pytest.mark.parametrize("package", [
+    "rlinf_core", "sim_bridges", *(f"ros_ws/src/{name}/{name}" for name in (
+        "rlinf_ros", "rlinf_interlock", "rlinf_drivers", "rlinf_station", "rlinf_operator", "rlinf_tools"))])
 def test_the_packages_say_that_they_are_typed(package):
     assert (ROOT / package / "py.typed").is_file()
 

@@ -17,8 +17,12 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOWS = {"Pose": "geometry_msgs/msg/PoseStamped", "Image": "sensor_msgs/msg/Image", "RobotModel": "std_msgs/msg/String",
          "Wrench": "geometry_msgs/msg/WrenchStamped"}
 IN_RECORDINGS = "/compressed"  # of an image
-DISTRIBUTION = {"rlinf", "rlinf_core", "sim_bridges", "station", "torch"}  # make setup brings them, and what they need
-RUNS_WITH = {"ros2launch", "rmw_fastrtps_cpp"}  # the launch files and configs/fastdds.xml
+DISTRIBUTION = {"rlinf_core", "sim_bridges", "station", "torch"}  # make setup brings them, and what they need
+RUNS_WITH = {  # launch files, configs/fastdds.xml, the nodes that launch files start
+    "rlinf_ros": {"rmw_fastrtps_cpp"},
+    "rlinf_bringup": {"ros2launch", "rlinf_interlock", "rlinf_station", "rlinf_operator", "rlinf_drivers", "rlinf_tools",
+                      "rlinf_description"},
+}
 ROSDEP = {"numpy": "python3-numpy", "cv2": "python3-opencv", "yaml": "python3-yaml"}
 
 
@@ -75,24 +79,26 @@ def test_a_path_that_no_message_has_is_found():
         field("geometry_msgs/msg/PoseStamped", ["pose", "position", "w"])
 
 
-def test_rosdep_can_satisfy_every_import_of_the_ros_package():
-    files = [
-        *(ROOT / "ros_ws/src/rlinf/rlinf").glob("*.py"),
-        ROOT / "sim_bridges/core/ros_bridge.py",
-        *ROOT.glob("launch/*.py"),
-    ]
+@pytest.mark.parametrize("package", sorted(path.parent.name for path in ROOT.glob("ros_ws/src/*/setup.py")))
+def test_rosdep_can_satisfy_every_import_of_a_ros_package(package):
+    files = [*(ROOT / f"ros_ws/src/{package}/{package}").glob("*.py")]
+    files += {"rlinf_drivers": [ROOT / "sim_bridges/core/ros_bridge.py"],
+              "rlinf_bringup": ROOT.glob("launch/*.py")}.get(package, [])
     imported = {module.split(".")[0] for file in files for node in ast.walk(ast.parse(file.read_text()))
                 for module in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
                                [node.module] if isinstance(node, ast.ImportFrom) and node.module else [])}
-    needed = {ROSDEP.get(name, name) for name in imported - set(sys.stdlib_module_names) - DISTRIBUTION} | RUNS_WITH
-    declared = {
-        element.text
-        for element in ElementTree.parse(ROOT / "ros_ws/src/rlinf/package.xml")
-        .getroot()
-        .iter("exec_depend")
-    }
+    needed = {ROSDEP.get(name, name) for name in imported - set(sys.stdlib_module_names) - DISTRIBUTION - {package}}
+    needed |= RUNS_WITH.get(package, set())
+    declared = {element.text for element in
+                ElementTree.parse(ROOT / f"ros_ws/src/{package}/package.xml").getroot().iter("exec_depend")}
     assert needed <= declared, f"package.xml lacks {', '.join(sorted(needed - declared))}"
     assert declared - needed == set(), "and nothing more"
+
+
+def test_the_metapackage_needs_every_package():
+    declared = {element.text for element in
+                ElementTree.parse(ROOT / "ros_ws/src/rlinf/package.xml").getroot().iter("exec_depend")}
+    assert declared == {path.parent.name for path in ROOT.glob("ros_ws/src/*/package.xml")} - {"rlinf"}
 
 
 def test_the_repositories_beside_a_franka_are_those_that_its_page_speaks_of():
@@ -116,10 +122,11 @@ def test_the_repositories_beside_a_franka_are_those_that_its_page_speaks_of():
         f"crisp_controllers {repositories['crisp_controllers']['version'][1:]})"
         in (ROOT / "docs/robots/franka.md").read_text()
     )
-    package = ElementTree.parse(ROOT / "ros_ws/src/rlinf/package.xml").getroot()
+    package = ElementTree.parse(ROOT / "ros_ws/src/rlinf_drivers/package.xml").getroot()
     ours = {element.text for element in package.iter("exec_depend") if element.get("condition") == "$RLINF_ROBOT == franka"}
     others = {element.text for element in package.iter("exec_depend") if element.get("condition") == "$RLINF_ROBOT == ur"}
-    every = {element.text for element in package.iter("exec_depend") if element.get("condition") is None}
+    every = {element.text for path in ROOT.glob("ros_ws/src/*/package.xml")
+             for element in ElementTree.parse(path).iter("exec_depend") if element.get("condition") is None}
     defined = {path.parent.name for path in (ROOT / "ros_ws/definitions").glob("*/package.xml")}
     assert ours | others == defined - every and not ours & others
 

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-from rlinf import workarounds
-from rlinf.workarounds import DEAF_S, LOOK_UP_S, DiscoveryWatchdog
 from rlinf_core.core.errors import RlinfError
+from rlinf_ros import workarounds
+from rlinf_ros.workarounds import DEAF_S, LOOK_UP_S, DiscoveryWatchdog
 
 
 @pytest.fixture

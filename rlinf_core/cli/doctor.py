@@ -50,7 +50,7 @@ def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] 
 
     recipe = load_recipe(name, list(overrides))
     check_recipe(recipe)
-    return foreground([sys.executable, "-m", "rlinf.station_doctor", name, *overrides],
+    return foreground([sys.executable, "-m", "rlinf_tools.station_doctor", name, *overrides],
                       ros_environment(recipe.station.domain))
 
 

@@ -18,9 +18,9 @@ from rlinf_core.robots.drivers import SIMULATOR
 
 
 def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "", words: str = "") -> int:
-    """Ask the recipe's station (``rlinf.station_client``); returns its exit code."""
+    """Ask the recipe's station (``rlinf_tools.station_client``); returns its exit code."""
     recipe = load_recipe(name, overrides)
-    command = [sys.executable, "-m", "rlinf.station_client", what, "--station", recipe.station.name, "--timeout",
+    command = [sys.executable, "-m", "rlinf_tools.station_client", what, "--station", recipe.station.name, "--timeout",
                str(timeout_s)]
     if what == "status":
         root = f"/{recipe.station.name}/"
@@ -37,16 +37,16 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
 
 def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: float, parameter: str = "", value: str = ""
             ) -> int:
-    """Ask one node of the recipe's station (``rlinf.node_client``); returns its exit code."""
+    """Ask one node of the recipe's station (``rlinf_tools.node_client``); returns its exit code."""
     recipe = load_recipe(name, overrides)
-    command = [sys.executable, "-m", "rlinf.node_client", what, f"--station={recipe.station.name}", f"--node={node}",
+    command = [sys.executable, "-m", "rlinf_tools.node_client", what, f"--station={recipe.station.name}", f"--node={node}",
                f"--parameter={parameter}", f"--value={value}", f"--timeout={timeout_s}",
                "--arms", *station_robot(recipe).arms]
     return foreground(command, ros_environment(recipe.station.domain))
 
 
 def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool) -> int:
-    """Listen to the recipe's arm while it is guided by hand (``rlinf.calibrate``); returns its exit code."""
+    """Listen to the recipe's arm while it is guided by hand (``rlinf_tools.calibrate``); returns its exit code."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     if station_robot(recipe).driver == SIMULATOR:
@@ -54,23 +54,23 @@ def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Pat
                           "which is simulated")
     if not 0.0 <= margin <= 0.5:
         raise RecipeError(f"--margin: expected 0 to 0.5 m, got {margin}")
-    command = [sys.executable, "-m", "rlinf.calibrate", name, *overrides, f"--arm={arm}", f"--margin={margin}",
+    command = [sys.executable, "-m", "rlinf_tools.calibrate", name, *overrides, f"--arm={arm}", f"--margin={margin}",
                f"--out={out}"]
     return foreground([*command, *(["--write"] if write else [])], ros_environment(recipe.station.domain))
 
 
 def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | None) -> int:
-    """The drill of a real arm's first motion (``rlinf.first_motion``); returns its exit code."""
+    """The drill of a real arm's first motion (``rlinf_tools.first_motion``); returns its exit code."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
-    command = [sys.executable, "-m", "rlinf.first_motion", name, *overrides, f"--arm={arm}",
+    command = [sys.executable, "-m", "rlinf_tools.first_motion", name, *overrides, f"--arm={arm}",
                *([f"--json={json_file}"] if json_file else [])]
     return foreground(command, ros_environment(recipe.station.domain))
 
 
 def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on: str, board: str, square: float,
            reference: Path | None, out: Path, write: bool) -> int:
-    """Look through a camera of the recipe's station (``rlinf.camera_client``); returns its exit code."""
+    """Look through a camera of the recipe's station (``rlinf_tools.camera_client``); returns its exit code."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     if not re.fullmatch(r"[1-9]\d?x[1-9]\d?", board) or min(map(int, board.split("x"))) < 3:
@@ -84,17 +84,18 @@ def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on
                           "e.g. tool_frame: tcp")
     if not 0.001 <= square <= 1.0:
         raise RecipeError(f"--square: expected 0.001 to 1 m, got {square}")
-    command = [sys.executable, "-m", "rlinf.camera_client", what, name, camera, *overrides, f"--arm={arm}", f"--on={on}",
+    command = [sys.executable, "-m", "rlinf_tools.camera_client", what, name, camera, *overrides, f"--arm={arm}",
+               f"--on={on}",
                f"--board={board}", f"--square={square}", f"--out={out}",
                *([f"--reference={reference}"] if reference else []), *(["--write"] if write else [])]
     return foreground(command, ros_environment(recipe.station.domain))
 
 
 def drill(only: str, json_file: Path | None, two_arms: bool, scenarios: Path | None, out: Path | None, domain: int) -> int:
-    """Run the safety drill (``rlinf.drill``) in this ROS_DOMAIN_ID; returns its exit code."""
+    """Run the safety drill (``rlinf_tools.drill``) in this ROS_DOMAIN_ID; returns its exit code."""
     arguments = {"only": only, "json": json_file, "scenarios": scenarios, "out": out}
     options = [f"--{name}={value}" for name, value in arguments.items() if value]
-    return foreground([sys.executable, "-m", "rlinf.drill", *options, *(["--two-arms"] if two_arms else [])],
+    return foreground([sys.executable, "-m", "rlinf_tools.drill", *options, *(["--two-arms"] if two_arms else [])],
                       ros_environment(domain))
 
 

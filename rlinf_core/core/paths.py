@@ -20,7 +20,7 @@ from pathlib import Path
 from rlinf_core.core.errors import RecipeError
 
 SOURCE = Path(__file__).resolve().parents[2]  # of our packages: in a clone its root
-NODES = SOURCE / "ros_ws/src/rlinf"  # where the package rlinf lies in a clone
+NODES = sorted(path.parent for path in SOURCE.glob("ros_ws/src/rlinf_*/setup.py"))  # of a clone: folders of Python packages
 
 
 def in_source_tree() -> bool:

@@ -38,7 +38,7 @@ def ros_environment(domain_id: int) -> dict[str, str]:
         environment["AMENT_PREFIX_PATH"] = f"{built}:{ament_prefix}"
         environment["LD_LIBRARY_PATH"] = f"{built / 'lib'}:{environment.get('LD_LIBRARY_PATH', '')}".rstrip(":")
         if in_source_tree():
-            paths = [str(SOURCE), str(NODES), str(site), environment.get("PYTHONPATH", "")]
+            paths = [str(SOURCE), *map(str, NODES), str(site), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = ":".join(filter(None, paths))
         environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)  # our LD_LIBRARY_PATH must be seen by the bootstrap
     return environment | replacements() | of_every_process(domain_id) | {

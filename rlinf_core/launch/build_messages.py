@@ -26,6 +26,7 @@ from rlinf_core.core.paths import built_messages, definitions, message_packages,
 from rlinf_core.core.ros import ros_is_sourced
 
 SILENCE_S = 15.0
+PROSE = (".md", ".rst")  # what is not compiled
 STEP = re.compile(r"\[\s*(\d+)(?:/(\d+)|%)\]")
 PYTHON_INCLUDES = re.compile(r'INTERFACE_INCLUDE_DIRECTORIES "[^";]*/include/python3\.\d+;[^"]*"')
 
@@ -92,7 +93,7 @@ def _forget(name: str, prefix: Path) -> None:
 def _recipe(source: Path) -> str:
     """Return the inputs of the build: the definitions, this Python, and the ROS distribution."""
     sources = hashlib.sha256()
-    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+    for path in sorted(path for path in source.rglob("*") if path.is_file() and path.suffix not in PROSE):
         sources.update(path.name.encode() + path.read_bytes())
     ros = os.environ["ROS_DISTRO"] if ros_is_sourced() else sys.prefix
     return f"{sources.hexdigest()} {sys.version.split()[0]} {ros}\n"

@@ -43,6 +43,7 @@ STOP_S, TRAINER_STOP_S = 5.0, 30.0
 CONTROLLER = 25  # real-time priority of what stands for a robot's own controller
 OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode", "endpoints")  # of no arm
 TO_OTHERS = "safety/to_others"
+ROBOT_SIDE = "rlinf_drivers"  # the ROS package that contains the executable of the bridge to simulators
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,19 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
                                lockstep=station.lockstep, real_time_factor=station.real_time_factor,
                                control_hz=spec.control_hz, **cameras))
     if robot.twin:
-        processes.append(_node(recipe, "twin", "rlinf.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
+        processes.append(_node(recipe, "twin", "rlinf_drivers.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
                                priority=CONTROLLER, simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),
                                control_hz=spec.control_hz, **rendered))
     if driver := robot.driver_node:
-        node = _node(recipe, "driver", "rlinf.driver", SHUTDOWN, module=driver.node, settings=driver.model_dump_json())
+        node = _node(recipe, "driver", "rlinf_drivers.driver", SHUTDOWN, module=driver.node,
+                     settings=driver.model_dump_json())
         processes += [_of_arm(node, arm) for arm in robot.interlocks]
     if robot.controller:
-        processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, limits_file=str(robot.limits),
+        processes.append(_node(recipe, "controller", "rlinf_drivers.controller", SHUTDOWN, limits_file=str(robot.limits),
                                **robot.controller.model_dump()))
-    policy = _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
+    policy = _node(recipe, "policy", "rlinf_station.policy", task_file=task, seed=recipe.seed, device=station.device,
                    lockstep=lockstep, custom_kinds=custom_kinds(recipe.policy) or [""], **observed, **_remote(recipe))
-    environment = _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
+    environment = _node(recipe, "environment", "rlinf_station.environment", task_file=task, station=station.name,
                         lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
                         homes=bool(home(recipe)), joints=_joints(robot), axes=_axes(robot), **observed)
     if composed := station.policy.backend == "composed" and "policy" not in without:
@@ -121,14 +123,14 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
         environment,
         *([] if composed else [policy]),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
-        _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
+        _node(recipe, "recorder", "rlinf_station.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
               session_gb=station.session_gb, estops=list(robot.estops) or [""],
               lockstep=lockstep, cameras=cameras["cameras"], observed=sorted(station_task(recipe).channels) or [""],
               urdf=str(robot.urdf or ""), tool_frame=robot.tool_frame,
               mounts=_mounts(robot), specs=json.dumps(spec.to_dict()),
               attached=[f"recipe.yaml={run_dir / 'recipe.yaml'}",
                         *(f"{f'{arm}_' if arm else ''}limits.yaml={path}" for arm, path in robot.interlocks.items())]),
-        _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
+        _node(recipe, "uplink", "rlinf_station.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
               policies=policies, policies_gb=station.policies_gb, address=recipe.bridge.address,
               credentials=str(credentials or ""),
               tokens=[str(path) for path in tokens_of(recipe.bridge, run_dir)] or [""], specs=json.dumps(spec.to_dict()),
@@ -159,9 +161,9 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
     operator, task = recipe.station.operator, str(task_file(recipe))
     lockstep = recipe.station.lockstep and station_robot(recipe).driver == SIMULATOR
     if operator.kind != SCRIPTED:
-        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, home=home(recipe),
+        return _node(recipe, "operator", "rlinf_operator.operator", task_file=task, kind=operator.kind, home=home(recipe),
                      lockstep=lockstep, **_devices(recipe))
-    return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
+    return _node(recipe, "operator", "rlinf_operator.operator", task_file=task, kind=operator.kind, noise=operator.noise,
                  joints=_joints(station_robot(recipe)), lockstep=lockstep,
                  takes_over=operator.takes_over, seed=recipe.seed,
                  armed_file=str(run_dir / "operator.armed") if run_dir else "", **_devices(recipe))
@@ -234,8 +236,8 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     cameras = station.observe_cameras if robot.without_hardware else tuple(robot.cameras)
     folder = robot_folder(recipe.station.robot).resolve()
     token = str(expanded(web.token_file, "station.web.token_file").resolve()) if web.token_file else ""
-    return _node(recipe, "page", "rlinf.page", task_file=str(task_file(recipe)), run_dir=str(run_dir), port=web.port,
-                 host=web.host, token_file=token, lockstep=station.lockstep and robot.driver == SIMULATOR,
+    return _node(recipe, "page", "rlinf_operator.page", task_file=str(task_file(recipe)), run_dir=str(run_dir),
+                 port=web.port, host=web.host, token_file=token, lockstep=station.lockstep and robot.driver == SIMULATOR,
                  cameras=list(cameras) or [""],
                  references=[str(reference(folder, camera)) for camera in cameras] or [""],
                  limits=[str(path) for path in robot.interlocks.values()],
@@ -245,7 +247,8 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:
     """The director, which drives a station through the recipe's phases and then ends."""
-    return _node(recipe, "director", "rlinf.director", ONCE, plan_file=str(run_dir / "plan.json"), run_dir=str(run_dir))
+    return _node(recipe, "director", "rlinf_station.director", ONCE, plan_file=str(run_dir / "plan.json"),
+                 run_dir=str(run_dir))
 
 
 def trainer_process(run_dir: Path) -> Process:
@@ -288,7 +291,7 @@ def _mounts(robot: Robot) -> str:
 def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:
     """One for each camera that is read here: whichever hangs, crashes or is pulled out takes no other along."""
     for name, camera in robot.devices.items():
-        node = _node(recipe, "camera", "rlinf.camera", camera=name, settings=camera.model_dump_json())
+        node = _node(recipe, "camera", "rlinf_drivers.camera", camera=name, settings=camera.model_dump_json())
         yield replace(node, name=f"camera_{name}", namespace=f"{node.namespace}/camera/{name}")
 
 
@@ -297,8 +300,9 @@ def _grippers(recipe: Recipe, robot: Robot) -> Iterator[Process]:
     for arm, gripper in robot.grippers.items():
         settings = gripper.model_dump_json()
         if gripper.twin_node:
-            yield _of_arm(_node(recipe, "gripper_twin", "rlinf.driver", module=gripper.twin_node, settings=settings), arm)
-        yield _of_arm(_node(recipe, "gripper", "rlinf.driver", module=gripper.node, settings=settings), arm)
+            twin = _node(recipe, "gripper_twin", "rlinf_drivers.driver", module=gripper.twin_node, settings=settings)
+            yield _of_arm(twin, arm)
+        yield _of_arm(_node(recipe, "gripper", "rlinf_drivers.driver", module=gripper.node, settings=settings), arm)
 
 
 def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:
@@ -306,7 +310,7 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
     station, simulated = recipe.station, robot.without_hardware
     driver = robot.driver_node
     latch = "" if simulated else f"{ROBOT}{commanded_robot(recipe, robot, arm)}"
-    process = _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.interlocks[arm]),
+    process = _node(recipe, "interlock", "rlinf_interlock.interlock", SHUTDOWN, limits_file=str(robot.interlocks[arm]),
                     estops=list(robot.estops) or [""], no_estop_reason=robot.no_estop_reason, latch_file=latch,
                     lockstep=station.lockstep and robot.driver == SIMULATOR, teleports=simulated, distance=robot.distance,
                     driver=driver is not None and driver.repeats,
@@ -345,7 +349,8 @@ def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **p
         parameters["arms"] = list(robot.arms)
     parameters |= qos_parameters(recipe.station.qos_overrides, station, robot.topics)
     renamed = tuple((f"{station}/{topic}", theirs) for topic, theirs in robot.topics.items())
-    return Process(name, "rlinf", name, module, station, parameters, (("/clock", f"{station}/clock"), *renamed), restart)
+    package = module.split(".")[0] if module.startswith("rlinf_") else ROBOT_SIDE
+    return Process(name, package, name, module, station, parameters, (("/clock", f"{station}/clock"), *renamed), restart)
 
 
 NOT_NEEDED = ("policy", "uplink")

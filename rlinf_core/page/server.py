@@ -216,7 +216,7 @@ class Server:
         return server()
 
     async def _listen(self) -> None:
-        logger = logging.Logger("rlinf.page", logging.WARNING)
+        logger = logging.Logger("rlinf_operator.page", logging.WARNING)
         logger.addHandler(self.log)
         self.runner = web.AppRunner(self.application, access_log=None, logger=logger)
         await self.runner.setup()

@@ -18,12 +18,12 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64
 
-from rlinf.conversions import NS, camera_info, set_stamp, to_ns, to_stamp
-from rlinf.endpoints import EndpointReport
-from rlinf.qos import kind, publisher, subscription
-from rlinf.spinning import OK, WARN, ControlNode, Diagnostics, Health, given, prioritise, run
-from rlinf.workarounds import wait_for_nobody
 from rlinf_core.specs.topics import arm_of, of_arms
+from rlinf_ros.conversions import NS, camera_info, set_stamp, to_ns, to_stamp
+from rlinf_ros.endpoints import EndpointReport
+from rlinf_ros.qos import kind, publisher, subscription
+from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, given, prioritise, run
+from rlinf_ros.workarounds import wait_for_nobody
 from sim_bridges.core.interface import arms_of, instruction_of
 from sim_bridges.core.isolated import make
 

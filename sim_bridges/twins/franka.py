@@ -23,11 +23,11 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from rlinf.conversions import NS, to_stamp
-from rlinf.qos import OVERHEARD
-from rlinf.spinning import run
 from rlinf_core.core.errors import nearest
 from rlinf_core.core.rotation import inverse, turned
+from rlinf_ros.conversions import NS, to_stamp
+from rlinf_ros.qos import OVERHEARD
+from rlinf_ros.spinning import run
 from sim_bridges.core.ros_bridge import SimBridge
 from sim_bridges.twins.franka_state import BROADCASTER, HAND_NOT_HOMED, HAND_SILENT, JOINTS, WIDEST_M, Control, Controlled
 from sim_bridges.twins.gripper_command import Orders

@@ -17,9 +17,9 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 
-from rlinf.spinning import ControlNode, run
 from rlinf_core.core.errors import nearest
 from rlinf_core.robots.grippers.gripper_command import Gripper
+from rlinf_ros.spinning import ControlNode, run
 
 
 class Orders:

@@ -25,10 +25,10 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
-from rlinf.conversions import NS, to_ns
-from rlinf.qos import publisher
-from rlinf.spinning import ControlNode, run
 from rlinf_core.core.errors import nearest
+from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.qos import publisher
+from rlinf_ros.spinning import ControlNode, run
 from sim_bridges.twins.universal_robots_state import FROZEN, HOME, IDLE, INJECTIONS, RUNNING, SILENT, Control, tool_pose
 
 TICK_S = 0.01  # 100 Hz, where the driver has 500

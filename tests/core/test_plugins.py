@@ -221,8 +221,9 @@ def test_an_unknown_name_is_answered_with_all_and_the_ways_to_name_others(group,
 
 def test_a_vendors_driver_is_gone_with_its_files(tmp_path):
     """No other code names it, and without it all others are there."""
-    vendor_paths = ("rlinf_core/robots/drivers/franka.py", "ros_ws/src/rlinf/rlinf/franka", "sim_bridges/twins/franka")
-    code = [path for folder in ("rlinf_core", "ros_ws/src/rlinf/rlinf", "sim_bridges", "launch")
+    vendor_paths = ("rlinf_core/robots/drivers/franka.py", "ros_ws/src/rlinf_drivers/rlinf_drivers/franka",
+                    "sim_bridges/twins/franka")
+    code = [path for folder in ("rlinf_core", "ros_ws/src", "sim_bridges", "launch")
             for path in Path(folder).rglob("*.py")]
     named = {str(path) for path in code if re.search(r"^(import|from) .*franka(_msgs|_hand|_recovery)?\b(?!_mujoco)",
                                                      path.read_text(), re.M)}

@@ -1,8 +1,8 @@
 """What led to a fault: the last half minute, and room for it."""
 
-from rlinf import recorder
-from rlinf.recorder import BlackBox
 from rlinf_core.episodes.ring import Message
+from rlinf_station import recorder
+from rlinf_station.recorder import BlackBox
 from tests.messages import NS
 
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf.recorder import BlackBox, Recorder
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.record import ABORTED, CLOSED, GRACE_S, Recording, Worker
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.reports.recordings import missed
+from rlinf_station.recorder import BlackBox, Recorder
 from tests.messages import NS, raw_messages
 
 
@@ -219,8 +219,8 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
     from rclpy.parameter import Parameter
     from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep
 
-    from rlinf import recorder as module
-    from rlinf.qos import profile
+    from rlinf_ros.qos import profile
+    from rlinf_station import recorder as module
 
     rclpy.init(domain_id=94)
     parameters = [Parameter("spool", value=str(tmp_path / "spool"))]

@@ -267,7 +267,7 @@ def test_s27_where_one_has_stopped_for_good_the_other_rests_and_nobody_is_stuck(
     (["", "handing_back"], "handing_back"), (["handing_back", ""], "handing_back"), (["enable", "contact", ""], "contact"),
     (["contact", "enable"], "contact"), (["", ""], FREE)])
 def test_s27_what_only_the_policy_waits_for_hides_nothing_that_was_said_since_the_last_tick(reasons, counts):
-    other_arm = pytest.importorskip("rlinf.interlock_inputs").OtherArm("left")
+    other_arm = pytest.importorskip("rlinf_interlock.interlock_inputs").OtherArm("left")
     for stamp_ns, blocked in enumerate(reasons):
         other_arm.hear(stamp_ns, blocked)
     assert other_arm.now(None) == Other("left", counts)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf.interlock_desk import NO_ANSWER, REQUESTS_CLOSED, Channel, Desk, Front, _listed
 from rlinf_core.interlock.latch import Latch
+from rlinf_interlock.interlock_desk import NO_ANSWER, REQUESTS_CLOSED, Channel, Desk, Front, _listed
 from tests.interlock.conftest import limits
 
 
@@ -40,7 +40,7 @@ def test_s14_an_arming_without_an_answer_stays_written_down(tmp_path):
 @pytest.mark.parametrize("first", ["this stands: estop:pendant", None], ids=["refused", "unanswered"])
 def test_s14_armings_are_counted_alike_at_both_ends_whatever_became_of_them(tmp_path, monkeypatch, first):
     """The interlock counts what it has dealt with, granted or not: one that it comes to late is one of them."""
-    monkeypatch.setattr("rlinf.interlock_desk.ANSWER_S", 0.1)
+    monkeypatch.setattr("rlinf_interlock.interlock_desk.ANSWER_S", 0.1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     interlock, front = Channel(ours), Front(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
@@ -98,7 +98,7 @@ def test_s25_where_no_process_can_be_had_the_interlock_goes_on_and_tries_again(m
         processes.append(Process())
         return processes[-1]
 
-    monkeypatch.setattr("rlinf.interlock_desk.subprocess.Popen", none_left)
+    monkeypatch.setattr("rlinf_interlock.interlock_desk.subprocess.Popen", none_left)
     desk = Desk({"latch_file": ""}, limits())
     assert not desk.keep(0)
     desk.limits_are(limits(speed=0.1))
@@ -119,7 +119,7 @@ def test_s14_an_arming_is_as_old_as_its_arrival_however_long_the_disk_takes(tmp_
     interlock, front = Channel(ours), Front(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
     note, clock = front.latch.note, [100.0]
-    monkeypatch.setattr("rlinf.interlock_desk.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("rlinf_interlock.interlock_desk.time.monotonic", lambda: clock[0])
 
     def slow(mode):
         clock[0] += 4.0
@@ -157,7 +157,7 @@ def test_s25_a_desk_beats_unless_its_main_loop_hangs_and_a_slow_disk_is_no_hang(
         looks.append(None)
         line.open = line.open and len(looks) < 3
 
-    monkeypatch.setattr("rlinf.interlock_desk.time.sleep", sleep)
+    monkeypatch.setattr("rlinf_interlock.interlock_desk.time.sleep", sleep)
     front.beat()
     assert line.sent == [{"beat": True}] * (3 if beats else 0)
 
@@ -170,10 +170,10 @@ def test_s25_a_desk_that_hangs_is_killed_and_replaced(monkeypatch, silent_s, sta
     processes, killed = [], []
     Process.pid, Process.kill = 1, lambda self: killed.append(self)
     monkeypatch.setattr(
-        "rlinf.interlock_desk.subprocess.Popen",
+        "rlinf_interlock.interlock_desk.subprocess.Popen",
         lambda *_, **__: processes.append(Process()) or processes[-1],
     )
-    monkeypatch.setattr("rlinf.interlock_desk._starved", lambda _: starved)
+    monkeypatch.setattr("rlinf_interlock.interlock_desk._starved", lambda _: starved)
     desk = Desk({"latch_file": ""}, limits())
     now = time.monotonic()
     desk.beat_s, desk.checked_s = now - silent_s, now - check_gap_s
@@ -186,7 +186,7 @@ def test_s25_a_desk_that_never_begins_is_replaced_too(monkeypatch):
     processes = []
     Process.kill = lambda self: None
     monkeypatch.setattr(
-        "rlinf.interlock_desk.subprocess.Popen",
+        "rlinf_interlock.interlock_desk.subprocess.Popen",
         lambda *_, **__: processes.append(Process()) or processes[-1],
     )
     desk = Desk({"latch_file": ""}, limits())
@@ -197,7 +197,7 @@ def test_s25_a_desk_that_never_begins_is_replaced_too(monkeypatch):
 
 
 def test_s25_beats_are_no_requests(monkeypatch):
-    monkeypatch.setattr("rlinf.interlock_desk.subprocess.Popen", lambda *_, **__: Process())
+    monkeypatch.setattr("rlinf_interlock.interlock_desk.subprocess.Popen", lambda *_, **__: Process())
     desk = Desk({"latch_file": ""}, limits())
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     desk.channel.close()

@@ -12,9 +12,9 @@ from geometry_msgs.msg import Wrench
 from rlinf_msgs.msg import ActionChunk
 from std_msgs.msg import Bool, Header
 
-from rlinf import interlock, interlock_clock, interlock_inputs, safety_messages
-from rlinf.interlock_clock import RealTime
 from rlinf_core.interlock import Inputs, Mode, step
+from rlinf_interlock import interlock, interlock_clock, interlock_inputs, safety_messages
+from rlinf_interlock.interlock_clock import RealTime
 from tests.interlock.conftest import Rig, limits
 
 NS = 10**9

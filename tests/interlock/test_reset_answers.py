@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-from rlinf import interlock, interlock_desk
-from rlinf.interlock import INACTIVE, Requests
-from rlinf.interlock_desk import ROBOT_FAULT_PREFIX
 from rlinf_core.interlock import Inputs, Mode
+from rlinf_interlock import interlock, interlock_desk
+from rlinf_interlock.interlock import INACTIVE, Requests
+from rlinf_interlock.interlock_desk import ROBOT_FAULT_PREFIX
 from tests.interlock.conftest import Rig, stream
 
 CAUSE = "robot:reflex"

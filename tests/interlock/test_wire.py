@@ -13,11 +13,11 @@ from rlinf_msgs.msg import ActionChunk, EpisodeEvent
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 
-from rlinf import interlock, safety_messages
-from rlinf.conversions import angles_of
-from rlinf.interlock import UNANSWERED_S, Requests
 from rlinf_core.interlock import Inputs, Mode
 from rlinf_core.interlock.coordinates import invalid
+from rlinf_interlock import interlock, safety_messages
+from rlinf_interlock.interlock import UNANSWERED_S, Requests
+from rlinf_ros.conversions import angles_of
 from tests.interlock.conftest import JOINTS, Rig, chunk, joint_limits, limits
 from tests.interlock.test_node_parts import inputs_of_nothing
 

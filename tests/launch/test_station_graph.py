@@ -127,11 +127,11 @@ def test_a_station_that_calls_beyond_this_machine_has_credentials_of_its_own_nam
 
 
 def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):
-    cmake = Path("ros_ws/src/rlinf/CMakeLists.txt").read_text()
-    nodes = re.search(r"foreach\(node (.*?)\)", cmake).group(1).split()
+    names_of_before = Path("ros_ws/src/rlinf/CMakeLists.txt").read_text()
     for process in [*graph(tmp_path).values(), *graph(tmp_path, "station.robot=franka_twin").values()]:
-        assert process.executable in nodes
-        assert process.module == f"rlinf.{process.executable}" or f"set(module {process.module})" in cmake
+        setup = Path(f"ros_ws/src/{process.package}/setup.py").read_text()
+        assert f'"{process.executable} = {process.module}:main"' in setup
+        assert f"{process.package}.{process.executable}" in names_of_before
         assert importlib.util.find_spec(process.module), process.module
 
 

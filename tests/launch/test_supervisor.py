@@ -62,7 +62,7 @@ def test_what_a_process_said_the_last_time_is_no_reason_for_how_it_ends_now(tmp_
 
 
 def test_a_full_disk_keeps_no_node_from_a_restart_and_what_does_is_said(tmp_path, monkeypatch):
-    process = Process("uplink", "", "rlinf.uplink", "a", "", {"seed": 1})
+    process = Process("uplink", "", "rlinf_station.uplink", "a", "", {"seed": 1})
     before = parameters_file(process, tmp_path / "params").stat()
     again = parameters_file(process, tmp_path / "params").stat()
     assert (again.st_mtime_ns, again.st_ino) == (before.st_mtime_ns, before.st_ino), "nothing was written"

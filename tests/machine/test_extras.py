@@ -18,16 +18,19 @@ from rlinf_core.launch.build_messages import repair_exports
 
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = "torch,ray,mujoco,gym_hil,gymnasium,transformers,peft,tensorboard,matplotlib,scipy,imageio"
-NODES = [f"rlinf.{name}" for name in ("interlock", "interlock_desk", "environment", "recorder", "uplink", "operator",
-                                      "director", "fault_injector", "drill", "station_client", "node_client", "driver",
-                                      "controller", "camera", "robotiq", "gripper_command", "franka",
-                                      "universal_robots", "policy")]
-OF_AN_EXTRA = {"rlinf.page": ("aiohttp", "page"), "rlinf.remote_policy": ("websockets", "serving"),
-               "rlinf.local_policy": ("torch", "policy")}  # nodes that need one: what of it, and which
+NODES = [f"rlinf_{package}.{name}" for package, names in {
+    "interlock": ("interlock", "interlock_desk"),
+    "station": ("environment", "recorder", "uplink", "director", "policy"),
+    "operator": ("operator",),
+    "tools": ("fault_injector", "drill", "station_client", "node_client"),
+    "drivers": ("driver", "controller", "camera", "robotiq", "gripper_command", "franka", "universal_robots"),
+}.items() for name in names]
+OF_AN_EXTRA = {"rlinf_operator.page": ("aiohttp", "page"), "rlinf_station.remote_policy": ("websockets", "serving"),
+               "rlinf_station.local_policy": ("torch", "policy")}  # nodes that need one: what of it, and which
 STATION = [
     *NODES,
-    "rlinf.page",
-    "rlinf.remote_policy",
+    "rlinf_operator.page",
+    "rlinf_station.remote_policy",
     "rlinf_core.core.ros",
     "rlinf_core.launch.build_messages",
     "rlinf_core.deploy.bridge.client",

@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT / "scripts")]
 import install  # noqa: E402
 
 UV = Path(sys.executable).parent / "uv"
+NODES = [str(path.parent.relative_to(ROOT)) for path in sorted(ROOT.glob("ros_ws/src/rlinf_*/rlinf_*/__init__.py"))]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
@@ -55,11 +56,11 @@ def bare(wheel, tmp_path_factory):
 def test_it_holds_what_is_no_python_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tracked = subprocess.run(["git", "ls-files", "configs", "robots", "ros_ws/src/rlinf_msgs",
-                              "ros_ws/definitions", "ros_ws/src/rlinf/rlinf", "rlinf_core", "sim_bridges"],
+                              "ros_ws/definitions", *NODES, "rlinf_core", "sim_bridges"],
                              cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
-    packages = [path.removeprefix("ros_ws/src/rlinf/") for path in tracked]
-    expected = {path if path.split("/")[0] in ("rlinf", "rlinf_core", "sim_bridges") else f"rlinf_core/share/{path}"
-                for path in packages}
+    packages = [re.sub(r"^ros_ws/src/(rlinf_\w+)/\1/", r"\1/", path) for path in tracked]
+    python = ("rlinf_core", "sim_bridges", *(Path(folder).name for folder in NODES))
+    expected = {path if path.split("/")[0] in python else f"rlinf_core/share/{path}" for path in packages}
     assert {name for name in names if ".dist-info/" not in name} == expected
 
 

@@ -19,6 +19,6 @@ time.time_ns = lambda: _real() + _offset_ns
 signal.signal(signal.SIGUSR1, _step(HOUR_NS))
 signal.signal(signal.SIGUSR2, _step(-HOUR_NS))
 
-from rlinf.interlock import main  # noqa: E402
+from rlinf_interlock.interlock import main  # noqa: E402
 
 main()

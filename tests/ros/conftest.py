@@ -12,7 +12,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 rclpy = pytest.importorskip("rclpy")
 
-from rlinf.workarounds import end_soon, single_threaded  # noqa: E402
+from rlinf_ros.workarounds import end_soon, single_threaded  # noqa: E402
 from tests.ros.nursery import Quick  # noqa: E402
 from tests.stalls import WATCH  # noqa: E402
 

@@ -20,21 +20,21 @@ from pathlib import Path
 from rlinf_core.launch.supervisor import Supervisor, command_line
 
 NODES = [
-    "rlinf.camera",
-    "rlinf.controller",
-    "rlinf.director",
-    "rlinf.driver",
-    "rlinf.environment",
-    "rlinf.interlock",
-    "rlinf.operator",
-    "rlinf.page",
-    "rlinf.recorder",
-    "rlinf.station_client",
-    "rlinf.uplink",
+    "rlinf_drivers.camera",
+    "rlinf_drivers.controller",
+    "rlinf_station.director",
+    "rlinf_drivers.driver",
+    "rlinf_station.environment",
+    "rlinf_interlock.interlock",
+    "rlinf_operator.operator",
+    "rlinf_operator.page",
+    "rlinf_station.recorder",
+    "rlinf_tools.station_client",
+    "rlinf_station.uplink",
     "sim_bridges.core.ros_bridge",
     "rlinf_core.cli.main",
 ]  # what asks a station, by Quick.command
-LEARNING = ["rlinf.local_policy", "rlinf.policy", "rlinf_core.cli.trainer", "rlinf_core.cli.main",
+LEARNING = ["rlinf_station.local_policy", "rlinf_station.policy", "rlinf_core.cli.trainer", "rlinf_core.cli.main",
             "rlinf_core.trainer.train"]  # with torch
 PROCESS = Path(__file__).with_name("nursery_process.py")
 OF_A_TEST = {"ROS_DOMAIN_ID", "PYTEST_CURRENT_TEST",

@@ -100,13 +100,13 @@ def become(wanted):
     os.close(log)
     random.seed()
     importlib.import_module("numpy").random.seed()
-    if wanted["argv"][0] == "rlinf.interlock":
+    if wanted["argv"][0] == "rlinf_interlock.interlock":
         bring_a_desk()
     if wanted["argv"][0] == "rlinf_core.cli.main":
         ask_by_fork()
     sys.argv = wanted["argv"]
     if wanted["blocked"]:
-        importlib.reload(importlib.import_module("rlinf"))  # it looks at the command line, and takes signals
+        importlib.reload(importlib.import_module("rlinf_ros"))  # it looks at the command line, and takes signals
 
 
 def bring_a_desk():
@@ -121,7 +121,7 @@ def bring_a_desk():
             os._exit(0)
         _, _, code, _, *more = json.loads(request)  # python -c CODE LINE
         sys.argv = ["-c", str(lines[0]), *more]
-        importlib.reload(importlib.import_module("rlinf"))
+        importlib.reload(importlib.import_module("rlinf_ros"))
         exec(code, {"__name__": "__main__"})
         sys.exit()
     its.close()
@@ -134,13 +134,14 @@ def bring_a_desk():
             socket.send_fds(line, [json.dumps(command).encode()], pass_fds)
         return started(command, pid)
 
-    importlib.import_module("rlinf.interlock_desk").subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+    desk = importlib.import_module("rlinf_interlock.interlock_desk")
+    desk.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
 
 
 def ask_by_fork():
     """Who asks a station is one, too, of the command that a person typed."""
     def start(command, env, preexec_fn):
-        if command[1:3] != ["-m", "rlinf.station_client"]:
+        if command[1:3] != ["-m", "rlinf_tools.station_client"]:
             return subprocess.Popen(command, env=env, preexec_fn=preexec_fn)
         pid = forked()
         if pid:
@@ -195,8 +196,8 @@ if __name__ == "__main__":
     sys.path[0] = ""  # as `python -m` has it; what is beside this file is no module
     if "sim_bridges.core.ros_bridge" in sys.argv:
         read_meshes()
-    if "rlinf.interlock" in sys.argv:
-        importlib.import_module("rlinf.interlock_desk")  # which its desk imports
+    if "rlinf_interlock.interlock" in sys.argv:
+        importlib.import_module("rlinf_interlock.interlock_desk")  # which its desk imports
     for name in sys.argv[2:]:
         importlib.import_module(name)
         del sys.modules[name]

@@ -14,11 +14,11 @@ from geometry_msgs.msg import PoseStamped
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 from std_msgs.msg import Bool
 
-from rlinf.conversions import action_chunk
-from rlinf.qos import profile
-from rlinf.workarounds import single_threaded
 from rlinf_core.interlock.watch import OPERATOR_SILENT
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_ros.conversions import action_chunk
+from rlinf_ros.qos import profile
+from rlinf_ros.workarounds import single_threaded
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 

@@ -6,8 +6,8 @@ import rclpy
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rosbags.rosbag2 import Reader
 
-from rlinf.qos import kind, profile
 from rlinf_core.specs.topics import topic
+from rlinf_ros.qos import kind, profile
 
 
 def assert_played(folder, domain, least, others=()):

@@ -9,10 +9,10 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
-from rlinf.conversions import to_ns
-from rlinf.qos import profile, publisher
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_ros.conversions import to_ns
+from rlinf_ros.qos import profile, publisher
 
 STUCK = 100  # states of an interlock, ten a second
 

@@ -13,12 +13,12 @@ from rlinf_msgs.msg import SafetyState
 from std_msgs.msg import Empty
 from std_srvs.srv import SetBool
 
-from rlinf import arms
-from rlinf.arms import ArmRequests
-from rlinf.interlock import OVERRULED, Requests
-from rlinf.interlock_desk import Services
-from rlinf.qos import publisher
 from rlinf_core.interlock import Mode, State
+from rlinf_interlock.interlock import OVERRULED, Requests
+from rlinf_interlock.interlock_desk import Services
+from rlinf_ros import arms
+from rlinf_ros.arms import ArmRequests
+from rlinf_ros.qos import publisher
 from tests.ros.stand import Arm, start
 
 
@@ -96,7 +96,7 @@ def test_an_arming_that_was_asked_for_before_a_disarming_is_refused():
 @pytest.mark.parametrize("stood_s, waited", [(0.5, False), (3.5, True)])
 def test_an_arming_that_a_stopped_desk_finds_as_it_goes_on_is_refused(monkeypatch, stood_s, waited):
     services = SimpleNamespace(turn_began=100.0, busy_since=0.0, busy_until=0.0)
-    monkeypatch.setattr("rlinf.interlock_desk.time.monotonic", lambda: 100.0 + stood_s)
+    monkeypatch.setattr("rlinf_interlock.interlock_desk.time.monotonic", lambda: 100.0 + stood_s)
     assert Services._waited(services) is waited
 
 

@@ -8,11 +8,11 @@ from rclpy.parameter import Parameter
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
-from rlinf.qos import profile, witnessed
 from rlinf_core.episodes import read_episode
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
+from rlinf_ros.qos import profile, witnessed
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_station_client import rlinf

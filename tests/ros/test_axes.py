@@ -4,9 +4,9 @@ import pytest
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from sensor_msgs.msg import Image
 
-from rlinf.latest import Latest
-from rlinf.qos import publisher
 from rlinf_core.core.errors import SpecError
+from rlinf_ros.latest import Latest
+from rlinf_ros.qos import publisher
 
 pytestmark = [pytest.mark.ros, pytest.mark.domain(9)]
 MESSAGE_TYPES = {"current_twist": TwistStamped, "wrench": WrenchStamped, "current_pose": PoseStamped}

@@ -11,13 +11,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from std_msgs.msg import String
 
-from rlinf.qos import profile
-from rlinf.spinning import StationNode, escaped
 from rlinf_core.cli import parsing
 from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
+from rlinf_ros.qos import profile
+from rlinf_ros.spinning import StationNode, escaped
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

@@ -14,13 +14,13 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState
 from std_msgs.msg import Header, String
 
-from rlinf.environment import Environment, Watch
-from rlinf.labels import Labels
-from rlinf.latest import Latest
-from rlinf.qos import profile
-from rlinf.station_state import RequestStop
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.tasks.task import StepResult
+from rlinf_ros.latest import Latest
+from rlinf_ros.qos import profile
+from rlinf_ros.station_state import RequestStop
+from rlinf_station.environment import Environment, Watch
+from rlinf_station.labels import Labels
 from tests.ros.stand import listen, start
 from tests.ros.test_scene import RobotSide
 

@@ -14,8 +14,8 @@ rclpy = pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue  # noqa: E402
 from geometry_msgs.msg import PoseStamped  # noqa: E402
 
-from rlinf import recorder as sampled  # noqa: E402
-from rlinf.qos import profile, witnessed  # noqa: E402
+from rlinf_ros.qos import profile, witnessed  # noqa: E402
+from rlinf_station import recorder as sampled  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 

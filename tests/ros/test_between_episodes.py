@@ -11,8 +11,8 @@ from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import SafetyState
 from std_msgs.msg import Header
 
-from rlinf import operator
-from rlinf.operator import BetweenEpisodes
+from rlinf_operator import operator
+from rlinf_operator.operator import BetweenEpisodes
 
 pytestmark = pytest.mark.ros
 

@@ -13,11 +13,11 @@ from geometry_msgs.msg import PoseStamped
 from rlinf_msgs.msg import SafetyState
 from sensor_msgs.msg import JointState
 
-from rlinf.calibrate import SILENT_S, Listener, _limits_of
-from rlinf.qos import profile
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.robots.config import load_robot
+from rlinf_ros.qos import profile
+from rlinf_tools.calibrate import SILENT_S, Listener, _limits_of
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300), pytest.mark.domain(207)]
 FR3 = Path("robots/franka_fr3/limits.yaml").resolve()

@@ -8,9 +8,9 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
-from rlinf.conversions import from_image, to_ns
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
+from rlinf_ros.conversions import from_image, to_ns
 from tests.robots.cameras.conftest import video  # noqa: F401
 from tests.ros.stand import listen, start
 

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from geometry_msgs.msg import PoseStamped
 
-from rlinf.camera_client import align, locate
-from rlinf.conversions import camera_info, to_image
-from rlinf.qos import publisher
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.rotation import product
 from rlinf_core.robots.calibration.camera_alignment import save_picture
+from rlinf_ros.conversions import camera_info, to_image
+from rlinf_ros.qos import publisher
+from rlinf_tools.camera_client import align, locate
 from tests.robots.calibration.test_hand_eye import BOARD, CAMERA, LENS, TILTS, picture, seven, views
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(180), pytest.mark.domain(129)]

@@ -11,8 +11,6 @@ from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
 
-from rlinf.conversions import set_stamp, to_ns
-from rlinf.qos import profile, witnessed
 from rlinf_core.algorithms import sft
 from rlinf_core.data.replay import ReplayBuffer
 from rlinf_core.episodes import read_episode
@@ -23,6 +21,8 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import demonstrate
 from rlinf_core.rollouts.envs import single
 from rlinf_core.rollouts.evaluate import play
+from rlinf_ros.conversions import set_stamp, to_ns
+from rlinf_ros.qos import profile, witnessed
 from sim_bridges.core.environments import stations
 from tests.algorithms.toy import acted
 from tests.ros.conftest import peer_in

@@ -7,11 +7,11 @@ import rclpy
 from rclpy.parameter import Parameter
 from rosgraph_msgs.msg import Clock
 
-from rlinf.conversions import to_ns
-from rlinf.qos import profile
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
+from rlinf_ros.conversions import to_ns
+from rlinf_ros.qos import profile
 from tests.ros.stand import start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

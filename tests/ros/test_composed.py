@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from rlinf_msgs.msg import PolicyStatus, TimeStep
 
-from rlinf.composed import EVERY_S, Composed
-from rlinf.environment import Environment
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
+from rlinf_station.composed import EVERY_S, Composed
+from rlinf_station.environment import Environment
 from tests.ros.stand import listen
 
 pytestmark = pytest.mark.ros
@@ -35,7 +35,7 @@ def test_each_node_has_its_name_as_ros2_launch_starts_them(peer):
 def test_a_policy_that_keeps_the_environment_from_hearing_is_told_so(took_ms, lockstep, kind, warns, monkeypatch):
     """But not of the time in which it takes newer weights, for which the last time step does not wait either."""
     warnings, sent, now = [], [], [5.0]
-    monkeypatch.setattr("rlinf.composed.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rlinf_station.composed.time.monotonic", lambda: now[0])
 
     def answer(step, observation):
         assert bool(sent) == (kind == TimeStep.LAST) and observation == {"x": 1}, "it is answered first"

@@ -19,14 +19,14 @@ from std_msgs.msg import Bool, Float64, Float64MultiArray
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
-from rlinf.controller import CATCHES_UP, SLOWEST_S, Controller
-from rlinf.conversions import NS, to_ns, to_stamp
-from rlinf.qos import profile
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.interlock import load_limits, with_values
 from rlinf_core.launch.graph import Process, station_processes
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.robots.config import load_robot
+from rlinf_drivers.controller import CATCHES_UP, SLOWEST_S, Controller
+from rlinf_ros.conversions import NS, to_ns, to_stamp
+from rlinf_ros.qos import profile
 from tests.ros.stand import listen
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -173,7 +173,7 @@ def test_one_target_that_is_none_ends_no_controller_and_comes_back_in_no_other(w
 
 
 def controller(peer, kind, topic):
-    peer.supervisor.start(Process("controller", "rlinf", "controller", "rlinf.controller", "/station_a",
+    peer.supervisor.start(Process("controller", "rlinf_drivers", "controller", "rlinf_drivers.controller", "/station_a",
                                   {"kind": kind, "topic": topic, "limits_file": str(load_robot("franka_fr3").limits)}))
 
 

@@ -3,9 +3,9 @@
 import threading
 from unittest.mock import MagicMock
 
-from rlinf import device
-from rlinf.device import DeviceNode
 from rlinf_core.core.errors import DeviceError
+from rlinf_drivers import device
+from rlinf_drivers.device import DeviceNode
 
 
 class Stubborn:

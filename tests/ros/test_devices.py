@@ -18,11 +18,11 @@ from sensor_msgs.msg import Joy
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
 from rlinf_core.launch.graph import operator_process
 from rlinf_core.launch.supervisor import command_line
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.robots.operators.twins import Pedal, SpaceMouse
+from rlinf_ros.qos import profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of

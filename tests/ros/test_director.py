@@ -12,12 +12,12 @@ from rclpy.task import Future
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
-from rlinf import director as director_module
-from rlinf.director import Director
-from rlinf.director_status import Lines, Recent, RunStopped, ending, write_status
-from rlinf.station_state import GOES_ON_S, STOPPED, Settled, caught_up, refused
 from rlinf_core.cli.sweep import compare, table
 from rlinf_core.reports.curves import draw, read_evaluations
+from rlinf_ros.station_state import GOES_ON_S, STOPPED, Settled, caught_up, refused
+from rlinf_station import director as director_module
+from rlinf_station.director import Director
+from rlinf_station.director_status import Lines, Recent, RunStopped, ending, write_status
 
 
 @pytest.mark.parametrize("recent, steps, minutes, why", [
@@ -166,7 +166,7 @@ def test_the_learner_is_caught_up_with_once_it_has_all_owes_nothing_and_its_poli
 def test_what_is_on_its_way_has_come_once_its_number_has_been_the_same_for_a_while(monkeypatch):
     now, number = [0.0], [0]
     settled = Settled(lambda: number[0])
-    monkeypatch.setattr("rlinf.station_state.time", MagicMock(monotonic=lambda: now[0]))
+    monkeypatch.setattr("rlinf_ros.station_state.time", MagicMock(monotonic=lambda: now[0]))
     results = [settled() for now[0], number[0] in ((0.0, 1), (1.9, 1), (2.0, 2), (3.9, 2), (4.1, 2), (4.2, 3))]
     assert results == [False, False, False, False, True, False]
 
@@ -180,7 +180,7 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(synchro
     director._within = lambda seconds, ready: [
         ready() for director.trainer.values in ([episode_count] for episode_count in come)] and not ready()
     ends = iter(["", "", "the end"])
-    monkeypatch.setattr("rlinf.director.ending", lambda *_: next(ends))
+    monkeypatch.setattr("rlinf_station.director.ending", lambda *_: next(ends))
 
     def play(count, mode, seed, deadline):
         orders.append((count, mode, seed))

@@ -7,8 +7,6 @@ from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
-from rlinf.conversions import action_chunk, release_chunk
-from rlinf.qos import profile
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.validate import check_episode
@@ -18,6 +16,8 @@ from rlinf_core.policies.small import gaussian, latent_noise
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts
 from rlinf_core.rollouts.from_episode import rollout_of
+from rlinf_ros.conversions import action_chunk, release_chunk
+from rlinf_ros.qos import profile
 from sim_bridges.core.environments import stations
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start

@@ -16,15 +16,15 @@ from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from std_msgs.msg import Header, String
 
-import rlinf.drill
-from rlinf.conversions import to_ns
-from rlinf.drill_checks import evidence
-from rlinf.fault_injector import FaultInjector
-from rlinf.qos import profile
+import rlinf_tools.drill
 from rlinf_core.interlock.latch import only_one
 from rlinf_core.interlock.scenarios import FAULTS, Drop
 from rlinf_core.launch.graph import RESPAWN, Process
 from rlinf_core.launch.supervisor import only_station
+from rlinf_ros.conversions import to_ns
+from rlinf_ros.qos import profile
+from rlinf_tools.drill_checks import evidence
+from rlinf_tools.fault_injector import FaultInjector
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(900)]
 
@@ -36,7 +36,8 @@ def test_the_fault_injector_does_what_each_kind_says(peer):
     peer.node.create_subscription(Header, "injected", announced.append, 10)
     chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
     inject = peer.node.create_publisher(String, "inject", 10)
-    peer.supervisor.start(Process("fault_injector", "rlinf", "fault_injector", "rlinf.fault_injector", "/station_a",
+    peer.supervisor.start(Process("fault_injector", "rlinf_tools", "fault_injector", "rlinf_tools.fault_injector",
+                                  "/station_a",
                                   {"routes": ["policy/action:drill/action:rlinf_msgs/msg/ActionChunk"]}, (), RESPAWN))
     peer.spin(lambda: chunks.get_subscription_count() and inject.get_subscription_count(), what="the injector")
     peer.spin(lambda: peer.node.count_publishers("/station_a/drill/action"), what="its output")
@@ -137,7 +138,7 @@ def test_a_fault_is_announced_with_the_first_message_that_it_alters(fraction, an
 class FakeObserver:
     """Of a drill only what was heard: how its interlock stood, and where target and arm were, at each look."""
 
-    _goes_on, _stays_stopped, _fresh, _stands, _how_it_stands = (getattr(rlinf.drill.Drill, name) for name in (
+    _goes_on, _stays_stopped, _fresh, _stands, _how_it_stands = (getattr(rlinf_tools.drill.Drill, name) for name in (
         "_goes_on", "_stays_stopped", "_fresh", "_stands", "_how_it_stands"))
 
     def __init__(self, states, places=((0.0, 0.0),) * 3):
@@ -199,7 +200,7 @@ def test_what_is_wrong_in_a_list_of_scenarios_is_told_before_a_folder_is_made(tm
     monkeypatch.setattr(sys, "argv", ["drill", "--scenarios", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "run"),
                                       *options])
     with pytest.raises(SystemExit, match="rlinf: ") as ended:
-        rlinf.drill.main()
+        rlinf_tools.drill.main()
     assert message in str(ended.value) and not (tmp_path / "run").exists()
 
 
@@ -211,7 +212,7 @@ def test_a_drill_that_cannot_be_says_so_before_anything_starts(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["drill", *options])
     with pytest.raises(SystemExit, match="rlinf: ") as ended:
-        rlinf.drill.main()
+        rlinf_tools.drill.main()
     assert message in str(ended.value) and not list(tmp_path.iterdir())
 
 
@@ -219,7 +220,7 @@ def test_a_drill_beside_another_one_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["drill", "--only", "NaN", "--out", str(tmp_path / "run")])
     monkeypatch.setenv("ROS_DOMAIN_ID", "39")
     with only_station("station_a", 39), pytest.raises(SystemExit, match="rlinf: station 'station_a' runs already"):
-        rlinf.drill.main()
+        rlinf_tools.drill.main()
     assert not (tmp_path / "run").exists()
 
 
@@ -232,10 +233,10 @@ def test_where_the_shell_says_no_domain_the_drill_listens_where_its_station_is(m
         monkeypatch.delenv("ROS_DOMAIN_ID")
     else:
         monkeypatch.setenv("ROS_DOMAIN_ID", shell)
-    monkeypatch.setattr(rlinf.drill, "asking", lambda: domains.append(os.environ["ROS_DOMAIN_ID"]) or nullcontext())
-    monkeypatch.setattr(rlinf.drill, "perform", lambda options: 0)
+    monkeypatch.setattr(rlinf_tools.drill, "asking", lambda: domains.append(os.environ["ROS_DOMAIN_ID"]) or nullcontext())
+    monkeypatch.setattr(rlinf_tools.drill, "perform", lambda options: 0)
     with pytest.raises(SystemExit):
-        rlinf.drill.main()
+        rlinf_tools.drill.main()
     assert domains == ["42"]
 
 
@@ -245,7 +246,7 @@ def test_a_drill_beside_a_station_that_ros2_launch_has_started_says_so_and_reset
     monkeypatch.setattr(sys, "argv", ["drill", "--only", "NaN", "--out", str(tmp_path / "run")])
     monkeypatch.setenv("ROS_DOMAIN_ID", "39")
     with only_one(namespace), pytest.raises(SystemExit, match=f"another one commands station '{namespace}' in ROS_DOMAIN"):
-        rlinf.drill.main()
+        rlinf_tools.drill.main()
     assert not (tmp_path / "run").exists()
 
 

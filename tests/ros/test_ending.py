@@ -91,7 +91,7 @@ def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_process_that_the_middleware_holds_for_ever_ends_all_the_same(code):
     """As in Fast-DDS#6513: a call that keeps Python's lock does not return."""
-    end = ("import ctypes; from rlinf.workarounds import end_soon; print('done'); "
+    end = ("import ctypes; from rlinf_ros.workarounds import end_soon; print('done'); "
            f"end_soon({code}, 0.3); ctypes.PyDLL(None).sleep(600)")
     ended = subprocess.run([sys.executable, "-c", end], stdout=subprocess.PIPE, text=True, timeout=90)
     assert (ended.returncode, ended.stdout) == (code, "done\n")

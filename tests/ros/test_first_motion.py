@@ -15,7 +15,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
-from rlinf.qos import publisher
+from rlinf_ros.qos import publisher
 from sim_bridges.twins.universal_robots_state import HOME, tool_pose
 from tests.ros.stand import Arm, start
 

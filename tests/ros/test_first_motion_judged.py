@@ -8,10 +8,10 @@ from rcl_interfaces.msg import ParameterValue, SetParametersResult
 from rclpy.task import Future
 from rlinf_msgs.msg import SafetyState
 
-from rlinf import first_motion, first_motion_watch
-from rlinf.first_motion import _moves, _row
-from rlinf.first_motion_watch import Watcher
 from rlinf_core.core.errors import RlinfError
+from rlinf_tools import first_motion, first_motion_watch
+from rlinf_tools.first_motion import _moves, _row
+from rlinf_tools.first_motion_watch import Watcher
 
 LIMITS = "sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml"  # 0.25 m/s
 

@@ -19,16 +19,16 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf.interlock_inputs import needs
-from rlinf.qos import OVERHEARD, profile
 from rlinf_core.interlock import load_limits
+from rlinf_interlock.interlock_inputs import needs
+from rlinf_ros.qos import OVERHEARD, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, listen, start
 
 franka_msgs = pytest.importorskip("franka_msgs.msg", reason="rlinf messages builds franka_msgs")
 from franka_msgs.msg import FrankaRobotState  # noqa: E402
 
-from rlinf.franka import Franka, fault_of, wrench_on_tool  # noqa: E402
+from rlinf_drivers.franka import Franka, fault_of, wrench_on_tool  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)

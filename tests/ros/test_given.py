@@ -5,7 +5,7 @@ import sys
 import pytest
 
 pytest.importorskip("rclpy")
-from rlinf.spinning import given  # noqa: E402
+from rlinf_ros.spinning import given  # noqa: E402
 
 
 @pytest.mark.parametrize("text", [

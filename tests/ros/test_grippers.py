@@ -13,13 +13,13 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
 
-from rlinf import action_clients as orders
-from rlinf import gripper_command, robotiq
-from rlinf.conversions import NS, to_ns
-from rlinf.qos import profile
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.grippers.gripper_command import Gripper
+from rlinf_drivers import gripper_command, robotiq
+from rlinf_ros import action_clients as orders
+from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.qos import profile
 from sim_bridges.twins.robotiq import Robotiq
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, listen, start
@@ -282,6 +282,6 @@ arms:
     recipe = load_recipe("demo", [f"station.robot={tmp_path}", "station.task=reach_both", "station.operator.kind=keyboard"])
     grippers = {node.name: (node.namespace, node.parameters["module"]) for node in station_processes(recipe, tmp_path)
                 if "gripper" in node.name}
-    assert grippers == {"gripper_left": ("/station_a/left", "rlinf.robotiq"),
-                        "gripper_right": ("/station_a/right", "rlinf.gripper_command"),
+    assert grippers == {"gripper_left": ("/station_a/left", "rlinf_drivers.robotiq"),
+                        "gripper_right": ("/station_a/right", "rlinf_drivers.gripper_command"),
                         "gripper_twin_right": ("/station_a/right", "sim_bridges.twins.gripper_command")}

@@ -14,13 +14,13 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import String
 
-from rlinf.operator import SETTLED_S, Homing, _measured
-from rlinf.qos import OVERHEARD, profile
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.record import EARLY_S
 from rlinf_core.launch.graph import operator_process, station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.operators.gamepad import BUTTONS
+from rlinf_operator.operator import SETTLED_S, Homing, _measured
+from rlinf_ros.qos import OVERHEARD, profile
 from tests.ros.stand import fastest, listen, start
 from tests.ros.test_collect import ACTION, task_without_end
 

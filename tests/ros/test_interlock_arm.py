@@ -15,7 +15,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf.qos import kind, profile
+from rlinf_ros.qos import kind, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, fastest, listen, longest_gap_s, start
 
@@ -286,7 +286,7 @@ def test_s24_after_a_stall_it_is_within_its_limits_by_measured_time(arm):
 
 
 def test_s23_one_interlock_a_station_however_it_is_started(arm):
-    command = [sys.executable, "-m", "rlinf.interlock", "--ros-args", "-r", "__ns:=/station_a", "-p",
+    command = [sys.executable, "-m", "rlinf_interlock.interlock", "--ros-args", "-r", "__ns:=/station_a", "-p",
                "limits_file:=robots/franka_fr3/limits.yaml"]
     result = subprocess.run(command, env=arm.peer.supervisor.environment, capture_output=True, text=True, timeout=90,
                             check=False)

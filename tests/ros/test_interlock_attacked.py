@@ -17,10 +17,10 @@ from rcl_interfaces.srv import SetParameters
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
-from rlinf.conversions import to_ns
 from rlinf_core.launch.graph import ONCE, station_processes
 from rlinf_core.launch.supervisor import command_line
 from rlinf_core.recipes import load_recipe
+from rlinf_ros.conversions import to_ns
 from tests.ros.stand import Arm, fastest, longest_gap_s
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -28,7 +28,7 @@ DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 F_SETPIPE_SZ = 1031
 
 
-def launch(peer, module="rlinf.interlock", **parameters):
+def launch(peer, module="rlinf_interlock.interlock", **parameters):
     """A real arm's interlock whose end is the test's business."""
     processes = station_processes(load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
                                   peer.supervisor.run_dir)

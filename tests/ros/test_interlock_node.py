@@ -17,10 +17,10 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool
 
-from rlinf.interlock_desk import say
-from rlinf.qos import profile
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
+from rlinf_interlock.interlock_desk import say
+from rlinf_ros.qos import profile
 from tests.ros.stand import Arm, listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -30,7 +30,7 @@ DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 def test_the_node_refuses_to_start_without_limits(tmp_path):
     (tmp_path / "limits.yaml").write_text("speed: 0.1\n")
     result = subprocess.run(
-        [sys.executable, "-m", "rlinf.interlock", "--ros-args", "-p", f"limits_file:={tmp_path / 'limits.yaml'}"],
+        [sys.executable, "-m", "rlinf_interlock.interlock", "--ros-args", "-p", f"limits_file:={tmp_path / 'limits.yaml'}"],
         text=True, capture_output=True, timeout=90)
     assert result.returncode != 0 and "'box_low' is missing" in result.stderr
 

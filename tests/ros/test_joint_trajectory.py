@@ -7,8 +7,8 @@ import pytest
 from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from rlinf.controller import Controller
-from rlinf.conversions import NS, set_stamp
+from rlinf_drivers.controller import Controller
+from rlinf_ros.conversions import NS, set_stamp
 
 pytestmark = pytest.mark.ros
 TICK_S, CYCLE_S, HORIZON_S, SPEED, LAG_S = 0.01, 0.002, 0.05, 0.5, 0.04

@@ -6,10 +6,10 @@ import pytest
 from rlinf_msgs.msg import PolicyUpdate
 from rosbags.highlevel import AnyReader
 
-from rlinf.qos import profile
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.policies.serialization import newest_policy
+from rlinf_ros.qos import profile
 from tests.ros.runs import Run, check_nothing_lost, online
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(600)]

@@ -11,10 +11,10 @@ from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, TimeStep
 from std_msgs.msg import String
 
 from benchmarks.lockstep_starts import NODES, STATION, differences, started, write_policy
-from rlinf.conversions import to_ns
-from rlinf.endpoints import _unmatched
-from rlinf.qos import profile, witnessed
 from rlinf_core.episodes.read import recorded
+from rlinf_ros.conversions import to_ns
+from rlinf_ros.endpoints import _unmatched
+from rlinf_ros.qos import profile, witnessed
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

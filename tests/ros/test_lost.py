@@ -10,12 +10,12 @@ import sys
 import pytest
 from std_msgs.msg import Bool
 
-from rlinf.qos import profile
-from rlinf.station_state import Discovery
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.launch.graph import director_process, write_plan
 from rlinf_core.recipes import load_recipe
+from rlinf_ros.qos import profile
+from rlinf_ros.station_state import Discovery
 from tests.ros.stand import start
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]

@@ -21,9 +21,6 @@ from safetensors.numpy import load_file, save_file
 from sensor_msgs.msg import Image
 from std_srvs.srv import SetBool
 
-from rlinf.conversions import fill_observation, to_ns
-from rlinf.person import Person, axes
-from rlinf.qos import profile
 from rlinf_core.launch.graph import operator_process, station_processes
 from rlinf_core.launch.supervisor import command_line
 from rlinf_core.policies.serialization import save_policy
@@ -33,6 +30,9 @@ from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.robots.operators.keyboard import Keyboard
 from rlinf_core.specs.arrays import ActionSpec
 from rlinf_core.tasks.task import load_task
+from rlinf_operator.person import Person, axes
+from rlinf_ros.conversions import fill_observation, to_ns
+from rlinf_ros.qos import profile
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

@@ -13,10 +13,10 @@ from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
 from rlinf_core.launch.graph import operator_process
 from rlinf_core.launch.supervisor import command_line
 from rlinf_core.recipes import load_recipe
+from rlinf_ros.qos import profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 

@@ -10,10 +10,10 @@ from rlinf_msgs.msg import ActionChunk, SafetyState
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
 from rlinf_core.launch.graph import operator_process
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.operators.twins import SpaceMouse
+from rlinf_ros.qos import profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 

@@ -13,8 +13,8 @@ import pytest
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from sensor_msgs.msg import Joy
 
-from rlinf.page import Page
 from rlinf_core.robots.operators.page import ACTIVE, BUTTONS
+from rlinf_operator.page import Page
 from tests.ros.conftest import peer_in
 from tests.ros.paged import Client, Paged, ready, visitor
 from tests.ros.stand import listen

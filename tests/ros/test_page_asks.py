@@ -11,12 +11,12 @@ from rclpy.task import Future
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from std_srvs.srv import SetBool
 
-from rlinf import page_asks
-from rlinf.page_asks import PageAsks
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.page.controls import MotionInput, Request
 from rlinf_core.robots.operators.device import AXES
 from rlinf_core.robots.operators.page import BUTTONS
+from rlinf_operator import page_asks
+from rlinf_operator.page_asks import PageAsks
 
 
 class Desk:

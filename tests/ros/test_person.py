@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 import pytest
 from builtin_interfaces.msg import Time
 
-from rlinf.person import Person
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.operators.device import AXES, FIRST_MESSAGE_S, FORGET_S, Device
 from rlinf_core.robots.operators.gamepad import Joy
 from rlinf_core.robots.operators.page import BUTTONS, Page
 from rlinf_core.tasks.task import load_task
+from rlinf_operator.person import Person
 
 
 class Knob(Device):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, better
+from rlinf_ros.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, better
 
 
 def settle(period, jitter, hurry, start, seed=0):

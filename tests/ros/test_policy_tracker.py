@@ -4,7 +4,7 @@ import pytest
 from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import Applied, PolicyStatus
 
-from rlinf.episodes import PolicyTracker, episode_name, new_request, request_of
+from rlinf_station.episodes import PolicyTracker, episode_name, new_request, request_of
 
 
 def applied(session, version, source="policy", at_s=10):

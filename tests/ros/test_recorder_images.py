@@ -11,9 +11,9 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep
 from rosbags.rosbag2 import Reader
 from sensor_msgs.msg import Image
 
-from rlinf.qos import publisher
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.messages import to_ns, typestore
+from rlinf_ros.qos import publisher
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

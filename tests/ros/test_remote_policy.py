@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, SafetyState, TimeStep
 
-from rlinf import remote_policy
-from rlinf.conversions import set_stamp, to_ns
-from rlinf.policy_node import PolicyNode
-from rlinf.qos import profile
-from rlinf.remote_policy import RemotePolicyNode
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.chunking import Chunking, ChunkSchedule
 from rlinf_core.policies.serialization import policy_name, save_policy
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_ros.conversions import set_stamp, to_ns
+from rlinf_ros.qos import profile
+from rlinf_station import remote_policy
+from rlinf_station.policy_node import PolicyNode
+from rlinf_station.remote_policy import RemotePolicyNode
 from tests.deploy.serving.test_serving import SMALL, Served, policy_of
 from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of

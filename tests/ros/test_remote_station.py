@@ -7,11 +7,11 @@ from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, SafetyState, TimeStep
 
-from rlinf.qos import profile
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.validate import check_episode
 from rlinf_core.policies.serialization import policy_name, save_policy
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_ros.qos import profile
 from tests.deploy.serving.test_serving import Served, policy_of
 from tests.ros.stand import listen, start
 

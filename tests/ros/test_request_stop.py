@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from rlinf_msgs.msg import SafetyState
 
-from rlinf.environment import ScenesByHand
-from rlinf.station_state import GOES_ON, STOPPED, RequestStop
+from rlinf_ros.station_state import GOES_ON, STOPPED, RequestStop
+from rlinf_station.environment import ScenesByHand
 
 pytestmark = pytest.mark.ros
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = (SafetyState(state=state) for state in (

@@ -10,9 +10,9 @@ from rclpy.executors import MultiThreadedExecutor
 from rclpy.task import Future
 from rlinf_msgs.action import ResetScene
 
-from rlinf.conversions import to_stamp
-from rlinf.scene import Scene
-from rlinf.workarounds import run_routine
+from rlinf_ros.conversions import to_stamp
+from rlinf_ros.scene import Scene
+from rlinf_ros.workarounds import run_routine
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(98)]
 

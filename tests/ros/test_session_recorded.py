@@ -9,9 +9,9 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from rosbags.rosbag2 import Reader
 from std_msgs.msg import Bool, String
 
-from rlinf.qos import publisher
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.messages import typestore
+from rlinf_ros.qos import publisher
 from tests.ros.played import assert_played
 from tests.ros.stand import start
 

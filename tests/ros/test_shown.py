@@ -15,13 +15,13 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import TimeStep
 from rosbags.rosbag2 import Reader
 
-from rlinf.recorder import sampled, stamp_ns, step_type
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import standard, to_ns, typestore
 from rlinf_core.episodes.ring import Message
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs.topics import topic
+from rlinf_station.recorder import sampled, stamp_ns, step_type
 from tests.ros.conftest import peer_in
 from tests.ros.played import assert_played
 from tests.test_views import strings

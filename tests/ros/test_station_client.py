@@ -9,12 +9,12 @@ from rlinf_msgs.msg import PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
-from rlinf import arming
-from rlinf.qos import profile
-from rlinf.station_state import command
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import latch
 from rlinf_core.robots.config import load_robot
+from rlinf_ros.qos import profile
+from rlinf_ros.station_state import command
+from rlinf_tools import arming
 from tests.ros.stand import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]

@@ -12,12 +12,12 @@ from geometry_msgs.msg import PoseStamped, WrenchStamped
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Header, String
 
-from rlinf import station_doctor
-from rlinf.qos import profile
-from rlinf.station_doctor import findings
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.config import load_robot
+from rlinf_ros.qos import profile
+from rlinf_tools import station_doctor
+from rlinf_tools.station_doctor import findings
 from tests.ros.test_controller import UR5E, Driver
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import rclpy
 
-from rlinf.interlock_clock import Lockstep
-from rlinf.phase import PhaseLockedTimer
-from rlinf.workarounds import single_threaded
 from rlinf_core.interlock import Mode
+from rlinf_interlock.interlock_clock import Lockstep
+from rlinf_ros.phase import PhaseLockedTimer
+from rlinf_ros.workarounds import single_threaded
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(99)]
 

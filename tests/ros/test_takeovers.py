@@ -8,12 +8,12 @@ from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import PolicyStatus, PolicyUpdate
 
-from rlinf.interlock_clock import Lockstep
-from rlinf.qos import profile
 from rlinf_core.interlock import Mode
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
+from rlinf_interlock.interlock_clock import Lockstep
+from rlinf_ros.qos import profile
 from tests.ros.stand import listen, start
 from tests.ros.test_chunks import recorded
 

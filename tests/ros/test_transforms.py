@@ -9,13 +9,13 @@ from rcl_interfaces.srv import DescribeParameters, ListParameters, SetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 
-from rlinf.conversions import to_ns
-from rlinf.parameters import LIVE, MEANINGS, RANGES
-from rlinf.qos import profile
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.launch.supervisor import command_line
 from rlinf_core.recipes import load_recipe
+from rlinf_ros.conversions import to_ns
+from rlinf_ros.parameters import LIVE, MEANINGS, RANGES
+from rlinf_ros.qos import profile
 from tests.ros.stand import start
 
 tf2_msgs = pytest.importorskip("tf2_msgs.msg", reason="rlinf messages builds tf2_msgs")

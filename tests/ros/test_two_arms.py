@@ -14,8 +14,6 @@ from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf.conversions import action_chunk
-from rlinf.qos import profile
 from rlinf_core.episodes.validate import check_episode
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
@@ -23,6 +21,8 @@ from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.envs import single
 from rlinf_core.rollouts.evaluate import play
+from rlinf_ros.conversions import action_chunk
+from rlinf_ros.qos import profile
 from sim_bridges.core.environments import stations
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start

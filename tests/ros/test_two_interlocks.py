@@ -15,8 +15,8 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf.conversions import to_ns
-from rlinf.qos import publisher
+from rlinf_ros.conversions import to_ns
+from rlinf_ros.qos import publisher
 from tests.ros.stand import listen, start
 from tests.ros.test_station_client import rlinf
 

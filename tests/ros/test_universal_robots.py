@@ -20,15 +20,15 @@ from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
-from rlinf.conversions import to_ns
-from rlinf.qos import OVERHEARD, profile
+from rlinf_ros.conversions import to_ns
+from rlinf_ros.qos import OVERHEARD, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, listen, start
 
 pytest.importorskip("ur_dashboard_msgs.msg", reason="rlinf messages builds ur_dashboard_msgs")
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode  # noqa: E402
 
-from rlinf.universal_robots import ROBOT, SAFETY, arm_readings, fault_of  # noqa: E402
+from rlinf_drivers.universal_robots import ROBOT, SAFETY, arm_readings, fault_of  # noqa: E402
 from sim_bridges.twins.universal_robots import ARM, FOLLOWS  # noqa: E402
 from sim_bridges.twins.universal_robots_state import HOME, tool_pose  # noqa: E402
 

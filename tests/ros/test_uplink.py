@@ -7,7 +7,6 @@ from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TrainerStatus
 
-from rlinf.qos import profile
 from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.deploy.bridge.admission import Entry
 from rlinf_core.deploy.bridge.fleet import Fleet
@@ -15,6 +14,7 @@ from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import SUMS
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import policy_name
+from rlinf_ros.qos import profile
 from tests.messages import record
 from tests.ros.stand import listen, start
 from tests.ros.test_scene import RobotSide

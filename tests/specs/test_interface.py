@@ -55,7 +55,7 @@ def test_what_makes_an_episode_is_kept_for_a_recorder_that_is_late():
 def test_ros_makes_its_classes_and_its_quality_of_service_of_it():
     from rclpy.qos import DurabilityPolicy, ReliabilityPolicy
 
-    from rlinf.qos import kind, profile, received
+    from rlinf_ros.qos import kind, profile, received
 
     for row in TOPICS:
         message_class = kind(row.name)
@@ -71,7 +71,7 @@ def test_ros_makes_its_classes_and_its_quality_of_service_of_it():
 def test_nodes_know_type_and_quality_of_a_topic_from_the_table_alone():
     """What a node said once more could be something else, and nobody would hear it."""
     topics = set()
-    for path in (ROOT / "ros_ws/src/rlinf/rlinf").glob("*.py"):
+    for path in ROOT.glob("ros_ws/src/*/rlinf_*/*.py"):
         source = path.read_text() if path.name not in ELSEWHERE else ""
         nodes = list(ast.walk(ast.parse(source)))
         calls = {node.func: node.args for node in nodes if isinstance(node, ast.Call)}
@@ -79,7 +79,7 @@ def test_nodes_know_type_and_quality_of_a_topic_from_the_table_alone():
             if isinstance(node, ast.Attribute) and node.attr in ("create_publisher", "create_subscription"):
                 topic = ast.get_source_segment(source, calls[node][1]) if node in calls else "kept for later"
                 topics.add(topic if topic in NOT_OURS else f"{path.name}: {topic}")
-    assert topics == NOT_OURS, "rlinf.qos has publisher and subscription"
+    assert topics == NOT_OURS, "rlinf_ros.qos has publisher and subscription"
 
 
 @pytest.mark.ros
@@ -87,7 +87,7 @@ def test_a_topic_is_as_the_table_says_by_whichever_name_the_node_knows_it_and_no
     rclpy = pytest.importorskip("rclpy")
     from rclpy.qos import DurabilityPolicy
 
-    from rlinf.qos import OVERHEARD, publisher, subscription
+    from rlinf_ros.qos import OVERHEARD, publisher, subscription
 
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=199)
@@ -113,8 +113,8 @@ def test_a_topic_is_as_the_table_says_by_whichever_name_the_node_knows_it_and_no
 
 @pytest.mark.ros
 def test_what_has_a_channel_is_read_as_one_and_what_cannot_be_is_not_asked_for():
-    from rlinf.latest import CHANNELS, Latest
-    from rlinf.qos import kind
+    from rlinf_ros.latest import CHANNELS, Latest
+    from rlinf_ros.qos import kind
 
     assert all(kind(row.name) in CHANNELS for row in TOPICS if row.channel is not None)
     with pytest.raises(SpecError, match="topic 'distance': expected one that an observation takes .* got Range"):
@@ -126,7 +126,7 @@ def test_what_has_a_channel_is_read_as_one_and_what_cannot_be_is_not_asked_for()
 def test_an_image_that_is_none_is_refused_in_words(harm):
     from sensor_msgs.msg import Image
 
-    from rlinf.conversions import from_image
+    from rlinf_ros.conversions import from_image
 
     fields = {"height": 2, "width": 4, "step": 12, "encoding": "rgb8", "data": bytes(24)}
     assert from_image(Image(**fields)).shape == (2, 4, 3)
@@ -138,7 +138,7 @@ def test_an_image_that_is_none_is_refused_in_words(harm):
 def test_joints_are_read_by_name_and_what_others_say_on_their_topic_is_not_theirs():
     from sensor_msgs.msg import JointState
 
-    from rlinf.latest import Latest
+    from rlinf_ros.latest import Latest
 
     latest = Latest.__new__(Latest)
     latest.channels, latest.messages, latest.stamps_ns, latest.taken_at = {}, {}, {}, {}

@@ -54,7 +54,7 @@ def test_every_node_is_told_by_the_names_that_the_robots_driver_has(tmp_path):
 def node():
     """A station's node of the real rclpy, with arguments as on its command line."""
     rclpy = pytest.importorskip("rclpy")
-    from rlinf.spinning import StationNode
+    from rlinf_ros.spinning import StationNode
 
     context, nodes = rclpy.Context(), []
     rclpy.init(context=context, domain_id=198)
@@ -73,7 +73,7 @@ def node():
 
 def publisher_qos(node, name):
     """What the middleware has of a subscription in real time."""
-    from rlinf.qos import received, subscription
+    from rlinf_ros.qos import received, subscription
 
     subscriber = subscription(node, name, lambda _: None, quality=received(name, False))
     (info,) = node.get_subscriptions_info_by_topic(subscriber.topic_name)
@@ -84,7 +84,7 @@ def publisher_qos(node, name):
 def test_the_middleware_has_what_was_asked_for_and_only_there(node):
     from rclpy.qos import ReliabilityPolicy
 
-    from rlinf.qos import received
+    from rlinf_ros.qos import received
 
     one = node(f"{WRIST}.subscription.reliability:=reliable", f"{WRIST}.subscription.depth:=7",
                f"{WRIST}.publisher.depth:=9")

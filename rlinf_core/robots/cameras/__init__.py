@@ -1,8 +1,8 @@
 """Cameras by kind: a file each, with what robot.yaml says of one and how it is read; deleting a file deletes a kind.
 
 A file holds ``Camera``, its settings, whose ``open`` begins to read it. The node ``camera``
-(ros_ws/src/rlinf/rlinf/camera.py) does the rest. One of one's own is ``kind: package.module:Class``, or an entry point
-``rlinf.cameras``.
+(ros_ws/src/rlinf_drivers/rlinf_drivers/camera.py) does the rest. One of one's own is ``kind: package.module:Class``, or an
+entry point ``rlinf.cameras``.
 ``DeviceClock`` translates a device's own time stamps to this machine's clock.
 """
 

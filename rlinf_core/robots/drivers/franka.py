@@ -16,7 +16,7 @@ OPEN_M = 0.08  # between a Franka hand's fingers, at most
 class Driver(DriverSettings):
     """The parts of franka_ros2 in use, and their names."""
 
-    node: ClassVar[str] = "rlinf.franka"
+    node: ClassVar[str] = "rlinf_drivers.franka"
     repeats: ClassVar[bool] = True
 
     namespace: str = Field("", pattern=r"^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description="of franka_ros2, below the station's "

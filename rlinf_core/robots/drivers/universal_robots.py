@@ -14,7 +14,7 @@ class Driver(DriverSettings):
     ``topics``.
     """
 
-    node: ClassVar[str] = "rlinf.universal_robots"
+    node: ClassVar[str] = "rlinf_drivers.universal_robots"
     repeats: ClassVar[bool] = True
 
     namespace: str = Field("/", pattern=r"^(/|/?[A-Za-z][A-Za-z0-9_/]*)$", description="of ur_robot_driver: / where it "

@@ -14,7 +14,7 @@ NAME = r"^/?[A-Za-z][A-Za-z0-9_/]*$"
 class Gripper(GripperSettings):
     """Told by the action, known by its joint."""
 
-    node: ClassVar[str] = "rlinf.gripper_command"
+    node: ClassVar[str] = "rlinf_drivers.gripper_command"
 
     action: str = Field("gripper_controller/gripper_cmd", pattern=NAME, description="below the station's name, or the "
                         "arm's, unless it begins with /")

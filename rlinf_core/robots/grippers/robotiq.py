@@ -32,7 +32,7 @@ FAULTS = {0x05: "an order before its activation was through", 0x07: "not activat
 class Gripper(GripperSettings):
     """On a serial port, as its USB converter makes one."""
 
-    node: ClassVar[str] = "rlinf.robotiq"
+    node: ClassVar[str] = "rlinf_drivers.robotiq"
 
     device: str = Field(min_length=1, description="its serial port, /dev/serial/by-id/...")
     id: int = Field(9, ge=1, le=247, description="its Modbus address")

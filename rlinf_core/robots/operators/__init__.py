@@ -1,6 +1,6 @@
 """Operators by name: who demonstrates, arms and takes over. Each device is a file here, with its settings.
 
-The scripted operator is no device: ``rlinf.scripted_operator`` plays the task's script.
+The scripted operator is no device: ``rlinf_operator.scripted_operator`` plays the task's script.
 """
 
 from __future__ import annotations

@@ -1,0 +1,156 @@
+"""Camera: reads one camera of the station (``rlinf_core.robots.cameras``) and publishes its images; one process for each.
+
+What a thread reads is said on /diagnostics: rate, age, what was dropped, and what is wrong.
+"""
+
+from __future__ import annotations
+
+import array
+import time
+from functools import cached_property
+from typing import Any
+
+import cv2
+import numpy as np
+from rclpy.publisher import Publisher
+from sensor_msgs.msg import CompressedImage, Image
+
+from rlinf_core.robots.cameras import Frame, Source, make_camera
+from rlinf_drivers.device import DeviceNode
+from rlinf_ros.conversions import NS, camera_info, to_image, to_stamp
+from rlinf_ros.qos import publisher
+from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
+
+STALE_S = 0.2  # as S3 has it
+SLOW = 0.9     # of the rate that is asked for
+
+
+class Tally:
+    """Counts of images, for /diagnostics.
+
+    Args:
+        fps: how much should.
+    """
+
+    def __init__(self, fps: float) -> None:
+        self.fps = fps
+        self.images = 0
+        self.lost = 0
+        self.begun = 0
+        self.at = time.monotonic()
+        self.late_ms = 0.0
+        self.newest = (-1, 0)  # its number and stamp
+        self.last_report = (time.monotonic(), 0, 0)
+
+    def begin(self) -> None:
+        """A device was opened: its count is another one."""
+        self.begun, self.newest = self.begun + 1, (-1, 0)
+
+    def add(self, frame: Frame) -> None:
+        """One was published. Where the device counts none, its stamps say what was lost."""
+        number, stamp_ns = self.newest
+        if stamp_ns:
+            gap = frame.number - number if frame.number >= 0 else round((frame.stamp_ns - stamp_ns) / NS * self.fps)
+            self.lost += max(0, gap - 1)
+        self.images = self.images + 1
+        self.at = time.monotonic()
+        self.newest = (frame.number, frame.stamp_ns)
+        self.late_ms = max(self.late_ms, (time.time_ns() - frame.stamp_ns) / 1e6)
+
+    def health(self) -> Health:
+        """Since it was last asked."""
+        now, (at, images, lost) = time.monotonic(), self.last_report
+        hz = (self.images - images) / max(now - at, 1e-3)
+        new = self.lost - lost
+        age_s = now - self.at
+        values = {"hz": round(hz, 1), "age_s": round(age_s, 3), "late_ms": round(self.late_ms, 1), "images": self.images,
+                  "dropped": self.lost, "opened": self.begun}
+        self.last_report, self.late_ms = (now, self.images, self.lost), 0.0
+        if age_s > max(STALE_S, 3 / self.fps):
+            return Health(ERROR, f"no image for {age_s:.1f} s", values)
+        if new or hz < SLOW * self.fps:
+            return Health(WARN, f"{hz:.1f} Hz, expected {self.fps:g}; {new} dropped in the last second", values)
+        return Health(OK, f"{hz:.1f} Hz", values)
+
+
+class Camera(DeviceNode):
+    """``image``, ``camera_info``, and where they are asked for ``image/compressed`` and ``depth``."""
+
+    def __init__(self) -> None:
+        super().__init__("camera")
+        self.settings = make_camera(self.declare_parameter("settings", "{}").value)
+        self.camera = self.declare_parameter("camera", "").value
+        self.images, self.infos = self._publisher("image"), self._publisher("camera_info")
+        self.jpegs = self._publisher("image/compressed") if self.settings.jpeg else None
+        self.what, self.tally = f"camera '{self.camera}'", Tally(self.settings.fps)
+        self.diagnostics = Diagnostics(self, self._health)
+        self.begin()
+
+    def _publisher(self, what: str) -> Publisher:
+        return publisher(self, f"camera/{self.camera}/{what}", at=what)
+
+    @cached_property
+    def depths(self) -> Publisher:
+        return self._publisher("depth")
+
+    # In the thread that reads
+    def open(self) -> Source:
+        source = self.settings.open()
+        self.tally.begin()
+        return source
+
+    def turn(self, device: Source) -> None:
+        self._publish(device, device.read())
+
+    def _publish(self, source: Source, frame: Frame) -> None:
+        pixels, lens = frame.pixels, source.lens
+        if size := self.settings.published:
+            lens = shrunk_lens(lens, pixels.shape[:2], size)
+            pixels = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_AREA)
+        image = to_image(f"{self.camera}_optical_frame", pixels, to_stamp(frame.stamp_ns))
+        self.images.publish(image)
+        self.infos.publish(camera_info(image, lens))
+        self.tally.add(frame)
+        if self.jpegs is not None and self.jpegs.get_subscription_count():
+            self.jpegs.publish(compressed(image, pixels, self.settings.jpeg))
+        if frame.depth is not None:
+            self.depths.publish(depth_image(image, frame.depth, self.settings.published))
+        self.tell("", "images come again")
+
+    def _health(self) -> Health:
+        health = self.tally.health()
+        values = {**health.values, "device": self.settings.where}
+        return Health(ERROR, self.trouble, values) if self.trouble else Health(health.level, health.message, values)
+
+
+def shrunk_lens(lens: tuple[float, ...], size: tuple[int, ...], to: tuple[int, int]) -> tuple[float, ...]:
+    """Return the camera info of a resized image. Distortion applies to directions, so it does not
+    change.
+    """
+    tall, wide = to[0] / size[0], to[1] / size[1]
+    return tuple(value * by for value, by in zip(lens[:4], (wide, tall, wide, tall), strict=False)) + lens[4:]
+
+
+def compressed(image: Image, pixels: np.ndarray, quality: int) -> CompressedImage:
+    """As image_transport's compressed one."""
+    _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return CompressedImage(header=image.header, format="rgb8; jpeg compressed bgr8", data=array.array("B", jpeg.tobytes()))
+
+
+def depth_image(image: Image, depth: np.ndarray, size: Any) -> Image:
+    """(H, W) uint16 [mm] as 16UC1, of the size of the colours; distances are taken as they are, never mixed."""
+    if size:
+        depth = cv2.resize(depth, size[::-1], interpolation=cv2.INTER_NEAREST)
+    message = Image(header=image.header, height=depth.shape[0], width=depth.shape[1], encoding="16UC1",
+                    step=2 * depth.shape[1])
+    message.data = array.array("B", np.ascontiguousarray(depth).tobytes())
+    return message
+
+
+def main() -> None:
+    """Entry point."""
+    run(Camera, listens=False)
+
+
+if __name__ == "__main__":
+    main()

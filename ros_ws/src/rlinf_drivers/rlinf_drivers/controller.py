@@ -1,0 +1,229 @@
+"""Controller: tells a robot's own controller what the interlock commands, in the messages that it takes.
+
+It makes nothing up and keeps nothing going: one message out for one in. Where the interlock falls silent it is silent too,
+and the robot's controller stops by itself. A twist is what closes the loop from target to measured pose here, beyond the
+interlock: it is bounded by the same speeds and accelerations, those of now. It goes to zero where the interlock lets nobody
+move the arm: where that is armed alone, and where it holds; and it is zero at once where that is disarmed, in fault or not
+heard, or the pose is not fresh, finite, of the target's frame, and where an arm can have come to.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from operator import sub
+
+import numpy as np
+from geometry_msgs.msg import PoseStamped, TwistStamped
+from rcl_interfaces.srv import GetParameters
+from rclpy.duration import Duration
+from rclpy.parameter import parameter_value_to_python
+from rclpy.task import Future
+from rlinf_msgs.msg import SafetyState
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64, Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.rotation import inverse, product, to_vector
+from rlinf_core.interlock import load_with_loosest, with_values
+from rlinf_core.interlock.coordinates import NOISE_M
+from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.parameters import finite
+from rlinf_ros.qos import OVERHEARD, received, subscription
+from rlinf_ros.spinning import ControlNode, run
+
+MOVES, HOLDS = (SafetyState.ACTIVE,), (SafetyState.ARMED, SafetyState.HOLD)  # armed, the target comes to the arm
+STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
+SLOWEST_S = 0.1  # between two messages, or three ticks; after more than that it begins from rest
+CATCHES_UP = 2.0  # times the limits' joint speed, where a robot that was slowed down is behind
+SAFETY_S = 0.5  # the interlock says how it stands several times in that
+AGAIN_S = 0.2  # after so long it is asked again what the limits are
+MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
+
+
+class Controller(ControlNode):
+    """One output topic; ``kind`` says what it takes."""
+
+    def __init__(self) -> None:
+        super().__init__("controller")
+        self.kind = self.declare_parameter("kind", "").value
+        if self.kind not in MESSAGES:
+            raise RlinfError(f"controller: kind: expected one of {', '.join(MESSAGES)}, got '{self.kind}'")
+        self.horizon_s, self.before = self.declare_parameter("horizon_s", 0.05).value, JointState()
+        self.gain = self.declare_parameter("gain", 5.0).value
+        self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
+        limits_file = self.declare_parameter("limits_file", "").value
+        self.limits, self.loosest = load_with_loosest(limits_file)
+        self.slowest_s = max(SLOWEST_S, 3.0 * self.limits.tick)
+        self.pose, self.pose_at = PoseStamped(), -math.inf
+        self.state = SafetyState.DISARMED
+        self.state_at = -math.inf
+        self.sent_at = -math.inf
+        self.linear, self.angular = STILL, STILL  # as sent last
+        if self.kind == "twist":
+            subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
+            subscription(self, "safety", self._on_safety)
+            subscription(self, "target_pose", self._on_target_pose)
+            self.asking = self.create_client(GetParameters, "interlock/get_parameters")
+            self.hash, self.requested_at = self.limits.hash, -math.inf
+            self.interlock_hash, self.agrees = "", True  # whose limits the interlock has, and whether they are those here
+        else:
+            self.segment: tuple[list[float], list[float], float] = (
+                [],
+                [],
+                0.0,
+            )  # of the message before: from, to, in so long
+            self.speed = 1.0
+            subscription(self, "target_joints", self._on_joints)
+            if slowed_by := self.declare_parameter("slowed_by", "").value:
+                self.create_subscription(Float64, slowed_by, self._on_scaling, OVERHEARD)
+
+    def _on_joints(self, target: JointState) -> None:
+        if self.kind == "forward_position":
+            self.output.publish(Float64MultiArray(data=target.position))
+            return
+        since_s, end = (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS, list(target.position)
+        alike = (
+            self.before.name == target.name
+            and len(self.segment[0]) == len(end)
+            and all(map(math.isfinite, self.segment[1]))
+        )
+        begins = played(*self.segment, since_s * self.speed) if alike and since_s > 0.0 else end
+        auto_reset = alike and 0.0 < since_s <= max(self.horizon_s, 3.0 * self.limits.tick)
+        distance = max(map(abs, map(sub, end, begins)), default=0.0)
+        takes_s = max(since_s if auto_reset else self.horizon_s, distance / (CATCHES_UP * self.limits.joint_speed))
+        self.before, self.segment = target, (begins, end, takes_s)
+        self.output.publish(trajectory(begins if auto_reset else [], target, takes_s))
+
+    def _on_scaling(self, percent: Float64) -> None:
+        """At which part of its speed the robot's controller plays what it is told."""
+        if math.isfinite(percent.data):
+            self.speed = min(1.0, max(0.0, percent.data / 100.0))
+
+    def _on_pose(self, pose: PoseStamped) -> None:
+        """One that no arm can have come to since the last is none (S21); where it lasts, the last one gets old."""
+        now = time.monotonic()
+        since_s = now - self.pose_at
+        if since_s > self.limits.stale_state or within_reach(self.pose, pose, self.limits.measured_speed * since_s):
+            self.pose, self.pose_at = pose, now
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        """Stop the trajectory where nothing is armed: there need be no target then, and the robot
+        would follow its last one.
+        """
+        self.state, self.state_at = safety.state, time.monotonic()
+        self.interlock_hash, self.agrees = safety.limits_hash, safety.limits_hash in ("", self.hash)
+        if not self.agrees and self.state_at - self.requested_at > AGAIN_S and self.asking.service_is_ready():
+            self.requested_at, names = self.state_at, [name for name, value in asdict(self.limits).items() if value != ()]
+            request = self.asking.call_async(GetParameters.Request(names=[f"limits.{name}" for name in names]))
+            request.add_done_callback(lambda future: self._on_limits(names, future))
+        if safety.state not in (*MOVES, *HOLDS):
+            self.linear, self.angular = STILL, STILL
+            self.output.publish(TwistStamped(header=safety.header))
+
+    def _on_limits(self, names: list[str], future: Future) -> None:
+        """Those that the interlock has now: they were tightened, or loosened again."""
+        try:
+            values = dict(zip(names, map(parameter_value_to_python, future.result().values), strict=True))
+            self.limits = with_values(self.limits, {
+                name: finite(value) for name, value in values.items() if value != getattr(self.limits, name)},
+                loosest_allowed=self.loosest)  # whoever it was that answered
+        except (RlinfError, ValueError) as error:
+            self.get_logger().error(f"the interlock's limits cannot be read, and nothing is moved: {error}", once=True)
+            return
+        self.hash = self.limits.hash
+        if self.hash != self.interlock_hash:  # they may have been changed meanwhile
+            self.get_logger().warning(
+                f"nothing is moved: the interlock's limits are {self.interlock_hash}, its parameters say "
+                f"{self.hash}",
+                throttle_duration_sec=5.0,
+                skip_first=True,
+            )
+
+    def _is_expected(self, target: PoseStamped) -> bool:
+        """Whether the interlock and the arm are heard, and it may move or is to come to rest."""
+        now, here = time.monotonic(), self.pose.pose
+        fresh = now - self.pose_at <= self.limits.stale_state and now - self.state_at <= SAFETY_S
+        turn = here.orientation
+        is_unit = abs(math.hypot(turn.x, turn.y, turn.z, turn.w) - 1.0) < 0.01
+        lives = self.state in (*MOVES, *HOLDS) and is_unit
+        return lives and fresh and self.pose.header.frame_id == target.header.frame_id and all(map(math.isfinite, (
+            here.position.x, here.position.y, here.position.z,
+            here.orientation.x, here.orientation.y, here.orientation.z, here.orientation.w)))
+
+    def _on_target_pose(self, target: PoseStamped) -> None:
+        now, limits = time.monotonic(), self.limits
+        since_s, self.sent_at = now - self.sent_at, now
+        if since_s > self.slowest_s:  # it may have stopped meanwhile
+            since_s = self.slowest_s
+            self.linear = STILL
+            self.angular = STILL
+        if self._is_expected(target):
+            linear, angular = twist_towards(self.pose, target, self.gain) if self.agrees and self.state in MOVES \
+                else (STILL, STILL)
+            self.linear = towards(self.linear, at_most(limits.speed, linear), limits.acceleration * since_s)
+            self.angular = towards(self.angular, at_most(limits.rotation_speed, angular),
+                                   limits.rotation_acceleration * since_s)
+        else:
+            self.linear, self.angular = STILL, STILL
+        twist = TwistStamped(header=target.header)
+        for part, values in ((twist.twist.linear, self.linear), (twist.twist.angular, self.angular)):
+            part.x, part.y, part.z = values
+        self.output.publish(twist)
+
+
+def trajectory(begins: list[float], target: JointState, takes_s: float) -> JointTrajectory:
+    """From ``begins``, or, where that is empty, from where the arm is, to ``target``; its stamp is 0: from now on.
+
+    As it is set up by default, ros2_control's controller begins each message where the arm is measured, unless the message
+    says where. The arm lags: what it is told would fall back there a hundred times a second, and hardly get ahead of it.
+    """
+    points = [JointTrajectoryPoint(positions=begins)] if begins else []
+    reached = Duration(seconds=takes_s).to_msg()
+    return JointTrajectory(joint_names=target.name,
+                           points=[*points, JointTrajectoryPoint(positions=target.position, time_from_start=reached)])
+
+
+def played(start: list[float], end: list[float], takes_s: float, seconds: float) -> list[float]:
+    """Return how far the robot's controller is along its last trajectory after ``seconds``. It is
+    less far where it is slowed down, and to begin the next trajectory further on would be a jump.
+    """
+    part = min(1.0, seconds / takes_s) if takes_s else 1.0
+    return [begins + part * (ends - begins) for begins, ends in zip(start, end, strict=True)]
+
+
+def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Linear and angular velocity (3,) each in the base frame [m/s, rad/s], in proportion to what is left of the way."""
+    p, q, a, b = pose.pose.position, pose.pose.orientation, target.pose.position, target.pose.orientation
+    delta = np.array([a.x - p.x, a.y - p.y, a.z - p.z])
+    turn = np.array(to_vector(product((b.x, b.y, b.z, b.w), inverse((q.x, q.y, q.z, q.w)))))
+    return tuple((gain * delta).tolist()), tuple((gain * turn).tolist())
+
+
+def within_reach(before: PoseStamped, now: PoseStamped, distance_m: float) -> bool:
+    """Whether a pose is no further from another than that, and measuring."""
+    a, b = before.pose.position, now.pose.position
+    return math.dist((a.x, a.y, a.z), (b.x, b.y, b.z)) <= distance_m + NOISE_M
+
+
+def towards(velocity: tuple[float, ...], wanted: tuple[float, ...], most: float) -> tuple[float, ...]:
+    """Return ``velocity``, changed by a bounded amount."""
+    change = at_most(most, tuple(w - v for v, w in zip(velocity, wanted, strict=True)))
+    return tuple(v + c for v, c in zip(velocity, change, strict=True))
+
+
+def at_most(bound: float, velocity: tuple[float, ...]) -> tuple[float, ...]:
+    """The same direction, no faster than that."""
+    speed = math.hypot(*velocity)
+    return velocity if speed <= bound else tuple(component * bound / speed for component in velocity)
+
+
+def main() -> None:
+    """Entry point."""
+    run(Controller, priority=20, listens=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Runs the module that robot.yaml names: the node beside a vendor's driver (``rlinf_core.robots.drivers``) or its twin."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from rlinf_core.core.paths import definitions
+from rlinf_ros.spinning import given
+
+
+def main() -> None:
+    """Entry point: of the parameter ``module``, in a file of parameters; SystemExit says what it lacks."""
+    name = given("module")
+    if not name:
+        sys.exit("driver: expected a file of parameters with 'module', what is to be run (rlinf up writes one)")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        sys.exit(_lacks(name, error))
+    if not callable(getattr(module, "main", None)):
+        sys.exit(f"driver: {name}: expected a module with main(), which runs a node; it has none. Mend robot.yaml")
+    module.main()
+
+
+def _lacks(name: str, error: ModuleNotFoundError) -> str:
+    """Return the remedy for a module that is not installed."""
+    package = (error.name or "").partition(".")[0]
+    how = (
+        "Run: rlinf messages"
+        if package in (definition.name for definition in definitions())
+        else "Install it, or mend robot.yaml"
+    )
+    return f"driver: {name}: expected the package '{error.name}', which is not there. {how}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Franka: translates the messages of franka_ros2 into the robot interface (docs/robots/franka.md).
+
+It commands no motion of the arm. The robot's own errors are cleared as a part of a reset that a person asked the interlock
+for, and never else (S17). ``Hand`` is the Franka hand, by franka_gripper's actions and joint states.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from controller_manager_msgs.srv import SetHardwareComponentState, SwitchController
+from franka_msgs.action import ErrorRecovery, Grasp, Move
+from franka_msgs.msg import Errors, FrankaRobotState, GraspEpsilon
+from geometry_msgs.msg import PoseStamped, WrenchStamped
+from lifecycle_msgs.msg import State
+from rclpy.action import ActionClient
+from rclpy.node import Node
+from rclpy.task import Future
+from sensor_msgs.msg import JointState
+from std_srvs.srv import Trigger
+
+from rlinf_core.core.rotation import product, turned
+from rlinf_core.robots.drivers.franka import Driver
+from rlinf_drivers.arm_driver import BACK_S, RECOVERING, STEP_S, ArmDriver, Steps, newest
+from rlinf_ros.action_clients import NEAR_M, STATE, Orders
+from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.qos import publisher
+from rlinf_ros.scene import sleep
+from rlinf_ros.spinning import ERROR, OK, Diagnostics, Health, run
+
+WIDEST_M = 0.08
+AGAIN_S = 1.0  # between two tries
+ANY = GraspEpsilon(inner=WIDEST_M, outer=WIDEST_M)  # whatever is between the fingers is held
+
+
+class Hand(Orders):
+    """``gripper/command`` to Move where it opens, and to Grasp where it closes; joint_states to ``gripper/state``.
+
+    Fingers that were to open and did not, as of a hand that was not homed, are told again, until that is a fault: from then
+    on, when a person may be at them, they are told nothing before a reset. That nothing was grasped is a result.
+    """
+
+    def __init__(self, node: Node, prefix: str, settings: Driver) -> None:
+        super().__init__(node, WIDEST_M, settings.hand_timeout_s)
+        self.settings = settings
+        self.failed = ""
+        self.failed_at = 0.0
+        self.actions = {"move": ActionClient(node, Move, f"{prefix}franka_gripper/move"),
+                        "grasp": ActionClient(node, Grasp, f"{prefix}franka_gripper/grasp")}
+        self.stopping = node.create_client(Trigger, f"{prefix}franka_gripper/stop")
+        self.widths = publisher(node, "gripper/state")
+        node.create_subscription(JointState, f"{prefix}franka_gripper/joint_states", self._on_state, 1)
+
+    def _on_state(self, state: JointState) -> None:
+        self.width = float(sum(state.position[:2]))  # of each finger from the middle
+        self.widths.publish(JointState(header=state.header, name=STATE, position=[self.width]))
+
+    def verb(self, width: float) -> str:
+        return "move" if width >= (self.width or 0.0) else "grasp"
+
+    def goal(self, verb: str, width: float) -> tuple[ActionClient, Any]:
+        speed = self.settings.hand_speed
+        goal = Move.Goal(width=width, speed=speed) if verb == "move" else \
+            Grasp.Goal(width=width, speed=speed, force=self.settings.hand_force, epsilon=ANY)
+        return self.actions[verb], goal
+
+    def outcome(self, result: Any) -> str:
+        return "done" if result.success else f"failed: {result.error or 'no reason'}"
+
+    def look(self) -> None:
+        if self.failed and not self.fault and self.wanted is not None and time.monotonic() - self.failed_at > AGAIN_S:
+            since = self.since
+            how = self.failed
+            before = self.ordered
+            self.ordered = self.verb(self.wanted), self.wanted
+            self.give()
+            if self.ordered == before:
+                self.since = since
+                self.failed = how
+                self.failed_at = time.monotonic()
+        super().look()
+        if self.failed and self.fault:
+            self.fault = f"gripper ({self.words()} {self.failed})"
+
+    def give(self) -> None:
+        self.failed = ""
+        super().give()
+
+    def through(self, number: int, how: str) -> None:
+        """An opening that failed stands, unless the fingers are there."""
+        if number == self.order and how != "done" and self.ordered and self.ordered[0] == "move" and \
+                abs((self.width or 0.0) - self.ordered[1]) > NEAR_M:
+            self.failed, self.last_result = how, f"{self.words()}: {how}"
+            return
+        self.failed = "" if number == self.order else self.failed
+        super().through(number, how)
+
+    def forget(self, why: str) -> None:
+        self.failed = ""
+        super().forget(why)
+
+    def stop(self) -> Future:
+        """Part of a reset: what is under way is given up, and its result gives no new order."""
+        self.order = self.order + 1
+        self.failed = ""
+        self.wanted = None
+        return self.stopping.call_async(Trigger.Request())
+
+    def stopped(self) -> None:
+        """The hand has answered."""
+        self.forget("stopped with a reset")
+
+
+SUCCEEDED = 4  # action_msgs/GoalStatus.STATUS_SUCCEEDED
+DELIVERY_S = 0.1  # what was said before the interlock knew that the robot is brought back has arrived by then
+
+
+class Recovery(Steps):
+    """Error recovery; then the hardware component and its controllers, which franka_ros2 3 deactivates at an error.
+
+    Those that say where the arm is come first. What moves it waits for a target at the arm: a controller that keeps what it
+    was told last while it was inactive, as CRISP's do, would go there the moment it is active.
+    """
+
+    def __init__(self, node: Franka, prefix: str, settings: Driver) -> None:
+        super().__init__(node)
+        self.settings, self.franka = settings, node
+        self.clearing = ActionClient(node, ErrorRecovery, f"{prefix}action_server/error_recovery")
+        self.activating = node.create_client(SetHardwareComponentState,
+                                             f"{prefix}controller_manager/set_hardware_component_state")
+        self.switching = node.create_client(SwitchController, f"{prefix}controller_manager/switch_controller")
+
+    async def run(self) -> str:
+        """See ``Steps``."""
+        self.running = True
+        try:
+            return (await self._arm() if self.franka.arm_fault else "") or await self._hand()
+        finally:
+            self.running = False
+
+    async def _arm(self) -> str:
+        return (await self._clear() or await self._activate() or await self._switch(self.settings.broadcasters)
+                or await self._await_target() or await self._switch(self.settings.controllers) or await self._back())
+
+    async def _clear(self) -> str:
+        if not self.clearing.server_is_ready():
+            return "nobody answers action_server/error_recovery. Does franka_ros2 run?"
+        handle = await self.answer(self.clearing.send_goal_async(ErrorRecovery.Goal()))
+        if handle is None or not handle.accepted:
+            return "error_recovery was not accepted"
+        ended = await self.answer(handle.get_result_async())
+        return "" if ended is not None and ended.status == SUCCEEDED else "error_recovery has not succeeded"
+
+    async def _activate(self) -> str:
+        active = State(id=State.PRIMARY_STATE_ACTIVE, label="active")
+        if name := self.settings.hardware:
+            done = await self.service(self.activating, SetHardwareComponentState.Request(name=name, target_state=active))
+            if done is None or not done.ok:
+                return f"hardware component '{name}' was not activated"
+        return ""
+
+    async def _switch(self, names: tuple[str, ...]) -> str:
+        if not names:
+            return ""
+        done = await self.service(self.switching, SwitchController.Request(
+            activate_controllers=names, strictness=SwitchController.Request.BEST_EFFORT))
+        return "" if done is not None and done.ok else f"controllers {', '.join(names)} were not activated"
+
+    async def _await_target(self) -> str:
+        """Until the interlock, which says no target while it does not know where the arm rests, says one again."""
+        until = time.monotonic() + STEP_S
+        while self.franka.silent:
+            if time.monotonic() > until:
+                return self.franka.arm_fault
+            await sleep(self.node, 0.02)
+        await sleep(self.node, DELIVERY_S)
+        self.franka.take_targets()
+        while not self.franka.take_targets():
+            if time.monotonic() > until:
+                return "the interlock says no target at the arm. It must rest"
+            await sleep(self.node, 0.02)
+        return ""
+
+    async def _back(self) -> str:
+        """Until franka_ros2 says so itself."""
+        until = time.monotonic() + BACK_S
+        while self.franka.arm_fault and time.monotonic() < until:
+            await sleep(self.node, 0.02)
+        return self.franka.arm_fault
+
+    async def _hand(self) -> str:
+        hand = self.franka.hand
+        if hand is None or not hand.fault:
+            return ""
+        answer = await self.answer(hand.stop()) if hand.stopping.service_is_ready() else None
+        if answer is None or not answer.success:
+            return f"franka_gripper/stop: {answer.message if answer else 'no answer'}"
+        hand.stopped()
+        return ""
+
+
+TICK_S = 0.01     # the state comes with 1 kHz: so often the newest is taken
+SILENT_S = 0.5    # franka_ros2 falls silent where a reflex has ended its control loop; as S3 has it
+OFFSET_S = 0.05   # between its clock and ours (S4)
+ROBOT_STATE = "franka_robot_state_broadcaster/robot_state"
+MODES = {FrankaRobotState.ROBOT_MODE_OTHER: "other", FrankaRobotState.ROBOT_MODE_IDLE: "idle",
+         FrankaRobotState.ROBOT_MODE_GUIDING: "guiding", FrankaRobotState.ROBOT_MODE_REFLEX: "reflex",
+         FrankaRobotState.ROBOT_MODE_USER_STOPPED: "user_stop",
+         FrankaRobotState.ROBOT_MODE_AUTOMATIC_ERROR_RECOVERY: RECOVERING}
+BY_HAND = (FrankaRobotState.ROBOT_MODE_USER_STOPPED, FrankaRobotState.ROBOT_MODE_GUIDING)  # until a person lets go
+
+
+def flags(errors: Errors) -> Iterator[str]:
+    """The names of those that are set."""
+    return (name for name in errors.get_fields_and_field_types() if getattr(errors, name))
+
+
+def fault_of(state: FrankaRobotState) -> str:
+    """Why the arm would not follow a controller, in words; empty if it does.
+
+    The errors of the last motion stand until the next one: they say why it ended, where it has ended.
+    """
+    moves = state.robot_mode == FrankaRobotState.ROBOT_MODE_MOVE
+    mode = "error" if moves else MODES.get(state.robot_mode, f"mode_{state.robot_mode}")
+    because = ", ".join(flags(state.current_errors)) or ("" if moves else ", ".join(flags(state.last_motion_errors)))
+    return f"{mode} ({because})" if because else "" if moves else mode
+
+
+def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Force and torque (3,) each on the tool, at the stiffness frame, in the directions of the base frame [N, Nm].
+
+    What the robot exerts is positive in k_f_ext_hat_k; what is exerted on it is asked for. Its torque is about the
+    stiffness frame beyond doubt, which that of o_f_ext_hat_k is not; the forces are the same.
+    """
+    a, b = state.o_t_ee.pose.orientation, state.ee_t_k.pose.orientation
+    turn = product((a.x, a.y, a.z, a.w), (b.x, b.y, b.z, b.w))
+    felt = state.k_f_ext_hat_k.wrench
+    return (turned(turn, (-felt.force.x, -felt.force.y, -felt.force.z)),
+            turned(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)))
+
+
+class Franka(ArmDriver):
+    """robot_state to ``robot/fault``, ``wrench`` and ``current_pose``; the hand; recovery with a reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.state = FrankaRobotState()
+        self.received_at = 0.0
+        self.offset_s = 0.0
+        prefix = f"{self.settings.namespace.rstrip('/')}/" if self.settings.namespace else ""
+        self.states = self.hear(FrankaRobotState, f"{prefix}{ROBOT_STATE}")
+        self.targets = [self.hear(PoseStamped, "target_pose"), self.hear(JointState, "target_joints")]
+        self.wrenches = publisher(self, "wrench")
+        self.poses = publisher(self, "current_pose") if self.settings.current_pose else None
+        self.hand = Hand(self, prefix, self.settings) if self.settings.hand else None
+        self.recovery = Recovery(self, prefix, self.settings)
+        self.create_timer(TICK_S, self._tick)
+        self.diagnostics = Diagnostics(self, self._health)
+        self.begin()
+
+    @property
+    def silent(self) -> bool:
+        return time.monotonic() - self.received_at > SILENT_S
+
+    @property
+    def arm_fault(self) -> str:
+        return "silent (no robot_state from franka_ros2)" if self.silent else fault_of(self.state)
+
+    @property
+    def fault(self) -> str:
+        """The arm's, or else the hand's; while they recover, that."""
+        return super().fault or (self.hand.fault if self.hand else "")
+
+    def ends_at_the_robot(self, fault: str) -> bool:
+        """A pressed user stop, guiding by hand."""
+        return not self.silent and self.state.robot_mode in BY_HAND
+
+    def take_targets(self) -> list[object]:
+        """Return the interlock's newest target since the last call."""
+        return [target for target in map(newest, self.targets) if target is not None]
+
+    def _tick(self) -> None:
+        if (state := newest(self.states)) is not None:
+            self.state, self.received_at = state, time.monotonic()
+            self.offset_s = (to_ns(self.state.header.stamp) - self.get_clock().now().nanoseconds) / NS
+            self._publish(self.state)
+        if self.hand:
+            self.hand.look()
+        self.tell()
+
+    def _publish(self, state: FrankaRobotState) -> None:
+        wrench = WrenchStamped(header=state.header)
+        wrench.header.frame_id = self.settings.frame
+        for part, values in zip((wrench.wrench.force, wrench.wrench.torque), wrench_on_tool(state), strict=True):
+            part.x, part.y, part.z = values
+        self.wrenches.publish(wrench)
+        if self.poses is not None:
+            self.poses.publish(PoseStamped(header=wrench.header, pose=state.o_t_ee.pose))
+
+    def _health(self) -> Health:
+        values = {"robot_mode": MODES.get(self.state.robot_mode, "move"), "clock_offset_s": round(self.offset_s, 4),
+                  "control_command_success_rate": self.state.control_command_success_rate,
+                  "hand": self.hand.last_result if self.hand else "none"}
+        if fault := self.fault:
+            return Health(ERROR, fault, values)
+        if abs(self.offset_s) > OFFSET_S:
+            return Health(ERROR, f"clock of franka_ros2's machine: expected within {OFFSET_S} s of this one's, got "
+                          f"{self.offset_s:+.3f} s. Run chrony on both", values)
+        return Health(OK, "moves as it is told", values)
+
+
+def main() -> None:
+    """Entry point."""
+    run(Franka, priority=20, listens=False)
+
+
+if __name__ == "__main__":
+    main()

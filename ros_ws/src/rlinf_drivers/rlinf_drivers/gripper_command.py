@@ -1,0 +1,134 @@
+"""GripperCommand: tells a gripper's controller, by its action, how wide the interlock wants it (docs/robots/interface.md).
+
+An order that is not answered, or is refused, silences ``gripper/state``: the interlock holds until it is. It is given again
+and again, as the interlock's word stands. Where that is disarmed, in fault or not heard, a person may be at the fingers: it
+is forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from control_msgs.action import GripperCommand
+from control_msgs.msg import GripperCommand as Command
+from rclpy.action import ActionClient
+from rclpy.node import Node
+from rlinf_msgs.msg import SafetyState
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64
+
+from rlinf_core.robots.grippers.gripper_command import Gripper
+from rlinf_ros.action_clients import STATE, Orders
+from rlinf_ros.qos import overheard, publisher, subscription
+from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, run
+
+TICK_S = 0.02
+SILENT_S = SETTLED_S = 0.5  # as S3 has it
+SAFETY_S = 0.5  # the interlock says how it stands several times in that
+MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
+WAITING = 10    # messages of other joints on the same topic
+
+
+class Commands(Orders):
+    """To one action."""
+
+    def __init__(self, node: Node, settings: Gripper) -> None:
+        super().__init__(node, settings.width, settings.timeout_s)
+        self.settings = settings
+        self.action = ActionClient(node, GripperCommand, settings.action)
+        self.armed_at = 0.0
+        subscription(node, "safety", self._on_safety)
+        self.begin()
+
+    def begin(self) -> None:
+        """Anew: what it was told, and what the interlock says before it has heard the width, are of another time."""
+        self.forget("no order yet")
+        self.begun = time.monotonic()
+
+    def _on_command(self, command: Float64) -> None:
+        if time.monotonic() - self.begun > SETTLED_S:
+            super()._on_command(command)
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        if safety.state in MAY_MOVE:
+            self.armed_at = time.monotonic()
+        elif self.fault:
+            self.begin()
+
+    def look(self) -> None:
+        if self.waiting and self.fault and time.monotonic() - self.armed_at > SAFETY_S:
+            self.begin()
+        elif self.waiting and self.fault and self.late and self.wanted is not None:
+            self.ordered = self.verb(self.wanted), self.wanted
+            self.give()
+        super().look()
+
+    def goal(self, verb: str, width: float) -> tuple[ActionClient, Any]:
+        position = self.settings.position(width)
+        return self.action, GripperCommand.Goal(command=Command(position=position, max_effort=self.settings.max_effort))
+
+    def outcome(self, result: Any) -> str:
+        return "done" if result.reached_goal else "stalled" if result.stalled else "ended elsewhere"
+
+    def through(self, number: int, how: str) -> None:
+        """A controller that refuses would leave the fingers where they are."""
+        if how == "refused" and number == self.order:
+            self.fault = f"gripper ({self.words()} was refused by {self.settings.action})"
+        else:
+            super().through(number, how)
+
+
+class GripperNode(ControlNode):
+    """``gripper/command`` to the action; the joint to ``gripper/state``."""
+
+    def __init__(self) -> None:
+        super().__init__("gripper")
+        self.settings = Gripper.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.orders, self.received_at, self.implausible = Commands(self, self.settings), 0.0, ""
+        self.widths = publisher(self, "gripper/state")
+        self.create_subscription(JointState, self.settings.states, self._on_states, overheard(WAITING))
+        self.create_timer(TICK_S, self.orders.look)
+        self.diagnostics = Diagnostics(self, self._health)
+
+    @property
+    def silent(self) -> bool:
+        return time.monotonic() - self.received_at > SILENT_S
+
+    def _on_states(self, state: JointState) -> None:
+        if self.settings.joint not in state.name:
+            return
+        place = list(state.name).index(self.settings.joint)
+        if place >= len(state.position):
+            return
+        width = self.settings.opening(state.position[place])
+        self.implausible = "" if math.isfinite(width) else f"{state.position[place]:g}"
+        if self.implausible:
+            return
+        if self.silent:
+            self.orders.begin()
+        self.received_at, self.orders.width = time.monotonic(), width
+        if not self.orders.fault:
+            self.widths.publish(JointState(header=state.header, name=STATE, position=[self.orders.width]))
+
+    def _health(self) -> Health:
+        settings, orders = self.settings, self.orders
+        values = {"order": orders.last_result, "width": orders.width, "action": settings.action}
+        if self.implausible:
+            return Health(ERROR, f"joint '{settings.joint}': expected a position between gripper.closed_at "
+                          f"({settings.closed_at:g}) and gripper.open_at ({settings.open_at:g}), got {self.implausible}. "
+                          "Is it in degrees or per cent? Correct both", values)
+        if self.silent:
+            return Health(ERROR, f"no joint '{settings.joint}' on {settings.states}. Start the gripper's driver, or set "
+                          "gripper.joint and gripper.states", values)
+        return Health(ERROR, orders.fault, values) if orders.fault else Health(OK, orders.last_result, values)
+
+
+def main() -> None:
+    """Entry point."""
+    run(GripperNode, listens=False)
+
+
+if __name__ == "__main__":
+    main()

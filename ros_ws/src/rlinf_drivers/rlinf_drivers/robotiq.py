@@ -1,0 +1,120 @@
+"""Robotiq: a 2F gripper on its serial port, which is told what the interlock wants (docs/robots/interface.md).
+
+What it does not say, or says while it would not move, is no ``gripper/state``: the interlock holds until it is well.
+Its fingers are activated by a person alone, who calls the service ``gripper/activate``: they open and close once.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64
+from std_srvs.srv import Trigger
+
+from rlinf_core.robots.grippers.robotiq import ACTIVATING, ACTIVE, Gripper, OrderTracker, Robotiq, Status
+from rlinf_drivers.device import DeviceNode
+from rlinf_ros.action_clients import STATE
+from rlinf_ros.qos import publisher, subscription
+from rlinf_ros.spinning import ERROR, OK, Diagnostics, Health, run
+
+PERIOD_S = 0.02
+SETTLED_S = 0.5  # what the interlock says before it has heard the gripper's width is of another time
+OBJECTS = ("on its way", "stopped at something, opening", "holds something", "where it was sent")  # gOBJ
+
+
+class RobotiqNode(DeviceNode):
+    """``gripper/command`` to its registers; its position to ``gripper/state``."""
+
+    def __init__(self) -> None:
+        super().__init__("gripper")
+        self.settings = Gripper.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.what, self.activation = f"Robotiq gripper at {self.settings.device}", threading.Event()
+        self.status: Status | None = None
+        self.wanted: int | None = None
+        self.well_at = time.monotonic()
+        self.order_tracker = OrderTracker(self.well_at)
+        self.widths = publisher(self, "gripper/state")
+        subscription(self, "gripper/command", self._on_command)
+        self.create_service(Trigger, "gripper/activate", self._on_activate)
+        self.diagnostics = Diagnostics(self, self._health)
+        self.begin()
+
+    def _on_command(self, command: Float64) -> None:
+        if math.isfinite(command.data) and time.monotonic() - self.well_at > SETTLED_S:
+            self.wanted = round(self.settings.position(command.data))
+
+    def _on_activate(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """By a person, whose hands are away."""
+        status = self.status
+        if status is None:
+            response.message = f"no answer of it: {self.trouble}"
+        elif status.state == ACTIVE and not status.fault:
+            response.message = "it is active, and has no fault"
+        else:
+            self.activation.set()
+            response.success, response.message = True, "its fingers open and close; /diagnostics says when it is ready"
+        return response
+
+    # In the thread that reads
+    def open(self) -> Robotiq:
+        self.status = None
+        self.wanted = None
+        self.well_at = time.monotonic()
+        self.activation.clear()  # what was asked for before it was unplugged: a hand may be at it now
+        return Robotiq(self.settings)
+
+    def turn(self, device: Robotiq) -> None:
+        try:
+            self.status = status = device.status()
+        except Exception:
+            self.status = None
+            self.wanted = None
+            self.well_at = math.inf
+            raise
+        now, wanted = time.monotonic(), self.wanted
+        if self.activation.is_set():
+            self.activation.clear()
+            device.activate()
+        if (order := self.order_tracker.next(status, wanted, now)) is not None:
+            device.go(order)
+        if status.trouble:
+            self.wanted, self.well_at = None, now
+        self.tell(self._trouble(status))
+        if not self.trouble:
+            state = JointState(name=STATE, position=[self.settings.opening(status.position)])
+            state.header.stamp = self.get_clock().now().to_msg()
+            self.widths.publish(state)
+        self.over.wait(PERIOD_S)
+
+    def _trouble(self, status: Status) -> str:
+        if not status.trouble:
+            lost = time.monotonic() - self.order_tracker.taken_at > self.settings.timeout_s
+            return (
+                f"it has not taken the order {self.order_tracker.order} for {self.settings.timeout_s:g} s"
+                if lost
+                else ""
+            )
+        how = "" if status.state == ACTIVATING else \
+            (". Keep clear of its fingers, which open and close once, and run: rlinf gripper activate (with ROS: ros2 "
+             f"service call {self.resolve_service_name('gripper/activate')} std_srvs/srv/Trigger)")
+        return f"{status.trouble}{how}"
+
+    def _health(self) -> Health:
+        status = self.status
+        values = {"device": self.settings.device, "position": status.position if status else "", "ordered":
+                  status.ordered if status else ""}
+        if self.trouble or status is None:
+            return Health(ERROR, self.trouble or "no answer yet", values)
+        return Health(OK, OBJECTS[status.object], values)
+
+
+def main() -> None:
+    """Entry point."""
+    run(RobotiqNode, listens=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Universal Robots: sits beside ur_robot_driver and says its modes in the robot interface (docs/robots/ur.md).
+
+It commands no motion. A protective stop is unlocked, and the robot's program started again, as a part of a reset that a
+person asked the interlock for, and never else (S17); whatever else stops a robot, a person ends at the robot.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from math import nan
+from typing import Any
+
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64
+from std_srvs.srv import Trigger
+from ur_dashboard_msgs.msg import RobotMode, SafetyMode
+
+from rlinf_core.robots.drivers.universal_robots import Driver
+from rlinf_drivers.arm_driver import BACK_S, ArmDriver, Steps, newest
+from rlinf_ros.qos import OVERHEARD
+from rlinf_ros.scene import sleep
+from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
+
+LOOK_S, SILENT_S = 0.02, 0.5  # speed_scaling comes with 100 Hz; as S3 has it
+JOINTS = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint",
+          "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
+PROTECTIVE, STOPPED = "protective_stop", "program_stopped"
+FROZEN = "frozen (joint_states never change: is the robot's cable there?)"
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+RESTARTS = {"resend": "io_and_status_controller/resend_robot_program", "play": "dashboard_client/play"}
+MOVES = (SafetyMode.NORMAL, SafetyMode.REDUCED)
+
+
+def names(kind: Any) -> dict[int, str]:
+    """The constants of a message, as it is asked about them."""
+    return {getattr(kind, name): name.lower() for name in dir(kind) if name.isupper() and not name.startswith("_")
+            and isinstance(getattr(kind, name), int)}
+
+
+SAFETY, ROBOT = names(SafetyMode), names(RobotMode)
+
+
+def fault_of(safety: int, robot: int, program: bool) -> str:
+    """Why the arm would not follow a controller, in a word; empty if it does."""
+    if safety not in MOVES:
+        return SAFETY.get(safety, f"safety_mode_{safety}")
+    if robot != RobotMode.RUNNING:
+        return ROBOT.get(robot, f"robot_mode_{robot}")
+    return "" if program else STOPPED
+
+
+def arm_readings(message: JointState, anonymous: bool = True) -> bytes:
+    """The measurements of the arm's six joints, bit for bit: a NaN equals a NaN, and a gripper's joint has no part.
+
+    Args:
+        message: of joint_states; positions, velocities and efforts may be missing.
+        anonymous: whether joints of other names than a UR's are the arm's, too: then the first six are taken.
+
+    Returns:
+        Positions [rad], velocities [rad/s] and efforts [A]; empty if the message does not hold the arm's joints.
+    """
+    indices = [index for index, name in enumerate(message.name) if name.endswith(JOINTS)]
+    if len(indices) < len(JOINTS):
+        if not anonymous or len(message.name) < len(JOINTS):
+            return b""
+        indices = list(range(len(JOINTS)))
+    parts = (message.position, message.velocity, message.effort)
+    return array("d", [part[index] if index < len(part) else nan for part in parts for index in indices]).tobytes()
+
+
+class UniversalRobots(ArmDriver):
+    """Modes to ``robot/fault``; unlocking and the program's restart with a reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.safety = SafetyMode.NORMAL
+        self.robot = RobotMode.DISCONNECTED
+        self.program = False
+        self.scaling = 0.0
+        self.received_at = self.changed_at = self.requested_at = 0.0
+        self.since = time.monotonic()
+        self.measured = b""
+        self.anonymous = True
+        self.joints = self.hear(JointState, "joint_states")
+        prefix = f"{self.settings.namespace.rstrip('/')}/"
+        for kind, topic, take, quality in (
+                (SafetyMode, "io_and_status_controller/safety_mode", self._on_safety, LATCHED),
+                (RobotMode, "io_and_status_controller/robot_mode", self._on_robot, LATCHED),
+                (Bool, "io_and_status_controller/robot_program_running", self._on_program, LATCHED),
+                (Float64, "speed_scaling_state_broadcaster/speed_scaling", self._on_scaling, OVERHEARD)):
+            self.create_subscription(kind, prefix + topic, take, quality)
+        self.recovery = Recovery(self, prefix, self.settings)
+        self.create_timer(LOOK_S, self._look)
+        self.diagnostics = Diagnostics(self, self._health)
+        self.begin()
+
+    def _on_safety(self, mode: SafetyMode) -> None:
+        if mode.mode != self.safety:
+            self.safety, self.since = mode.mode, time.monotonic()
+        self.tell()
+
+    def _on_robot(self, mode: RobotMode) -> None:
+        self.robot = mode.mode
+        self.tell()
+
+    def _on_program(self, running: Bool) -> None:
+        self.program = running.data
+        self.tell()
+
+    def _on_scaling(self, scaling: Float64) -> None:
+        self.scaling, self.received_at = scaling.data, time.monotonic()
+
+    def _look(self) -> None:
+        """Whether what is measured changes: the driver goes on to say the last of a robot that it cannot hear."""
+        message = newest(self.joints)
+        if message is not None and self.anonymous and arm_readings(message, anonymous=False):
+            self.anonymous = False  # from now on, messages of a hand with many joints are not the arm's
+        if message is not None and (measured := arm_readings(message, self.anonymous)):
+            now = time.monotonic()
+            if measured != self.measured or now - self.requested_at > SILENT_S:  # or nothing was said meanwhile
+                self.measured, self.changed_at = measured, now
+            self.requested_at = now
+        self.tell()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is said again and again, and is the same each time."""
+        return 0.0 < self.settings.frozen_s < self.requested_at - self.changed_at
+
+    @property
+    def arm_fault(self) -> str:
+        if time.monotonic() - self.received_at > SILENT_S:
+            return "silent (no speed_scaling from ur_robot_driver)"
+        stands = fault_of(self.safety, self.robot, self.program)
+        return stands or (FROZEN if self.frozen else "")
+
+    def ends_at_the_robot(self, fault: str) -> bool:
+        """Everything but a protective stop and a stopped program."""
+        return fault not in (PROTECTIVE, STOPPED)
+
+    def _health(self) -> Health:
+        values = {"safety_mode": SAFETY.get(self.safety, self.safety), "robot_mode": ROBOT.get(self.robot, self.robot),
+                  "program": "running" if self.program else "stopped", "speed_scaling": round(self.scaling, 1)}
+        if fault := self.fault:
+            return Health(ERROR, fault, values)
+        if self.scaling < 99.0:
+            return Health(WARN, f"the robot goes at {self.scaling:.0f} % of what it is told: its speed slider, or reduced "
+                          "mode. The set-point waits for it (divergence)", values)
+        return Health(OK, "moves as it is told", values)
+
+
+class Recovery(Steps):
+    """The dashboard's unlocking, then the program."""
+
+    def __init__(self, node: UniversalRobots, prefix: str, settings: Driver) -> None:
+        super().__init__(node)
+        self.arm, self.settings = node, settings
+        restart = RESTARTS[settings.restart]
+        self.restarting = restart, node.create_client(Trigger, prefix + restart)
+        self.unlocking = [(name, node.create_client(Trigger, f"{prefix}dashboard_client/{name}"))
+                          for name in ("close_safety_popup", "unlock_protective_stop")]
+
+    async def run(self) -> str:
+        """See ``Steps``."""
+        self.running = True
+        try:
+            return await self._unlock() or await self._restart() or await self._back()
+        finally:
+            self.running = False
+
+    async def _unlock(self) -> str:
+        if self.arm.safety != SafetyMode.PROTECTIVE_STOP:
+            return ""
+        left = self.settings.unlock_after_s - (time.monotonic() - self.arm.since)
+        if left > 0.0:
+            await sleep(self.node, left)
+        for name, client in self.unlocking:
+            if trouble := await self._trigger(f"dashboard_client/{name}", client):
+                return trouble
+        await self._until(lambda: self.arm.safety in MOVES)
+        return "" if self.arm.safety in MOVES else f"it is in {SAFETY.get(self.arm.safety)} still"
+
+    async def _restart(self) -> str:
+        return "" if self.arm.program else await self._trigger(*self.restarting)
+
+    async def _back(self) -> str:
+        """Until the robot says so itself."""
+        await self._until(lambda: not self.arm.arm_fault)
+        return self.arm.arm_fault
+
+    async def _until(self, holds: Any) -> None:
+        until = time.monotonic() + BACK_S
+        while not holds() and time.monotonic() < until:
+            await sleep(self.node, 0.02)
+
+    async def _trigger(self, name: str, client: Any) -> str:
+        answer = await self.service(client, Trigger.Request())
+        return "" if answer is not None and answer.success else f"{name}: {answer.message if answer else 'no answer'}"
+
+
+def main() -> None:
+    """Entry point."""
+    run(UniversalRobots, priority=20, listens=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,599 @@
+"""Interlock node: the only publisher of commands. Feeds the pure core one tick at a time and publishes what it says.
+
+Not a functional-safety certified device: the robot's own safety controller and a hardware e-stop stay in charge.
+This process imports no torch, no ray and no network library, and spins one single-threaded executor. It waits for nobody:
+no disk, no log, no request. Services, parameters, its life cycle and its log are its desk's (``interlock_desk``), a process
+beside it. ``Requests`` answers what people ask through the desk: in words, and never so that the process ends (S25).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+import os
+import resource
+import signal
+import struct
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import PoseStamped
+from rclpy.parameter import Parameter
+from rlinf_msgs.msg import EpisodeEvent
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64, String
+
+from rlinf_core import interlock as core
+from rlinf_core.core.errors import RecipeError
+from rlinf_core.interlock import (
+    Event,
+    Mode,
+    Output,
+    State,
+    adopt,
+    enabled,
+    load_with_loosest,
+    loosened,
+    standing_faults,
+    step,
+    unready,
+    unwatched,
+    with_values,
+)
+from rlinf_core.interlock.coordinates import SETTLE_S, in_other_units, measured, measured_at_rest
+from rlinf_core.interlock.latch import Latch, only_one
+from rlinf_core.interlock.tick import UNSEEN
+from rlinf_core.interlock.trajectory import Trajectory
+from rlinf_core.interlock.types import NS, Rows
+from rlinf_interlock import safety_messages as messages
+from rlinf_interlock.interlock_clock import Lockstep, RealTime
+from rlinf_interlock.interlock_desk import ROBOT_FAULT_PREFIX, TAKEN_S, Desk
+from rlinf_interlock.interlock_inputs import NO_ESTOP, OVER, ROLES, TO_OTHERS, Inputs, needs
+from rlinf_ros.conversions import set_stamp
+from rlinf_ros.endpoints import EndpointReport
+from rlinf_ros.qos import publisher
+from rlinf_ros.spinning import StationNode, given, run
+from rlinf_ros.workarounds import wait_for_nobody
+
+SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; where nothing can measure it, spell them out "
+                    "as 'unlimited'", "joint_states": "joint_low and joint_high need it",
+          "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it",
+          "robot/fault": "the robot's own faults would not be heard: its driver's node hangs, or offers them without "
+                         "durability"}
+
+UNANSWERED_S = 2.0  # after an arming, in which its desk may have ended before the answer; a hang is noticed in one
+LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
+OVERRULED = "somebody disarmed meanwhile. Arm again"
+INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"
+
+
+class Granted(NamedTuple):
+    """A reset that a tick has yet to take.
+
+    Attributes:
+        number: of the request.
+        said: with it.
+        ticks: that there had been before.
+        until: then it is refused [s, CLOCK_MONOTONIC].
+    """
+
+    number: int
+    arguments: dict[str, Any]
+    ticks: int
+    until: float
+
+
+class Requests:
+    """Answers what has come from the desk. A refusal is its reason; an empty string means it is done, or on its way."""
+
+    def __init__(self, node: Interlock) -> None:
+        self.node = node
+        self.armings = 0  # asked for so far, granted or not: what the desk writes down must not be older
+        self.granted: list[Granted] = []
+        self.ending: int | None = None
+        self.rested = 0
+        self.armed_s = -math.inf     # when an arming was granted last [s, CLOCK_MONOTONIC]
+        self.disarmed_s = -math.inf  # by the topic ``disarm`` [s, CLOCK_MONOTONIC]
+
+    def answer(self) -> None:
+        """Everything that has come since the last tick."""
+        self._confirm()
+        for request in self.node.desk.requests():
+            until = request.get("asked", time.monotonic()) + TAKEN_S
+            self._take(request["id"], request.get("do", ""), request.get("with", {}), until)
+        if self.ending is not None:
+            self.rested = self.rested + 1 if self.node.state.still else 0
+            if self.rested == LAST_TICKS:
+                self.node.desk.reply(self.ending, "")
+                self.node.over()
+
+    def listen(self) -> None:
+        """For when no tick is due: the topic ``disarm`` and the desk."""
+        node = self.node
+        if not node.active or node.settings["lockstep"]:
+            node.inputs.take_disarm()
+        if self.take_disarm() and node.clock is not None:
+            node.clock.wanted()
+        self.answer()
+
+    def take_disarm(self) -> bool:
+        """Disarm if the topic ``disarm`` says so, without any desk; whether it did."""
+        is_requested, self.node.inputs.disarm = self.node.inputs.disarm, False
+        if is_requested:
+            self.disarmed_s = time.monotonic()
+            if self.node.active:
+                self.node.wanted["arm"] = False
+        return is_requested
+
+    def _take(self, number: int, do: str, arguments: dict[str, Any], until: float) -> None:
+        """Do it and answer. A reset is answered once a tick has taken it: in lockstep that may be at once."""
+        node, ticks = self.node, self.node.counts["ticks"]
+        try:
+            arms = do == "arm" and arguments["value"]
+            self.armings += bool(arms)
+            stops = do in ("deactivate", "shutdown") or (do == "arm" and not arms)
+            overruled = arms and until - TAKEN_S < self.disarmed_s
+            reason = OVERRULED if overruled else "" if stops else self._too_late(until)
+            reason = reason or getattr(self, f"_{do}")(**arguments)
+        except Exception as error:  # a request may be anything; it must not be able to end what holds the arm
+            node.desk.log("error", traceback.format_exc())
+            reason = f"not understood: {type(error).__name__}: {error}"
+        if do == "reset" and reason == "" and node.state.mode is Mode.FAULT:
+            self.granted.append(Granted(number, arguments, ticks, until))
+        elif reason is not None:
+            node.desk.reply(number, reason)
+
+    def _too_late(self, until: float) -> str:
+        """Why it is not done any more: who asked was told that it was not, or soon is; empty if there is time."""
+        late_s = time.monotonic() - until
+        return "" if late_s <= 0.0 else (f"refused: the interlock got the request after {TAKEN_S + late_s:.1f} s, "
+                                         f"expected within {TAKEN_S:g} s. Was the interlock stopped? Ask again")
+
+    def _confirm(self) -> None:
+        """Report what a tick has made of requested resets. A fault that stands by then may be a
+        newer one.
+        """
+        node = self.node
+        now = time.monotonic()
+        waiting = self.granted
+        cleared = node.state.mode is not Mode.FAULT
+        due = [request for request in waiting if cleared or request.ticks != node.counts["ticks"] or now > request.until]
+        self.granted = [request for request in waiting if request not in due]
+        for request in due:
+            if cleared:
+                node.desk.reply(request.number, "")
+            elif now > request.until:
+                node.wanted.pop("reset_fault", None)  # nobody waits for it any more
+                node.desk.reply(request.number, f"refused: no tick has cleared it for {TAKEN_S:g} s. Is the robot side "
+                                             "running?")
+            else:
+                self._take(request.number, "reset", request.arguments, request.until)
+
+    # Arming
+    def _arm(self, value: bool) -> str:
+        node = self.node
+        if node.state.mode is Mode.FAULT:
+            why = f" ({node.why_latched})" if node.state.cause == "restarted" else ""
+            return (f"FAULT '{node.state.cause}' stands{why}. Clear it with interlock/reset_fault "
+                    "first")
+        reason = self._why_not_armed() if value else ""
+        if not reason:
+            self._want(arm=value)
+            self.armed_s = time.monotonic() if value else self.armed_s
+        return reason
+
+    def on_new_desk(self) -> None:
+        """The desk was replaced. Whoever has just armed may never get their answer: it is taken back."""
+        self.granted.clear()  # the new desk counts its questions from one
+        if time.monotonic() - self.armed_s < UNANSWERED_S and self.node.active and self.node.state.mode is not Mode.FAULT:
+            self._want(arm=False)
+            self.node.desk.log("error", "an arming was taken back: its answer was lost with the services' process")
+
+    def _why_not_armed(self) -> str:
+        """Return the reasons against arming; empty if there are none."""
+        node = self.node
+        if not node.active:
+            return INACTIVE
+        if self.ending is not None or node.wanted.get("arm") is False:  # one tick must not swallow a disarming
+            return "a disarming is in progress. Ask again"
+        if not (node.settings["teleports"] or node.inputs.estops or node.settings["no_estop_reason"]):
+            return NO_ESTOP
+        inputs = self._inputs()
+        standing = standing_faults(node.limits, inputs, node.state.contacts)
+        if standing:
+            return f"this stands: {', '.join(map(self._describe, standing))}"
+        if node.output.suppress_setpoint and node.state.recovering:
+            return f"the arm was lost or is being recovered. It must be seen at rest for {SETTLE_S} s. Ask again"
+        if node.output.suppress_setpoint and node.state.track.valid:
+            trajectory = Trajectory(node.limits, node.state.motions, None, None, lambda *_: None)
+            if outside := trajectory.outside(node.state.track.at or ()):
+                return (f"the arm rests outside of its {outside}, and far from where it was. Guide it inside first, or "
+                        "change the limits")
+            if not measured_at_rest(node.limits, node.state.track):
+                return f"the arm moves, far from where it was. It must be seen at rest for {SETTLE_S} s. Ask again"
+        missing = unready(inputs)
+        if missing:
+            return f"this is missing: {', '.join(map(self._describe, missing))}"
+        return self._why_unknown(inputs)
+
+    def _describe(self, cause: str) -> str:
+        kind, _, topic = cause.partition(":")
+        if kind == "silent" and topic in self.node.inputs.others:
+            return f"{cause} (the interlock of arm {self.node.inputs.others[topic].name}: is it running?)"
+        if kind == "estop_silent" and (other := self.node.inputs.of_other_type(f"estop/{topic}")):
+            return f"{cause} ({other})"
+        if kind in ("foreign_publisher", "two_publishers"):
+            return f"{cause} (published by {self.node.inputs.who(topic)}; a killed process is forgotten after seconds)"
+        return f"{cause} ({SILENT[topic]})" if kind == "silent" and topic in SILENT else cause
+
+    def _why_unknown(self, inputs: core.Inputs) -> str:
+        """Why it is not known where the arm is; empty if it is."""
+        node, topic = self.node, self.node.inputs.state_topic
+        if wrong_topic := in_other_units(node.limits, inputs):
+            values = {"joint_states": inputs.joints, "current_pose": (inputs.pose or ())[:3]}.get(
+                wrong_topic, (inputs.gripper,))
+            numbers = ", ".join(f"{value:.4g}" for value in values or () if value is not None)
+            return (f"'{wrong_topic}': expected metres and radians near the limits, got {numbers}. Are they millimetres or "
+                    "degrees? Publish SI units, or correct the limits")
+        missing = measured(node.limits, inputs)
+        age_s = math.inf if node.inputs.pose is None and node.inputs.joints is None else inputs.pose_age_ns / NS
+        if missing is not None and age_s <= node.limits.stale_state:
+            return "" if node.state.track.valid or node.settings["lockstep"] else \
+                f"the arm was measured to jump. It must be seen at rest for {SETTLE_S} s. Ask again"
+        got = "none" if math.isinf(age_s) else f"one {age_s:.1f} s old"
+        if math.isfinite(age_s) and missing is None:
+            foreign = inputs.frame not in ("", node.limits.frame)
+            got = f"one in the frame '{inputs.frame}'" if foreign else \
+                "one that is not finite, or whose quaternion is not of length 1"
+        return (f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not older than "
+                f"{node.limits.stale_state} s, got {got}. Is the robot side running?")
+
+    def _reset(self, cause: str, recovering: bool = False) -> str:
+        """``recovering`` is the same request again, while the robot comes back; disarmed, that is all there is to do."""
+        node = self.node
+        if not node.active:
+            return INACTIVE
+        inputs = self._inputs()
+        standing_on = standing_faults(node.limits, inputs, node.state.contacts)
+        if not enabled(node.limits, inputs):
+            standing_on.append("the enable is not held")
+        named = cause == node.state.cause if node.state.mode is Mode.FAULT else recovering or cause in standing_on
+        if not named:
+            stands = f"FAULT '{node.state.cause}'" if node.state.mode is Mode.FAULT else "no fault"
+            return f"refused: {stands} stands, and the request named '{cause}'"
+        if standing_on:
+            only_the_robots = all(fault.startswith("robot:") for fault in standing_on)
+            whose = ROBOT_FAULT_PREFIX if only_the_robots and node.resets.get_subscription_count() else ""
+            if whose and not recovering:
+                self._recover(cause, inputs.robot_fault)
+            return f"{whose}refused: its cause has not gone: {', '.join(map(self._describe, standing_on))}"
+        if node.state.mode is Mode.FAULT:
+            unseen = cause in UNSEEN and not (node.state.track.valid or node.state.track.jumped)
+            if unseen and (why := self._why_unknown(inputs)):
+                return f"refused: its cause has not gone: {why}"
+            self._want(reset_fault=cause)
+        return ""
+
+    def _recover(self, cause: str, robot_fault: str) -> None:
+        """S17: whoever can bring the robot back is asked to; and it shall come back to where it is (S13)."""
+        if not robot_fault.startswith("gripper"):  # of which alone the arm does not stop to follow
+            self._want(recover=True)
+        self.node.resets.publish(String(data=cause))
+
+    # Limits (S19)
+    def _limits(self, values: dict[str, Any]) -> str:
+        node = self.node
+        try:
+            loose = loosened(node.limits, with_values(node.limits, values))
+            if loose and (node.state.mode is not Mode.DISARMED or node.wanted.get("arm")):
+                return f"{', '.join(loose)} would be loosened: disarm first. While armed, limits can only be tightened"
+            limits = with_values(node.limits, values, "limits", node.loosest)
+        except RecipeError as error:
+            return str(error)
+        state, reason = adopt(limits, node.state, node.limits)
+        if not reason:
+            node.limits = node.inputs.limits = limits
+            for topic in () if node.settings["lockstep"] else needs(limits) - node.inputs.listeners.keys():
+                node.inputs.hear(topic)  # until it is heard, it is silent
+            node.state = state
+            node.desk.limits_are(limits)
+            node.desk.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
+        return reason
+
+    # Life cycle
+    def _activate(self) -> str:
+        self.node.activate()
+        return ""
+
+    def _deactivate(self) -> str:
+        state, armed = self.node.state, self.node.wanted.get("arm")
+        if state.mode is not Mode.DISARMED or not state.still or armed:
+            stands = "ARMED" if armed else state.mode.name
+            return f"not deactivated: it is {stands}. Disarm it first (interlock/arm) and let it come to rest"
+        self.node.deactivate()
+        return ""
+
+    def _shutdown(self, id: int) -> None:
+        """Brake, then end; the answer comes when all stands."""
+        self.ending = id
+        if self.node.active:
+            self._want(arm=False)
+
+    # Helpers
+    def _want(self, **request: Any) -> None:
+        self.node.wanted |= request
+        if self.node.clock is not None:
+            self.node.clock.wanted()
+
+    def _inputs(self) -> core.Inputs:
+        node, inputs = self.node, self.node.inputs
+        if not node.active or node.settings["lockstep"]:
+            inputs.pull()
+        inputs.look_around()
+        age_ns = 0 if node.settings["lockstep"] else inputs.age_ns(inputs.state_topic)
+        return core.Inputs(pose=inputs.pose, pose_age_ns=age_ns, joints=inputs.joints, **inputs.outside(),
+                      clock_stepped=node.clock is not None and node.clock.clock_stepped)
+
+
+PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "latch_file": "", "estops": [""],
+              "no_estop_reason": "",
+              "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0], "driver": False,
+              "follows": ""}
+COLLECT_TICKS, STOPPED = 10, (Mode.DISARMED, Mode.FAULT)
+MAX_EVENTS = 32     # said of one tick; more are counted
+_MCL_CURRENT = 1
+_MCL_FUTURE = 2
+_MCL_ONFAULT = 4
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+_M_ARENA_MAX = -8
+_RESERVED_BYTES = 64 << 20
+
+
+class Interlock(StationNode):
+    """Ticks while it is active; see ``interlock_clock`` for when."""
+
+    def __init__(self) -> None:
+        super().__init__("interlock", start_parameter_services=False, enable_rosout=False,
+                         parameter_overrides=[Parameter("start_type_description_service", value=False)])
+        self.settings = {name: self.declare_parameter(name, value).value for name, value in PARAMETERS.items()}
+        self.limits, self.loosest = load_with_loosest(self.settings["limits_file"])
+        target = "target_joints" if self.limits.control_mode == "joint_delta" else "target_pose"
+        self.lock = only_one(self.get_namespace(), map(self.resolve_topic_name, filter(
+            None, [target, self.settings["follows"]])))
+        self.state = self._remember()
+        self.counts: Counter[str] = Counter()
+        self.wanted: dict[str, Any] = {"restart": True} if self.settings["teleports"] else {}
+        self.active = False
+        self.reaction_ms: deque[float] = deque(maxlen=1000)
+        self.output = Output(None, (), None, self.state.mode, "", self.state.cause)
+        self.published_state: tuple[Any, ...] = ()
+        self.rows = Rows(*self.settings["rows"])
+        self.others = [name for name in self.settings["others"] if name]
+        endpoints = EndpointReport(self) if self.settings["lockstep"] else None
+        self.desk = Desk(self.settings, self.limits)
+        self.desk.log("info", f"limits {self.limits.hash}, read once, of {os.path.realpath(self.settings['limits_file'])}")
+        if self.why_latched:
+            self.desk.log("warning", f"the interlock starts latched: {self.why_latched}")
+        self.inputs = Inputs(self, self.limits, [name for name in self.settings["estops"] if name],
+                             self.settings["distance"], self.settings["lockstep"], self.others, self.rows,
+                             self.settings["driver"])
+        if endpoints is not None:
+            endpoints.nodes.append(self.inputs.node)
+        self._make_outputs()
+        self.requests = Requests(self)
+        self.clock: RealTime | Lockstep | None = None
+        if self.settings["autostart"]:
+            self.activate()
+        self.create_timer(1.0, self._once_a_second)
+        self.create_timer(0.1, self._keep_desk)
+        self.listening = self.create_timer(0.02, self.requests.listen)  # while inactive, or in lockstep, nothing else asks
+        self._publish_safety(0 if self.settings["lockstep"] else self.get_clock().now().nanoseconds)
+        _stay_in_memory()
+        self.awake = None if self.settings["lockstep"] else _stay_awake()
+
+    def _make_outputs(self) -> None:
+        if self.limits.control_mode == "tcp_delta":
+            self.answer: Any = PoseStamped()
+            self.answer.header.frame_id = self.limits.frame
+            self.inputs.commands = ("target_pose",)
+            self.targets = publisher(self, "target_pose")
+        else:
+            self.answer = JointState(name=list(self.limits.joint_names))
+            self.inputs.commands = ("target_joints",)
+            self.targets = publisher(self, "target_joints")
+        if self.limits.gripper_width:
+            self.inputs.commands += ("gripper/command",)
+            self.gripper_commands = publisher(self, "gripper/command")
+        self.inputs.commands += ("robot/reset", *filter(None, [self.settings["follows"]]))
+        self.resets = publisher(self, "robot/reset")
+        self.applied = publisher(self, "applied")
+        self.safety = publisher(self, "safety")
+        self.events = publisher(self, "safety/events")
+        self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.to_others = publisher(self, TO_OTHERS) if self.others else None
+
+    # S14: a stop survives a restart
+    def _remember(self) -> State:
+        """DISARMED, or FAULT if the interlock before this one did not end disarmed."""
+        self.why_latched = Latch(self.settings["latch_file"]).why_latched()
+        return State(Mode.FAULT, "restarted") if self.why_latched else State()
+
+    # Life
+    def activate(self) -> None:
+        """Begin to tick. What was asked for before does not count."""
+        if self.active:
+            return
+        self.wanted.pop("arm", None)
+        period = self.limits.tick
+        if self.settings["lockstep"]:
+            self.clock = Lockstep(self, self.inputs, period, self._tick, self.settings["lockstep_guard_s"],
+                                  lambda: self.state.mode, lambda: self.targets.publish(self.answer))
+        else:
+            self.clock, self.state = RealTime(self, self.inputs, period, self._tick), unwatched(self.state)
+        self.active = True
+
+    def deactivate(self) -> None:
+        """Tick no more. Only disarmed and at rest: ``Requests`` sees to that."""
+        if self.clock is not None and self.active:
+            self.clock.stop(self)
+        self.active = False
+
+    def over(self) -> None:
+        """The life cycle is at its end: as if somebody had asked the process to end."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def finish(self) -> bool:
+        """Asked to end: brake, and say when all stands."""
+        if self.active and not (self.state.still and (self.state.mode in STOPPED or self.settings["lockstep"])):
+            self.wanted["arm"] = False
+            if self.clock is not None:
+                self.clock.wanted()
+            return False
+        if self.state.mode is Mode.DISARMED:
+            self.desk.say_disarmed(self.requests.armings)
+        self.desk.close()
+        return True
+
+    # One tick
+    def _tick(self, now_ns: int, pose_age_ns: int, late_s: float) -> None:
+        clock = self.clock
+        if clock is None:  # it is the clock that calls
+            return
+        self.requests.take_disarm()
+        self.requests.answer()
+        received, events = self.inputs.hand_over()
+        for event in events:
+            self._on_episode(event)
+        wanted, self.wanted = self.wanted, {}
+        arrivals = [at for topic in ROLES if topic in self.inputs.listeners for at in self.inputs.listeners[topic].arrived]
+        before = self.state
+        self.state, self.output, core_events = self._step(core.Inputs(
+            pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=clock.clock_stepped, **received, **wanted), now_ns)
+        self._publish_target(now_ns, "gripper/state" not in received["silent"] and not self.state.gripper_silent)
+        if self.to_others is not None:
+            self.to_others.publish(messages.to_others(self.output, now_ns))
+        done = time.monotonic_ns()
+        self.reaction_ms += [(done - at) / 1e6 for at in arrivals]
+        for record in self.output.applied:
+            self.applied.publish(messages.applied(record, self.limits.hash, self.rows))
+        self.counts["ticks"] += 1
+        self._publish_events(core_events)
+        if self.state.mode is Mode.DISARMED:
+            clock.clock_stepped = False
+            if before.mode is Mode.DISARMED and self.state.still:
+                self.desk.say_disarmed(self.requests.armings)
+        if (
+            self.output.mode,
+            self.output.cause,
+            self.output.source,
+        ) != self.published_state or self.counts["ticks"] % 10 == 0:
+            self._publish_safety(now_ns)
+        if self.counts["ticks"] % COLLECT_TICKS == 0:
+            gc.collect(0)  # of the last ticks alone; left to the end of a day, it would take a second at once
+
+    def _step(self, inputs: core.Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:
+        """The core never raises; if it did, the arm must brake all the same, and somebody must hear why."""
+        try:
+            return step(self.limits, self.state, inputs, now_ns)
+        except Exception:
+            self.desk.log("fatal", f"a defect in the interlock's core; the arm is stopped:\n{traceback.format_exc()}")
+            return step(self.limits, self.state, core.Inputs(robot_fault="interlock"), now_ns)  # which stops the others too
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        if event.kind in OVER:
+            self.wanted["end_episode"] = True
+        elif event.kind == EpisodeEvent.STARTED and self.settings["teleports"]:
+            self.wanted["restart"] = True
+
+    # What goes out
+    def _publish_target(self, now_ns: int, gripper_reports: bool) -> None:
+        """To a gripper that is not heard nothing: one that begins anew elsewhere would go where it was wanted before."""
+        output = self.output
+        if output.gripper is not None and gripper_reports:  # first: in lockstep a simulator moves on at its target
+            self.gripper_commands.publish(Float64(data=output.gripper))
+        if output.suppress_setpoint and not self.settings["lockstep"]:  # where a simulator moves at its target alone
+            return
+        if output.target is not None:
+            messages.set_pose(self.answer.pose, output.target)
+        elif output.joints:
+            self.answer.position = list(output.joints)
+        else:
+            return
+        set_stamp(self.answer.header.stamp, now_ns)
+        self.targets.publish(self.answer)
+
+    def _publish_events(self, events: tuple[Event, ...]) -> None:
+        """S20: every intervention, on a topic and in the recording."""
+        for index, event in enumerate(events):
+            self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
+            if event.kind in ("refused", "mode", "reseeded"):
+                self.desk.log("info", f"{event.kind}: {event.cause}{self._whose(event.cause)}")
+            if index < MAX_EVENTS:
+                self.events.publish(messages.safety_event(event, self.output, self.counts["ticks"], self.limits.hash))
+
+    def _whose(self, cause: str) -> str:
+        """Return the publishers of a topic that may have only one."""
+        _, separator, topic = cause.partition("_publisher:") if "_publisher:" in cause else cause.partition("_publishers:")
+        return f" (published by {self.inputs.who(topic)})" if separator else ""
+
+    def _publish_safety(self, now_ns: int) -> None:
+        self.published_state = self.output.mode, self.output.cause, self.output.source
+        self.safety.publish(messages.safety_state(self.output, self.counts, self.limits.hash, now_ns))
+
+    def _once_a_second(self) -> None:
+        times: dict[str, Iterable[float]] = {"tick_late": self.clock.late_ms if self.clock else (),
+                                             "reaction": self.reaction_ms}
+        message = messages.diagnostics(f"{self.get_namespace().strip('/')}/interlock", self.state,
+                                       self.counts + self.inputs.counts, times, self.limits.hash)
+        message.header.stamp = self.get_clock().now().to_msg()
+        self.diagnostics.publish(message)
+
+    def _keep_desk(self) -> None:
+        if self.desk.keep(self.requests.armings):
+            self.requests.on_new_desk()
+
+
+def _stay_in_memory() -> None:
+    """No page is fetched from a disk while it ticks, where the system grants it; garbage is collected when it says so."""
+    gc.disable()
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if os.geteuid() == 0 or soft == resource.RLIM_INFINITY:
+        ctypes.CDLL("libc.so.6", use_errno=True).mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT)
+
+
+def _stay_awake() -> Any:
+    """No core sleeps so deeply that it wakes late, while this file is open; None where the system does not grant it."""
+    try:
+        request = open("/dev/cpu_dma_latency", "wb", buffering=0)  # noqa: SIM115 (held for life)
+        request.write(struct.pack("i", 0))
+    except OSError:
+        return None
+    return request
+
+
+def _keep_memory() -> None:
+    """Memory that was used once stays this process's: to give back and to fetch anew what a large message takes, page by
+    page, costs more than the message. Before any thread begins.
+    """
+    libc = ctypes.CDLL("libc.so.6")
+    for option, value in ((_M_ARENA_MAX, 1), (_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1)):
+        libc.mallopt(option, value)
+    ctypes.memset(ctypes.create_string_buffer(_RESERVED_BYTES), 0, _RESERVED_BYTES)
+
+
+def main() -> None:
+    """Entry point."""
+    if not given("lockstep"):  # a simulator waits for the interlock: there nothing may be lost, and nobody is hurt
+        wait_for_nobody()
+        _keep_memory()
+    run(Interlock, priority=30, listens=False)
+
+
+if __name__ == "__main__":
+    main()

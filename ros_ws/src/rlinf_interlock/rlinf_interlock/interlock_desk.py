@@ -1,0 +1,503 @@
+"""The interlock's desk: its services, parameters, life cycle, log and persisted latch, in a process of its own.
+
+Everything here may take as long as it likes: requests of any size, a disk that syncs, a terminal that nobody reads. The
+interlock answers at its next tick what the desk asks, and goes on when the desk hangs or dies: then it starts another.
+``Channel`` is the line between the two: JSON objects, bounded in size, and neither end ever waits to send one.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import math
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor, SetParametersResult
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.rcutils_logger import RcutilsLogger
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.parameter import Parameter
+from rclpy.signals import SignalHandlerOptions
+from rlinf_msgs.srv import ResetFault
+from std_srvs.srv import SetBool
+
+from rlinf_core.interlock import Limits, Mode
+from rlinf_core.interlock.latch import Latch
+from rlinf_core.interlock.limits import FIXED, TABLE
+from rlinf_ros.parameters import descriptor as described
+from rlinf_ros.parameters import finite
+from rlinf_ros.spinning import escape_logs
+from rlinf_ros.workarounds import end_soon
+
+MAX_BYTES = 60_000
+TAKEN_S = 3.0   # what is not done so long after it was asked for is refused; the desk waits longer
+ROBOT_FAULT_PREFIX = "robot's own; "  # begins the answer to a reset that nothing but the robot's own fault forbids
+Message = dict[str, Any]
+
+
+class Channel:
+    """One end. What does not fit into the line is lost and counted: the control loop waits for nobody.
+
+    Args:
+        end: of a socket pair of kind SOCK_SEQPACKET.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self.lost = 0
+        self.open = True
+        end.setblocking(False)
+
+    def send(self, message: Message) -> bool:
+        """Whether it is on its way."""
+        raw = json.dumps(message).encode()
+        if self.open and len(raw) <= MAX_BYTES:
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    self._end.send(raw)
+                    return True
+                except (BrokenPipeError, ConnectionError):
+                    self.open = False
+        self.lost += 1
+        return False
+
+    def receive(self, limit: int = 20) -> list[Message]:
+        """Return the messages that have come, up to a maximum number."""
+        messages: list[Message] = []
+        while self.open and len(messages) < limit:
+            try:
+                raw = self._end.recv(MAX_BYTES + 1)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                raw = b""
+            if raw:
+                messages.append(json.loads(raw))
+            else:
+                self.open = False
+        return messages
+
+    def wait(self, seconds: float) -> None:
+        """Until something has come, or so long."""
+        select.select([self._end], [], [], seconds)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.open = False
+        self._end.close()
+
+
+ANSWER_S = 5.0           # a lifecycle shutdown brakes first
+REPLACED = (
+    "describe_parameters", "get_parameter_types", "get_parameters", "list_parameters", "set_parameters",
+    "set_parameters_atomically", "change_state", "get_state", "get_available_states", "get_available_transitions",
+    "get_transition_graph")
+NO_ANSWER = "no answer from the interlock"
+REQUESTS_CLOSED = "the interlock takes no requests now. Ask again"
+MAX_PARAMETERS = 64     # in one request
+BEAT_S, HANGS_S = 0.1, 0.7
+STARVED_S, STARTS_S = 10.0, 60.0  # on a busy machine: of a desk that would run, and until its first beat
+START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "  # not ours
+         "from rlinf_interlock.interlock_desk import main; main()")
+
+
+class Desk:
+    """The interlock's side: the process, and what is said to it. Never waits."""
+
+    def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
+        self._hello = {"settings": settings, "limits": _listed(asdict(limits))}
+        self._disarmed, self.checked_s = -1, time.monotonic()
+        self._open(0)
+
+    def _open(self, armings: int) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        remaps = [item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")]
+        remaps += ["-r", "~/transition_event:=interlock/transition_event"]
+        arguments = sys.argv[1:] if "--ros-args" in sys.argv else ["--ros-args"]
+        place = arguments.index("--ros-args") + 1
+        command = [sys.executable, "-c", START, str(theirs.fileno()), *arguments[:place],
+                   "-r", "__node:=interlock_desk", *remaps, *arguments[place:]]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until it imports rlinf
+        try:
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        self.channel = Channel(ours)
+        self.opened = time.monotonic()
+        self.beat_s = math.inf
+        self._requests: list[Message] = []
+        self.channel.send({"hello": self._hello | {"armings": armings}})
+
+    def keep(self, armings: int) -> bool:
+        """Replace a desk that has died or hangs, also while the arm moves. To be called several times a second.
+
+        Args:
+            armings: that had been asked for by then, which the new one goes on to count.
+
+        Returns:
+            Whether it was replaced.
+        """
+        ended = self.process.poll() is not None
+        if not (time.monotonic() - self.opened > 2.0 if ended else self._hangs()):
+            return False
+        if not ended:
+            self.process.kill()
+        self.channel.close()
+        self._disarmed = -1
+        try:
+            self._open(armings)
+        except OSError:  # no process to be had now: in a second, maybe; the interlock goes on
+            self.opened = time.monotonic()
+        return True
+
+    def requests(self) -> list[Message]:
+        """All requests since the last call."""
+        self._receive()
+        requests, self._requests = self._requests, []
+        return requests
+
+    def _receive(self) -> None:
+        for message in self.channel.receive():
+            if "beat" in message:
+                self.beat_s = time.monotonic()
+            else:
+                self._requests.append(message)
+
+    def _hangs(self) -> bool:
+        """Whether the process is stopped, or its main loop does not go on. It has the CPU, and does not use it."""
+        self._receive()
+        now, before_s = time.monotonic(), self.checked_s
+        self.checked_s = now
+        if math.isinf(self.beat_s):
+            return now - self.opened > STARTS_S
+        if now - before_s > HANGS_S / 2:  # this process stood still itself, perhaps with all others
+            self.beat_s = now
+        silent_s = now - self.beat_s
+        return silent_s > STARVED_S or (silent_s > HANGS_S and not _starved(self.process.pid))
+
+    def reply(self, number: int, reason: str) -> None:
+        """Answer one request; an empty reason is a yes."""
+        self.channel.send({"reply": number, "reason": reason})
+
+    def log(self, level: str, text: str) -> None:
+        """One line for people, by way of the desk; lost if nobody reads there."""
+        self.channel.send({"log": level, "text": text[:4000]})
+
+    def limits_are(self, limits: Limits) -> None:
+        """Note the limits that a service process which replaces a dead one reports."""
+        self._hello["limits"] = _listed(asdict(limits))
+
+    def say_disarmed(self, armings: int) -> None:
+        """All stands, and nothing is armed; ``armings`` says how many requests to arm had been dealt with by then."""
+        if armings != self._disarmed:
+            self._disarmed = armings if self.channel.send({"disarmed": armings}) else -1
+
+    def close(self) -> None:
+        """Hang up; the desk writes what it has to and ends."""
+        self.channel.close()
+
+
+def _starved(pid: int) -> bool:
+    """Whether a thread of that process waits for a CPU or for a disk, so that its silence says nothing."""
+    try:
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (OSError, IndexError):
+        return False
+    return any(state in "RD" for state in states)
+
+
+def _listed(values: dict[str, Any]) -> dict[str, Any]:
+    """As parameters hold them, and JSON carries them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()}
+
+
+class Front:
+    """The interlock's side of the channel, for the node of its services: requests with answers, and
+    everything else.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.last_id = 0
+        self.armings = 0
+        self.answers: dict[int, str] = {}
+        self.lines: deque[tuple[str, str]] = deque(maxlen=1000)
+        self.hello: dict[str, Any] | None = None
+        self.latch = Latch("")
+        self.writing, self.listened_s = False, time.monotonic()
+
+    def beat(self) -> None:
+        """Tell the interlock, from a thread, that this process runs and that its main loop does not hang."""
+        while self.channel.open:
+            if self.writing or time.monotonic() - self.listened_s < HANGS_S:
+                self.channel.send({"beat": True})
+            time.sleep(BEAT_S)
+
+    def listen(self) -> None:
+        """Take what has come."""
+        self.listened_s = time.monotonic()
+        for message in self.channel.receive(1000):
+            if "hello" in message:
+                self.hello = message["hello"]
+                self.armings = self.hello["armings"]
+                self.latch = Latch(self.hello["settings"]["latch_file"])
+            elif "reply" in message:
+                self.answers[message["reply"]] = message["reason"]
+            elif "log" in message:
+                self.lines.append((message["log"], message["text"]))
+            elif message.get("disarmed") == self.armings:  # older than the last arming, it says nothing
+                self._write(Mode.DISARMED)
+
+    def _write(self, mode: Mode) -> str:
+        """The latch, however slow the disk is; why not, or empty."""
+        self.writing = True
+        try:
+            return self.latch.note(mode.name)
+        finally:
+            self.writing, self.listened_s = False, time.monotonic()
+
+    def ask(self, do: str, arrival_s: float | None = None, **values: Any) -> str:
+        """The interlock's answer: empty for yes, else why not.
+
+        Args:
+            do: the request.
+            arrival_s: when the request reached this process [s, CLOCK_MONOTONIC]; now, if None.
+            values: what belongs to it.
+        """
+        self.last_id += 1
+        number, arrival_s = self.last_id, time.monotonic() if arrival_s is None else arrival_s
+        if not self.channel.send({"id": number, "do": do, "with": values, "asked": arrival_s}):
+            return REQUESTS_CLOSED
+        end = time.monotonic() + ANSWER_S
+        while number not in self.answers:
+            if time.monotonic() > end or not self.channel.open:
+                return f"{NO_ANSWER} within {ANSWER_S:.0f} s: is it stopped, or ending?"
+            self.channel.wait(0.05)
+            self.listen()
+        return self.answers.pop(number)
+
+    def arm(self, value: bool) -> str:
+        """Write down that it is armed before it is."""
+        if not value:
+            return self.ask("arm", value=False)
+        arrival_s, before = time.monotonic(), self.latch.noted  # a slow disk makes it no younger
+        reason = self._write(Mode.ARMED)
+        if reason:
+            return reason
+        self.armings += 1
+        reason = self.ask("arm", arrival_s, value=True)
+        self.armings -= reason == REQUESTS_CLOSED  # any other is counted at the other end too, whatever becomes of it
+        if reason and before == Mode.DISARMED.name and not reason.startswith(NO_ANSWER):  # refused: it is as before
+            self._write(Mode.DISARMED)
+        return reason
+
+
+def main() -> None:
+    """Entry point of the desk's process; the interlock starts it with the line's file descriptor."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends when the interlock hangs up
+    front = Front(Channel(socket.socket(fileno=int(sys.argv[1]))))
+    while front.hello is None:
+        front.channel.wait(1.0)
+        front.listen()
+        if not front.channel.open:
+            return
+
+    serve(front)
+
+
+def describe(name: str) -> tuple[str, bool]:
+    """Meaning of a limit for people, and whether it never changes."""
+    about = TABLE[name].metadata
+    return about["meaning"] + (f" [{about['unit']}]" if about["unit"] else ""), about["tighter"] == FIXED
+
+
+ARRIVES_S = 1.0  # the answer to a shutdown, on a busy machine
+AT_ONCE_S = 0.05  # what is taken so soon after another request may have come while that was answered
+RECOVERY_START_S = 1.0  # until a robot reports that it recovers
+RECOVERS_S = 5.0  # for a recovery; afterwards the person resets again
+WAITED = (f"refused: the request waited for more than {TAKEN_S:g} s behind others, perhaps a reset, so its sender may no "
+          "longer expect it. Ask again")
+GONE = "the requester has gone before the answer. Arm again"
+SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
+
+
+class Services(LifecycleNode):
+    """A managed node: configured from the start, active if the interlock is, ended when that has braked and ended."""
+
+    def __init__(self, front: Front) -> None:
+        super().__init__("interlock_desk", parameter_overrides=[Parameter("start_type_description_service", value=False)])
+        escape_logs(self)
+        self.front = front
+        self.starting = True
+        self.ending = False
+        self.busy_since = self.busy_until = 0.0  # with one request after the other
+        self.turn_began = time.monotonic()
+        hello = front.hello or {}
+        settings, limits = hello["settings"], hello["limits"]
+        for name, value in settings.items():
+            self.declare_parameter(name, value, described(name, value), ignore_override=True)
+        for name, value in limits.items():
+            meaning, read_only = describe(name)
+            self.declare_parameter(f"limits.{name}", value, ParameterDescriptor(
+                description=meaning, read_only=read_only, floating_point_range=_range(name, value)), ignore_override=True)
+        self.add_on_set_parameters_callback(self._on_parameters)
+        self.create_service(SetBool, "interlock/arm", self._on_arm)
+        self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
+        self.trigger_configure()
+        if settings["autostart"]:
+            self.trigger_activate()
+        self.starting = False
+
+    def turned(self, began: float) -> None:
+        """The executor has looked for requests, since then; they may have taken it long."""
+        now = time.monotonic()
+        if now - began > AT_ONCE_S:
+            self.busy_since = self.busy_since if began - self.busy_until < AT_ONCE_S else began
+            self.busy_until = now
+
+    def _waited(self) -> bool:
+        """Whether a request may have waited for so long, while others were answered, that nobody counts on it any more."""
+        now = time.monotonic()
+        stood_still = now - self.turn_began > TAKEN_S  # the process was stopped while it waited for this request
+        return stood_still or (self.busy_until - self.busy_since > TAKEN_S and now - self.busy_until < AT_ONCE_S)
+
+    def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        reason = WAITED if request.data and self._waited() else self.front.arm(request.data)
+        if request.data and not reason and not self.count_clients("interlock/arm"):
+            self.front.arm(False)  # nobody is there to hear that it is armed
+            reason = GONE
+            self.get_logger().warning(f"an arming was taken back: {GONE}")
+        word = "arm" if request.data else "disarm"
+        response.success, response.message = not reason, f"cannot {word}: {reason}" if reason else f"{word}ing"
+        return response
+
+    def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
+        cause = request.cause[:300]
+        reason = self._recovered(cause, self.front.ask("reset", cause=cause)).removeprefix(ROBOT_FAULT_PREFIX)
+        response.success, response.message = not reason, reason or "cleared; arm again to move"
+        return response
+
+    def _recovered(self, cause: str, reason: str) -> str:
+        """S17: where nothing but the robot's own fault forbids a reset, it is being brought back: what came of that."""
+        first, begun = reason, time.monotonic()
+        while reason.startswith(ROBOT_FAULT_PREFIX) and time.monotonic() - begun < (
+            RECOVERY_START_S if reason == first else RECOVERS_S
+        ):
+            time.sleep(0.1)
+            reason = self.front.ask("reset", cause=cause, recovering=True)
+        return reason
+
+    def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
+        changes = {p.name.removeprefix("limits."): finite(list(p.value) if isinstance(p.value, array.array) else p.value)
+                   for p in parameters if p.name.startswith("limits.")}
+        if not changes:
+            return SetParametersResult(successful=True)
+        if len(changes) > MAX_PARAMETERS:
+            return SetParametersResult(successful=False, reason=f"expected at most {MAX_PARAMETERS} limits at once, got "
+                                                                f"{len(changes)}")
+        reason = self.front.ask("limits", values=changes)
+        return SetParametersResult(successful=not reason, reason=reason)
+
+    # Life cycle
+    def on_configure(self, _: LifecycleState) -> TransitionCallbackReturn:
+        return SUCCESS
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if not self.starting and not self._done("activate"):
+            return FAILURE
+        return super().on_activate(state)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return super().on_deactivate(state) if self._done("deactivate") else FAILURE
+
+    def on_cleanup(self, _: LifecycleState) -> TransitionCallbackReturn:
+        self.get_logger().error("it is configured once and for all; to read its limits again, restart the process")
+        return FAILURE
+
+    def on_shutdown(self, _: LifecycleState) -> TransitionCallbackReturn:
+        self.front.last_id += 1
+        self.ending = True
+        return SUCCESS if self._done("shutdown", id=self.front.last_id + 1) else FAILURE
+
+    def _done(self, do: str, **values: Any) -> bool:
+        reason = self.front.ask(do, **values)
+        if reason:
+            self.get_logger().error(reason)
+        return not reason
+
+    def _LifecycleNodeMixin__on_change_state(  # noqa: N802 (ros2/rclpy#1209: an impossible transition ends the process)
+            self, request: ChangeState.Request, response: ChangeState.Response) -> ChangeState.Response:
+        try:
+            theirs = "_LifecycleNodeMixin__on_change_state"  # a private method has this name outside of its class
+            changed: ChangeState.Response = getattr(super(), theirs)(request, response)
+            return changed
+        except Exception as error:
+            state = self._state_machine.current_state[1]
+            self.get_logger().error(f"no such transition from '{state}': {request.transition.id} "
+                                    f"'{request.transition.label[:80]}' ({error})")
+            response.success = False
+            return response
+
+
+def _range(name: str, value: Any) -> list[FloatingPointRange]:
+    low, high = TABLE[name].metadata["range"][0], TABLE[name].metadata["range"][-1]
+    if not isinstance(value, float) or value == float("inf"):
+        return []
+    return [FloatingPointRange(from_value=float(low), to_value=float(high))]
+
+
+def say(logger: RcutilsLogger, level: str, text: str) -> None:
+    """One line; rclpy lets each place in the code speak with one severity only."""
+    if level == "fatal":
+        logger.fatal(text)
+    elif level == "error":
+        logger.error(text)
+    else:
+        logger.info(text)
+
+
+def serve(front: Front) -> None:
+    """Until the interlock hangs up."""
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    node = Services(front)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    logger = node.get_logger()
+    threading.Thread(target=front.beat, daemon=True).start()
+    with contextlib.suppress(ExternalShutdownException):
+        while front.channel.open:
+            began = node.turn_began = time.monotonic()
+            try:
+                executor.spin_once(timeout_sec=0.02)
+            except ExternalShutdownException:
+                raise
+            except Exception as error:  # whatever was asked, the next one is answered
+                logger.error(f"a request failed: {type(error).__name__}: {error}")
+            node.turned(began)
+            front.listen()
+            while front.lines:
+                level, text = front.lines.popleft()
+                say(logger, level, text)
+    if node.ending:
+        time.sleep(ARRIVES_S)  # its answer lies in this process until whoever asked has taken it
+    end_soon(0)
+    executor.shutdown()
+    rclpy.try_shutdown()

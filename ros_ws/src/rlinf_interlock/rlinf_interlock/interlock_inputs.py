@@ -1,0 +1,340 @@
+"""The interlock's inputs: taken at its ticks, e-stops first, bounded in size and number, each with
+its age.
+
+Nothing wakes the interlock but its own tick, so that no sender, however busy, keeps it from hearing an e-stop. Who speaks
+is known by topic: a message's own words about its source count for nothing (S6).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import rclpy
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy
+from rclpy.serialization import deserialize_message
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
+
+from rlinf_core.interlock import Chunk, EStop, Limits, Other, Pose
+from rlinf_core.interlock.types import ALL, NS, Rows
+from rlinf_core.interlock.watch import OF_THE_POLICY
+from rlinf_core.specs.topics import topic as topic_of
+from rlinf_interlock import safety_messages as messages
+from rlinf_ros.conversions import angles_of
+from rlinf_ros.qos import kind, received, subscription
+
+ROLES = {"policy/action": "policy", "teleop/action": "operator"}
+OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
+NO_ESTOP = ("no e-stop source is named, and this is no simulator. Name the sources that there are, as "
+            "estops: [pendant] in robot.yaml; or confirm that it is armed without any: "
+            "no_estop_reason: '<why>' in robot.yaml (docs/safety.md)")
+MAX_AT_ONCE = 10                # messages of one topic a tick
+MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
+FEW_BYTES = 1_024                # of everything else
+TO_OTHERS = "safety/to_others"   # of another arm: below its name
+FEW_TICKS = 4
+UNHEARD = "unheard"
+NOW_AND_THEN = 100
+FAULT_TOPIC = "robot/fault"      # latched: one that offers it otherwise is heard by nobody (S17)
+DRIVER_S = 0.5                   # without a word of it, a driver's node that says it again and again hangs
+STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", *ROLES)
+
+
+@dataclass
+class Listener:
+    """One topic: how it is heard, and when it was last."""
+
+    topic: str
+    kind: type
+    subscription: Any
+    received_ns: int = 0            # monotonic; 0 before anything came
+    arrived: list[int] = field(default_factory=list)
+
+
+class OtherArm:
+    """The last reports of another arm's interlock: why it could not move, or nothing (S27)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held = ""
+        self.newest = ""
+        self.blocked_at: dict[int, str] = {}  # by the time of its tick, the last few
+
+    def hear(self, stamp_ns: int, blocked: str) -> None:
+        """One of its ticks."""
+        self.blocked_at[stamp_ns] = self.newest = blocked
+        if blocked and self.held in ("", *OF_THE_POLICY):  # which hide nothing that holds an operator, too
+            self.held = blocked
+        while len(self.blocked_at) > FEW_TICKS:
+            del self.blocked_at[next(iter(self.blocked_at))]
+
+    def forget(self) -> None:
+        """Forget a hold that was handed over; the newest report still counts."""
+        self.held = ""
+
+    def now(self, before_ns: int | None) -> Other:
+        """Return the holds that count in this tick: since the last one; in lockstep, where ticks
+        are common, those of the last.
+
+        So it does not matter there which arm ticks first.
+        """
+        if before_ns is None:
+            return Other(self.name, self.held or self.newest)
+        earlier = [stamp for stamp in self.blocked_at if stamp < before_ns]
+        return Other(self.name, self.blocked_at[max(earlier)] if earlier else UNHEARD)
+
+    def up_to(self) -> int:
+        """The time of its newest tick [ns]; 0 before any."""
+        return max(self.blocked_at, default=0)
+
+
+def needs(limits: Limits) -> set[str]:
+    """Topics without which a limit in force could not be kept."""
+    felt = min(limits.contact_force, limits.contact_torque, limits.contact_fault) < float("inf")
+    other = {"current_pose"} if limits.control_mode == "joint_delta" else {"joint_states"} if limits.joint_names else set()
+    return other | ({"wrench"} if felt else set()) | ({"gripper/state"} if limits.gripper_width else set())
+
+
+class Inputs:
+    """Everything that comes in over topics.
+
+    Args:
+        owner: the interlock's node, whose names the topics have.
+        limits: what must be heard follows from them.
+        estops: names of e-stop sources.
+        distance: whether the station declares a distance input.
+        lockstep: no message may be lost, and ages mean nothing.
+        others: names of the station's other arms.
+        rows: which numbers of an action are this arm's.
+        driver: a node beside the vendor's driver says the robot's faults, ten times a second.
+    """
+
+    def __init__(self, owner: Node, limits: Limits, estops: list[str], distance: bool, lockstep: bool,
+                 others: Sequence[str] = (), rows: Rows = ALL, driver: bool = False) -> None:
+        self.owner = owner
+        self.limits = limits
+        self.lockstep = lockstep
+        self.rows = rows
+        self.driver = driver
+        self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
+                                      start_parameter_services=False, use_global_arguments=False)  # which name the owner
+        self.listeners: dict[str, Listener] = {}
+        self.counts: Counter[str] = Counter()
+        self.pose: Pose | None = None
+        self.joints: tuple[float, ...] | None = None
+        self.frame = ""
+        self.pose_stamp_ns = 0
+        self.robot_fault = ""
+        self.gripper_width: float | None = None
+        self.wrench: tuple[float, float] | None = None
+        self.estops, self.pressed = dict.fromkeys(estops, False), dict.fromkeys(estops, False)
+        self.enable = False
+        self.enable_renewed = False
+        self.distance = float("nan") if distance else None
+        self.disarm = False
+        self.chunks: list[Chunk] = []
+        self.events: list[EpisodeEvent] = []
+        self.foreign: tuple[str, ...] = ()
+        self.doubled: tuple[str, ...] = ()
+        self.unmatched = False
+        self.fault_speakers = -1
+        self.looks = 0  # of who speaks of faults
+        self.commands: tuple[str, ...] = ()
+        self.others = {f"{name}/{TO_OTHERS}": OtherArm(name) for name in others}
+        for name in estops:
+            self.hear(f"estop/{name}")
+        self.hear("enable")
+        self.hear("disarm")
+        self.hear(FAULT_TOPIC)
+        for topic, wanted in (("wrench", "wrench" in needs(limits)), ("distance", distance),
+                              ("gripper/state", limits.gripper_width), ("joint_states", limits.joint_names)):
+            if wanted:
+                self.hear(topic)
+        for topic in () if lockstep else ("current_pose", "episode", *ROLES, *self.others):
+            self.hear(topic)
+        self.state_topic = "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
+        self.pulled_ns = time.monotonic_ns()
+
+    def hear(self, topic: str) -> None:
+        """Listen to it from now on."""
+        name, quality = self.owner.resolve_topic_name(topic), received(topic, self.lockstep)
+        self.listeners[topic] = Listener(topic, kind(topic), subscription(
+            self.node, topic, _ignore, quality=quality, at=name, raw=True))
+
+    # Taking
+    def pull(self) -> None:
+        """Take what has arrived, in the order in which the listeners were made: e-stops and enable first."""
+        now = time.monotonic_ns()
+        since_ns, self.pulled_ns = now - self.pulled_ns, now
+        released = False
+        for topic, listener in self.listeners.items():
+            listener.arrived.clear()
+            for raw, age_ns in self._take(listener, since_ns):
+                message = self.decode(topic, listener.kind, raw)
+                if message is None:
+                    continue
+                if self.receive(topic, message):
+                    listener.received_ns = now - age_ns
+                    listener.arrived.append(listener.received_ns)
+                released |= topic == "enable" and not message.data
+        if released:  # a release counts, however soon it is taken back
+            self.enable = self.enable_renewed = False
+
+    def take_disarm(self) -> None:
+        """Only whether somebody disarms, between two ticks."""
+        self.disarm |= bool(self._take(self.listeners["disarm"], 0))
+
+    def _take(self, listener: Listener, since_ns: int) -> list[tuple[bytes, int]]:
+        """Raw messages with how long ago they arrived [ns], at most as long ago as the last look."""
+        taken: list[tuple[bytes, int]] = []
+        with listener.subscription.handle:
+            while len(taken) < MAX_AT_ONCE:
+                got = listener.subscription.handle.take_message(listener.kind, True)
+                if got is None:
+                    break
+                arrived = got[1]["received_timestamp"]
+                if len(got[0]) > FEW_BYTES * 64:  # the next one at the next tick: each costs the time of its copy
+                    taken.append((got[0], 0))
+                    break
+                taken.append((got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0))
+        return taken
+
+    def decode(self, topic: str, kind: type, raw: bytes) -> Any:
+        """The message, or None for one that is too large or cannot be read; such a command is refused by the core."""
+        try:
+            if len(raw) <= MAX_BYTES.get(kind, FEW_BYTES):
+                return deserialize_message(raw, kind)
+            self.counts["oversized"] += 1
+        except Exception:  # whatever a broken message makes the middleware raise: it is one message less
+            self.counts["unreadable"] += 1
+        if topic in ROLES:
+            self.chunks.append(messages.no_chunk(ROLES[topic], self.limits.control_mode))
+        elif topic == FAULT_TOPIC:  # whatever it says, it is no all-clear
+            self.robot_fault = "unreadable"
+        return None
+
+    def hand_over(self) -> tuple[dict[str, Any], list[EpisodeEvent]]:
+        """Inputs of the core, and the episode events; what is an event and no state is handed over once."""
+        inputs = self.outside() | {"chunks": tuple(self.chunks), "wrench": self.wrench, "pose": self.pose,
+                                   "joints": self.joints}
+        inputs["enable_renewed"] = self.enable_renewed
+        events = self.events
+        self.chunks = []
+        self.events = []
+        self.wrench = None
+        self.enable_renewed = False
+        self.pressed = dict.fromkeys(self.pressed, False)
+        for other in self.others.values():
+            other.forget()
+        return inputs, events
+
+    def receive(self, topic: str, message: Any) -> bool:
+        """Keep what one message says; False where it says nothing of the arm."""
+        if topic in ROLES:
+            self.chunks.append(messages.to_chunk(message, ROLES[topic], self.rows))
+        elif topic.startswith("estop/"):
+            name = topic.removeprefix("estop/")
+            self.estops[name] = message.data
+            self.pressed[name] |= message.data
+        elif topic == "current_pose":
+            self.pose, self.frame = messages.to_pose(message.pose), message.header.frame_id
+            self.pose_stamp_ns = messages.to_ns(message.header.stamp)
+        elif topic == "joint_states":
+            return self._joints(message)
+        elif topic == "gripper/state":
+            self.gripper_width = float(message.position[0]) if len(message.position) else None
+        elif topic == "wrench":
+            self.wrench = messages.norms(message.wrench)
+        elif topic == "distance":
+            self.distance = message.range
+        elif topic == FAULT_TOPIC:
+            self.robot_fault = message.data[:200]
+        elif topic == "enable":
+            self.enable = message.data
+            self.enable_renewed |= message.data
+        elif topic == "disarm":
+            self.disarm = True
+        elif topic in self.others:
+            self.others[topic].hear(messages.to_ns(message.header.stamp), message.cause)
+        elif topic == "episode":
+            self.events.append(message)
+            if message.kind in OVER:
+                self.chunks = [chunk for chunk in self.chunks if chunk.is_release]
+        return True
+
+    def _joints(self, message: JointState) -> bool:
+        """In the order of the limits; a message that lacks one of their joints, or has it twice, says nothing."""
+        angles = angles_of(message, self.limits.joint_names)
+        if angles is None:
+            self.counts["of_other_joints"] += 1
+            return False
+        self.joints = angles
+        return True
+
+    # Who speaks
+    def look_around(self) -> None:
+        """Find other publishers of commands, and second publishers of topics that must have one
+        (S23).
+        """
+        count = self.owner.count_publishers
+        self.foreign = tuple([topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
+                             + [f"estop/{name}" for name in self.estops if count(self._name(f"estop/{name}")) > 1])
+        self.doubled = tuple([topic for topic in STATE_TOPICS
+                              if topic in self.listeners and count(self._name(topic)) > 1]
+                             + [topic for topic in self.others if topic in self.listeners and count(self._name(topic)) > 1])
+        self.looks += 1
+        speakers = count(name := self._name(FAULT_TOPIC))
+        if speakers != self.fault_speakers or self.unmatched or self.looks % NOW_AND_THEN == 0:
+            offered = [info.qos_profile.durability for info in self.owner.get_publishers_info_by_topic(name)]
+            self.fault_speakers, self.unmatched = speakers, DurabilityPolicy.VOLATILE in offered
+
+    def of_other_type(self, topic: str) -> str:
+        """How it is published in types that nobody here hears, for people; empty if it is not."""
+        infos, expected = self.owner.get_publishers_info_by_topic(self._name(topic)), topic_of(topic).type
+        types = ", ".join(sorted({info.topic_type for info in infos} - {expected}))
+        return f"published as {types}; expected {expected}" if types else ""
+
+    def who(self, topic: str) -> str:
+        """The nodes that publish on a topic, for people."""
+        infos = self.owner.get_publishers_info_by_topic(self.owner.resolve_topic_name(topic))
+        return ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos))
+
+    def _name(self, topic: str) -> str:
+        return self.listeners[topic].subscription.topic_name
+
+    # What it amounts to
+    def age_ns(self, topic: str) -> int:
+        """How long ago a topic was last heard [ns]; a very long time if never."""
+        received_ns = self.listeners[topic].received_ns
+        return time.monotonic_ns() - received_ns if received_ns else 10**18
+
+    def silent(self) -> tuple[str, ...]:
+        """Names of inputs that a limit needs and that are not heard now (S22)."""
+        oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
+        needed, unheard = (
+            {*needs(self.limits), *self.others},
+            {name for name in self.others if not self.others[name].blocked_at},
+        )
+        unheard |= {FAULT_TOPIC} if self.unmatched or self.driver and self.age_ns(FAULT_TOPIC) > DRIVER_S * NS else set()
+        return tuple(sorted(unheard | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}))
+
+    def outside(self) -> dict[str, Any]:
+        """Return the inputs from people and surroundings, as inputs of the core."""
+        distance = None if self.distance is None else (self.distance, self.age_ns("distance") / NS)
+        return {"estops": tuple([EStop(name, self.estops[name] or self.pressed[name], self.age_ns(f"estop/{name}") / NS)
+                                 for name in self.estops]),
+                "enable": self.enable, "enable_age_s": self.age_ns("enable") / NS, "robot_fault": self.robot_fault,
+                "gripper": self.gripper_width, "distance": distance, "silent": self.silent(),
+                "foreign": self.foreign, "doubled": self.doubled, "frame": self.frame,
+                "others": tuple([other.now(self.pose_stamp_ns if self.lockstep else None)
+                                 for other in self.others.values()])}
+
+
+def _ignore(_: Any) -> None:
+    """Never called: nobody spins the node of these topics."""

@@ -1,0 +1,394 @@
+"""Operator node: a person with a device who arms and takes over; in simulation, a script may stand in and demonstrate.
+
+Between episodes the device moves the arm, too, in real time. Where no robot side resets the scene, ``Homing`` brings the
+arms home, by its own chunks, behind the interlock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import termios
+import time
+import tty
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from action_msgs.msg import GoalStatus, GoalStatusArray
+from builtin_interfaces.msg import Time
+from geometry_msgs.msg import PoseStamped
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.node import Node
+from rclpy.qos import qos_profile_action_status_default
+from rlinf_msgs.action import ResetScene
+from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
+from std_srvs.srv import SetBool
+
+from rlinf_core.core.errors import RecipeError
+from rlinf_core.interlock import Mode
+from rlinf_core.robots.operators import KEYBOARD, SCRIPTED, make_device
+from rlinf_core.robots.operators.homing import Homes, next_action
+from rlinf_core.specs.arrays import StationSpec
+from rlinf_core.tasks.task import load_task
+from rlinf_operator.person import Person
+from rlinf_operator.scripted_operator import ScriptedOperator
+from rlinf_ros.arms import arm_topic, arms_of, hear_safety
+from rlinf_ros.conversions import NS, action_chunk, angles_of, release_chunk, to_ns, to_stamp
+from rlinf_ros.endpoints import EndpointReport
+from rlinf_ros.latest import Latest
+from rlinf_ros.qos import publisher, subscription
+from rlinf_ros.spinning import StationNode, run
+from rlinf_ros.station_state import Discovery, is_directed, speakers
+
+GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
+ACTIVE_STATUSES = (GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING)
+MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
+HELD_LOOK_S, REST_S = 1.0, 1.0  # a key that is held is first repeated after as much as 0.7 s
+
+
+class BetweenEpisodes:
+    """To try a station, to show a camera its board. A device that was held on is believed once it has been let go.
+
+    Args:
+        node: the operator's.
+        person: with their devices.
+        spec: of the station.
+        busy: whether an episode is in play, or the arm on its way home.
+        say: publishes an action as the operator's, of a state of that time.
+    """
+
+    def __init__(self, node: Node, person: Person, spec: StationSpec, busy: Callable[[], bool],
+                 say: Callable[[np.ndarray, Time], None]) -> None:
+        self.node = node
+        self.person = person
+        self.busy = busy
+        self.say = say
+        self.request_active = self.rested = False
+        self.directed = True  # until it has looked
+        self.rests_since = math.inf
+        self.safety = SafetyState()
+        self.received_at = 0.0
+        self.servers = set[tuple[int, ...]]()
+        node.create_subscription(GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default)
+        hear_safety(node, spec.action.arms, self._on_safety)
+        node.create_timer(HELD_LOOK_S, self._look)
+        node.create_timer(1.0 / spec.control_hz, self.go)
+
+    def _on_goals(self, goals: GoalStatusArray) -> None:
+        """One at a time is played: of older ones rclpy may keep some whose asker never heard that they were accepted."""
+        newest = max(goals.status_list, key=lambda goal: to_ns(goal.goal_info.stamp), default=None)
+        self.request_active, self.servers = (
+            newest is not None and newest.status in ACTIVE_STATUSES,
+            speakers(self.node, GOALS),
+        )
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        if safety.header.stamp != self.safety.header.stamp:  # of several arms one has spoken, which may be another
+            self.received_at = time.monotonic()
+        self.safety = safety
+
+    def _look(self) -> None:
+        """Whether a director is there, who goes on asking, and an environment, without which nobody can."""
+        self.directed = is_directed(self.node)
+        self.servers = self.servers or speakers(self.node, GOALS)
+        self.request_active &= bool(speakers(self.node, GOALS) & self.servers)  # another one was never asked
+
+    def go(self) -> None:
+        """Once a time step: what the devices ask, stamped by the interlock's clock."""
+        now = time.monotonic()
+        if self.request_active or self.directed or self.busy():
+            self.rested, self.rests_since = False, math.inf
+            return
+        action = self.person.between()
+        if action is None:
+            self.rests_since = min(self.rests_since, now)
+            self.rested |= now - self.rests_since >= REST_S
+        elif self.rested and self.safety.state in MAY_MOVE:
+            since_ns = round((now - self.received_at) * NS)
+            self.say(action, to_stamp(to_ns(self.safety.header.stamp) + since_ns))
+        else:
+            self.rested, self.rests_since = False, math.inf
+
+
+GOES_ON = ("stale_command", "stale_state", "silent:", "clock", "stalled", "realigning", "handing_back")  # holds that pass
+SETTLED_S = 1.5  # at home without a command, so that an episode begins with none: more than the recorder's EARLY_S
+STUCK_S, LONGEST_S = 3.0, 60.0
+NEARER = 0.05    # of the task's largest action
+NEVER = float("-inf")
+
+
+class Homing:
+    """Server of ``home``: while the arms may move, nobody moves them by hand, and they come nearer.
+
+    Args:
+        node: the operator's.
+        spec: of the station.
+        homes: where to go.
+        by_hand: whether a device asks for motion now.
+        say: publishes an action as the operator's, of a state of that time.
+        playing: whether an episode is in play.
+    """
+
+    def __init__(self, node: Node, spec: StationSpec, homes: Homes, by_hand: Callable[[], bool],
+                 say: Callable[[np.ndarray, Time], None], playing: Callable[[], bool]) -> None:
+        self.node = node
+        self.spec = spec
+        self.homes = homes
+        self.by_hand = by_hand
+        self.say = say
+        self.playing = playing
+        self.safety = SafetyState()
+        self.enabled, self.enabled_at = True, NEVER
+        self.handle: ServerGoalHandle | None = None
+        self.askers = set[tuple[int, ...]]()
+        self.begun = self.nearer_at = self.home_since = 0.0
+        self.nearest, self.result = float("inf"), ResetScene.Result()
+        topic = "joint_states" if spec.action.control_mode == "joint_delta" else "current_pose"
+        self.topics = {arm: arm_topic(arm, topic) for arm in homes.goals}
+        joints = {self.topics[arm]: goal.joints for arm, goal in homes.goals.items() if goal.joints}
+        self.latest = Latest(node, set(self.topics.values()), False, joints=joints)
+        self.measured = dict[str, tuple[Any, ...]]()
+        self.timer = node.create_timer(1.0 / spec.control_hz, self._look)
+        self.timer.cancel()
+        hear_safety(node, spec.action.arms, partial(setattr, self, "safety"))
+        subscription(node, "enable", self._on_enable)
+        self.server = ActionServer(node, ResetScene, "home", self._end, goal_callback=self._accept,
+                                   cancel_callback=lambda _: CancelResponse.ACCEPT, handle_accepted_callback=self._start)
+
+    def _on_enable(self, message: Bool) -> None:
+        self.enabled, self.enabled_at = message.data, time.monotonic()
+
+    # One motion
+    def _accept(self, _: Any) -> GoalResponse:
+        if self.handle is None and not self.playing():
+            return GoalResponse.ACCEPT
+        self.node.get_logger().error("home refused: expected no episode in play, and no other way home")
+        return GoalResponse.REJECT
+
+    def _start(self, handle: ServerGoalHandle) -> None:
+        self.handle = handle
+        self.nearest = float("inf")
+        self.home_since = 0.0
+        self.begun = self.nearer_at = time.monotonic()
+        self.askers = speakers(self.node, "timestep")
+        self.measured.clear()
+        self.timer.reset()
+
+    def _look(self) -> None:
+        """Once a time step: the next action, or the end."""
+        self._hear()
+        now = time.monotonic()
+        trouble = self._stopped(now)
+        if trouble or (self.home_since and now - self.home_since > SETTLED_S):
+            self._finish(trouble)
+        elif self.measured.keys() == self.homes.goals.keys():
+            self._go(now)
+
+    def _hear(self) -> None:
+        """The newest state of each arm; a message that lacks one of its joints, or a number, says nothing of it."""
+        self.latest.messages.clear()
+        self.latest.pull()
+        for arm, topic in self.topics.items():
+            message = self.latest.messages.get(topic)
+            if message is not None and (state := _measured(message, self.homes.goals[arm].joints or ())) is not None:
+                self.measured[arm] = (message.header.stamp, *state)
+
+    def _go(self, now: float) -> None:
+        """A step of the way; an arm that has come home waits for the others."""
+        action, far = np.zeros(self.spec.action.dim), 0.0
+        for arm, goal in self.homes.goals.items():
+            arm_spec = self.spec.action.of_arm(arm) if arm else self.spec.action
+            error = goal.left(arm_spec, *self.measured[arm][1:])
+            if not goal.near(error):
+                action[self.spec.action.rows(arm)] = next_action(error, arm_spec, self.spec.control_hz)
+                far = max(far, float(np.abs(arm_spec.from_si(error)).max()))
+        self.home_since = 0.0 if far else self.home_since or now
+        if far < self.nearest - NEARER or not far:
+            self.nearest, self.nearer_at = far or self.nearest, now
+        if far:
+            self.say(action, min((stamp for stamp, *_ in self.measured.values()), key=lambda at: (at.sec, at.nanosec)))
+
+    def _stopped(self, now: float) -> str:
+        """Why it must not go on; empty if it may."""
+        safety = self.safety
+        held = safety.state == SafetyState.HOLD and not safety.cause.startswith(GOES_ON)
+        if self.handle is None or self.handle.is_cancel_requested:
+            return "cancelled"
+        if self.askers and not self.askers & speakers(self.node, "timestep"):
+            return "the environment that asked for it has gone"
+        if held or safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
+            return f"the interlock says {Mode(safety.state).name} {safety.cause}".strip()
+        if not self.enabled or now - self.enabled_at > self.homes.lease_s:
+            return "the enable was let go"
+        if self.by_hand():
+            return "a device moves the arm"
+        unheard = [topic for arm, topic in self.topics.items() if arm not in self.measured]
+        if unheard and now - self.nearer_at > STUCK_S:
+            return f"nothing was heard of {', '.join(unheard)}. Is the arm's driver there, and does it call them so?"
+        if now - self.nearer_at > STUCK_S:
+            return f"it came no nearer for {STUCK_S:.0f} s"
+        return f"it took more than {LONGEST_S:.0f} s" if now - self.begun > LONGEST_S else ""
+
+    def _finish(self, trouble: str) -> None:
+        self.timer.cancel()
+        self.result = ResetScene.Result(success=not trouble, message=trouble)
+        if self.handle is not None:
+            self.handle.execute()
+
+    def _end(self, handle: ServerGoalHandle) -> ResetScene.Result:
+        self.handle = None
+        (handle.succeed if self.result.success else handle.canceled if handle.is_cancel_requested else handle.abort)()
+        return self.result
+
+
+def _measured(message: PoseStamped | JointState, joints: Collection[str]) -> tuple[np.ndarray, Mapping[str, float]] | None:
+    """Return the measured joints to compare a goal with; None if some are missing."""
+    if isinstance(message, JointState):
+        angles = angles_of(message, joints)
+        if angles is None or not all(map(math.isfinite, angles)):
+            return None
+        return np.zeros(7), dict(zip(joints, angles, strict=True))
+    p, q = message.pose.position, message.pose.orientation
+    pose = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+    return (pose, {}) if np.isfinite(pose).all() and np.linalg.norm(pose[3:]) > 0.5 else None
+
+
+PLAYING_S = 1.0  # after a time step that was not the last
+LOOK_S = 0.02
+ENDS_PERIODS = 2.5  # after its publication a command has ended, and the state that it answers was older
+
+
+class Operator(StationNode):
+    """Commands on ``teleop/action``; asks the interlock to arm through its service, like everybody else."""
+
+    def __init__(self) -> None:
+        super().__init__("operator")
+        task = load_task(self.declare_parameter("task_file", "").value)
+        self.spec = task.spec
+        self.session = uuid.uuid4().hex[:12]
+        self.seq = 0
+        self.stepped_at = float("-inf")
+        self.takeover: tuple[float, Time] | None = None  # when it commanded last [s], and the stamp; None once released
+        self.lockstep = self.declare_parameter("lockstep", False).value
+        endpoints = EndpointReport(self) if self.lockstep else None
+        self.actions = publisher(self, "teleop/action")
+        subscription(self, "timestep", self._on_timestep)
+        subscription(self, "episode", self._on_episode)
+        arms, kind = arms_of(self), self.declare_parameter("kind", KEYBOARD).value
+        arming = [self.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in arms or [""]]
+        Discovery(self, "interlock", arming[0].service_is_ready)
+        enables = publisher(self, "enable")
+        self.script = ScriptedOperator(self, arms, arming, self.actions, task, enables) if kind == SCRIPTED else None
+        if self.script and endpoints is not None:
+            endpoints.nodes.append(self.script.latest.node)
+        device_settings = self._devices(kind)
+        kinds = [json.loads(text)["kind"] for text in device_settings]
+        if len({*kinds}) < len(kinds):
+            raise RecipeError(f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave one out: "
+                              "settings, second_operator or page")
+        devices = {kind: make_device(text) for kind, text in zip(kinds, device_settings, strict=True)}
+        self.person = Person(self, arming, self.spec, devices, enables) if devices else None
+        self.homing = self._homing(self.declare_parameter("home", "").value)
+        if not self.lockstep:  # there a command lasts as long as the simulator waits
+            self.create_timer(LOOK_S, self._look)
+        if self.person and not self.lockstep:
+            self.between = BetweenEpisodes(self, self.person, self.spec, self._busy, self._say)
+        if self.script and self.person:
+            self.script.arming.trouble = lambda: self.person.trouble if self.person else ""
+
+    def _devices(self, kind: str) -> list[str]:
+        """Return the recipe's settings of each device, as JSON."""
+        settings, second, page = (
+            self.declare_parameter(name, "").value
+            for name in ("settings", "second_operator", "page")
+        )
+        settings = settings or ("" if page or kind == SCRIPTED else json.dumps({"kind": kind}))
+        return [device for device in (settings, second, page) if device]
+
+    def _homing(self, homes_json: str) -> Homing | None:
+        """Make the homing of a robot that has a home, where a person can start it."""
+        person = self.person
+        return Homing(self, self.spec, Homes.from_json(homes_json), lambda: person.moves, self._say,
+                      lambda: time.monotonic() - self.stepped_at < PLAYING_S) if homes_json and person else None
+
+    def check(self) -> None:
+        """RlinfError where a script finds itself at a real arm."""
+        if self.script:
+            self.script.check()
+
+    def _answer(self, step: TimeStep) -> np.ndarray | None:
+        """A person goes before the script."""
+        moves = self.person.asks() if self.person else []
+        if self.script and not (self.person and (self.person.trouble or moves)):
+            return self.script.answer(step)
+        return self.person.answer(step.mode, moves) if self.person else None
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        last = step.step_type == TimeStep.LAST
+        self.stepped_at = float("-inf") if last else time.monotonic()
+        action = None if last else self._answer(step)
+        if action is not None:
+            self._say(action, step.header.stamp)
+        elif self.takeover and (last or self._is_at_rest()):
+            self._release(step.header.stamp)
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        """An episode that is aborted has no last time step."""
+        if event.kind == EpisodeEvent.ABORTED and self.takeover:
+            self._release(self.takeover[1])
+
+    def _look(self) -> None:
+        """No time step comes any more, and nothing is asked for: the takeover is over."""
+        ended_s = ENDS_PERIODS / self.spec.control_hz
+        if self.takeover and time.monotonic() - self.takeover[0] > ended_s and self._is_at_rest():
+            self._release(self.takeover[1])
+
+    def _is_at_rest(self) -> bool:
+        """Whether a takeover ends because nobody commands; a device that fails is no release."""
+        return self.person is None or (self.person.believed and not self.person.moves)
+
+    def _busy(self) -> bool:
+        """Whether an episode is in play, or the arm on its way home."""
+        homing = self.homing is not None and self.homing.handle is not None
+        return homing or time.monotonic() - self.stepped_at < PLAYING_S
+
+    def _say(self, action: np.ndarray, stamp: Time) -> None:
+        """An action in answer to a state of that time."""
+        self.seq, self.takeover = self.seq + 1, (time.monotonic(), stamp)
+        chunk = action_chunk(self.spec, action, source="operator", session=self.session, seq=self.seq, version=-1,
+                             observation_stamp=stamp)
+        chunk.header.stamp = stamp if self.lockstep else self.get_clock().now().to_msg()
+        self.actions.publish(chunk)
+
+    def _release(self, stamp: Time) -> None:
+        """Let go of the takeover: without this word the interlock takes the enable away (S16)."""
+        if self.person and not self.person.believed:
+            return
+        self.seq, self.takeover = self.seq + 1, None
+        chunk = release_chunk(self.spec, session=self.session, seq=self.seq, stamp=stamp)
+        chunk.header.stamp = stamp if self.lockstep else self.get_clock().now().to_msg()
+        self.actions.publish(chunk)
+
+
+def main() -> None:
+    """Entry point; at a terminal, keys are read one by one and the terminal is put right again."""
+    if not sys.stdin.isatty():
+        run(Operator)
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        run(Operator)
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+if __name__ == "__main__":
+    main()

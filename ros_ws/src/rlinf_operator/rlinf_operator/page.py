@@ -1,0 +1,222 @@
+"""The operator's page at a station: what it shows. What is asked there is handed on by ``rlinf_operator.page_asks``.
+
+It commands nothing. Motion, enable and labels go to the operator node as those of any device (topic ``page``); its stop is
+an e-stop, ``estop/page``; arming and resets are the interlock's services.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
+from std_msgs.msg import Bool
+
+from rlinf_core.core.errors import SpecError
+from rlinf_core.interlock.limits_file import load_limits
+from rlinf_core.interlock.types import Mode
+from rlinf_core.page.access import Access, Web, token_of
+from rlinf_core.page.server import Server
+from rlinf_core.page.views import History, Views, why
+from rlinf_core.robots.operators.device import LABELS
+from rlinf_core.specs.topics import of_arms
+from rlinf_core.tasks.task import load_task
+from rlinf_operator.page_asks import PageAsks
+from rlinf_operator.person import axes
+from rlinf_ros.arms import arm_topic, arms_of, hear, hear_safety
+from rlinf_ros.latest import Latest
+from rlinf_ros.qos import OVERHEARD, subscription
+from rlinf_ros.spinning import StationNode, run
+from rlinf_ros.station_state import AT_REST, GOES_ON, speakers
+from rlinf_station.director_status import OperatorHealth, status_fields
+
+STATE_S = 0.05
+FRAME_S = 1 / 60
+LOOK_S = 1.0
+INTERLOCK_SILENCE_S = 3.0  # an interlock speaks 10 times a second; but for lockstep, where it waits for the simulator
+QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
+
+
+class Page(StationNode):
+    """Shows, and hands on."""
+
+    def __init__(self) -> None:
+        super().__init__("page")
+        self.station, self.arms, self.run_dir = (
+            self.get_namespace().strip("/"),
+            arms_of(self),
+            Path(self._text_parameter("run_dir")),
+        )
+        self.cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        self.limits = [load_limits(Path(path)) for path in self.declare_parameter("limits", [""]).value]
+        self.policy = PolicyStatus(version=-1)
+        self.trainer = TrainerStatus()
+        self.safety = SafetyState()
+        self.health, self.history = OperatorHealth(self), History(self.run_dir / "page.jsonl")
+        self.enable = (False, 0.0)
+        self.phase = dict[str, Any]()
+        self.trouble = ""
+        self.episode = self.over = EpisodeEvent(kind=EpisodeEvent.ABORTED)
+        self.played, self.player = {"operator": 0, "policy": 0}, set[tuple[int, ...]]()
+        self.poses = of_arms("current_pose", self.arms)
+        self.images = {f"camera/{name}/image": place for place, name in enumerate(self.cameras)}
+        self.latest, self.shown = Latest(self, {*self.poses, *self.images}, False), dict[str, int]()
+        self.asks = PageAsks(self, self.arms, list(self.declare_parameter("first_seeds", [0, 0, 0]).value))
+        self.received_at, lockstep = dict[str, float](), self.declare_parameter("lockstep", False).value
+        self.asks.stands = hear_safety(self, self.arms, self._on_safety, at=self.received_at)
+        self.interlock_silence_s = math.inf if lockstep else INTERLOCK_SILENCE_S
+        for topic, callback in (("policy/status", partial(setattr, self, "policy")), ("episode", self._on_episode),
+                                ("trainer/status", partial(setattr, self, "trainer")), ("applied", self._on_applied)):
+            hear(self, topic, self.arms, callback)
+        subscription(self, "enable", self._on_enable)
+        self.overhears: Any = subscription(self, "timestep", self._on_timestep, quality=OVERHEARD)
+        web = Web(host=self._text_parameter("host", "127.0.0.1"), port=self.declare_parameter("port", 0).value,
+                  token_file=self._text_parameter("token_file"))
+        views = Views([Path(name) for name in self.declare_parameter("references", [""]).value if name], self._newest)
+        access, log = Access(self.station, token_of(web)), self.get_logger().info
+        self.server = Server(self.asks, views, access, web.host, web.port, log, self.run_dir / "page.stopped")
+        self.server.tell("station", self._introduction(), keep=True)
+        self.server.tell("history", self.history.curves(), keep=True)
+        for seconds, do in ((STATE_S, self._tell), (FRAME_S, self._show), (LOOK_S, self._look)):
+            self.create_timer(seconds, do)
+
+    def _text_parameter(self, name: str, default: str = "") -> str:
+        return str(self.declare_parameter(name, default).value)
+
+    def _introduction(self) -> dict[str, Any]:
+        """Return the constants that a page needs."""
+        action = load_task(self._text_parameter("task_file")).spec.action
+        boxes = [{"arm": arm, "low": limits.box_low, "high": limits.box_high}
+                 for arm, limits in zip(self.arms or [""], self.limits, strict=True)]
+        moves = axes(action.of_arm(self.arms[0]) if self.arms else action)
+        return {"station": self.station, "cameras": self.cameras, "boxes": boxes, "axes": list(moves), "labels": LABELS,
+                "joints": action.control_mode == "joint_delta", "lease": self.limits[0].enable_lease}
+
+    # What it hears
+    def _on_safety(self, safety: SafetyState) -> None:
+        self.safety = safety
+        self.asks.stood(safety)
+
+    def _on_enable(self, message: Bool) -> None:
+        self.enable = (message.data, time.monotonic())
+
+    def _on_applied(self, applied: Applied) -> None:
+        self.played[applied.source] = self.played.get(applied.source, 0) + 1
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        if event.kind == EpisodeEvent.STARTED:
+            self.played, self.player = {"operator": 0, "policy": 0}, speakers(self, "timestep")
+            self.asks.begun(event)
+        elif event.kind != EpisodeEvent.CLOSED and event.episode_id != self.episode.episode_id:
+            return  # the end of one before it, which whoever records has been told of late
+        if event.kind != EpisodeEvent.CLOSED:
+            self.episode = event
+            return
+        steps, self.over = max(sum(self.played.values()), 1), event
+        try:
+            self.history.add(mode=event.mode, success=event.success, intervened=self.played["operator"] / steps)
+        except OSError as error:
+            self.get_logger().error(f"{self.history.file} cannot be written: {error}. Free the disk")
+        self.server.tell("history", self.history.curves(), keep=True)
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        """The first one: an episode is played that began before this process did."""
+        if self.episode.kind == EpisodeEvent.ABORTED and not self.episode.episode_id and step.step_type != TimeStep.LAST:
+            self.episode = EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=step.episode_id, mode=step.mode)
+            self.player = speakers(self, "timestep")
+
+    def _look(self) -> None:
+        """Once a second: whether a director runs, and where it is."""
+        if self.overhears and self.episode.episode_id:
+            self.destroy_subscription(self.overhears)  # its images cost too much to be heard each time
+            self.overhears = None
+        self.player = self.player or speakers(self, "timestep")
+        if self.episode.kind == EpisodeEvent.STARTED and not self.player & speakers(self, "timestep"):
+            self.episode = EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id)  # nobody will say so
+        self.asks.director = "director" in self.get_node_names()
+        try:
+            self.phase = json.loads((self.run_dir / "status.json").read_text()) if self.asks.director else {}
+        except (OSError, ValueError):
+            self.phase = {}
+
+    # What it shows
+    def _tell(self) -> None:
+        if not self.server.pages:
+            return
+        self._pull(self.poses)
+        status = status_fields(self.policy, self.trainer, self.safety, self.health.trouble)
+        phase = {key: self.phase.get(key) for key in ("phase", "done", "total", "successes", "recent_success")}
+        self.server.tell("state", status | {
+            "arms": [self._arm(arm, topic) for arm, topic in zip(self.arms or [""], self.poses, strict=True)],
+            "why": self._why(), "trouble": self.trouble, "director": self.asks.director, "phase": phase,
+            "prompt": self.health.prompt, "episode": self._episode(),
+            "enable": {"held": self.enable[0], "age": time.monotonic() - self.enable[1]},
+            "heard": self._hears()})
+
+    def _why(self) -> str:
+        """Return why the arm is at rest, and that a run goes on once it is armed."""
+        auto_reset = self.asks.director and self.safety.state in AT_REST
+        return f"{why(self.safety.cause)} {GOES_ON}.".strip() if auto_reset else why(self.safety.cause)
+
+    def _hears(self) -> bool:
+        """Whether what is shown of the interlocks is how they stand now: each is there, and speaks."""
+        now, arms = time.monotonic(), self.arms or [""]
+        spoke = all(arm in self.received_at and now - self.received_at[arm] < self.interlock_silence_s for arm in arms)
+        return spoke and all(self.count_publishers(arm_topic(arm, "safety")) for arm in arms)
+
+    def _arm(self, arm: str, topic: str) -> dict[str, Any]:
+        stands, pose = self.asks.stands.get(arm, SafetyState()), self.latest.channels.get(topic)
+        return {"name": arm, "state": Mode(stands.state).name, "cause": stands.cause, "source": stands.source,
+                "pose": [] if pose is None else [round(float(value), 4) for value in pose]}
+
+    def _episode(self) -> dict[str, Any]:
+        playing = self.episode.kind == EpisodeEvent.STARTED
+        steps = sum(self.played.values()) // max(len(self.arms), 1)
+        return {"playing": playing, "id": self.episode.episode_id, "mode": self.episode.mode, "steps": steps,
+                "last": {"id": self.over.episode_id, "success": self.over.success, "steps": self.over.steps}}
+
+    def _pull(self, topics: Any) -> None:
+        try:
+            self.latest.pull(topics)
+            self.trouble = "" if topics is self.images else self.trouble
+        except SpecError as error:
+            self.trouble = str(error)
+
+    def _show(self) -> None:
+        """Frames that are new, each encoded once for all pages, and only while somebody looks."""
+        if not (self.images and self.server.watched):
+            return
+        self._pull(self.images)
+        for topic, place in self.images.items():
+            stamp_ns = self.latest.stamps_ns[topic]
+            if stamp_ns != self.shown.get(topic, -1):
+                self.shown[topic] = stamp_ns
+                pixels = np.ascontiguousarray(self.latest.channels[topic])
+                self.server.show(place, cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), QUALITY)[1].tobytes())
+
+    def _newest(self, camera: int) -> np.ndarray | None:
+        """Return the newest image of a camera by its index, as the station publishes it."""
+        return self.latest.channels.get([*self.images][camera])
+
+    def finish(self) -> bool:
+        """Asked to end: its silence would be an e-stop, so it disarms first."""
+        if self.safety.state in AT_REST or not self.asks.disarmed_once():
+            self.server.close()
+            return True
+        return False
+
+
+def main() -> None:
+    """Entry point."""
+    cv2.setNumThreads(1)
+    run(Page, priority=1)  # its stop must be heard, however busy the machine is; whoever controls goes before it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Requests of the operator's page to operator, interlock and environment. They run in the server's
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from rclpy.action import ActionClient
+from rclpy.client import Client
+from rclpy.node import Node
+from rclpy.task import Future
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import EpisodeEvent, SafetyState
+from rlinf_msgs.srv import ResetFault
+from sensor_msgs.msg import Joy
+from std_msgs.msg import Bool, Empty, String
+from std_srvs.srv import SetBool
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.page.controls import MODES, MotionInput, Request
+from rlinf_core.robots.operators.device import AXES, LABELS
+from rlinf_core.robots.operators.page import ACTIVE, BUTTONS, HELD, REQUESTED
+from rlinf_ros.action_clients import GoalHandle
+from rlinf_ros.arms import arm_topic, disarm_topics
+from rlinf_ros.qos import publisher, subscription
+
+ANSWER_S = 6.0
+PASSED_ON_S = 1.0
+TRIES = 15
+STARTS = (SafetyState.ARMED, SafetyState.ACTIVE)
+
+
+class PageAsks:
+    """The station, as the server sees it (``rlinf_core.page.server.Station``)."""
+
+    def __init__(self, node: Node, arms: Sequence[str], first_seeds: Sequence[int]) -> None:
+        self.node = node
+        self.arms = list(arms) or [""]
+        self.seeds = dict(zip(MODES, first_seeds, strict=True))
+        self.stands: dict[str, SafetyState] = {}
+        self.director = False
+        self.labelled = 0
+        self.disarmings = 0
+        self.ending = False
+        self.request: GoalHandle | None = None  # the episode that was started here
+        self.begun_at = float("-inf")  # the episode in play
+        self.hands = publisher(node, "page")
+        self.stop = publisher(node, "estop/page")
+        self.arming = [node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in self.arms]
+        self.resetting = {arm: node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")) for arm in self.arms}
+        self.disarms = disarm_topics(node, self.arms)
+        self.runner = ActionClient(node, RunEpisodes, "run_episodes")
+        subscription(node, "label", self._on_label)
+
+    def _on_label(self, _: String) -> None:
+        self.labelled += 1
+
+    def hand(self, hand: MotionInput) -> None:
+        """To the operator's process, which believes it as any device."""
+        self._publish([HELD] * hand.held + [ACTIVE] * hand.active, hand.axes)
+
+    def beat(self, stopped: bool) -> None:
+        """Publish this page's e-stop."""
+        self.stop.publish(Bool(data=stopped))
+
+    async def ask(self, ask: Request) -> str:
+        """Carry out a request and return its result; RlinfError says why it was refused."""
+        do: dict[str, Callable[[Request], Coroutine[Any, Any, str]]] = {
+            "arm": self._arm, "disarm": self._disarm, "reset": self._reset, "start": self._start, "cancel": self._cancel,
+            **dict.fromkeys(LABELS, self._label)}
+        try:
+            return await asyncio.wait_for(do[ask.what](ask), ANSWER_S)
+        except asyncio.TimeoutError as error:
+            raise RlinfError(f"{ask.what}: no answer for {ANSWER_S:.0f} s. The station's logs say more") from error
+
+    def disarmed_once(self) -> bool:
+        """Request every interlock to disarm; False where there is none to ask."""
+        ready = [client for client in self.arming if client.service_is_ready()]
+        if not self.ending:
+            self._disarm_now()
+        for client in () if self.ending else ready:
+            client.call_async(SetBool.Request(data=False))
+        self.ending = True
+        return bool(ready)
+
+    def begun(self, event: EpisodeEvent) -> None:
+        """An episode, of one that was started here: also after a discarded one, whose scene is not to come again."""
+        self.begun_at = time.monotonic()
+        if not self.director and event.mode in self.seeds:
+            self.seeds[event.mode] = max(self.seeds[event.mode], event.seed + 1)
+
+    def _publish(self, pressed: list[str], axes: Mapping[Any, float] | None = None) -> None:
+        self.hands.publish(Joy(axes=[float((axes or {}).get(axis, 0.0)) for axis in AXES],
+                               buttons=[int(name in pressed) for name in BUTTONS]))
+
+    async def _renew(self) -> None:
+        """The enable, and give it time to arrive: whoever presses a button is there."""
+        self._publish([REQUESTED, ACTIVE])
+        await asyncio.sleep(0.1)
+
+    async def _all(self, clients: Sequence[Client], request: Any) -> list[Any]:
+        """The answers, once all are here."""
+        if not all(client.service_is_ready() for client in clients):
+            raise RlinfError(f"nobody answers '{clients[0].srv_name}'. Is the interlock running?")
+        return await asyncio.gather(*(_answer(client.call_async(request)) for client in clients))
+
+    def _disarm_now(self) -> None:
+        """On the topic, which needs no answer."""
+        for topic in self.disarms:
+            topic.publish(Empty())
+
+    async def _arm(self, _: Request) -> str:
+        """Arm. A disarming meanwhile takes precedence, in whatever order the two arrive."""
+        before, overruled = self.disarmings, RlinfError("somebody disarmed meanwhile. Arm again")
+        await self._renew()
+        if self.disarmings != before:
+            raise overruled
+        try:
+            answers = await self._all(self.arming, SetBool.Request(data=True))
+        except asyncio.CancelledError:  # one has not answered in time: no arm may be armed, nor become so later
+            self._disarm_now()
+            for client in self.arming:
+                client.call_async(SetBool.Request(data=False))
+            raise
+        refused = [answer.message for answer in answers if not answer.success]
+        if self.disarmings != before or (refused and len(answers) > 1):  # all of them, or none
+            self._disarm_now()
+            await self._all(self.arming, SetBool.Request(data=False))
+        if refused:
+            raise RlinfError("; ".join(refused))
+        if self.disarmings != before:
+            raise overruled
+        return str(answers[0].message)
+
+    async def _disarm(self, _: Request) -> str:
+        """Those that are there, at once; that others are not is said."""
+        self.disarmings += 1
+        self._disarm_now()
+        ready = [client for client in self.arming if client.service_is_ready()]
+        answers = await self._all(ready, SetBool.Request(data=False))
+        if missing := [client.srv_name for client in self.arming if client not in ready]:
+            raise RlinfError(f"{len(ready)} disarmed; nobody answers {', '.join(missing)}. Is the interlock running?")
+        if refused := [answer.message for answer in answers if not answer.success]:
+            raise RlinfError("; ".join(refused))
+        return str(answers[0].message)
+
+    async def _reset(self, ask: Request) -> str:
+        await self._renew()
+        faulty = [self.resetting[arm] for arm, state in self.stands.items()
+                  if state.state == SafetyState.FAULT and state.cause == ask.cause]
+        if not faulty:
+            raise RlinfError(f"no fault '{ask.cause}' stands")
+        for answer in await self._all(faulty, ResetFault.Request(cause=ask.cause)):
+            if not answer.success:
+                raise RlinfError(answer.message)
+        return f"FAULT '{ask.cause}' is cleared. Arm to move"
+
+    async def _label(self, ask: Request) -> str:
+        """By the operator's process, as a pedal's would be; what it does not believe does not count, and is said.
+
+        One that comes late renews no enable: whoever pressed it may have gone to the arm. It judges no episode that they
+        had not seen yet.
+        """
+        if ask.what != "ready" and ask.shown_at < self.begun_at:
+            raise RlinfError(f"{ask.what}: it was said before the episode in play had begun, and does not count for it. "
+                             "Watch this one, and say it again")
+        before = self.labelled
+        self._publish([REQUESTED, *[ACTIVE] * (not ask.late_s(time.monotonic())), ask.what])
+        for _ in range(int(PASSED_ON_S / 0.05)):
+            if self.labelled > before:
+                return f"labelled: {ask.what}"
+            await asyncio.sleep(0.05)
+        raise RlinfError(f"{ask.what}: the operator's process has not passed it on. Is it in trouble, or not running?")
+
+    def may_start(self) -> bool:
+        """Whether an episode may be asked for: every interlock is ARMED or ACTIVE, so that no later arming begins one."""
+        return all(arm in self.stands and self.stands[arm].state in STARTS for arm in self.arms)
+
+    def stood(self, safety: SafetyState) -> None:
+        """How the interlocks stand together: a fault or a disarming cancels the episode that was asked for here."""
+        if self.request is not None and safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
+            request, self.request = self.request, None
+            request.withdraw()
+
+    async def _start(self, ask: Request) -> str:
+        if self.director:
+            raise RlinfError("a director runs: it starts the episodes")
+        if not self.may_start():
+            raise RlinfError("start: expected the interlock ARMED or ACTIVE, it is DISARMED, in HOLD or in FAULT. Arm, "
+                             "then start")
+        if not self.runner.server_is_ready():
+            raise RlinfError("nobody answers 'run_episodes'. Is the environment running?")
+        await self._renew()
+        goal = RunEpisodes.Goal(count=1, mode=ask.mode, first_seed=self.seeds[ask.mode])
+        for _ in range(TRIES):  # the one before is closed, and the environment about to know it
+            goal_handle = GoalHandle(self.runner, goal)
+            try:
+                handle = await self._of_action(goal_handle.send)
+            except asyncio.CancelledError:  # no answer in time: it must not begin later
+                self._task(goal_handle.withdraw)
+                raise
+            if handle.accepted:
+                break
+            await asyncio.sleep(0.3)
+        else:
+            raise RlinfError("an episode is played already")
+        self.seeds[ask.mode] = max(self.seeds[ask.mode], goal.first_seed + 1)
+        if not self.may_start():  # disarmed or at fault meanwhile
+            self._task(goal_handle.withdraw)
+            raise RlinfError("start: the interlock stopped meanwhile. Arm, then start")
+        self.request = goal_handle
+        return f"an episode begins: {ask.mode}"
+
+    async def _cancel(self, _: Request) -> str:
+        if self.request is None:
+            raise RlinfError("no episode was started here")
+        await self._of_action(self.request.withdraw)
+        self.request = None
+        return "no further episode: the one in play goes on to its end, or to a label"
+
+    async def _of_action(self, ask: Callable[[], Future]) -> Any:
+        """The answer to what is asked in the ROS thread: in another, an answer that comes at once is lost (rclpy#1123)."""
+        def send() -> Future | Exception:
+            try:
+                return ask()
+            except Exception as error:  # out of a task it would end the executor
+                return error
+
+        answer = await _answer(self._task(send))
+        if isinstance(answer, Exception):
+            raise answer
+        return await _answer(answer)
+
+
+    def _task(self, do: Callable[[], Any]) -> Future:
+        """Done in the ROS thread."""
+        executor: Any = self.node.executor
+        task: Future = executor.create_task(do)
+        return task
+
+
+async def _answer(future: Future) -> Any:
+    """Await an answer of the ROS thread in this thread."""
+    here: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def done(answered: Future) -> None:
+        if here.set_running_or_notify_cancel():  # or nobody waits for it any more
+            here.set_result(answered.result())
+
+    future.add_done_callback(done)
+    return await asyncio.wrap_future(here)

@@ -1,0 +1,189 @@
+"""A person's part of the operator node: their devices, what they ask, and what the station hears when a device fails."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.client import Client
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from std_msgs.msg import Bool, String
+
+from rlinf_core.robots.operators import KEYBOARD
+from rlinf_core.robots.operators.device import LABELS, Device, Guard
+from rlinf_core.robots.operators.keyboard import Keyboard
+from rlinf_core.specs.arrays import ActionSpec, StationSpec
+from rlinf_ros.arms import ArmRequests
+from rlinf_ros.qos import publisher, subscription
+from rlinf_ros.station_state import Stands
+
+LOOK_S, SAY_S = 0.02, 1.0
+CHOOSE = " They move arm {}; choose by number: {}. The others rest, and arming is for all."
+
+
+def axes(action: ActionSpec) -> dict[str, int]:
+    """Those of a device's axes that one arm's actions have, in their order: where each stands in them."""
+    if action.control_mode != "tcp_delta":
+        return {"x": 0, "y": 1, "z": 2} | ({"grip": action.dim - 1} if _grips(action) else {})
+    arm = ("x", "y", "z", "rx", "ry", "rz")[:6 if action.dim >= 6 else 3]
+    return {axis: place for place, axis in enumerate((*arm, "grip")[:action.dim])}
+
+
+def _grips(action: ActionSpec) -> bool:
+    """Whether the last number of an arm's joint action is its gripper's, as its name says."""
+    return "grip" in action.names[-1]
+
+
+class Person:
+    """Devices that ask together: what one says renews the enable, moves are added, and trouble of one stops them all.
+
+    Of several arms they move one, and the others rest meanwhile.
+    """
+
+    def __init__(self, node: Node, arming: Sequence[Client], spec: StationSpec, devices: dict[str, Device],
+                 enables: Publisher | None = None) -> None:
+        self.node, self.spec = node, spec
+        if KEYBOARD not in devices and sys.stdin.isatty():
+            devices = devices | {KEYBOARD: Keyboard()}  # of the terminal that it was started in
+        self.guards = [Guard(name, device) for name, device in devices.items()]
+        self.enables = enables or publisher(node, "enable")
+        self.labels = publisher(node, "label")
+        self.diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.arms = dict(zip("123456789", spec.action.arms, strict=False))
+        self.arm = self.arms.get("1", "")
+        self.published_trouble = ""
+        self.reported_at = 0.0
+        self.stands = Stands(node, list(spec.action.arms))
+        self.arming = ArmRequests(node, list(spec.action.arms), arming, self.stands.answered)
+        subscription(node, "prompt", self._on_prompt)
+        for guard in self.guards:
+            guard.device.attach(self._action, spec.control_hz)
+            guard.open()
+            for topic in guard.device.topics:
+                subscription(node, topic, guard.device.receive)
+        self._help()
+        node.create_timer(LOOK_S, self.look)
+
+    @property
+    def _action(self) -> ActionSpec:
+        return self.spec.action.of_arm(self.arm) if self.arm else self.spec.action
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The axes of the arm that the devices move; another arm may have others."""
+        return axes(self._action)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is asked of the interlock now; empty if nothing is wrong."""
+        return "; ".join(guard.trouble for guard in self.guards if guard.trouble)
+
+    @property
+    def believed(self) -> bool:
+        """Whether every device is heard, and has been seen at rest."""
+        return all(guard.believed for guard in self.guards)
+
+    def _help(self) -> None:
+        numbers = ", ".join(f"{number} {arm}" for number, arm in self.arms.items())
+        keys = "; ".join(f"{guard.name}: {guard.device.help(self.axes)}" for guard in self.guards)
+        self.node.get_logger().info(keys + (CHOOSE.format(self.arm, numbers) if self.arms else ""))
+
+    def _on_prompt(self, message: String) -> None:
+        if message.data:
+            self.node.get_logger().info(message.data)
+
+    def look(self) -> None:
+        """Read the devices."""
+        self.arming.expire()
+        for guard in self.guards:
+            for request in guard.poll():
+                self._ask(request, guard.device.label_renews)
+        if self.trouble != self.published_trouble:
+            self._say()
+        elif time.monotonic() - self.reported_at > SAY_S:
+            self._diagnose()
+
+    def _ask(self, arm_name: str, label_renews: bool) -> None:
+        if self.trouble and arm_name not in ("disarm", *LABELS):
+            return  # another device that is well does not renew the enable for one that is not
+        if label_renews or arm_name not in LABELS:
+            self.enables.publish(Bool(data=arm_name != "disarm" and not self.trouble))
+        if arm_name in ("arm", "disarm"):
+            (self.arming.arm if arm_name == "arm" else self.arming.disarm)()
+        if arm_name in LABELS:
+            self.labels.publish(String(data=arm_name))
+            self.node.get_logger().info(f"said: {arm_name}")
+        numbers = list(self.arms)
+        if arm_name == "next_arm" and numbers:
+            arm_name = numbers[([*self.arms.values()].index(self.arm) + 1) % len(numbers)]
+        if arm_name in self.arms:
+            self.arm = self.arms[arm_name]
+            for guard in self.guards:
+                guard.device.attach(self._action, self.spec.control_hz)
+            self._help()
+
+    def _say(self) -> None:
+        """A device fails: the enable is let go, so that the policy stops too; or it is well again."""
+        if self.trouble:
+            self.enables.publish(Bool(data=False))
+            self.node.get_logger().error(f"{self.trouble}. Nothing is asked of the interlock until then, which holds")
+        else:
+            self.node.get_logger().info("every device is heard and at rest again; any key or button but disarm renews the "
+                                        "enable")
+        self.published_trouble = self.trouble
+        self._diagnose()
+
+    def _diagnose(self) -> None:
+        self.reported_at = time.monotonic()
+        level = DiagnosticStatus.ERROR if self.trouble else DiagnosticStatus.OK
+        well = ", ".join(guard.name for guard in self.guards)
+        message = DiagnosticArray(status=[DiagnosticStatus(
+            name=f"{self.node.get_namespace().strip('/')}/operator", level=level, message=self.trouble or f"{well}: ready",
+            values=[KeyValue(key=guard.name, value=guard.trouble or "ready") for guard in self.guards])])
+        message.header.stamp = self.node.get_clock().now().to_msg()
+        self.diagnostics.publish(message)
+
+    def asks(self) -> list[dict[str, float]]:
+        """The motion that each device asks for now, if it does. Once a time step: some hand over what was moved since."""
+        return [move for guard in self.guards if (move := guard.motion()) is not None]
+
+    @property
+    def moves(self) -> bool:
+        """Whether a device asks for motion now, and not for rest alone."""
+        return any(any(move.values()) for guard in self.guards if (move := guard.motion()) is not None)
+
+    def between(self) -> np.ndarray | None:
+        """Return the motion that the devices ask for between episodes, or None."""
+        moves = self.asks()
+        return self.answer("", moves) if any(any(move.values()) for move in moves) else None
+
+    def answer(self, mode: str, moves: list[dict[str, float]]) -> np.ndarray | None:
+        """Return the motion of the devices. Without one, return rest in demonstrations and None
+        elsewhere; return None in trouble.
+        """
+        if not self.believed:
+            return None
+        if not moves and mode != "demonstration":
+            return None
+        action, rows = np.zeros(self.spec.action.dim), self.spec.action.rows(self.arm)
+        for axis, place in self.places.items():
+            action[rows][place] = sum(move.get(axis, 0.0) for move in moves)
+        return np.clip(action, -1.0, 1.0)
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Return the index of each axis, and in joint_delta of each joint, in the actions of the
+        arm.
+        """
+        action = self._action
+        joints = 0 if action.control_mode == "tcp_delta" else action.dim - _grips(action)
+        return self.axes | {f"j{number + 1}": number for number in range(joints)}
+
+    def finish(self) -> None:
+        """The devices are let go."""
+        for guard in self.guards:
+            guard.close()

@@ -1,0 +1,197 @@
+"""The scripted operator of a simulated station: demonstrates, takes over, holds the enable, arms it once at its start."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from rcl_interfaces.srv import GetParameters
+from rclpy.client import Client
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.task import Future
+from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
+from rlinf_msgs.srv import ResetFault
+from std_msgs.msg import Bool
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.interlock.watch import OPERATOR_SILENT
+from rlinf_core.specs.topics import of_arms
+from rlinf_core.tasks.scripts import make_script
+from rlinf_core.tasks.task import Task
+from rlinf_ros.arms import ArmRequests, arm_topic, hear_safety
+from rlinf_ros.latest import Latest
+from rlinf_ros.qos import subscription, witnessed
+from rlinf_ros.station_state import standstill
+
+SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
+ASK_AGAIN_S = 1.0
+JAMMED = "divergence"
+
+
+class FirstArming:
+    """Arms a simulated interlock at its start, and again where a commander was restarted; anything else is a person's act.
+
+    Where there are several arms it goes by how their interlocks stand together, and asks each.
+
+    Whose interlock it is, the interlock says itself, so that it holds however this process was started. An interlock that
+    was armed before, by whomever, is not armed again once it is disarmed: ``armed_file`` keeps that over a restart.
+
+    Where the simulated arm has jammed (FAULT of cause JAMMED: its target rests far from it), it resets that and arms again,
+    as a person who stands beside it would. Every other fault stands until a person resets it.
+    """
+
+    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher,
+                 enables: Publisher) -> None:
+        self.node = node
+        self.arming = arming
+        self.actions = actions
+        self.requests = ArmRequests(node, arms, arming, self._on_answer, disarmed=lambda _: None)
+        self.armed_now: list[bool] = []  # answers to the last arming
+        self.refused = ""
+        self.topics = of_arms("safety", arms)
+        self.armed = Path(node.declare_parameter("armed_file", "").value)
+        self.armed_interlock = self.last_standstill = self.refusal = ""
+        self.begun = False
+        self.released = False
+        self.requested_at = 0.0
+        self.freed = False
+        self.arming_now = 0  # answers to an arming that are still to come
+        self.resetting = [node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")) for arm in arms or [""]]
+        self.safety = SafetyState()
+        self.enables = enables
+        self.trouble: Callable[[], str] = lambda: ""  # of a person's devices beside it
+        self.asking = [
+            node.create_client(GetParameters, arm_topic(arm, "interlock/get_parameters"))
+            for arm in arms or [""]
+        ]
+        subscription(node, "enable", self._on_enable)
+        hear_safety(node, arms, self._on_safety, witnessed("safety"))  # a short disarming must not be overlooked
+        node.create_timer(0.5, self._look)
+
+    def check(self) -> None:
+        """RlinfError once the interlock turned out to be a real one's."""
+        if self.refusal:
+            raise RlinfError(self.refusal)
+
+    def _on_enable(self, message: Bool) -> None:
+        self.released = not message.data  # by a person: it stays so until they hold it again
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        before, self.safety = self.safety, safety
+        self.freed = self.freed and safety.state in (SafetyState.FAULT, SafetyState.DISARMED)
+        if self.armed_interlock and safety.state != SafetyState.DISARMED:
+            self._begin()
+        disarmed = self.begun and safety.state == SafetyState.DISARMED
+        is_arming = self.arming_now > 0 or time.monotonic() - self.requested_at < ASK_AGAIN_S
+        if disarmed and before.state != SafetyState.DISARMED and is_arming:
+            self._ask(False)  # somebody disarmed while an arming of ours was under way: theirs stands
+        still = standstill(safety, self.node.get_namespace()) if disarmed or safety.state == SafetyState.FAULT else ""
+        if still and still != self.last_standstill:
+            self.node.get_logger().warning(still)
+        self.last_standstill = still
+
+    def _look(self) -> None:
+        """Twice a second: get to know the interlock; hold the enable; arm it, if that is this operator's to do."""
+        publishers = [{bytes(info.endpoint_gid).hex() for info in self.node.get_publishers_info_by_topic(topic)}
+                 for topic in self.topics]
+        self.requests.expire()
+        if any(len(interlocks) != 1 for interlocks in publishers):
+            return
+        interlock = "+".join(min(interlocks) for interlocks in publishers)
+        if self.armed_interlock != interlock:
+            self.armed_interlock = ""
+            self._meet(interlock)
+            return
+        if not (self.released or self.trouble()):
+            self.enables.publish(Bool(data=True))
+        restarted = self.safety.state == SafetyState.HOLD and self.safety.cause in ("new_session", OPERATOR_SILENT)
+        wanted = restarted or (self.safety.state == SafetyState.DISARMED and (self.freed or not self.begun))
+        for client in self.resetting if self.safety.state == SafetyState.FAULT and self.safety.cause == JAMMED else ():
+            if client.service_is_ready():  # an arm that has not jammed refuses
+                client.call_async(ResetFault.Request(cause=JAMMED)).add_done_callback(self._on_reset)
+        if wanted and self._is_connected() and time.monotonic() - self.requested_at > ASK_AGAIN_S:
+            self._ask(True)
+
+    def _on_reset(self, answer: Future) -> None:
+        self.freed = self.freed or answer.result().success
+
+    def _is_connected(self) -> bool:
+        return bool(all(client.service_is_ready() for client in self.arming)
+                    and self.actions.get_subscription_count() >= len(self.topics)
+                    and self.node.count_publishers("timestep"))
+
+    def _meet(self, interlock: str) -> None:
+        """Ask it whether its robot is simulated, which is to say: whether its scene may jump."""
+        missing = len(self.asking)
+
+        def answered(future: Future) -> None:
+            nonlocal missing
+            values = future.result().values
+            missing -= 1
+            if not (values and values[0].bool_value):
+                self.refusal = ("operator: expected a simulated robot, got the interlock of a real one, which a person "
+                                "arms: run rlinf teleop <recipe>, or ros2 run rlinf operator with kind:=keyboard")
+            if missing or self.refusal:
+                return
+            self.armed_interlock = interlock
+            self.begun = self.armed.is_file() and self.armed.read_text() == interlock
+            self._on_safety(self.safety)
+
+        for client in self.asking if all(client.service_is_ready() for client in self.asking) else ():
+            client.call_async(GetParameters.Request(names=["teleports"])).add_done_callback(answered)
+
+    def _ask(self, arm: bool) -> None:
+        self.requested_at = time.monotonic()
+        if not arm:
+            self.requests.disarm()
+            return
+        self.armed_now, self.arming_now = [], self.arming_now + len(self.arming)
+        self.requests.arm()
+
+    def _on_answer(self, future: Future) -> None:
+        answer = future.result()
+        if not answer.success and answer.message != self.refused:  # it asks again and again
+            self.node.get_logger().warning(answer.message)
+        self.refused = "" if answer.success else answer.message
+        self.arming_now = max(self.arming_now - 1, 0)
+        self.armed_now.append(answer.success)
+        if len(self.armed_now) == len(self.arming) and all(self.armed_now):
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            if self.armed.name:
+                self.armed.write_text(self.armed_interlock)
+
+
+class ScriptedOperator:
+    """Does the task as its script knows it: in demonstrations, and in training where the policy takes too long."""
+
+    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task,
+                 enables: Publisher) -> None:
+        noise = node.declare_parameter("noise", 0.12).value
+        self.seed = node.declare_parameter("seed", 0).value
+        self.takes_over = node.declare_parameter("takes_over", 0).value
+        self.script = make_script(task, noise=noise, seed=self.seed)
+        joints = json.loads(node.declare_parameter("joints", "{}").value)
+        self.latest = Latest(node, set(self.script.channels), True, joints=joints)  # it sees more than a policy may
+        self.arming = FirstArming(node, arms, arming, actions, enables)
+        self.check = self.arming.check
+        subscription(node, "episode", self._on_episode)
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        if event.kind == EpisodeEvent.STARTED:
+            self.script.reset(event.seed + SEED_STRIDE * self.seed)
+
+    def answer(self, step: TimeStep) -> np.ndarray | None:
+        """The next action, as a policy's; None where it has no say."""
+        stuck = step.mode == "train" and 0 < self.takes_over <= step.step_index
+        if not (step.mode == "demonstration" or stuck) or not self.arming.armed_interlock:
+            return None
+        self.latest.pull()
+        return self.script.act(self.latest.channels).astype(np.float32)

@@ -1,0 +1,122 @@
+"""Endpoint matching: whether the nodes of a lockstep station hear each other, on each topic and in both directions.
+
+DDS matches a publisher with a subscription twice, once in each of their processes, at different times. A message that is
+published in between is lost, or comes with a later heartbeat. In lockstep one lost message changes an episode. So each node
+of the loop reports on ``endpoints`` which publishers and subscriptions it has matched, and no episode begins before all
+reports agree.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from rclpy.node import Node
+from std_msgs.msg import String
+
+from rlinf_ros.qos import publisher, subscription, witnessed
+
+TOPIC = "endpoints"
+POLL_S, REFRESH_POLLS = 0.05, 20
+ELSEWHERE = ("/rosout", "/parameter_events", "/diagnostics", "/tf", "/tf_static")  # not part of a time step
+Report = dict[str, dict[str, list[int]]]  # by topic: the node's "own" endpoints, and those of "others"
+Counts = dict[tuple[str, str], list[int]]  # by topic and direction: of each own endpoint
+
+
+class EndpointReport:
+    """Publishes, latched, the endpoints that a node knows on each of its topics. To be made before its other publishers:
+    discovery keeps their order, so whoever knows one of them knows that a report comes.
+
+    Attributes:
+        nodes: those of this process whose endpoints count. Helper nodes, which nobody spins, are to be added.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.nodes = node, [node]
+        self._reports = publisher(node, TOPIC)
+        self._counts: Counts = {}
+        self._published, self._polls = "", 0
+        node.create_timer(POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        counts = self._matched()
+        self._polls += 1
+        if counts == self._counts and self._polls % REFRESH_POLLS:
+            return
+        report = self._report(counts)
+        if report is None:
+            return  # discovery is at work: asked again at the next poll
+        self._counts, document = counts, json.dumps([self.node.get_fully_qualified_name(), report])
+        if document != self._published:
+            self._published = document
+            self._reports.publish(String(data=document))
+
+    def _matched(self) -> Counts:
+        """How many endpoints each own one has matched."""
+        counts: Counts = {}
+        for node in self.nodes:
+            for topic, direction, count in [
+                    *((endpoint.topic_name, "out", endpoint.get_subscription_count) for endpoint in node.publishers),
+                    *((endpoint.topic_name, "in", endpoint.get_publisher_count) for endpoint in node.subscriptions)]:
+                if topic not in ELSEWHERE:
+                    counts.setdefault((topic, direction), []).append(count())
+        return counts
+
+    def _report(self, counts: Counts) -> Report | None:
+        """Return the matches of each topic; None while fewer endpoints of reporting nodes are
+        matched than are known.
+        """
+        names = {self.node.get_fully_qualified_name()}
+        reporting = {_name(info) for info in self.node.get_publishers_info_by_topic(self._reports.topic_name)}
+        report: Report = {}
+        for topic in sorted({topic for topic, _ in counts}):
+            speakers = self.node.get_publishers_info_by_topic(topic)
+            listeners = self.node.get_subscriptions_info_by_topic(topic)
+            for direction, infos in (("out", listeners), ("in", speakers)):
+                wanted = sum(_name(info) in reporting for info in infos)
+                if min(counts.get((topic, direction), [wanted])) < wanted:
+                    return None
+            ids: dict[str, list[int]] = {"own": [], "others": []}
+            for info in (*speakers, *listeners):
+                whose = "own" if _name(info) in names else "others"
+                ids[whose].append(zlib.crc32(bytes(info.endpoint_gid)))
+            report[topic] = {who: sorted(gids) for who, gids in ids.items()}
+        return report
+
+
+class Endpoints:
+    """The reports of all nodes of the loop, in the node that waits for them."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.reports = node, dict[str, Report]()
+        self._topic = subscription(node, TOPIC, self._on_report, quality=witnessed(TOPIC)).topic_name
+
+    def _on_report(self, message: String) -> None:
+        name, self.reports[name] = (read := json.loads(message.data))[0], read[1]
+
+    def unmatched(self) -> str:
+        """Return which nodes have not matched each other, in words; empty once every publisher and
+        subscription of the loop has.
+        """
+        names = {_name(info) for info in self.node.get_publishers_info_by_topic(self._topic)}
+        if silent := sorted(names - self.reports.keys()):
+            return f"no report on '{TOPIC}' from {', '.join(silent)}"
+        return ", ".join(_unmatched({name: self.reports[name] for name in sorted(names)}))
+
+
+def _unmatched(reports: dict[str, Report]) -> Iterable[str]:
+    for name, report in reports.items():
+        for topic, ids in report.items():
+            for other, theirs in reports.items():
+                if other != name and topic in theirs and not {*ids["own"]} <= {*theirs[topic]["others"]}:
+                    yield f"{topic}: {other} has not matched {name}"
+
+
+def _name(info: Any) -> str:
+    """The node of an endpoint; that of a helper node counts as its owner's."""
+    node = str(info.node_name)
+    for helper in ("_inputs", "_poses"):
+        node = node.removesuffix(helper)
+    return f"{info.node_namespace.rstrip('/')}/{node}"

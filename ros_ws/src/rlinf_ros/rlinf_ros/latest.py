@@ -1,0 +1,141 @@
+"""The newest message of each robot-side topic, taken when wanted: topics faster than the control rate wake nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+import rclpy
+from geometry_msgs.msg import PoseStamped, TwistStamped, Vector3, WrenchStamped
+from rclpy.node import Node
+from sensor_msgs.msg import Image, JointState
+
+from rlinf_core.core.errors import SpecError
+from rlinf_core.core.rotation import turned, unit
+from rlinf_core.specs.topics import arm_of
+from rlinf_ros.arms import arm_topic
+from rlinf_ros.conversions import angles_of, from_image, to_ns
+from rlinf_ros.qos import SHARED, kind, received, subscription
+
+
+class Latest:
+    """Pulls topics into channels (rlinf_core.tasks.task).
+
+    The subscriptions live on a node that no executor spins, so that the middleware keeps the newest messages and this
+    process only pays for those it takes. With ``on_image``, images are received as they come, and that call says when
+    there is one of every camera since the last pull. Of joints, those that ``joints`` names for a topic are taken, in that
+    order; a message that lacks one of them, as a gripper's on the same topic, says nothing. Twists and wrenches of ``axes``
+    come out along the axes of the frame that it names; those of another are refused, but for the tool's, where it says so.
+    """
+
+    def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None,
+                 joints: Mapping[str, Collection[str]] | None = None,
+                 axes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        for topic in topics:
+            if kind(topic) not in CHANNELS:
+                raise SpecError(f"topic '{topic}': expected one that an observation takes numbers or an image from "
+                                f"(docs/reference/topics.md), got {kind(topic).__name__}. Take it out of task and reward")
+        node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), context=owner.context,
+                                 enable_rosout=False, start_parameter_services=False,
+                                 use_global_arguments=False)  # which name the owner
+        self.node = node
+        self.joints, self.axes = joints or {}, axes or {}
+        self.channels: dict[str, np.ndarray] = {}
+        self.messages: dict[str, Any] = {}
+        self.stamps_ns = dict.fromkeys(sorted(topics), -1)
+        self.taken_at = dict.fromkeys(self.stamps_ns, float("-inf"))
+        self._pulled: dict[str, Any] = {}
+        self._images: dict[str, Image] = {}
+        images = sum(kind(topic) is Image for topic in topics)
+
+        def receive(topic: str) -> Callable[[Image], None]:
+            def take(message: Image) -> None:
+                self._images[topic] = message
+                if len(self._images) < images:
+                    with contextlib.suppress(SpecError):  # the next pull says so, of the next one
+                        self._take(self._pulled)  # what is here by now need not be read when the last image is
+                elif on_image:
+                    on_image()
+
+            return take
+
+        for topic in self.stamps_ns:
+            if kind(topic) is Image and on_image is not None:
+                subscription(owner, topic, receive(topic), quality=received(topic, lockstep))
+            else:
+                self._pulled[topic] = subscription(node, topic, _ignore, quality=received(topic, lockstep),
+                                                   at=owner.resolve_topic_name(topic))
+
+    def pull(self, only: Collection[str] = ()) -> None:
+        """Take everything that has arrived, or of these topics only, and convert the newest of each.
+
+        Raises:
+            SpecError: one cannot be read.
+        """
+        self._take(only or self._pulled)
+        while self._images:
+            self._keep(*self._images.popitem())
+
+    def _take(self, topics: Collection[str]) -> None:
+        for topic in topics:
+            subscription = self._pulled[topic]
+            with subscription.handle:
+                while (taken := subscription.handle.take_message(subscription.msg_type, False)) is not None:
+                    self._keep(topic, taken[0])
+                    if not topic.endswith(SHARED):  # of depth 1: the newest or none
+                        break
+
+    def _keep(self, topic: str, message: Any) -> None:
+        if names := self.joints.get(topic):
+            angles = angles_of(message, names)
+            if angles is None:
+                return
+            message.name, message.position = list(names), list(angles)
+        values: np.ndarray | None = CHANNELS[type(message)](message)
+        if topic in self.axes:
+            values = self._along(topic, message.header.frame_id, values)
+        if values is None:
+            return
+        self.channels[topic], self.messages[topic] = values, message
+        self.stamps_ns[topic], self.taken_at[topic] = to_ns(message.header.stamp), time.monotonic()
+
+    def _along(self, topic: str, frame: str, values: Any) -> np.ndarray | None:
+        """(6,) along the axes that are asked for; None while it is not known how the tool is turned."""
+        wanted, of_tool = self.axes[topic]["frame"], self.axes[topic]["tool"]
+        if frame == wanted or not (frame or of_tool):
+            return np.asarray(values)
+        if not of_tool:
+            raise SpecError(f"{topic}: expected it along the axes of the limits' frame '{wanted}', got '{frame}'. Where "
+                            f"those are the tool's: tool_axes: [{topic}] in robot.yaml; else have it said in '{wanted}'")
+        pose = self.channels.get(arm_topic(arm_of(topic), "current_pose"))  # taken before: in the order of their names
+        if pose is None or not abs(np.linalg.norm(pose[3:]) - 1.0) < 0.01:
+            return None
+        turn = unit(tuple(pose[3:]))
+        return np.array([*turned(turn, values[:3]), *turned(turn, values[3:])])
+
+    def older_than(self, stamp_ns: int, taken_at: float = float("-inf")) -> list[str]:
+        """Topics whose newest message is older than that, or never came, or was taken before that time (time.monotonic)."""
+        return [topic for topic, newest_ns in self.stamps_ns.items()
+                if newest_ns < stamp_ns or self.taken_at[topic] < taken_at]
+
+
+def _ignore(_: Any) -> None:
+    """Never called: nobody spins the node of the pulled topics."""
+
+
+def _pose(message: PoseStamped) -> np.ndarray:
+    p, q = message.pose.position, message.pose.orientation
+    return np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+
+
+def _six(a: Vector3, b: Vector3) -> np.ndarray:
+    return np.array([a.x, a.y, a.z, b.x, b.y, b.z])
+
+
+CHANNELS: dict[type, Callable[[Any], np.ndarray]] = {
+    Image: from_image, JointState: lambda message: np.asarray(message.position), PoseStamped: _pose,
+    TwistStamped: lambda message: _six(message.twist.linear, message.twist.angular),
+    WrenchStamped: lambda message: _six(message.wrench.force, message.wrench.torque)}

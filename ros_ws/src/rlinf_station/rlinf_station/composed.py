@@ -1,0 +1,67 @@
+"""Environment and policy composed into one process: a time step is handed over, and answered, before it is even packed.
+
+For networks that answer within a few milliseconds: a time step with images takes as long on its way to another process.
+While the policy computes, the environment hears nothing.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from rclpy.node import Node
+from rlinf_msgs.msg import TimeStep
+
+from rlinf_ros.conversions import NS
+from rlinf_station.environment import Environment
+from rlinf_station.local_policy import LocalPolicyNode
+
+NAMED = ["--ros-args", "-r", "__node:=policy"]  # where ros2 launch names the nodes of its process
+SHARE = 0.5     # of a period: an answer that takes longer keeps the environment from its inputs
+EVERY_S = 10.0
+
+
+class Guest(LocalPolicyNode):
+    """The policy's node in the environment's process."""
+
+    def __init__(self) -> None:
+        super().__init__(cli_args=NAMED)
+
+    def _listen(self) -> None:
+        """To nobody: time steps are handed over."""
+
+    def answer(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
+        """Answer a time step, whose observation need not be packed yet."""
+        self.observation = observation
+        self._on_timestep(step)
+
+    def observed(self, step: TimeStep) -> dict[str, np.ndarray]:
+        """In the newest time step."""
+        return self.observation
+
+
+class Composed(Environment):
+    """The environment's node, with the policy's for a guest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.declare_parameter("composed", True)
+        self.policy = Guest()
+        self.warned_at = float("-inf")  # time.monotonic(), that it takes long
+        self.guests: list[Node] = [self.policy]
+
+    def _say(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
+        if step.step_type == TimeStep.LAST:  # there is nothing to answer, and newer weights may be loaded now
+            super()._say(step, observation)
+            self.policy.answer(step, observation)
+            return
+        begun = time.monotonic()
+        self.policy.answer(step, observation)
+        took_s, period_s = time.monotonic() - begun, self.period_ns / NS
+        super()._say(step, observation)
+        slow = step.step_type == TimeStep.MID and not self.lockstep and took_s > SHARE * period_s
+        if slow and begun - self.warned_at > EVERY_S:  # rclpy's throttle takes a millisecond to see that it is not yet time
+            self.warned_at = begun
+            self.get_logger().warning(
+                f"the policy took {1e3 * took_s:.0f} of the {1e3 * period_s:.0f} ms between two time steps, in which its "
+                "environment hears nothing. Give it a process of its own: station.policy.backend=local")

@@ -1,0 +1,366 @@
+"""Runs a station through a recipe: collect, wait for the trainer, evaluate, improve online, evaluate again.
+
+It only asks: episodes from the environment, weights from the trainer. What it learns goes to ``progress.jsonl`` (one line
+an event, for reports) and ``status.json`` (the latest picture, for the live display).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rclpy.action import ActionClient
+from rclpy.executors import SingleThreadedExecutor
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
+
+from rlinf_core.interlock.types import Mode
+from rlinf_core.reports.evaluations import Outcome, evaluation
+from rlinf_ros.action_clients import GoalHandle
+from rlinf_ros.arms import arms_of, hear, hear_safety
+from rlinf_ros.spinning import StationNode, destroy, stop_on_signal
+from rlinf_ros.station_state import (
+    AT_REST,
+    GOES_ON,
+    GOES_ON_S,
+    STOPPED,
+    Discovery,
+    Settled,
+    caught_up,
+    holds_back,
+    refused,
+    silence_message,
+    standstill,
+    taken,
+)
+from rlinf_station.director_status import (
+    Lines,
+    OperatorHealth,
+    Recent,
+    RunStopped,
+    StopRequested,
+    ending,
+    status_fields,
+    write_status,
+)
+from rlinf_station.labels import AGAIN, DISCARDED
+
+TRAINER_PATIENCE_S = 300.0
+SILENCE_S = 20.0
+STILL_S = 5.0
+RECENT, EVALUATIONS = 50, 3  # training episodes whose success is shown; tries to have an evaluation in one version
+
+
+class Director(StationNode):
+    """Client of one station; see the module's docstring."""
+
+    def __init__(self) -> None:
+        super().__init__("director")
+        self.plan: dict[str, Any] = json.loads(Path(self.declare_parameter("plan_file", "").value).read_text())
+        self.run_dir = Path(self.declare_parameter("run_dir", "").value)
+        self.look = f"Look at the logs in {self.run_dir / 'logs'}"
+        self.trainer = TrainerStatus(accepting=True)
+        self.policy = PolicyStatus(version=-1)
+        self.safety = SafetyState()
+        self.phase = "start"
+        self.phase_started = time.monotonic()
+        self.started = time.monotonic()
+        self.done = self.successes = self.env_steps = self.total = self.dropped = self.discarded = 0
+        self._closed_ids: set[str] = set()
+        self._safe: list[EpisodeEvent] = []  # closed since the last question, of the mode that was asked for
+        # asked for; of progress.jsonl; any refused
+        self.mode = ""
+        self.lines = Lines(self.run_dir)
+        self.counted = False
+        self.station, self.refused = self.get_namespace().strip("/"), -1  # by the trainer; -1 before it is heard
+        self.active_at = self.moved_at = time.monotonic()
+        self.request: GoalHandle | None = None
+        self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
+        arms, self.lookout = arms_of(self), Discovery(self, "environment", self.runner.server_is_ready)
+        self.recent = Recent(self, arms)
+        for topic, callback in (("trainer/status", self._on_trainer), ("policy/status", self._on_policy),
+                                ("episode", self._on_episode),
+                                ("applied", lambda _: setattr(self, "active_at", time.monotonic()))):
+            hear(self, topic, arms, callback)
+        hear_safety(self, arms, self._on_safety)
+        self.create_timer(0.5, self._write_status)
+
+    # What the station says
+    def _on_trainer(self, message: TrainerStatus) -> None:
+        self.trainer, now = message, refused(message, self.station)
+        counts = "refused" in message.names  # not yet, where it has but begun to listen
+        first, self.counted = counts and not (self.counted or self._closed_ids), self.counted or counts
+        if self.refused < 0 or first or (counts and now < self.refused):
+            self.refused = now  # of before: a trainer that goes on counts them, and after a restart some no more
+
+    def _on_policy(self, message: PolicyStatus) -> None:
+        if message.version != self.policy.version:
+            self._log("policy", version=message.version, error=message.error)
+        self.policy = message
+
+    def _on_safety(self, message: SafetyState) -> None:
+        self.moved_at = self.moved_at if standstill(message, "") else time.monotonic()
+        if message.state == SafetyState.FAULT and self.safety.state != SafetyState.FAULT:
+            self._log("fault", cause=message.cause)
+        self.safety = message
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        self.active_at = time.monotonic()
+        if event.kind == EpisodeEvent.STARTED:
+            self.recent.begin()
+        elif event.kind == EpisodeEvent.CLOSED and event.episode_id not in self._closed_ids:
+            self._closed_ids.add(event.episode_id)
+            commanded, names = self.recent.close(event), ("mode", "seed", "steps", "success", "failure", "policy_version")
+            is_policy_success = event.success and not (
+                commanded and event.mode == "evaluate"
+            )  # a person's is not the policy's
+            if event.mode == self.mode:  # of another: asked for by somebody else, or given up
+                self._safe.append(event)
+                self.done, self.successes = self.done + 1, self.successes + is_policy_success
+            self.env_steps += event.steps if event.mode == "train" else 0
+            if self.phase == "collect":
+                self.get_logger().info(f"{self.successes} of {self.total} demonstrations succeeded, of {self.done} takes")
+            self._log("episode", id=event.episode_id, **{name: getattr(event, name) for name in names},
+                      env_steps=self.env_steps, updates=self.trainer.updates, intervened=commanded)
+            event.success = is_policy_success
+        elif event.kind == EpisodeEvent.ABORTED:
+            self.discarded += event.detail == DISCARDED
+            self.dropped += event.detail in (AGAIN, DISCARDED)
+            self._log("aborted", id=event.episode_id, detail=event.detail)
+
+    # Phases
+    def run(self, executor: SingleThreadedExecutor, stop_requested: Callable[[], bool]) -> None:
+        """Run every phase in order; RunStopped when one cannot be finished, StopRequested once ``stop_requested()``."""
+        self.executor_, self.stop_requested = executor, stop_requested
+        plan = self.plan
+        if not self._within(60.0, self.runner.server_is_ready):
+            raise RunStopped(silence_message(self, "environment", 60.0))
+        self._enter("collect", plan["collect"]["episodes"])
+        if plan["collect"]["no_training"]:
+            self._episodes(plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"])
+            return
+        seed = self._demonstrations(plan["collect"]["episodes"], plan["collect"]["first_seed"])
+        if plan["collect"].get("ends"):
+            return
+        self._first_policy(seed)
+        before = self._evaluate("before")
+        ended = self._online(plan["online"])
+        after = self._evaluate("after")
+        self._enter("done", 0)
+        self._log("result", before=before, after=after, ended=ended, env_steps=self.env_steps, updates=self.trainer.updates,
+                  minutes=(time.monotonic() - self.started) / 60)
+        self._write_status()
+
+    def _first_policy(self, seed: int) -> None:
+        """However long the trainer takes, as long as there is one; for each episode that it refuses, it gets another."""
+        self._enter("sft", 0)
+        received_at = time.monotonic()
+        wanted = self.plan["collect"].get("share", self.plan["collect"]["episodes"])
+        anew = 0
+        while self.policy.version < 1:
+            if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
+                self.refused, anew = max(self.refused, 0) + again, anew + again
+                why = f"the trainer refused {anew} episodes (why: beside them, in its folder refused/ or the spool's)"
+                if anew > wanted:
+                    raise RunStopped(f"{why}; expected at most {wanted}, as many as it needs demonstrations")
+                self._log("warning", detail=f"{why}; others are recorded in their place")
+                self._enter("collect", again)
+                seed = self._demonstrations(again, seed)
+                self._enter("sft", 0)
+            self._turn(0.1)
+            received_at = time.monotonic() if self.trainer.connected else received_at
+            if time.monotonic() - received_at > TRAINER_PATIENCE_S:
+                raise RunStopped(f"no trainer for {TRAINER_PATIENCE_S:.0f} s. Start one: rlinf train <recipe>; the "
+                                 "demonstrations are safe in the spool")
+            if self.policy.error:
+                raise RunStopped(f"the trainer's policy cannot be used: {self.policy.error}")
+
+    def _demonstrations(self, wanted: int, seed: int) -> int:
+        """Until as many have succeeded; a failed one is recorded, but not learned from. Returns the next seed."""
+        tries = 5 * wanted
+        while self.successes < wanted:
+            if self.done >= tries and not self.plan["collect"].get("person"):
+                raise RunStopped(f"only {self.successes} of {self.done} demonstrations succeeded; expected {wanted}. Is "
+                                 "the operator able to do the task?")
+            count = wanted - self.successes
+            self._episodes(count, "demonstration", seed)
+            seed += count + self.discarded
+        return seed
+
+    def _evaluate(self, name: str) -> dict[str, Any]:
+        """Held-out episodes, all played by one version of the policy; again, if that changed on the way."""
+        evaluate = self.plan["evaluate"]
+        for _ in range(EVALUATIONS):
+            self._enter(f"evaluate_{name}", evaluate["episodes"])
+            ended = self._episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
+            versions = sorted({event.policy_version for event in ended})
+            if len(versions) == 1:
+                summary = evaluation(
+                    [
+                        Outcome(episode.success, episode.failure, episode.episode_return,
+                                episode.steps / evaluate["control_hz"])
+                        for episode in ended
+                    ],
+                    self.env_steps,
+                    self.trainer.updates,
+                    time.monotonic() - self.started,
+                    versions[0],
+                    evaluate["control_hz"],
+                )
+                summary |= {"successes": sum(e.success for e in ended), "episode_ids": [e.episode_id for e in ended]}
+                self._log("evaluation", name=name, **summary)
+                return summary
+            several = (f"an evaluation: expected one policy version (-1: the operator), got "
+                       f"{', '.join(map(str, versions))}, as after the death of policy or environment")
+            self._log("warning", detail=f"{several}. It is done again")
+        raise RunStopped(f"{several}, {EVALUATIONS} times. {self.look}")
+
+    def _online(self, online: dict[str, Any]) -> str:
+        """Train until a rule of the recipe ends it; returns which, in words."""
+        self._enter("online", 0)
+        seed, deadline = online["first_seed"], time.monotonic() + 60 * online["max_minutes"]
+        self.recent.ended.clear()
+        if online["synchronous"]:  # the evaluation before it is no answer to a slice
+            self._within(online["drain_timeout_s"], Settled(lambda: taken(self.trainer, self.station)))
+        while not (ended := ending(self.recent, self.env_steps, online, deadline)):
+            before = taken(self.trainer, self.station)
+            self._episodes(online["request_episodes"], "train", seed, deadline)
+            seed += online["request_episodes"]
+            if online["synchronous"]:
+                self._catch_up(online["drain_timeout_s"], before + len(self._safe))
+        self._enter("drain", 0)
+        self._catch_up(online["drain_timeout_s"])
+        return ended
+
+    def _catch_up(self, seconds: float, episodes: int = 0) -> None:
+        """Let the learner take so many in all and finish what it owes, and the policy node take the newest weights."""
+        if not self._within(seconds, lambda: caught_up(self.trainer, self.policy, self.station, episodes)):
+            self._log("warning", detail=f"waited {seconds:.0f} s for the learner to catch up. {self.look}")
+
+    # Waiting, always spinning
+    def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
+        """Have ``count`` episodes run and closed; asks again if the environment dies and comes back in between."""
+        self._safe = []
+        self.discarded = 0
+        self.mode = mode
+        while len(self._safe) < count and not (deadline and time.monotonic() > deadline):
+            self._ask(count - len(self._safe), mode, first_seed + len(self._safe) + self.discarded, deadline)
+        return list(self._safe)
+
+    def _await_arming(self, deadline: float) -> None:
+        """The interlock has stopped: a person's arming lets the run go on, after a while in which they may disarm again."""
+        self._log("stopped_by_interlock", state=Mode(self.safety.state).name, cause=self.safety.cause)
+        self.get_logger().warning(f"{GOES_ON}. It waits for {GOES_ON_S:g} s after that")
+        at_rest_s = time.monotonic()
+        while time.monotonic() - at_rest_s < GOES_ON_S and not (deadline and time.monotonic() > deadline):
+            self._turn(0.1)
+            if self.safety.state in AT_REST:
+                at_rest_s = time.monotonic()
+        self.get_logger().warning("the run goes on")
+
+    def _ask(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
+        if self.safety.state == SafetyState.FAULT:  # in which the environment takes no request
+            self._await_arming(deadline)
+        for _ in range(4):  # the middleware drops what somebody asks whom the other side has not met yet
+            self.request = goal_handle = GoalHandle(
+                self.runner, RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed)
+            )
+            if self._within(10.0, (sent := goal_handle.send()).done):
+                break
+            goal_handle.withdraw()  # or it is played, and nobody hears of it
+        else:
+            raise RunStopped(f"waited 40 s for the environment to take {count} {mode} episodes. {self.look}")
+        if not (handle := sent.result()).accepted:  # it is still busy with what was asked before
+            self._within(1.0, lambda: False)
+            return
+        answer, self.active_at = handle.get_result_async(), time.monotonic()
+        while not answer.done():
+            self._turn(0.1)
+            if standstill(self.safety, "") or self.operator.prompt or holds_back(self.trainer, mode):
+                self.active_at = time.monotonic()  # it waits for a person or the trainer, not for the environment
+            if deadline and time.monotonic() > deadline:
+                goal_handle.withdraw()
+                deadline = 0.0
+            if time.monotonic() - self.active_at > SILENCE_S:
+                self._log("warning", detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again")
+                goal_handle.withdraw()
+                return
+        result = answer.result().result
+        if not result.success and result.message.startswith(STOPPED):
+            self._await_arming(deadline)
+        elif not result.success and result.message != "cancelled":
+            raise RunStopped(f"{mode} episodes stopped after {result.episodes} of {count}: {result.message}")
+        self._within(0.2, lambda: False)
+
+    def _turn(self, seconds: float) -> None:
+        self.executor_.spin_once(timeout_sec=seconds)
+        if self.stop_requested():
+            raise StopRequested
+
+    def _within(self, seconds: float, ready: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + seconds
+        while not ready() and time.monotonic() < deadline:
+            self._turn(0.1)
+        return ready()
+
+    def cancel(self, message: str = "stopped", **fields: str) -> None:
+        """Ask the environment for no further episode, and say why."""
+        if self.request is not None:
+            self.executor_.spin_until_future_complete(self.request.withdraw(), timeout_sec=1.0)
+        self._log(message, phase=self.phase, **fields)
+
+    # What others may read
+    def _enter(self, phase: str, total: int) -> None:
+        self.phase = phase
+        self.total = total
+        self.phase_started = time.monotonic()
+        self.done = self.successes = self.dropped = 0
+        self._log("phase", name=phase)
+
+    def _log(self, event: str, **fields: Any) -> None:
+        self.lines.add({"time": time.time(), "event": event, **fields})
+
+    def _write_status(self) -> None:
+        self.lines.write()
+        if self.lines.trouble:
+            self.get_logger().error(self.lines.trouble, throttle_duration_sec=10.0)
+        still = standstill(self.safety, self.get_namespace()) if time.monotonic() - self.moved_at > STILL_S else ""
+        still = f"{still}. {GOES_ON}" if still and self.safety.state in AT_REST else still
+        status = {
+            "phase": self.phase, "phase_seconds": time.monotonic() - self.phase_started, "done": self.done,
+            "total": self.total, "successes": self.successes, "recent_success": self.recent.success(RECENT),
+            "recent_intervened": self.recent.intervened(RECENT), "env_steps": self.env_steps,
+            "waiting_for": self.lookout.warning or still or self.operator.prompt, "dropped": self.dropped,
+            **status_fields(self.policy, self.trainer, self.safety, self.operator.trouble)}
+        write_status(self.run_dir, status)
+
+
+def main() -> None:
+    """Entry point; exit code 1 and an ``error`` line in progress.jsonl when the run had to stop."""
+    with stop_on_signal() as stop_requested:
+        director = Director()
+        executor = SingleThreadedExecutor()
+        executor.add_node(director)
+        try:
+            director.run(executor, stop_requested)
+        except StopRequested:
+            director.cancel()
+        except RunStopped as reason:
+            director.cancel("error", detail=str(reason))
+            director.get_logger().error(str(reason))
+            sys.exit(1)
+        except Exception as error:  # or what was asked for is played on, and nobody directs it
+            director.cancel("error", detail=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            director._write_status()
+            executor.shutdown()  # or it is collected after its context, and says so in the log
+            destroy(director)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The director's view of the other nodes, for ``status.json``, and the reasons for an early end."""
+
+import contextlib
+import json
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.node import Node
+from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
+from std_msgs.msg import String
+
+from rlinf_core.core.atomic_io import append_line, replace_text
+from rlinf_core.interlock.types import OPERATOR, Mode, takeover
+from rlinf_ros.arms import hear
+from rlinf_ros.qos import subscription
+
+
+class RunStopped(Exception):
+    """The run cannot go on; the message says why and what to do."""
+
+
+class StopRequested(Exception):
+    """By SIGINT or SIGTERM, before the run was through."""
+
+
+class Lines:
+    """The lines of progress.jsonl. Lines that the disk refuses are kept and written later; the run
+    goes on.
+
+    Args:
+        run_dir: where that file is.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path, self.trouble = run_dir / "progress.jsonl", ""
+        self._waiting: list[str] = []
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Another line."""
+        self._waiting.append(json.dumps(line))
+        self.write()
+
+    def write(self) -> None:
+        """Write the waiting lines; ``trouble`` is the reason if they go on waiting."""
+        try:
+            while self._waiting:
+                append_line(self.path, self._waiting[0])
+                del self._waiting[0]
+            self.trouble = ""
+        except OSError as error:
+            self.trouble = (f"{self.path}: cannot be written: {error}. {len(self._waiting)} lines wait, and are tried "
+                            "again. Free the disk")
+
+
+def write_status(run_dir: Path, status: dict[str, Any]) -> None:
+    """The latest picture, whole or not at all; where the disk takes none, the one before it stays."""
+    with contextlib.suppress(OSError):
+        replace_text(run_dir / "status.json", json.dumps(status))
+
+
+class OperatorHealth:
+    """Faults of the operator's devices (/diagnostics) and requests to the person; empty if there
+    are none.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.name = f"{node.get_namespace().strip('/')}/operator"
+        self.trouble = ""
+        self.prompt = ""
+        node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        subscription(node, "prompt", self._on_prompt)
+
+    def _on_prompt(self, message: String) -> None:
+        self.prompt = message.data
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            if status.name == self.name:
+                self.trouble = "" if status.level == DiagnosticStatus.OK else status.message
+
+
+class Recent:
+    """The newest episodes: which succeeded without a person's help, and how much of them a person commanded."""
+
+    def __init__(self, node: Node, arms: Sequence[str]) -> None:
+        self.commanded: set[tuple[int, int]] = set()  # time steps of the episode in play, at one arm or another
+        self.ended: deque[tuple[bool, float]] = deque()
+        hear(node, "applied", arms, self._on_applied)
+
+    def __len__(self) -> int:
+        return len(self.ended)
+
+    def _on_applied(self, applied: Applied) -> None:
+        if applied.source == OPERATOR:
+            self.commanded.add((applied.observation_stamp.sec, applied.observation_stamp.nanosec))
+
+    def begin(self) -> None:
+        """Another episode."""
+        self.commanded = set()
+
+    def close(self, event: EpisodeEvent) -> int:
+        """The episode is over; returns how many of its time steps were a takeover."""
+        commanded = len(self.commanded) if event.mode != "demonstration" else 0
+        self.ended.append((event.success and not commanded, commanded / max(event.steps, 1)))
+        return commanded
+
+    def success(self, episodes: int) -> float:
+        """Share of the last ones that succeeded without help."""
+        return fmean(success for success, _ in self._last(episodes))
+
+    def intervened(self, episodes: int) -> float:
+        """Share of their time steps that a person commanded."""
+        return fmean(share for _, share in self._last(episodes))
+
+    def _last(self, episodes: int) -> list[tuple[bool, float]]:
+        return list(self.ended)[-episodes:] or [(False, 0.0)]
+
+
+def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: float) -> str:
+    """Return the recipe's rule that ends training now, in words; empty if none does. ``deadline``
+    is on the monotonic clock.
+    """
+    last = online["stop_episodes"]
+    if len(recent) >= last and (share := recent.success(last)) >= online["stop_at_success"]:
+        return f"{share * last:.0f} of the last {last} training episodes succeeded (online.stop_at_success)"
+    if env_steps >= online["max_env_steps"]:
+        return f"{env_steps} time steps were played (online.max_env_steps)"
+    return f"{online['max_minutes']:g} minutes were over (online.max_minutes)" if time.monotonic() >= deadline else ""
+
+
+def status_fields(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str) -> dict[str, Any]:
+    """How policy, trainer and interlock fare, and what is wrong with the operator's devices."""
+    shown = ("connected", "phase", "updates", "episodes", "transitions", "backlog", "update_ratio", "accepting", "message",
+             "set_aside", "spool_full")
+    counted = ("cause", "source", "holds", "refused", "limited", "dropped")
+    measured = dict(zip(trainer.names, trainer.values, strict=False))
+    mode = Mode(safety.state)
+    stands = {"state": mode.name, "takeover": takeover(safety.source, mode).name}
+    return {
+        "operator": operator,
+        "policy_version": policy.version, "policy_error": policy.error, "inference_p50_ms": policy.inference_p50_ms,
+        "trainer": {name: getattr(trainer, name) for name in shown} | measured,
+        "safety": stands | {name: getattr(safety, name) for name in counted}}

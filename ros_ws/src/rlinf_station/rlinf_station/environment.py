@@ -1,0 +1,521 @@
+"""Environment node: owns the control timer, turns robot-side topics into time steps, and runs episodes on request.
+
+``ScenesByHand`` asks a person for a scene that no robot side resets. ``Watch`` aborts an episode in which no message comes,
+and says on /diagnostics what the environment waits for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.task import Future
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep, TrainerStatus
+from rosgraph_msgs.msg import Clock
+
+from rlinf_core.core.errors import SpecError
+from rlinf_core.episodes.record import HELD
+from rlinf_core.interlock.types import Mode
+from rlinf_core.specs.topics import of_arms
+from rlinf_core.tasks.rewards import Fallible
+from rlinf_core.tasks.task import StepResult, load_task, observe, step_result
+from rlinf_ros.arms import arms_of, hear, hear_safety
+from rlinf_ros.conversions import NS, fill_observation, set_stamp, to_ns, to_stamp
+from rlinf_ros.endpoints import EndpointReport, Endpoints
+from rlinf_ros.latest import Latest
+from rlinf_ros.phase import PhaseLockedTimer, WarmUp, patience
+from rlinf_ros.qos import publisher, subscription, witnessed
+from rlinf_ros.scene import GONE, Scene, sleep
+from rlinf_ros.spinning import ERROR, OK, WARN, ControlNode, Diagnostics, Health, given, run
+from rlinf_ros.station_state import STOPPED, RequestStop, holds_back, speakers, standstill
+from rlinf_ros.workarounds import Until, run_routine
+from rlinf_station.episodes import InstructionParameter, PolicyTracker, episode_name, new_request
+from rlinf_station.labels import AGAIN, CANCELLED, DISCARDED, PROMPT, Labels
+
+if TYPE_CHECKING:
+    from rclpy.action.server import ServerGoalHandle
+
+STAND_CLEAR = ("stand clear, then say ready: the arm goes home (g at a keyboard, or the device's button; any motion of a "
+               "device, disarming, and letting go of the enable end that)")
+GOING_HOME = "the arm goes home"
+NO_OPERATOR = "nobody answers 'home'. Is an operator with a device there (rlinf teleop)?"
+
+
+class ScenesByHand:
+    """Requests of an environment to a person before an episode.
+
+    Args:
+        environment: whose scenes they are.
+        homes: whether its robot has a home.
+    """
+
+    def __init__(self, environment: Environment, homes: bool) -> None:
+        self.environment = environment
+        self.home = Scene(environment, environment.patience_s, "home", NO_OPERATOR) if homes else None
+
+    def _resets_itself(self) -> bool:
+        env = self.environment
+        return env.scene.client.server_is_ready() or not env.external
+
+    def begin_by_word(self, mode: str) -> bool:
+        """Whether each episode of that mode begins by a person's word alone."""
+        return bool(self.environment.person and (mode == "demonstration" or not self._resets_itself()))
+
+    async def reset(self, seed: int) -> tuple[Time | None, str]:
+        """By the robot side, where it can; where it cannot, or a person demonstrates, their word begins the episode."""
+        env, by_itself = self.environment, self._resets_itself()
+        stamp, trouble = await env.scene.reset(seed) if by_itself else (None, "")
+        if trouble or not env.person or (by_itself and env.mode != "demonstration"):
+            return stamp, trouble
+        if not by_itself and not await self._go_home():
+            return None, CANCELLED
+        if not await env.labels.ready(PROMPT, env.may_move):
+            return None, CANCELLED
+        simulated_ns, now_ns = max(env.clock_ns, to_ns(stamp or Time())), env.get_clock().now().nanoseconds
+        return to_stamp(simulated_ns if env.lockstep else now_ns), ""
+
+    def cancel(self) -> None:
+        """Nobody wants another episode: an arm on its way home stops."""
+        self.environment.labels.cancel()
+        if self.home is not None:
+            self.home.cancel()
+
+    async def _go_home(self) -> bool:
+        """Until it is there, however often it is stopped on its way; False where nobody wants it any more."""
+        env, prompt = self.environment, STAND_CLEAR
+        while self.home is not None:
+            if not await env.labels.ready(prompt, env.may_move):
+                return False
+            env.labels.prompt(GOING_HOME)
+            _, trouble = await self.home.reset(0) if self.home.client.server_is_ready() else (None, NO_OPERATOR)
+            if not trouble:
+                return True
+            stopped = f"the arm is not at home: {trouble.removeprefix('home: ')}"
+            env.get_logger().warning(stopped)
+            prompt = f"{stopped}. Once more: {STAND_CLEAR}"
+        return True
+
+
+SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
+STALE_CAMERA_NS = NS // 5
+CLOSES = 10  # times as long as an environment has patience, a recorder that is there may take to close an episode
+UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
+UNMATCHED = "the station's nodes do not hear each other"
+MEANWHILE = "while its scene was reset the arm was disarmed, or came to a fault"
+FORBIDDEN = "the interlock does not let the arm move. Arm it, or clear its fault"
+
+
+class Watch:
+    """Twice a second, and once a second on /diagnostics."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment, self.recorders = environment, set[tuple[int, ...]]()
+        environment.create_timer(0.5, self._look)
+        self.diagnostics = Diagnostics(environment, self._health)
+
+    def _look(self) -> None:
+        """An episode in which nothing comes for too long is aborted, with the topics that are missing."""
+        env, logger = self.environment, self.environment.get_logger()
+        if env.running and env.still and time.monotonic() - env.still_at > SAY_AFTER_S:
+            logger.warning(env.still, throttle_duration_sec=SAY_AGAIN_S)
+        if env.running and self.unheard() and time.monotonic() - env.progress_at > SAY_AFTER_S:
+            logger.warning("the uplink has said nothing yet, and no episode begins before it does (rlinf status)",
+                           throttle_duration_sec=SAY_AGAIN_S)
+        if env.running and env.trainer.spool_full >= 1.0:
+            logger.warning("the spool is full: no further episode is played until some are sent (rlinf status)",
+                           throttle_duration_sec=SAY_AGAIN_S)
+        if trouble := self._unjudged():
+            logger.warning(trouble, throttle_duration_sec=SAY_AGAIN_S)
+        quiet_s = time.monotonic() - env.progress_at
+        if quiet_s < env.patience_s:
+            return
+        if env.step_index >= 0:
+            missing = ", ".join(self.missing()) or "an action from the commander"
+            env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
+        elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
+            if self.recorders & self._recorders() and quiet_s < CLOSES * env.patience_s:
+                return  # it flushes a large one; another in its place knows of none
+            env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
+
+    def begun(self) -> None:
+        """An episode: who is there now records it."""
+        self.recorders = self._recorders()
+
+    def _recorders(self) -> set[tuple[int, ...]]:
+        return speakers(self.environment, "episode", others=True)
+
+    async def ready(self, handle: ServerGoalHandle) -> str:
+        """Wait for whom an episode needs, a little; what is missing, that nobody wants it any more, or an empty string."""
+        env = self.environment
+        for is_ready, what in ((lambda: env.scene.client.server_is_ready() or (env.person and env.external), GONE),
+                            (lambda: env.count_publishers("episode") > 1, UNHEARD), (env.may_move, FORBIDDEN),
+                            (lambda: not self._unmatched(), UNMATCHED)):
+            deadline = time.monotonic() + 2 * env.patience_s
+            while not is_ready():
+                if handle.is_cancel_requested or env.stop.reason:
+                    return CANCELLED if handle.is_cancel_requested else env.stop.reason
+                if time.monotonic() > deadline:
+                    what += f": {self._unmatched()}" if what == UNMATCHED else ""
+                    return f"{what} (interlock: {Mode(env.safety.state).name} {env.safety.cause})"
+                await sleep(env, 0.1)
+        return ""
+
+    def _unmatched(self) -> str:
+        """In lockstep: which nodes cannot hear each other yet; a message that is lost there changes an episode."""
+        env = self.environment
+        if env.endpoints is None:
+            return ""
+        topic = "teleop/action" if env.mode == "demonstration" else "policy/action"
+        if not (env.person or env.count_publishers(topic)):
+            return f"nobody publishes '{topic}'"
+        return env.endpoints.unmatched()
+
+    def forbidden(self) -> str:
+        """Why no episode begins though its scene is ready; empty where it may."""
+        return self.environment.stop.reason or ("" if self.environment.may_move() else MEANWHILE)
+
+    def unheard(self) -> bool:
+        """Whether an uplink is there that has said nothing yet."""
+        env = self.environment
+        return env.trainer is env.untold and env.count_publishers("trainer/status") > 0
+
+    def _unjudged(self) -> str:
+        """Why the reward cannot say how the task stands."""
+        success = self.environment.task.success
+        return f"the reward does not see: {success.trouble}" if isinstance(success, Fallible) and success.trouble else ""
+
+    def missing(self) -> list[str]:
+        """Topics of which there is nothing new enough for the next time step; none outside of an episode."""
+        env = self.environment
+        since_ns, taken_at = env.due_ns, float("-inf")
+        if not env.lockstep and env.step_index > 0:
+            stale_ns = max(STALE_CAMERA_NS, 2 * env.period_ns)
+            since_ns = env.get_clock().now().nanoseconds - stale_ns
+            taken_at = time.monotonic() - stale_ns / NS  # a source whose clock is ahead would be new for ever
+        return list(env.inputs.older_than(since_ns, taken_at)) if env.playing() else []
+
+    def _health(self) -> Health:
+        env = self.environment
+        now_ns = env.clock_ns if env.lockstep else env.get_clock().now().nanoseconds
+        ages = {f"{topic} age_s": (now_ns - stamp) / NS if stamp >= 0 else "never heard"
+                for topic, stamp in env.inputs.stamps_ns.items()}
+        values = {**ages, "episode": env.episode_id, "step": env.step_index}
+        if (missing := ", ".join(self.missing())) and time.monotonic() - env.progress_at > SAY_AFTER_S:
+            return Health(ERROR, f"waits for {missing}", values)
+        if trouble := self._unjudged():
+            return Health(ERROR, trouble, values)
+        return Health(WARN, env.still, values) if env.still else Health(OK, env.mode if env.running else "idle", values)
+
+
+MODES, HELD_S = ("demonstration", "train", "evaluate"), 2.0
+
+
+class Environment(ControlNode):
+    """One goal of ``run_episodes`` at a time; a ``person`` is asked before some (docs/explain/timing.md)."""
+
+    def __init__(self) -> None:
+        super().__init__("environment")
+        cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        size = tuple(self.declare_parameter("image_size", [64, 64]).value)
+        self.task = load_task(self.declare_parameter("task_file", "").value).with_images(
+            dict.fromkeys(cameras, size)).around(json.loads(self.declare_parameter("orientations", "{}").value))
+        self.station = self.declare_parameter("station", "station").value
+        self.lockstep = self.declare_parameter("lockstep", False).value
+        self.patience_s = self.declare_parameter("patience_s", 15.0).value
+        self.retries = self.declare_parameter("retries", 5).value
+        self.person, self.external, self.homes = (
+            self.declare_parameter(name, False).value for name in ("person", "external", "homes"))
+        self.period_ns = round(NS / self.task.spec.control_hz)
+        self.endpoints = Endpoints(self) if self.lockstep else None
+        report = EndpointReport(self) if self.lockstep else None
+        on_arrival = None if self.lockstep else lambda: self.timer.arrived()
+        joints, axes = (json.loads(self.declare_parameter(name, "{}").value) for name in ("joints", "axes"))
+        self.inputs = Latest(self, self.task.channels, self.lockstep, on_arrival, joints, axes)
+        if report is not None:
+            report.nodes.append(self.inputs.node)
+        self.running = False
+        self.mode = ""
+        self.episode_id = ""
+        self.step_index = -1
+        self.judged = StepResult()
+        self.due_ns = 0
+        self.clock_ns = 0
+        self.stepped_ns = 0
+        self.held_until = 0.0  # stepped: the last time step's stamp
+        self.done = Future()
+        self.closed = dict[str, Future]()
+        self.policy_tracker = PolicyTracker()
+        self.trainer = self.untold = TrainerStatus(accepting=True)  # as where no uplink is
+        self.safety = SafetyState()
+        self.still = ""
+        self.still_at = 0.0
+        self.progress_at = time.monotonic()
+        self.stop = RequestStop()
+        self._make_interfaces()
+
+    def _make_interfaces(self) -> None:
+        self.steps, self.events = publisher(self, "timestep"), publisher(self, "episode")
+        subscription(self, "episode", self._on_event)
+        self.poses = of_arms("current_pose", arms := arms_of(self))
+        hear(self, "applied", arms, self._on_applied)
+        hear_safety(self, arms, self._on_safety, witnessed("safety"))  # a short disarming ends a request, too
+        subscription(self, "policy/status", lambda status: self.abandon(self.policy_tracker.update(status)))
+        subscription(self, "trainer/status", lambda status: setattr(self, "trainer", status))
+        self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon, self.playing)
+        self.scenes = ScenesByHand(self, self.homes)
+        self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
+                                   cancel_callback=self._cancel, handle_accepted_callback=self._start)
+        if self.lockstep:
+            subscription(self, "clock", self._on_clock)
+            self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
+            self.retry.cancel()
+        else:
+            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25,
+                                          late=patience(self.period_ns / NS))
+            self.rehearsal = WarmUp(self, self._again)
+        self.watch, self.instruction = Watch(self), InstructionParameter(self)
+
+    # What comes in
+    def _on_event(self, event: EpisodeEvent) -> None:
+        future = self.closed.get(event.episode_id)
+        if future is None or future.done():
+            return
+        if event.kind == EpisodeEvent.CLOSED:
+            future.set_result("")
+        elif event.kind == EpisodeEvent.ABORTED:
+            future.set_result(event.detail or "aborted")
+            if event.episode_id == self.episode_id:
+                self._finish(None, tell=False)
+
+    def _on_applied(self, applied: Applied) -> None:
+        self.abandon(self.policy_tracker.played(applied))
+
+    def playing(self) -> bool:
+        return self.step_index >= 0
+
+    def abandon(self, trouble: str) -> None:
+        if trouble and self.playing():
+            self._finish(trouble)
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        self.safety, before, self.still = safety, self.still, standstill(safety, self.get_namespace())
+        self.still_at = self.still_at if before else time.monotonic()
+        if self.stop.on_safety(safety) and self.running:
+            self.abandon(self.stop.reason)
+            if self.scenes.begin_by_word(self.mode):  # without a person's word nothing begins
+                self.stop.begin()
+
+    # Running episodes
+    def _accept(self, goal: RunEpisodes.Goal) -> GoalResponse:
+        if self.running or goal.mode not in MODES or goal.count == 0:
+            self.get_logger().error(f"run_episodes refused: expected an idle station, count > 0 and mode one of {MODES}; "
+                                    f"got running={self.running}, count={goal.count}, mode='{goal.mode}'")
+            return GoalResponse.REJECT
+        if (refusal := self.stop.refusal()) and not self.scenes.begin_by_word(goal.mode):
+            self.get_logger().error(f"run_episodes refused: {refusal}")
+            return GoalResponse.REJECT
+        return GoalResponse.ACCEPT
+
+    def _start(self, handle: ServerGoalHandle) -> None:
+        self.running = True
+        self.mode = handle.request.mode
+        self.request = new_request()
+        self.begun = 0
+        self.stop.begin()
+        if self.still and not self.scenes.begin_by_word(self.mode):
+            self.get_logger().warning("run_episodes: an episode begins as soon as the interlock lets the arm move")
+
+        def finished(result: RunEpisodes.Result) -> None:
+            self.result = result
+            handle.execute()
+
+        run_routine(self._run(handle), finished)
+
+    def _cancel(self, _: ServerGoalHandle) -> CancelResponse:
+        self.scenes.cancel()
+        return CancelResponse.ACCEPT
+
+    def _end(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
+        (handle.canceled if handle.is_cancel_requested else handle.succeed)()
+        return self.result
+
+    async def _run(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
+        goal = handle.request
+        result = RunEpisodes.Result(success=True)
+        started = time.monotonic()
+        failures = 0
+        discarded = 0
+        self.labels.over = False
+        try:
+            while result.episodes < goal.count:
+                while self._must_wait() and not (handle.is_cancel_requested or self.stop.reason):
+                    await sleep(self, 0.05)
+                if handle.is_cancel_requested or self.stop.reason:
+                    result.success = False
+                    result.message = CANCELLED if handle.is_cancel_requested else self.stop.reason
+                    break
+                trouble = await self._one_episode(handle, goal.first_seed + result.episodes + discarded)
+                if trouble:
+                    held = HELD in trouble
+                    failures += not (held or trouble in (AGAIN, DISCARDED, MEANWHILE) or trouble.startswith(STOPPED))
+                    discarded, self.held_until = discarded + (trouble == DISCARDED), time.monotonic() + HELD_S * held
+                    self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
+                    several = f"{failures} episodes failed in a row: " if failures > self.retries else ""
+                    if several or trouble == CANCELLED:
+                        result.success, result.message = False, several + trouble
+                        break
+                    continue
+                failures, result.episodes = 0, result.episodes + 1
+                result.successes += self.outcome.success
+                result.episode_ids.append(self.episode_id)
+                handle.publish_feedback(RunEpisodes.Feedback(episode=result.episodes, successes=result.successes))
+        finally:
+            self.running = False
+        result.seconds = time.monotonic() - started
+        return result
+
+    async def _one_episode(self, handle: ServerGoalHandle, seed: int) -> str:
+        """Reset, run and await the recorder; returns what went wrong, or an empty string."""
+        self.seed = seed
+        self.outcome = StepResult()
+        self.total = 0.0
+        self.begun = self.begun + 1
+        self.episode_id = episode_name(self.station, self.request, self.begun)
+        if trouble := await self.watch.ready(handle):
+            return trouble
+        stamp, trouble = await self.scenes.reset(seed)
+        trouble = CANCELLED if handle.is_cancel_requested else trouble or self.watch.forbidden()
+        if stamp is None or trouble:
+            return trouble
+        self.closed, self.done = {self.episode_id: Future(executor=self.executor)}, Future(executor=self.executor)
+        self.policy_tracker.begin(self.mode, to_ns(stamp))
+        self.stepped_ns = to_ns(stamp)
+        self.watch.begun()
+        self._tell(EpisodeEvent.STARTED)
+        self._begin(stamp)
+        return await Until(self.done) or await Until(self.closed[self.episode_id])
+
+    def _must_wait(self) -> bool:
+        """The trainer holds it or is behind; nothing could be recorded; the arm was just held; or it waits for a person."""
+        waits = bool(self.still) or holds_back(self.trainer, self.mode) or self.watch.unheard()
+        return waits or time.monotonic() < self.held_until
+
+    def may_move(self) -> bool:
+        """Whether an episode may begin."""
+        return self.safety.state != SafetyState.DISARMED and not self.still  # DISARMED, too, while nothing was heard of it
+
+    # Stepping
+    def _begin(self, stamp: Time) -> None:
+        self.step_index = 0
+        self.due_ns = to_ns(stamp)
+        self.progress_at = time.monotonic()
+        self.labels.begin()
+        if self.lockstep:
+            self._step_if_due()
+
+    def _step_if_due(self) -> None:
+        """Lockstep: take the step once every source has a message of its time."""
+        if self.step_index < 0 or self.clock_ns < self.due_ns:
+            self.retry.cancel()
+            return
+        self._pull()
+        if self.watch.missing():
+            self.retry.reset()
+        else:
+            self.retry.cancel()
+            self._step(self.due_ns)
+
+    def _pull(self) -> None:
+        try:
+            self.inputs.pull()
+        except SpecError as error:
+            self.get_logger().error(str(error), throttle_duration_sec=2.0)
+
+    def _on_clock(self, message: Clock) -> None:
+        self.clock_ns = to_ns(message.clock)
+        self._step_if_due()
+
+    def _step_now(self) -> None:
+        """Real time: take what is newest, unless a source is stale; then the policy waits and the interlock holds."""
+        if self.step_index < 0:
+            return
+        self._pull()
+        stamp_ns = min(self.inputs.stamps_ns[pose] for pose in self.poses)
+        is_repeated = self.step_index > 0 and stamp_ns <= self.stepped_ns  # a pause, shorter than what counts as stale
+        if not is_repeated and not self.watch.missing():
+            self._step(stamp_ns)
+
+    def _step(self, stamp_ns: int) -> None:
+        channels, index = self.inputs.channels, self.step_index
+        try:
+            observation = observe(self.task.spec, channels)
+        except SpecError as error:
+            self.get_logger().error(str(error), throttle_duration_sec=2.0)
+            return
+        result = self.judged = step_result(self.task, channels, index, self.judged if index else None)
+        result = self.labels.on(result) if index else StepResult()  # nothing has been done yet
+        kind = TimeStep.LAST if result.last else TimeStep.MID if index else TimeStep.FIRST
+        message = TimeStep(step_type=kind, reward=float(result.reward), discount=result.discount, mode=self.mode,
+                           terminated=result.terminated, truncated=result.truncated, success=result.success,
+                           failure=result.failure, episode_id=self.episode_id, step_index=index,
+                           instruction=self.instruction.words or self.scene.instruction or self.task.spec.instruction)
+        set_stamp(message.header.stamp, stamp_ns)
+        self._say(message, observation)
+        if not self.lockstep:
+            self.rehearsal.before(self.timer.until_next())
+        self.total, self.stepped_ns = self.total + result.reward, stamp_ns
+        self.step_index = index + 1
+        self.due_ns = self.due_ns + self.period_ns
+        self.progress_at = time.monotonic()
+        if result.last:
+            self.outcome = result
+            self._tell(EpisodeEvent.ENDED, steps=index)
+            self._finish("")
+
+    def _say(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
+        fill_observation(step, self.task.spec, observation)
+        self.steps.publish(step)
+
+    def _again(self) -> TimeStep:
+        fill_observation(message := TimeStep(), self.task.spec, observe(self.task.spec, self.inputs.channels))
+        return message
+
+    def _finish(self, trouble: str | None, tell: bool = True) -> None:
+        self.step_index = -1
+        if not self.done.done():
+            self.done.set_result("" if trouble is None else trouble)
+        if trouble and tell:
+            self._tell(EpisodeEvent.ABORTED, detail=trouble)
+
+    def finish(self) -> bool:
+        """Asked to end: an episode in play is over, an arm on its way home stops, by the interlock, along its path."""
+        self.scenes.cancel()
+        self.abandon("the environment was stopped within the episode")
+        return True
+
+    def _tell(self, kind: int, steps: int = 0, detail: str = "") -> None:
+        event = EpisodeEvent(kind=kind, episode_id=self.episode_id, station=self.station, mode=self.mode,
+                             seed=self.seed, steps=steps, episode_return=self.total, success=self.outcome.success,
+                             failure=self.outcome.failure, truncated=self.outcome.truncated,
+                             policy_version=self.policy_tracker.version, spec_hash=self.task.spec.hash, detail=detail)
+        now = self.get_clock().now().to_msg()
+        event.header.stamp = to_stamp(self.stepped_ns) if self.lockstep else now
+        self.events.publish(event)
+
+
+def main() -> None:
+    """Entry point."""
+    composed = given("composed")  # it loads torch
+    make = importlib.import_module("rlinf_station.composed").Composed if composed else Environment
+    run(make, priority=20)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The operator's labels (topic ``label``): the scene is ready; success, failure, rerecord or
+discard of the episode in play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rclpy.node import Node
+from rclpy.task import Future
+from std_msgs.msg import String
+
+from rlinf_core.robots.operators.device import LABELS
+from rlinf_core.tasks.task import StepResult
+from rlinf_ros.qos import publisher, subscription
+from rlinf_ros.workarounds import Until
+
+AGAIN, DISCARDED = "the operator asked for it once more", "the operator discarded it"
+CANCELLED, REMARK_S = "cancelled", 5.0
+ASIDE = {"rerecord": AGAIN, "discard": DISCARDED}
+PROMPT = "put the scene right, then say that it is ready: g at a keyboard, or the device's button"
+
+
+class Labels:
+    """The newest label of the episode in play; what is said between two counts for neither, but that the scene is ready.
+
+    Args:
+        aside: called with the reason when what is played shall not count.
+        playing: whether an episode is in play.
+    """
+
+    def __init__(self, node: Node, aside: Callable[[str], None], playing: Callable[[], bool]) -> None:
+        self.node = node
+        self.aside = aside
+        self.playing = playing
+        self.label = ""
+        self.question, self.noted = "", False  # what a person is asked; whether they were told something beside it
+        self.may_begin: Callable[[], bool] = lambda: True
+        self.word: Future | None = None  # that is waited for
+        self.over = False                # nobody wants another episode
+        self.prompts = publisher(node, "prompt")
+        self.stands = node.create_timer(REMARK_S, self._enough)  # of a remark
+        self.prompt("")
+        self.stands.cancel()
+        subscription(node, "label", self._on_label)
+
+    def _on_label(self, message: String) -> None:
+        if message.data not in LABELS:
+            self.node.get_logger().error(f"label: expected one of {', '.join(LABELS)}, got {message.data[:50]!r}")
+        elif message.data != "ready" and not self.playing():
+            self._remark(f"'{message.data}' came while no episode was in play: it counts for none")
+        elif message.data in ASIDE:
+            self.aside(ASIDE[message.data])
+        elif message.data == "ready":
+            self._on_ready()
+        else:
+            self.label = message.data
+
+    def begin(self) -> None:
+        """Another episode."""
+        self.label = ""
+        if self.noted:
+            self.prompt(self.question)
+
+    def on(self, result: StepResult) -> StepResult:
+        """The time step as the operator judges it, who goes before the task's reward."""
+        if not self.label:
+            return result
+        success = self.label == "success"
+        return replace(result, success=success, failure=not success, truncated=False,
+                       reward=result.reward + success - result.success)
+
+    async def ready(self, question: str, may_begin: Callable[[], bool]) -> bool:
+        """Ask a person, and wait for their word, however long that takes; False where nobody wants it any more.
+
+        What was said before the question does not count, and no word while the episode may not begin.
+        """
+        if self.over:
+            return False
+        self.may_begin, self.word = may_begin, Future(executor=self.node.executor)
+        self.prompt(question)
+        ready = await Until(self.word)
+        self.prompt("")
+        return bool(ready)
+
+    def _on_ready(self) -> None:
+        if self.word is None or self.word.done():
+            if not self.playing():
+                self._remark("'ready' came while nothing waited for it: it counts for nothing")
+        elif self.may_begin():
+            self.word.set_result(True)
+        else:
+            self._remark("ready: the interlock does not let the arm move; arm it, then say it again")
+
+    def _remark(self, remark: str) -> None:
+        """To whoever said something that does not count, beside what they are asked."""
+        self.node.get_logger().warning(remark)
+        self.prompts.publish(String(data=f"{remark}. {self.question}".rstrip()))
+        self.noted = True
+        self.stands.reset()
+
+    def _enough(self) -> None:
+        """Repeat the prompt without the remark."""
+        self.stands.cancel()
+        if self.noted:
+            self.prompt(self.question)
+
+    def cancel(self) -> None:
+        """Nobody wants another episode."""
+        self.over = True
+        if self.word is not None and not self.word.done():
+            self.word.set_result(False)
+
+    def prompt(self, text: str) -> None:
+        """Publish what a person is asked for, or waits for."""
+        self.question, self.noted = text, False
+        self.prompts.publish(String(data=text))

@@ -1,0 +1,151 @@
+"""Policy node that computes its chunks here, and takes newer weights between episodes.
+
+All episodes of one request to evaluate are played by the version that played the first.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rlinf_msgs.msg import ActionChunk, PolicyUpdate, TimeStep
+
+from rlinf_core.core.errors import PolicyFileError, SpecError, harmless_lines
+from rlinf_core.policies import policy_config
+from rlinf_core.policies.base import Observation, Policy
+from rlinf_core.policies.chunking import ChunkSchedule
+from rlinf_core.policies.serialization import load_policy
+from rlinf_core.policies.torch_device import device_of
+from rlinf_core.policies.update_record import MAX_TEXT, Update, UpdateRecord, file_is, is_permanent
+from rlinf_ros.conversions import NS, action_chunk, fill_drawn, observation_of
+from rlinf_ros.phase import WarmUp
+from rlinf_station.episodes import request_of
+from rlinf_station.policy_node import PolicyNode
+
+QUICK_MS = 3.0  # what takes longer is no matter of caches, and would be in its own way
+
+
+class LocalPolicyNode(PolicyNode):
+    """Explores in ``train`` episodes, acts deterministically in ``evaluate``."""
+
+    def __init__(self, **how: Any) -> None:
+        torch.set_num_threads(1)
+        self.policy: Policy
+        self.newest: tuple[Policy, TimeStep]
+        self.waiting: PolicyUpdate | None = None
+        self.evaluating = ""
+        super().__init__(**how)
+        self.seed = self.declare_parameter("seed", 0).value
+        self.device = device_of(self.declare_parameter("device", "auto").value)
+        self.rehearsal = None if self.lockstep else WarmUp(self, self._again)
+        self.record: UpdateRecord | None = None
+        self.custom_kinds = [*filter(None, self.declare_parameter("custom_kinds", [""]).value)]
+        for kind in self.custom_kinds:
+            policy_config(kind)  # policy files may name it from now on
+        path = self.declare_parameter("policy_file", "").value
+        if path:
+            self._on_update(PolicyUpdate(version=0, path=path))
+
+    def _on_update(self, update: PolicyUpdate) -> None:
+        self.waiting = update
+        if not self.ready or (self.idle and not self.evaluating):
+            self._take_update()
+
+    def _take_update(self) -> None:
+        """Load the newest announced policy; keep the present one and say why if it does not fit."""
+        message, self.waiting = self.waiting, None
+        if message is None:
+            return
+        update = Update(message.version, message.path, message.sha256)
+        self.status.error = self._load(update)
+        if self.status.error:
+            self.get_logger().error(self.status.error)
+        if not self.ready and self.record is not None and (last := self.record.last_good()):
+            if not (error := self._load(last)):
+                self.get_logger().warning(f"the last good policy is played: version {last.version}, {last.path}")
+            else:
+                self.get_logger().error(error)
+        self._publish_status()
+
+    def _load(self, update: Update) -> str:
+        """Take a policy file; returns why not, empty where it plays now.
+
+        An update from the trainer has a SHA-256, and what becomes of it is recorded: a refused one
+        is not loaded again, also by a process that starts later.
+        """
+        if update.sha256 and self.record is None:
+            self.record = UpdateRecord(Path(update.path).parent, [self.spec.hash, *self.custom_kinds])
+        record = self.record if update.sha256 else None
+        if record and (reason := record.refusal(update)):
+            return reason
+        if record:
+            record.begin(update)
+        try:
+            policy = load_policy(update.path, self.spec).to(self.device)
+        except (Exception, SystemExit) as error:  # whatever a file says, the present policy plays on
+            is_refused = isinstance(error, PolicyFileError | SpecError)
+            reason = harmless_lines(str(error) if is_refused else f"policy {update.path}: {type(error).__name__}: {error}")
+            if record and is_permanent(error) and file_is(update):
+                record.refuse(update, reason)
+            elif record:
+                record.end(update, loaded=False)
+            return reason[:MAX_TEXT]
+        if record:
+            record.end(update, loaded=True)
+        self.policy = policy
+        self.ready = True
+        self.status.version = update.version
+        self.generator = torch.Generator(policy.device).manual_seed(self.seed + max(update.version, 0))
+        self.schedule = ChunkSchedule(1, policy.config.executed)
+        self.status.path = update.path
+        return ""
+
+    def _may_change(self, step: TimeStep) -> bool:
+        """Before the first step and after the last, but not between the episodes of one evaluation."""
+        if step.step_type == TimeStep.FIRST:
+            evaluating = request_of(step.episode_id) if step.mode == "evaluate" else ""
+            same, self.evaluating = evaluating and evaluating == self.evaluating, evaluating
+            return not same
+        return step.step_type == TimeStep.LAST and not self.evaluating
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        if self._may_change(step) and self.waiting:
+            self._take_update()
+        super()._on_timestep(step)
+
+    def _decide(self, step: TimeStep) -> None:
+        started = time.perf_counter()
+        try:
+            chunk = self._plan(self.policy, step, step.mode == "train")
+        except (KeyError, ValueError, SpecError) as error:
+            self.get_logger().error(f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}")
+            return
+        self.schedule.replan()
+        self.seq += 1
+        chunk.seq, chunk.header.stamp = self.seq, self._now(step)
+        self.actions.publish(chunk)
+        self.times_ms.append(1e3 * (time.perf_counter() - started))
+        self.status.inferences += 1
+        self.newest = self.policy, step
+        if self.rehearsal is not None and self.times_ms[-1] < QUICK_MS:
+            self.rehearsal.before(chunk.execute * self.period_ns / NS)
+
+    def _again(self) -> ActionChunk:
+        return self._plan(*self.newest, explore=False)
+
+    def observed(self, step: TimeStep) -> dict[str, np.ndarray]:
+        """Return the observation of a time step."""
+        return observation_of(step, self.spec)
+
+    def _plan(self, policy: Policy, step: TimeStep, explore: bool) -> ActionChunk:
+        observation = Observation.of_one(self.spec, self.observed(step), self.device, step.instruction)
+        decided = policy.act(observation, explore=explore, generator=self.generator)
+        chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
+                             seq=0, version=self.status.version, observation_stamp=step.header.stamp,
+                             execute=decided.execute)
+        fill_drawn(chunk, decided.drawn[0].numpy(force=True),
+                   None if decided.log_probs is None else decided.log_probs[0].numpy(force=True))
+        return chunk

@@ -1,0 +1,103 @@
+"""Policy node: answers time steps with action chunks. When, and what is said of it; the rest is its kinds'.
+
+A chunk is due as in every simulator (``ChunkSchedule``): at an episode's beginning, after ``execute`` time steps, and at
+every time step while somebody else commands or the arm is held, so that the policy goes on as soon as it may; and where it
+is asked for something else. It imports no torch: a station whose policy is served elsewhere has none.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from abc import abstractmethod
+from collections import deque
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, SafetyState, TimeStep
+
+from rlinf_core.policies.chunking import ChunkSchedule
+from rlinf_core.tasks.task import load_task
+from rlinf_ros.arms import arms_of, hear_safety
+from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.endpoints import EndpointReport
+from rlinf_ros.qos import publisher, subscription
+from rlinf_ros.spinning import ERROR, OK, WARN, ControlNode, Diagnostics, Health
+
+
+class PolicyNode(ControlNode):
+    """Silent in ``demonstration`` episodes, and until it is ``ready``."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__("policy", **how)
+        cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        size = tuple(self.declare_parameter("image_size", [64, 64]).value)
+        task = load_task(self.declare_parameter("task_file", "").value).with_images(
+            dict.fromkeys(cameras, size)).around(json.loads(self.declare_parameter("orientations", "{}").value))
+        self.spec = task.spec
+        self.period_ns, self.lockstep = NS / self.spec.control_hz, self.declare_parameter("lockstep", False).value
+        self.session, self.seq = uuid.uuid4().hex[:12], 0
+        self.ready, self.schedule = False, ChunkSchedule(1, 1)
+        self.idle = True
+        self.interrupted = False
+        self.stamp_ns = 0
+        self.instruction = ""
+        self.times_ms: deque[float] = deque(maxlen=500)
+        self.status = PolicyStatus(session=self.session, version=-1, spec_hash=self.spec.hash)
+        if self.lockstep:
+            EndpointReport(self)
+        self.actions = publisher(self, "policy/action")
+        self.statuses = publisher(self, "policy/status")
+        subscription(self, "policy/update", self._on_update)
+        hear_safety(self, arms_of(self), self._on_safety)
+        self._listen()
+        self.create_timer(2.0, self._publish_status)
+        self.diagnostics = Diagnostics(self, self._health)
+        self._publish_status()
+
+    def _listen(self) -> None:
+        subscription(self, "timestep", self._on_timestep)
+
+    def _health(self) -> Health:
+        status = self.status
+        values = {"version": status.version, "inference_p50_ms": status.inference_p50_ms}
+        if status.error:
+            return Health(ERROR, status.error, values)
+        return Health(OK, f"version {status.version}", values) if self.ready else Health(WARN, "has no policy yet", values)
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        """Whether what is left of a chunk is not played: the operator commands, or nobody."""
+        taken_over = safety.state == SafetyState.ACTIVE and safety.source != "policy"
+        self.interrupted = taken_over or safety.state not in (SafetyState.ACTIVE, SafetyState.ARMED)
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        self.idle = step.step_type == TimeStep.LAST
+        if not self.ready:
+            return
+        before_ns, self.stamp_ns = self.stamp_ns, to_ns(step.header.stamp)
+        other, self.instruction = step.instruction != self.instruction, step.instruction
+        if step.step_type == TimeStep.FIRST or self.idle or self.interrupted or other:
+            self.schedule.cut()
+        else:
+            self.schedule.advance(steps=max(1, round((self.stamp_ns - before_ns) / self.period_ns)))
+        if self.schedule.due[0] and not self.idle and step.mode != "demonstration":
+            self._decide(step)
+
+    @abstractmethod
+    def _on_update(self, update: PolicyUpdate) -> None:
+        """Newer weights are at this station."""
+
+    @abstractmethod
+    def _decide(self, step: TimeStep) -> None:
+        """A chunk is due that answers this."""
+
+    def _now(self, step: TimeStep) -> Time:
+        """When a chunk is published that answers this; in lockstep no time has passed."""
+        return step.header.stamp if self.lockstep else self.get_clock().now().to_msg()
+
+    def _publish_status(self) -> None:
+        if self.times_ms:
+            self.status.inference_p50_ms, self.status.inference_p99_ms = np.percentile(self.times_ms, [50, 99]).tolist()
+        self.status.header.stamp = self.get_clock().now().to_msg()
+        self.statuses.publish(self.status)

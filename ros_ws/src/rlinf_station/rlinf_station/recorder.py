@@ -1,0 +1,425 @@
+"""Recorder: writes every episode as it happens, raw, and says when it is safe on disk.
+
+An episode is closed once its last time step is written and the actions it holds are accounted for. The node only takes
+messages in; a thread writes them (``rlinf_core.episodes.record``), so that a disk that takes its time loses none.
+What belongs to no episode goes to the session's recording, whatever becomes of that (``rlinf_core.episodes.record``).
+Problems with the disk never reach the control loop: they are reported as ABORTED events and the recorder goes on with the
+next episode. To whoever shows the station it also says where things are: ``robot_description``, ``/tf``, ``/tf_static``.
+``Sampled`` picks of each standard topic the message of a time step; ``BlackBox`` keeps the last half minute in memory and
+writes it when a fault latches (S20).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import ParameterEvent
+from rclpy.node import Node
+from rclpy.qos import qos_profile_parameter_events
+from rclpy.serialization import deserialize_message
+from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
+from std_msgs.msg import String
+
+from rlinf_core.core.errors import SpoolError
+from rlinf_core.episodes.messages import TOOL, standard
+from rlinf_core.episodes.names import time_stamp
+from rlinf_core.episodes.record import OF_ROS, Recording, Session, Worker
+from rlinf_core.episodes.ring import Message, Ring
+from rlinf_core.episodes.spool import MAX_GB, SPECS, Spool
+from rlinf_core.specs import topics
+from rlinf_core.specs.topics import BLACK_BOX, EPISODE, TOPICS, of_arms
+from rlinf_ros.arms import arms_of
+from rlinf_ros.conversions import NS
+from rlinf_ros.endpoints import EndpointReport
+from rlinf_ros.qos import MUCH, OVERHEARD, overheard, publisher, subscription, witnessed
+from rlinf_ros.spinning import BACKGROUND, ERROR, OK, WARN, Diagnostics, Health, StationNode, run
+from rlinf_ros.transforms import Transforms
+
+SECONDS = 30.0
+BYTES = 64 << 20
+GB = 5.0  # of all faults together: the oldest give way
+
+
+class BlackBox:
+    """A ring of serialized messages; ``write`` makes a rosbag2 folder of it, one per fault, in ``root/closed``."""
+
+    def __init__(self, root: Path, seconds: float = SECONDS, max_bytes: int = BYTES) -> None:
+        self.spool, self._faults = Spool(root, kind=BLACK_BOX, max_gb=GB), 0
+        self._ring = Ring(max_bytes, seconds=seconds)
+        self.spool.recover()  # what an earlier recorder was writing
+
+    def add(self, message: Message) -> None:
+        """Keep one message."""
+        self._ring.add(message)
+
+    def write(self, cause: str) -> Path:
+        """Write what is kept; SpoolError if the disk does not take it."""
+        self.spool.forget("closed", "broken", needed=BYTES)
+        writer = self.spool.open_episode(self._name(cause))
+        try:
+            for message in self._ring:
+                writer.write(message.topic, message.kind, message.real_ns, message.raw)
+            return writer.close()
+        except SpoolError:
+            writer.abort()
+            raise
+
+    def _name(self, cause: str) -> str:
+        """Return a file name from the time, the cause (any text) and a number, which separates
+        faults of one second.
+        """
+        self._faults += 1
+        plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in cause[:60])
+        return f"fault-{time_stamp()}-{self._faults:03d}-{plain}"
+
+
+QUEUE_DEPTH, IMAGE_QUEUE_DEPTH = 50, 60  # messages, while the recorder is late: two seconds of images
+LATE_S = 0.5                 # from a time step's coming on: so long its images are waited for
+HEADER = 12                # bytes: CDR's own four, and a stamp
+BEGINNING = 64             # of a time step, with its stamp
+
+
+def sampled(arms: Sequence[str], cameras: Sequence[str]) -> list[str]:
+    """Names of the topics that a station of these arms and cameras has recorded so."""
+    rows = [row.name for row in TOPICS if row.sampled]
+    return [*(name for row in rows if "<name>" not in row for name in of_arms(row, arms)),
+            *(row.replace("<name>", camera) for row in rows if "<name>" in row for camera in cameras)]
+
+
+class Sampled:
+    """Subscriptions on a node that no executor spins: the middleware keeps some, and only what is taken costs.
+
+    Args:
+        owner: the recorder's node, whose names the topics have.
+        topics: their names.
+        lockstep: the subscriptions are reliable and deep. Simulated time may run far ahead of a recorder that is late.
+    """
+
+    def __init__(self, owner: Node, topics: Sequence[str], lockstep: bool = False) -> None:
+        self.lockstep = lockstep
+        self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
+                                      start_parameter_services=False, use_global_arguments=False)  # which name the owner
+        self.subscriptions = {name: subscription(
+            self.node, name, _ignore, quality=overheard(self._depth(name), lockstep),
+            at=owner.resolve_topic_name(name), raw=True) for name in topics}
+        self.waiting: dict[str, deque[bytes]] = {name: deque(maxlen=self._depth(name)) for name in topics}
+        self.images = [name for name in topics if _is_image(name)]
+        self.before: Message | None = None     # the last time step
+        self.late: deque[Message] = deque()    # time steps whose images may be on their way
+        self.present_topics: set[str] = set()  # topics of which the last time step had a message
+        self.overflown = 0           # messages that were too many to wait
+
+    def at(self, message: Message) -> Iterator[tuple[str, Message]]:
+        """Return the messages of the time step before this one, which have had time to arrive; of
+        an episode's last step, those of now.
+
+        Images, which may come later than that, are waited for, LATE_S at most.
+        """
+        kind = step_type(message.raw)
+        if kind == TimeStep.FIRST:  # what is left is of an episode that never ended
+            self.before = None
+            self.late.clear()
+        others = [name for name in self.waiting if name not in self.images]
+        if self.before is not None:
+            yield from self.of(self.before, others)
+        self.before = replace(message, raw=message.raw[:BEGINNING])
+        self.late.append(self.before)
+        if kind == TimeStep.LAST:
+            yield from self.of(self.before, others)
+            self.before = None
+        while self.late and (kind == TimeStep.LAST or message.at_ns - self.late[0].at_ns > LATE_S * NS
+                             or (len(self.late) > 1 and not self.behind(self.late[0].raw))):
+            yield from self.of(self.late.popleft(), self.images)
+
+    def behind(self, step: bytes) -> bool:
+        """Whether a camera that had an image before has brought none of a time step's time or later: it may yet come."""
+        until_ns = stamp_ns(step)
+        for name in self.present_topics.intersection(self.images):
+            self._take(name)
+            if not self.waiting[name] or stamp_ns(self.waiting[name][-1]) < until_ns:
+                return True
+        return False
+
+    def of(self, step: Message, names: Sequence[str]) -> Iterator[tuple[str, Message]]:
+        """Yield each topic's newest message that is no later than a time step, once, with the
+        topic's name.
+        """
+        until_ns = stamp_ns(step.raw)
+        for name in names:
+            self._take(name)
+            waiting, newest = self.waiting[name], None
+            while waiting and stamp_ns(waiting[0]) <= until_ns:
+                newest = waiting.popleft()
+            (self.present_topics.add if newest is not None else self.present_topics.discard)(name)
+            if newest is not None:
+                simulated_ns = stamp_ns(newest) if self.lockstep else None
+                yield (
+                    name,
+                    replace(
+                        step,
+                        topic=self.subscriptions[name].topic_name,
+                        kind=topics.topic(name).type,
+                        raw=newest,
+                        simulated_ns=simulated_ns,
+                    ),
+                )
+
+    def _depth(self, name: str) -> int:
+        return IMAGE_QUEUE_DEPTH if _is_image(name) else MUCH if self.lockstep else QUEUE_DEPTH
+
+    def _take(self, name: str) -> None:
+        subscription = self.subscriptions[name]
+        with subscription.handle:
+            for _ in range(self._depth(name)):
+                taken = subscription.handle.take_message(subscription.msg_type, True)
+                if taken is None:
+                    return
+                self.overflown += len(self.waiting[name]) == self._depth(name)
+                self.waiting[name].append(bytes(taken[0]))
+
+
+def stamp_ns(raw: bytes) -> int:
+    """The stamp of a message that begins with a header, as CDR; 0 where it is too short to have one."""
+    if len(raw) < HEADER:
+        return 0
+    seconds, nanoseconds = struct.unpack_from("<iI" if raw[1] & 1 else ">iI", raw, 4)
+    return int(seconds * NS + nanoseconds)
+
+
+def step_type(step: bytes) -> int:
+    """Return the step type of a TimeStep in CDR, the field after its header; -1 if the message is
+    too short.
+    """
+    if len(step) < HEADER + 4:
+        return -1
+    length, = struct.unpack_from("<I" if step[1] & 1 else ">I", step, HEADER)
+    place = HEADER + 4 + int(length)
+    return step[place] if place < len(step) else -1
+
+
+def _is_image(name: str) -> bool:
+    return topics.topic(name).type.endswith("/Image")
+
+
+def _ignore(_: Any) -> None:
+    """Never called: nobody spins the node of these topics."""
+
+
+SAMPLED, OVER = "sampled", "over"  # items that are no message: what was sampled, and that no more comes
+SESSION_GB = 1.0
+CLOSE_LATE_S = 0.4  # so long the last time step of an episode waits for its images
+LOOK_S = 0.02       # how often they are looked for
+PATIENCE_S = 1.0  # at the end: so long an episode that has ended is waited for before the session is closed
+RECORDED = {store: [topic.name for topic in TOPICS if topic.recorded == store] for store in (EPISODE, BLACK_BOX)}
+OF_SESSION = [topic.name for topic in TOPICS if topic.session is not None]
+
+
+class Recorder(StationNode):
+    """One rosbag2 folder an episode, in the spool."""
+
+    def __init__(self) -> None:
+        super().__init__("recorder")
+        lockstep = self.declare_parameter("lockstep", False).value
+        endpoints = EndpointReport(self) if lockstep else None
+        self.station = self.declare_parameter("station", "station").value
+        spool = self.declare_parameter("spool", "spool").value
+        self.spool = Spool(spool, min_free_mb=self.declare_parameter("min_free_mb", 200.0).value,
+                           max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
+        self.specs = self.declare_parameter("specs", "").value
+        self.attached = [text.partition("=") for text in self.declare_parameter("attached", [""]).value if text]
+        self.spool.attachments = self._attachments
+        for left in self.spool.recover():
+            self.get_logger().warning(f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}")
+        arms = arms_of(self)
+        self.box = BlackBox(self.spool.root.parent / "faults")
+        self.faults: dict[str, str] = {}  # by the topic that told of it
+        cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        self.sampled = Sampled(self, sampled(arms, cameras), lockstep)
+        if endpoints is not None:
+            endpoints.nodes.append(self.sampled.node)
+        observed = [topic for topic in self.declare_parameter("observed", [""]).value if topic]
+        counted = [topic for topic in self.sampled.subscriptions if topic not in self.sampled.images]
+        names = [list(map(self.resolve_topic_name, topics)) for topics in
+                 ([f"camera/{name}/image" for name in cameras], [topic for topic in observed if topic in counted], counted)]
+        self.recording = Recording(self.spool, self._tell, max(len(arms), 1), *names)
+        self.last: Message | None = None  # time step of an episode, that waits for its images
+        self.waits = self.create_timer(LOOK_S, self._on_late)
+        self.waits.cancel()
+        self.refused = self.refused_before = 0
+        self.losing = False
+        self.lost = 0
+        self.trouble = ""
+        self.requested_s = 0.0
+        self.session = Session(self.spool.root.parent / "sessions", self.station,
+                               self.declare_parameter("session_gb", SESSION_GB).value, self._attachments, self._on_session)
+        self.diagnostics = Diagnostics(self, self._health)
+        self.worker = Worker(self._handle, self._look, self._complain)
+        self.description: Message | None = None  # said once, recorded with each episode
+        self.describing = self._describe(self.declare_parameter("urdf", "").value)
+        self.transforms = Transforms(self, arms, self.declare_parameter("tool_frame", TOOL).value,
+                                     self.declare_parameter("mounts", "").value)
+        estops = [f"estop/{name}" for name in self.declare_parameter("estops", [""]).value if name]
+        rows = dict.fromkeys((*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX]), *OF_SESSION))
+        for topic in (*estops, *(topic for row in rows if "<name>" not in row for topic in of_arms(row, arms))):
+            self._listen(topic)
+        self.create_subscription(DiagnosticArray, "/diagnostics", partial(self._overhear, "/diagnostics"), 100, raw=True)
+        self.create_subscription(ParameterEvent, "/parameter_events", partial(self._overhear, "/parameter_events"),
+                                 qos_profile_parameter_events, raw=True)
+        self.events = publisher(self, "episode")  # last: it is waited for
+
+    def finish(self) -> bool:
+        """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
+        closed, self.requested_s = self.recording.writer is None and self.worker.idle, self.requested_s or time.monotonic()
+        if self.session.over:
+            return closed
+        if closed or time.monotonic() - self.requested_s > PATIENCE_S:
+            self.worker.put((OVER, None), 0, anyway=True)
+        return False
+
+    def _attachments(self) -> dict[str, bytes]:
+        """Return the attachments of each recording: recipe, limits and full specs, whose hashes are
+        in messages; missing files are left out.
+        """
+        specs = {SPECS: self.specs.encode()} if self.specs else {}
+        return specs | {name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()}
+
+    def _describe(self, urdf: str) -> Any:
+        """Tell the robot's URDF to whoever shows it, and to the recordings, which hear it like everybody else."""
+        description = publisher(self, "robot_description") if urdf else None
+        if description is not None:
+            description.publish(String(data=Path(urdf).read_text()))
+        return description
+
+    # In the node's thread
+    def _listen(self, topic: str) -> None:
+        name = self.resolve_topic_name(topic)
+        row = topics.topic(topic)
+        subscription(self, topic, partial(self._on_raw, topic, name, row.type), raw=True,
+                     quality=witnessed(topic) if row.recorded == EPISODE or row.session is not None else OVERHEARD)
+
+    def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
+        headed = kind.startswith("rlinf_msgs/") and self.sampled.lockstep
+        message = Message(name, kind, time.monotonic_ns(), bytes(raw), time.time_ns(), stamp_ns(raw) if headed else None)
+        if topic == "timestep":
+            self._go_on()
+            if step_type(message.raw) == TimeStep.LAST and self.sampled.behind(message.raw):
+                self.last, self.recording.held = message, True
+                self.waits.reset()
+                return
+        self._put(topic, message)
+
+    def _on_late(self) -> None:
+        last = self.last
+        if last is None or time.monotonic_ns() - last.at_ns > CLOSE_LATE_S * 1e9 or not self.sampled.behind(last.raw):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Write the messages that need wait for images no longer."""
+        self.waits.cancel()
+        last, self.last = self.last, None
+        if last is not None:
+            self._put("timestep", last)
+            self.recording.held = False
+
+    def _put(self, topic: str, message: Message) -> None:
+        if topic == "timestep":  # before it: the last one may close the episode
+            shown = list(self.sampled.at(message))
+            if not self.worker.put((SAMPLED, shown), sum(len(item.raw) for _, item in shown)):
+                self.refused += len(shown)
+        taken = self.worker.put((topic, message), len(message.raw), anyway=topic == "episode")
+        if topics.topic(topic).recorded != EPISODE:
+            return
+        if not taken and not self.losing:
+            self.worker.put(("", message.at_ns), 0, anyway=True)
+        self.losing = not taken
+
+    def _overhear(self, name: str, raw: bytes) -> None:
+        self.worker.put((name, Message(name, OF_ROS[name], time.monotonic_ns(), bytes(raw), time.time_ns())), len(raw))
+
+    def _health(self) -> Health:
+        refused, before = self.refused + self.sampled.overflown, self.refused_before
+        self.refused_before = refused
+        values = {"waiting_mb": self.worker.bytes >> 20, "lost_episodes": self.lost, "missed_images": self.recording.missed,
+                  "refused_messages": refused}
+        if self.trouble:
+            return Health(ERROR, self.trouble, values)
+        if refused > before:
+            return Health(WARN, "does not keep up: images or states of time steps were left out", values)
+        return Health(OK, "records", values)
+
+    # In the thread that writes
+    def _handle(self, item: tuple[str, Any]) -> None:
+        topic, message = item
+        if topic == SAMPLED:
+            for shown in (shown for name, payload in message for shown in standard(name, payload)):
+                self.recording.take(shown)
+            return
+        if topic == OVER:
+            self.session.close()
+            return
+        if not topic:
+            self.recording.abort(f"more than {self.worker.max_bytes >> 20} MiB wait to be written: the disk is too slow. "
+                                 "Record smaller images, or on a faster disk")
+            return
+        if topic == "robot_description":
+            self.description = message
+            return
+        if topic != "timestep":  # half a minute of images is too much to hold
+            self.box.add(message)
+        row = topics.topic(topic) if topic not in OF_ROS else None
+        if row is None or row.session is not None:
+            self.session.take(topic, message)
+        if row is not None and row.name == "safety":
+            self._on_safety(topic, deserialize_message(message.raw, SafetyState))
+        if row is not None and row.recorded == EPISODE:
+            event = deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None
+            self.recording.take(message, event)
+            if event is not None and event.kind == EpisodeEvent.STARTED and self.description is not None:
+                self.recording.take(self.description.at_time_of(message))
+
+    def _look(self) -> None:
+        self.recording.look(time.monotonic_ns())
+
+    def _on_safety(self, topic: str, safety: SafetyState) -> None:
+        """The half minute before a fault is kept, once per fault and arm."""
+        fault = safety.cause if safety.state == SafetyState.FAULT else ""
+        if fault and fault != self.faults.get(topic):
+            try:
+                self.get_logger().info(f"FAULT {fault}: what led to it is in {self.box.write(fault)}")
+            except SpoolError as error:
+                self.get_logger().error(f"what led to FAULT {fault} is lost: {error}")
+        self.faults[topic] = fault
+
+    def _tell(self, kind: int, episode_id: str, event: EpisodeEvent | None, reason: str) -> None:
+        self.trouble = f"episode {episode_id} is lost: {reason}" if event is None else ""
+        if event is None:
+            self.lost += 1
+            self.get_logger().error(f"episode {episode_id} is lost: {reason}")
+            event = EpisodeEvent(episode_id=episode_id, station=self.station, detail=f"recorder: {reason}")
+        event.kind = kind
+        self.events.publish(event)
+
+    def _on_session(self, error: Exception) -> None:
+        self.get_logger().warning(f"the session's recording goes on later; episodes are recorded as before: {error}",
+                                  throttle_duration_sec=60.0)
+
+    def _complain(self, error: Exception) -> None:
+        self.get_logger().error(f"a message could not be recorded: {type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Entry point."""
+    run(Recorder, BACKGROUND)
+
+
+if __name__ == "__main__":
+    main()

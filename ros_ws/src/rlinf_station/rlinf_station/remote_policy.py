@@ -1,0 +1,237 @@
+"""Policy node whose chunks a server answers (``rlinf serve``, openpi's): it asks, and the arm goes on meanwhile."""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import threading
+import time
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rlinf_msgs.msg import PolicyUpdate, SafetyState, TimeStep
+
+from rlinf_core.core.errors import (
+    AnswerError,
+    RefusedRequestError,
+    RlinfError,
+    ServingError,
+    SpecError,
+    escape_ascii,
+    harmless_lines,
+)
+from rlinf_core.deploy.serving.access import read_key
+from rlinf_core.deploy.serving.client import PolicyClient
+from rlinf_core.deploy.serving.protocol import OURS, check_horizon, check_keys, observation_message, read_actions, read_ours
+from rlinf_core.policies.chunking import REAL_TIME, RECEDING_HORIZON, SYNCHRONOUS, TEMPORAL_ENSEMBLING, Chunking
+from rlinf_core.specs.arrays import StationSpec
+from rlinf_ros.conversions import action_chunk, fill_drawn, observation_of, to_ns
+from rlinf_station.episodes import request_of
+from rlinf_station.policy_node import PolicyNode
+
+RETRY_S = 1.0
+STARVED = "stale_command"  # the interlock's word for it
+LOOK_S = 0.2
+NUMBER = re.compile(r"-?[0-9][0-9.e+-]*")
+RECENT = 10  # answers, the slowest of which says how much of a chunk will have begun before the next one comes
+
+
+class RemotePolicyNode(PolicyNode):
+    """One thread asks the server and waits; the executor never does. Both hold ``lock`` while they look at chunks."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.connected = False
+        self.busy = False
+        self.stopping = threading.Event()
+        self.newest_id = ""
+        self.horizon, self.execute = 0, 0
+        self.requests: queue.Queue[tuple[TimeStep, float]] = queue.Queue(1)
+        self.pending: tuple[str, np.ndarray, dict[str, Any]] | None = None  # to be played from the next time step on
+        self.chunking, self.nothing_in_play = Chunking(RECEDING_HORIZON, 1), True
+        self.outdated = False  # whether an interruption has begun since the policy was asked
+        super().__init__()
+        self.settings = json.loads(self.declare_parameter("remote", "{}").value)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    # The executor's part
+    def _on_safety(self, safety: SafetyState) -> None:
+        """Keep the answer that is awaited while the arm is held because a chunk is over: this
+        node's own waiting causes that hold.
+        """
+        with self.lock:
+            before = self.interrupted
+            super()._on_safety(safety)
+            self.interrupted &= not (safety.state == SafetyState.HOLD and safety.cause == STARVED)
+            if self.interrupted and not before:  # it may be over by the next time step
+                self.outdated, self.pending = True, None
+                self.chunking.cut()
+                self.schedule.cut()
+
+    def _on_update(self, update: PolicyUpdate) -> None:
+        self.get_logger().info(f"version {update.version} stays where it is: the server's are played")
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        with self.lock:
+            if step.step_type != TimeStep.MID or self.interrupted or step.instruction != self.instruction:
+                self.chunking.cut()
+                self.pending = None
+            self.newest_id = step.episode_id
+            super()._on_timestep(step)
+
+    def _decide(self, step: TimeStep) -> None:
+        if self.pending is not None and self.pending[0] == step.episode_id:
+            _, actions, ours = self.pending
+            self.pending = None
+            self._send(step, actions, ours, 0)
+        elif self.connected and not self.busy:
+            self.busy, self.outdated, self.nothing_in_play = True, False, self._stands(step)
+            self.requests.put_nowait((step, time.monotonic()))
+
+    def _stands(self, step: TimeStep) -> bool:
+        """Whether nothing of this policy is played while it is asked, so that all of the answer can be."""
+        over = self.chunking.mode == SYNCHRONOUS or not len(self.chunking.left(self._number(step)))
+        return not self.interrupted and over
+
+    # The thread's part
+    def _work(self) -> None:
+        while not self.stopping.is_set():
+            client = None
+            try:
+                key_file = self.settings.get("api_key_file", "")
+                key = read_key(Path(key_file)) if key_file else ""
+                client = PolicyClient(self.settings["address"], self.settings["timeout_s"], key,
+                                      self.settings.get("tls_ca", ""))
+                self._connect(client.metadata)
+                while not self.stopping.is_set():
+                    self._ask(client)
+                    if not client.open:
+                        raise ServingError(f"policy server {client.address}: the connection was closed")
+            except Exception as error:  # whatever a server may have said, this thread is the only one that asks it
+                reason = error if isinstance(error, RlinfError | OSError) else f"{type(error).__name__}: {error}"
+                self._say(f"{reason}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is over")
+            finally:
+                self.connected = self.busy = False
+                if client is not None:
+                    client.close()
+            self.stopping.wait(RETRY_S)
+
+    def _connect(self, metadata: dict[str, Any]) -> None:
+        """Refuse a server of another task; take its version and its chunks' length."""
+        ours = read_ours(metadata)
+        if type(execute := ours.get("execute", 0)) is not int or not 0 <= execute <= 1000:
+            raise ServingError(f"policy server {self.settings['address']}: expected execute of 0 to "
+                               f"1000, got {escape_ascii(execute)[:40]}")
+        if "spec" in ours and (theirs := StationSpec.from_dict(ours["spec"])).hash != self.spec.hash:
+            raise SpecError(f"policy server {self.settings['address']} does not fit this station:\n"
+                            f"{theirs.difference(self.spec)}\nServe a policy of this station's task")
+        check_keys(self.spec, self.settings["keys"])
+        with self.lock:
+            self.execute = self.settings["n_action_steps"] or ours.get("execute", 0)
+            self.horizon = 0
+            playing, self.chunking = self.chunking.chunks, Chunking(self.settings["chunking"], self.execute or 1)
+            self.chunking.chunks = playing  # the arm went on meanwhile, and the next chunk is due when it was
+            self.schedule.index += self.chunking.execute - self.schedule.execute
+            self.schedule.execute = self.chunking.execute
+            self.status.version, self.status.path = ours.get("version", 0), self.settings["address"]
+            self.ready = True
+            self.connected = True
+            self.busy = False
+            while not self.requests.empty():
+                self.requests.get_nowait()
+        self._say("")
+
+    def _ask(self, client: PolicyClient) -> None:
+        try:
+            step, since = self.requests.get(timeout=LOOK_S)
+        except queue.Empty:
+            return
+        try:
+            named = observation_of(step, self.spec)
+            message = observation_message(self.spec, named, step.instruction, self.settings["keys"])
+            if OURS in client.metadata:
+                request_id = request_of(step.episode_id) if step.mode == "evaluate" else step.episode_id
+                message[OURS] = {"episode": request_id, "explore": step.mode == "train"}
+                if client.metadata[OURS].get("continues"):
+                    message[OURS] |= self._in_play(step)
+            answer = client.infer(message)
+            actions = read_actions(self.spec, answer)
+            ours = read_ours(answer)
+            check_horizon(actions, self.horizon, self.execute)
+            self.horizon = 0 if OURS in client.metadata else len(actions)
+            self._answered(step, actions, ours, time.monotonic() - since)
+        except (AnswerError, RefusedRequestError, SpecError) as error:
+            self._say(str(error))
+        finally:
+            self.busy = False
+
+    def _in_play(self, step: TimeStep) -> dict[str, Any]:
+        """Return the rest of the last chunk [SI], and how much of it will usually have begun when
+        the answer comes.
+        """
+        with self.lock:
+            left = self.chunking.left(self._number(step)) if self.chunking.mode == REAL_TIME else np.zeros(0)
+            if not len(left):
+                return {}
+            slowest_ns = 1e6 * max(list(self.times_ms)[-RECENT:], default=0.0)
+            return {"left": left, "frozen": ceil(slowest_ns / self.period_ns) + (not self.lockstep)}
+
+    def _number(self, step: TimeStep) -> float:
+        """Return the index of a time step from its stamp, not rounded."""
+        return to_ns(step.header.stamp) / self.period_ns
+
+    def _answered(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], took_s: float) -> None:
+        with self.lock:
+            self.times_ms.append(1e3 * took_s)
+            if self.status.error:
+                self._say("")
+            passed = round((self.stamp_ns - to_ns(step.header.stamp)) / self.period_ns)
+            other = self.newest_id != step.episode_id or step.instruction != self.instruction
+            if self.idle or passed < 0 or self.outdated or other:
+                return
+            if not self.execute:
+                self.execute = len(actions)
+                at_once = 1 if self.chunking.mode == TEMPORAL_ENSEMBLING else self.execute
+                self.schedule.index += at_once - self.schedule.execute  # the next chunk is due when it was
+                self.chunking.execute = self.schedule.execute = at_once
+            if passed and self.nothing_in_play and step.mode != "train":
+                self.pending = step.episode_id, actions, ours
+            else:
+                self._send(step, actions, ours, passed)
+
+    def _send(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], passed: int) -> None:
+        begun = passed + (not self.lockstep)  # in lockstep time stands still meanwhile
+        sent = self.chunking.merge(actions, self._number(step), begun, bool(ours.get("continues")))
+        self.schedule.replan()
+        self.schedule.advance(steps=passed)
+        self.seq += 1
+        self.status.version = ours.get("version", 0)
+        chunk = action_chunk(self.spec, self.spec.action.from_si(sent), source="policy", session=self.session, seq=self.seq,
+                             version=self.status.version, observation_stamp=step.header.stamp,
+                             execute=min(self.chunking.execute, len(sent)))
+        if self.chunking.mode == RECEDING_HORIZON and "drawn" in ours:
+            fill_drawn(chunk, ours["drawn"], ours.get("log_probs"))
+        chunk.header.stamp = self._now(step)
+        self.actions.publish(chunk)
+        self.status.inferences += 1
+
+    def _say(self, error: str) -> None:
+        error = harmless_lines(error)
+        if error != self.status.error:
+            same = NUMBER.sub("", error) == NUMBER.sub("", self.status.error)
+            self.status.error = error
+            if same:  # a server that answers other numbers ten times a second fills no log
+                return
+            if error:
+                self.get_logger().warning(error)
+            else:
+                self.get_logger().info("the policy server answers")
+            self._publish_status()
+
+    def destroy_node(self) -> None:
+        """Stop the thread first."""
+        self.stopping.set()
+        super().destroy_node()

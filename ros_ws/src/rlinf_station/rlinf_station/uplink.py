@@ -1,0 +1,167 @@
+"""Uplink: sends closed episodes to the trainer and brings its policies down. The only node that knows the network."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
+
+from rlinf_core.core.errors import BridgeError
+from rlinf_core.deploy.bridge.client import BridgeClient, Sender, forget, last_fetched
+from rlinf_core.episodes.spool import MAX_GB, Spool
+from rlinf_ros.qos import publisher, subscription
+from rlinf_ros.spinning import BACKGROUND, ERROR, OK, WARN, Diagnostics, Health, StationNode, run
+
+RETRY_S = 1.0
+DAY_S = 86_400.0
+HELD = ".held"  # of the spool: the trainer has said that no episode is to begin
+PAUSE_S = 0.5  # a trainer with very many stations answers at once
+
+
+class Uplink(StationNode):
+    """Two worker threads do the waiting; the executor only publishes. A trainer that is away costs nothing but backlog."""
+
+    def __init__(self) -> None:
+        super().__init__("uplink")
+        station = self.declare_parameter("station", "station").value
+        self.spool = Spool(self.declare_parameter("spool", "spool").value,
+                           max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
+        self.policies = Path(self.declare_parameter("policies", "policies").value)
+        self.policies_gb = self.declare_parameter("policies_gb", MAX_GB).value
+        address = self.declare_parameter("address", "127.0.0.1:50551").value
+        folder = self.declare_parameter("credentials", "").value
+        credentials = Path(folder) if folder else None
+        tokens = [Path(path) for path in self.declare_parameter("tokens", [""]).value if path]
+        self.client, self.reporter = (BridgeClient(address, station, credentials, tokens=tokens)
+                                      for _ in range(2))
+        self.specs, self.limits_hash = (self.declare_parameter(name, "").value for name in ("specs", "limits_hash"))
+        self.version, self.stopping = -1, threading.Event()
+        self.troubles = {"up": "", "down": ""}  # of either worker
+        self.is_registered, self.holding = False, self.spool.root / HELD  # what this station is; whether it is held
+        self.held = self.holding.exists()
+        self.policy = PolicyStatus(version=-1)
+        subscription(self, "policy/status", self._on_policy)
+        self.updates = publisher(self, "policy/update")
+        self.statuses = publisher(self, "trainer/status")
+        self.workers = [threading.Thread(target=work, daemon=True) for work in (self._upload, self._fetch)]
+        for worker in self.workers:
+            worker.start()
+        self.health = Health(WARN, "has not asked for the trainer yet")
+        self.create_timer(0.5, self._report)
+        self.diagnostics = Diagnostics(self, lambda: self.health)
+        self._look_at_certificate()
+        self.create_timer(DAY_S, self._look_at_certificate)
+
+    def _on_policy(self, status: PolicyStatus) -> None:
+        self.policy = status
+
+    def _upload(self) -> None:
+        sender = Sender(self.spool, self.client, self.get_logger().error)
+        while not self.stopping.wait(0.1):
+            try:
+                trouble = sender.send_all()
+            except Exception as error:  # this thread must outlive whatever happens to a disk
+                trouble = f"{type(error).__name__}: {error}"
+            self._note("up", trouble)
+
+    def _fetch(self) -> None:
+        base = last_fetched(self.policies)
+        while not self.stopping.is_set():
+            try:
+                fetched = self.reporter.next_policy(self.version, self.policies, base=base)
+                if fetched is not None:
+                    forget(self.policies, self.policies_gb, fetched.version, self.policy.version)
+            except Exception as error:  # as above
+                self._note("down", str(error) if isinstance(error, BridgeError) else f"{type(error).__name__}: {error}")
+                continue
+            self._note("down", "")
+            if fetched is None:
+                self.stopping.wait(PAUSE_S)
+            else:
+                base, self.version = fetched, fetched.version
+                self.updates.publish(PolicyUpdate(version=self.version, path=str(fetched.path), sha256=fetched.sha256))
+
+    def _look_at_certificate(self) -> None:
+        if self.client.credentials and (warning := self.client.credentials.warning()):
+            self.get_logger().warning(warning)
+
+    def _note(self, direction: str, trouble: str) -> None:
+        """How it goes with one of the two ways; a trouble is said once, and waited for a little."""
+        if trouble and trouble != self.troubles[direction]:
+            self.get_logger().warning(f"{trouble}. Nothing is lost: episodes wait in {self.spool.root / 'closed'}")
+        self.troubles[direction] = trouble
+        if trouble:
+            self.stopping.wait(RETRY_S)
+
+    @property
+    def trouble(self) -> str:
+        """Return the problems, each once; empty if there are none."""
+        return "; ".join(dict.fromkeys(filter(None, self.troubles.values())))
+
+    def _report(self) -> None:
+        try:
+            backlog, room = len(self.spool.closed()), {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
+        except OSError as error:
+            trouble = f"spool {self.spool.root}: {error.strerror or error}. Check the disk"
+            self.health, status = Health(ERROR, trouble, {}), TrainerStatus(held=self.held, spool_full=1.0, message=trouble)
+            status.header.stamp = self.get_clock().now().to_msg()
+            self.statuses.publish(status)  # as with a full one, no episode begins
+            return
+        full = room["spool_full"] >= 1.0
+        status = TrainerStatus(connected=False, backlog=backlog, held=self.held, message=self.trouble, **room)
+        try:
+            reply = self.reporter.report(backlog, self.version, timeout_s=0.4, playing=self.policy.version,
+                                        policy_error=self.policy.error, **room)
+            why, refused = self._register() if self.specs and not (self.is_registered and reply.registered) else ("", False)
+            self._hold(reply.held or refused)
+            status = TrainerStatus(
+                connected=True, backlog=backlog, held=self.held or bool(why), phase=reply.phase,
+                policy_version=reply.policy_version, updates=reply.updates, episodes=reply.episodes,
+                transitions=reply.transitions, update_ratio=reply.update_ratio,
+                accepting=reply.accepting and not (full or self.held or why), names=list(reply.metrics),
+                values=list(reply.metrics.values()), message=reply.message or why or self.trouble, **room)
+        except BridgeError as error:
+            status.message = f"{error}{'; the trainer has said that no episode is to begin' if self.held else ''}"
+        level = ERROR if full else OK if status.connected and not self.trouble and not room["set_aside"] else WARN
+        why = "the spool is full" if full else status.message or f"{room['set_aside']} episodes were refused"
+        self.health = Health(level, status.phase if level == OK else why, {"backlog": backlog, **room})
+        status.header.stamp = self.get_clock().now().to_msg()
+        self.statuses.publish(status)
+
+    def _hold(self, held: bool) -> None:
+        """Whether this station is to begin an episode, as the trainer says; a restart without a trainer keeps to it."""
+        if held != self.held:
+            self.held = held
+            with contextlib.suppress(OSError):  # then a restart alone would forget it
+                self.holding.touch() if held else self.holding.unlink()
+
+    def _register(self) -> tuple[str, bool]:
+        """Say what this station is, since it was started and to a trainer that does not know it.
+
+        Returns why it may not play now, and whether that is the trainer's word.
+        """
+        try:
+            why = self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4)
+            self.is_registered = True
+            if why:
+                self.get_logger().error(f"the trainer does not take this station: {why}")
+            return why, bool(why)
+        except BridgeError as error:
+            self.get_logger().warning(f"this station cannot register: {error}")
+            return str(error), False
+
+    def destroy_node(self) -> None:
+        """Stop the workers first."""
+        self.stopping.set()
+        super().destroy_node()
+
+
+def main() -> None:
+    """Entry point."""
+    run(Uplink, BACKGROUND)
+
+
+if __name__ == "__main__":
+    main()

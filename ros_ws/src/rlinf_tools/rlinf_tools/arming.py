@@ -1,0 +1,139 @@
+"""``rlinf arm`` and ``rlinf disarm``: all arms are armed or none; each is asked to disarm at once, whatever one answers.
+
+After an arming that fails in part, no arm stays armed that nobody knows of.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from rclpy.client import Client
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.task import Future
+from rlinf_msgs.msg import SafetyState
+from std_msgs.msg import Empty
+from std_srvs.srv import SetBool
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_ros.arms import arm_topic, disarm_topics, whose
+from rlinf_ros.station_state import GOES_ON, command, is_directed, stands
+
+AGAIN_S = 1.0    # the middleware drops an answer whose asker it has not met yet, and to be asked twice changes nothing
+PUBLISH_S = 0.1
+ANSWER_S = 12.0  # the interlock's desk answers within five
+
+
+
+class Station(Protocol):
+    """The part of a client of a station that arming and disarming need.
+
+    Attributes:
+        name: of the station.
+        node: that publishes and calls.
+        arms: names of the arms; "" where there is only one.
+        patience_s: how long an answer may take [s].
+        latest: the newest message of each topic, by its name.
+    """
+
+    name: str
+    node: Node
+    arms: list[str]
+    patience_s: float
+    latest: dict[str, Any]
+
+    def meet(self) -> SafetyState:
+        """Wait for the interlocks; RlinfError says who is there instead."""
+
+    def call(self, client: Client, request: Any) -> Any:
+        """The answer to a request; RlinfError if none comes."""
+
+    def parameter(self, node: str, name: str) -> Any:
+        """A parameter of a node."""
+
+    def changed(self, state: int) -> SafetyState:
+        """The interlocks' state, once it is another."""
+
+    def within(self, seconds: float, ready: Callable[[], bool]) -> bool:
+        """Whether something becomes true in time."""
+
+
+def disarm(station: Station) -> None:
+    """RlinfError names each arm whose interlock did not say that it is disarmed."""
+    clients = {arm: station.node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in station.arms}
+    topics, published_s = disarm_topics(station.node, list(clients)), float("-inf")
+    pending: dict[str, list[Future]] = {arm: [] for arm in clients}
+    requested_at = dict.fromkeys(clients, float("-inf"))
+
+    def ask() -> bool:
+        nonlocal published_s
+        now = time.monotonic()
+        if now - published_s > PUBLISH_S:  # until its interlock has been discovered, and has heard it
+            published_s = now
+            for topic in topics:
+                topic.publish(Empty())
+        for arm, client in clients.items():
+            if answer(arm) is None and now - requested_at[arm] > AGAIN_S and client.service_is_ready():
+                pending[arm].append(client.call_async(SetBool.Request(data=False)))
+                requested_at[arm] = now
+        return all(answer(arm) is not None for arm in clients)
+
+    def answer(arm: str) -> SetBool.Response | None:
+        return next((future.result() for future in pending[arm] if future.done()), None)
+
+    if not station.within(station.patience_s, ask) and any(pending.values()):
+        station.within(ANSWER_S, lambda: ask() or all(answer(arm) is not None for arm in clients if pending[arm]))
+    if not any(pending.values()):
+        station.meet()  # says who is there
+    troubles = []
+    for arm in clients:
+        result = answer(arm)
+        if result is None or not result.success:
+            troubles.append(f"{whose(arm)}{result.message if result else 'its interlock does not answer'}")
+    if troubles:
+        others = "; what else there is was disarmed" if len(troubles) < len(clients) else ""
+        raise RlinfError(f"not disarmed (stop it by its e-stop{others}): {'; '.join(troubles)}")
+    station.within(2.0, lambda: "safety" in station.latest and station.latest["safety"].state == SafetyState.DISARMED)
+    now = f": the interlock is {stands(station.latest['safety'])}" if "safety" in station.latest else ""
+    print(f"{result.message if result else ''}{now}")
+
+
+def _taken_back(station: Station, clients: Mapping[str, Client], topics: Sequence[Publisher]) -> list[str]:
+    """Ask each arm to disarm; of those that do not say that they have, what to do."""
+    for topic in topics:
+        topic.publish(Empty())
+    pending = {arm: client.call_async(SetBool.Request(data=False)) for arm, client in clients.items()
+             if client.service_is_ready()}
+    station.within(ANSWER_S, lambda: all(future.done() for future in pending.values()))
+    well = [arm for arm, future in pending.items() if future.done() and future.result().success]
+    remark = f"it may be armed: {command('disarm', station.name)}, or its e-stop"
+    return [f"{whose(arm)}{remark}" for arm in clients if arm not in well]
+
+
+def arm(station: Station) -> None:
+    """Arm all arms; RlinfError says why not. A real arm is armed by a person, at a terminal."""
+    before = station.meet()
+    if is_directed(station.node, f"/{station.name}"):
+        print(GOES_ON)
+    if not sys.stdin.isatty() and not all(
+            station.parameter(arm_topic(arm, "interlock"), "teleports") for arm in station.arms):
+        raise RlinfError("the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, rlinf teleop")
+    clients = {arm: station.node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in station.arms}
+    topics = disarm_topics(station.node, list(clients))  # discovered while the interlock is asked
+    refused, unheard = list[str](), True
+    try:
+        for name, client in clients.items():
+            answer = station.call(client, SetBool.Request(data=not refused))  # nor is one armed alone
+            refused += [] if answer.success else [f"{whose(name)}{answer.message}"]
+        unheard = False
+    finally:
+        if unheard or (refused and len(clients) > 1):  # all of them are armed, or none; and none of which nobody knows it
+            refused += _taken_back(station, clients, topics)
+            if refused and unheard:
+                print("; ".join(refused), file=sys.stderr)
+    if refused:
+        raise RlinfError("; ".join(refused))
+    print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")

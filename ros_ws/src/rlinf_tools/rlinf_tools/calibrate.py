@@ -1,0 +1,237 @@
+"""Listens while a person guides an arm by hand, and makes a box and a home of where its tool was; commands nothing.
+
+    rlinf calibrate RECIPE [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import select
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rclpy
+from geometry_msgs.msg import PoseStamped
+from rclpy.node import Node
+from rlinf_msgs.msg import SafetyState
+from sensor_msgs.msg import JointState
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.interlock import Limits, Mode
+from rlinf_core.interlock.limits_file import bound, box_is_of, load_limits, loosest, with_values
+from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
+from rlinf_core.robots.calibration.guided import AXES, Guided, draw, flow, mounted, publish, rewritten
+from rlinf_core.robots.config import Home, Robot, robot_folder
+from rlinf_core.robots.operators.homing import goal_of
+from rlinf_ros.arms import arm_topic, hear_safety
+from rlinf_ros.conversions import angles_of
+from rlinf_ros.qos import overheard, subscription
+from rlinf_ros.station_state import asker, asking, silence_message
+
+WORDS = ("guide the tool by hand to each end of where it may be. Then, each with Enter: h here is its home, d done, n from "
+         "the beginning, q leave it as it is")
+PATIENCE_S = 5.0
+SILENT_S = 1.0
+SAY_S = 0.2
+
+
+class Listener:
+    """A node that hears one arm.
+
+    Args:
+        recipe: of the station.
+        arm: its name; empty where there is one.
+    """
+
+    def __init__(self, recipe: Recipe, arm: str) -> None:
+        self.robot, self.limits = station_robot(recipe), load_limits(_limits_of(station_robot(recipe), arm))
+        self.guided = Guided()
+        self.pose = np.zeros(7)
+        self.joints = dict[str, float]()
+        self.at = 0.0
+        self.trouble, self.joints_at = "", 0.0
+        self.node: Node = asker(recipe.station.name)
+        for name, callback in (
+            (arm_topic(arm, "current_pose"), self._on_pose),
+            (arm_topic(arm, "joint_states"), self._on_joints),
+        ):
+            subscription(self.node, name, callback, quality=overheard(50), at=self.robot.topics.get(name, name))
+        hear_safety(self.node, list(self.robot.arms), self._on_safety)
+
+    def _on_pose(self, message: PoseStamped) -> None:
+        p, q = message.pose.position, message.pose.orientation
+        if message.header.frame_id != self.limits.frame:
+            self.trouble = (f"current_pose: expected the limits' frame '{self.limits.frame}', got "
+                            f"'{message.header.frame_id}'. Set 'frame' in the limits, or have it said in that one")
+        elif not (q.x or q.y or q.z or q.w):
+            self.trouble = "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0"
+        elif np.isfinite(pose := np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])).all():
+            self.pose, self.at = pose, time.monotonic()
+            self.guided.add(pose[:3])
+
+    def _on_joints(self, message: JointState) -> None:
+        """Take a message that has all joints of the limits. A gripper's driver may publish its own
+        joints on the same topic.
+        """
+        names = self.limits.joint_names
+        angles = angles_of(message, names)
+        if angles is not None and all(map(math.isfinite, angles)):
+            self.joints, self.joints_at = dict(zip(names, angles, strict=True)), time.monotonic()
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        if safety.state in (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD):
+            self.trouble = (f"the interlock is {Mode(safety.state).name}: expected it DISARMED while a hand is at the arm "
+                            "(rlinf disarm)")
+
+    def spin(self) -> None:
+        """Process incoming messages. Raises RlinfError if nobody may guide the arm now."""
+        rclpy.spin_once(self.node, timeout_sec=0.02)
+        if self.trouble:
+            raise RlinfError(self.trouble)
+
+    def meet(self) -> None:
+        """Until the arm says where it is."""
+        until = time.monotonic() + PATIENCE_S
+        while not self.at:
+            self.spin()
+            if time.monotonic() > until:
+                raise RlinfError("current_pose: " + silence_message(self.node, "pose of the arm", PATIENCE_S))
+
+    def silent(self, joints: bool) -> str:
+        """Why it is not known where the arm is now, or, where ``joints`` are asked for, they are; in words, or empty."""
+        late = time.monotonic() - SILENT_S
+        lacks = "current_pose" if self.at < late else \
+            "joint_states with the joints of the limits" if joints and self.joints_at < late else ""
+        return lacks and (f"expected {lacks} within {SILENT_S:g} s, heard none: where the arm is now is not known. See to "
+                          "its driver (rlinf doctor station RECIPE); what was shown so far is kept")
+
+    @property
+    def where(self) -> str:
+        """For people: what has been shown so far."""
+        low, high = self.guided.extent
+        spans = ", ".join(f"{axis} {a:.3f} to {b:.3f}" for axis, a, b in zip(AXES, low, high, strict=True))
+        home = "no home" if self.guided.home is None else f"home {self.guided.home.round(3).tolist()}"
+        return f"{spans} m, {home}" + (" (silent)" if time.monotonic() - self.at > SILENT_S else "")
+
+
+def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], dict[str, Any]]:
+    """Until a person is done: the box, and what the pose was at home; RlinfError where they leave it."""
+    at_home: dict[str, Any] = {}
+    shown = 0.0
+    print(WORDS, flush=True)
+    while True:
+        listener.spin()
+        if sys.stdout.isatty() and time.monotonic() - shown > SAY_S:
+            shown = time.monotonic()
+            print(f"\r\x1b[K{listener.where}  ", end="", flush=True)
+        if not select.select([sys.stdin], [], [], 0)[0]:
+            continue
+        line = sys.stdin.readline()
+        word = line.strip()
+        if not line or word == "q":
+            raise RlinfError("left as it is: nothing is written")
+        if word == "n":
+            listener.guided, at_home = Guided(), {}
+        elif word in ("h", "d") and (why := listener.silent(word == "h" and listener.limits.control_mode == "joint_delta")):
+            print(why, flush=True)
+        elif word == "h":
+            listener.guided.home = listener.pose[:3].copy()
+            at_home = {"pose": listener.pose.copy(), "joints": dict(listener.joints)}
+        elif word == "d":
+            try:
+                return *listener.guided.box(margin), at_home
+            except RlinfError as error:
+                print(error, flush=True)
+        elif word:
+            print(WORDS, flush=True)
+        print(listener.where if listener.guided.path else "from the beginning", flush=True)
+
+
+def _home(at_home: dict[str, Any], limits: Limits, turns: bool) -> dict[str, Any]:
+    """As a robot.yaml says it, in the words of the task's actions."""
+    if limits.control_mode == "joint_delta":
+        return {"joints": {name: round(at_home["joints"][name], 4) for name in limits.joint_names}}
+    pose = at_home["pose"]
+    turned = (pose[3:] / np.linalg.norm(pose[3:])).round(5).tolist() if turns else None
+    return {"position": pose[:3].round(4).tolist(), **({"orientation": turned} if turned else {})}
+
+
+def _limits_of(robot: Robot, arm: str) -> Path:
+    if arm not in robot.interlocks:
+        raise RlinfError(f"--arm: expected one of {', '.join(robot.arms)}, got '{arm}'" if robot.arms else
+                         f"--arm: expected none, as the robot has one arm; got '{arm}'")
+    path = robot.interlocks[arm]
+    if others := [
+        name
+        for name, arm_interlock in robot.interlocks.items()
+        if name != arm and box_is_of(path, arm_interlock)
+    ]:
+        raise RlinfError(f"{path}: expected limits of arm '{arm}' alone, as its box is to be written there, got those "
+                         f"of '{', '.join(others)}' too. Give each a box of its own; what they share stands in a third "
+                         "file, which both `extends:`")
+    return path
+
+
+def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -> None:
+    """The whole of it; RlinfError says what is in the way, and nothing is written."""
+    path = _limits_of(station_robot(recipe), arm)
+    listener = Listener(recipe, arm)
+    listener.meet()
+    low, high, at_home = ask(listener, margin)
+    box: dict[str, Any] = {"box_low": low, "box_high": high}
+    limits, most = load_limits(path), loosest(path)
+    off_nominal, orientation = mounted(limits, at_home["pose"][3:]) if at_home else (0.0, [])
+    if orientation:
+        box = box | {"orientation": orientation}
+        most = most if "orientation" in bound(path) else replace(most, orientation=tuple(orientation))
+        print(f"the tool at its home is {math.degrees(off_nominal):.0f} degrees from the limits' orientation "
+              f"{list(limits.orientation)}, more than half of their cone: the orientation becomes the tool's own")
+    limits = with_values(limits, box, str(path), most)
+    spec = station_task(recipe).spec.action
+    home = {"home": _home(at_home, limits, (spec.of_arm(arm) if arm else spec).dim >= 6)} if at_home else {}
+    texts = {path: rewritten(path.read_text(), box)}
+    place = robot_folder(recipe.station.robot) / "robot.yaml"
+    if home and not arm:
+        home_fields: Any = {key: tuple(value) if key != "joints" else value for key, value in home["home"].items()}
+        goal_of("home", Home(**home_fields), spec.control_mode, limits)
+        texts[place] = rewritten(place.read_text(), home)
+    draw(listener.guided, low, high, out)
+    print("\n".join(f"{key}: {flow(value)}" for key, value in (box | home).items()))
+    if home and arm:
+        print(f"the home of one of several arms is written by hand: in {place}, arms: {{{arm}: {{home: ...}}}}")
+    print(f"picture: {out}")
+    for changed, text in texts.items():
+        if write:
+            publish(changed, text)
+        print(f"written: {changed}" if write else f"not written: {changed}, as --write would")
+    if write:
+        print("limits and home are read as a station starts: start one that runs (its rlinf up and rlinf teleop) again")
+
+
+def main() -> None:
+    """Entry point: recipe, overrides."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("recipe")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--arm", default="")
+    parser.add_argument("--margin", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    with asking():
+        calibrate(
+            load_recipe(arguments.recipe, arguments.overrides),
+            arguments.arm,
+            arguments.margin,
+            arguments.out,
+            arguments.write,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Looks through a camera of a station that runs, for whoever puts it up: where it is, and whether it is where it was.
+
+    rlinf camera locate RECIPE CAMERA --on tool --board 8x5 --square 0.03 [--write]
+    rlinf camera align RECIPE CAMERA [--write]
+
+It commands nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import select
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import rclpy
+from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import CameraInfo, Image
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.interlock import load_limits
+from rlinf_core.recipes import Recipe, load_recipe, station_robot
+from rlinf_core.robots.calibration.camera_alignment import moved, place, read, save_picture, shown
+from rlinf_core.robots.calibration.guided import publish, rewritten
+from rlinf_core.robots.calibration.hand_eye import BASE, LEAST, View, board_in, save, solve
+from rlinf_core.robots.config import robot_folder
+from rlinf_ros.arms import arm_topic
+from rlinf_ros.conversions import from_image
+from rlinf_ros.qos import OVERHEARD, subscription
+from rlinf_ros.station_state import asker, asking, silence_message
+
+PATIENCE_S = 8.0
+SAY_S = 0.5
+SILENT_S = 1.0
+STILL_S = 0.5
+STILL_M = 0.0005
+STILL_RAD = 0.002
+FILE = "hand_eye.yaml"
+LEAST_PIXELS = 15  # of a square of the board: corners are refined within 11
+
+
+class Looker:
+    """Hears a camera, and the arm's pose."""
+
+    def __init__(self, recipe: Recipe, camera: str, arm: str) -> None:
+        self.recipe = recipe
+        self.robot = station_robot(recipe)
+        self.camera = camera
+        if camera not in self.robot.cameras:
+            choices = ", ".join(self.robot.cameras) or "which has none"
+            raise RlinfError(f"expected a camera of robot.yaml, {choices}; got '{camera}'")
+        if arm not in self.robot.interlocks:
+            choices = ", ".join(filter(None, self.robot.interlocks)) or "none"
+            raise RlinfError(f"--arm: expected {choices}, got '{arm}'")
+        self.pixels: np.ndarray | None = None
+        self.lens: tuple[float, ...] = ()
+        self.poses: list[tuple[float, np.ndarray]] = []
+        self.received_at, self.frame = 0.0, ""
+        self.node = asker(recipe.station.name)
+        for topic, take in ((f"camera/{camera}/image", self._on_image), (f"camera/{camera}/camera_info", self._on_info),
+                            (arm_topic(arm, "current_pose"), self._on_pose)):
+            subscription(self.node, topic, take, quality=OVERHEARD, at=self.robot.topics.get(topic, topic))
+
+    def _on_image(self, image: Image) -> None:
+        self.pixels, self.received_at = from_image(image).copy(), time.monotonic()
+
+    def _on_info(self, info: CameraInfo) -> None:
+        self.lens = (info.k[0], info.k[4], info.k[2], info.k[5], *info.d)
+
+    def _on_pose(self, message: PoseStamped) -> None:
+        p = message.pose.position
+        q = message.pose.orientation
+        now = time.monotonic()
+        self.frame = message.header.frame_id
+        self.poses = [pose for pose in self.poses if now - pose[0] < STILL_S]
+        self.poses.append((now, np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])))
+
+    def meet(self, pose: bool) -> None:
+        """Until there is a picture, and where that is needed its lens and the arm's pose; RlinfError says what lacks."""
+        until = time.monotonic() + PATIENCE_S
+        while self.pixels is None or (pose and not (self.poses and self.lens)):
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+            if time.monotonic() > until:
+                what = f"image of camera '{self.camera}'" if self.pixels is None else \
+                    "camera_info" if not self.lens else "pose of the arm"
+                raise RlinfError(silence_message(self.node, what, PATIENCE_S))
+        if pose and not self.lens[0] > 0.0:
+            raise RlinfError(f"camera '{self.camera}': expected a camera_info with a focal length, got none. Calibrate it "
+                             "first, and say its 'lens' in robot.yaml")
+
+    @property
+    def newest(self) -> np.ndarray:
+        """The picture (H, W, 3)."""
+        assert self.pixels is not None, "meet() has waited for it"
+        return self.pixels
+
+    @property
+    def silent_s(self) -> float:
+        """After which a camera that says nothing has fallen silent; of a slow one, three pictures."""
+        return max(SILENT_S, 3.0 / getattr(self.robot.devices.get(self.camera), "fps", 30.0))
+
+    def sees_anew(self) -> bool:
+        """Whether another picture comes from now on, in time."""
+        begun = time.monotonic()
+        while self.received_at <= begun and time.monotonic() < begun + self.silent_s:
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+        return self.received_at > begun
+
+    def silent(self) -> str:
+        """Wait up to SILENT_S for a new image and a new pose, and return which of them did not
+        come; empty if both did.
+        """
+        begun = time.monotonic()
+        while time.monotonic() < begun + SILENT_S:
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+            if min(self.received_at, self.poses[-1][0]) > begun:
+                return ""
+        return f"image of camera '{self.camera}'" if self.received_at <= begun else "pose of the arm"
+
+    @property
+    def rests(self) -> bool:
+        """Whether the arm has, since before the picture was taken: it neither goes nor turns, and is heard throughout."""
+        poses = np.array([pose for _, pose in self.poses])
+        units = poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)
+        turned = 2.0 * np.arccos(np.minimum(np.abs(units @ units[-1]), 1.0))  # q and -q are one rotation
+        return bool(self.poses[-1][0] - self.poses[0][0] > STILL_S / 2.0 and np.ptp(poses[:, :3], axis=0).max() < STILL_M
+                    and turned.max() < STILL_RAD)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that a person types while images come; '' now and then."""
+        shown_at = 0.0
+        while True:
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+            if select.select([sys.stdin], [], [], 0)[0]:
+                line = sys.stdin.readline()
+                if not line or line.strip() == "q":
+                    raise RlinfError("left as it is: nothing is written")
+                yield line.strip() or "take"
+            elif time.monotonic() - shown_at > SAY_S:
+                shown_at = time.monotonic()
+                yield ""
+
+
+def locate(looker: Looker, options: argparse.Namespace) -> None:
+    """Views until a person is done; then where the camera is."""
+    columns, rows = (int(number) for number in options.board.split("x"))
+    looker.meet(pose=True)
+    frame = load_limits(looker.robot.interlocks[options.arm]).frame
+    if options.on == BASE and looker.frame != frame:
+        raise RlinfError(f"current_pose: expected the limits' frame '{frame}', below which a camera at the base is "
+                         f"written, got '{looker.frame}'. Set 'frame' in the limits, or have it said in that one")
+    print(f"the board's {columns} x {rows} inner corners must be seen whole. Put the arm elsewhere, tilted otherwise, let "
+          f"it rest, and press Enter: {LEAST} views and more. d done, q leave it as it is", flush=True)
+    views: list[View] = []
+    for word in looker.lines():
+        if word == "take":
+            print(_take(looker, views, columns, rows, options.square), flush=True)
+        elif word == "d":
+            try:
+                mount = solve(views, options.on, options.arm)
+                break
+            except RlinfError as error:
+                print(error, flush=True)
+    print(f"{looker.camera}: on {mount.on}, position {list(mount.position)}, orientation {list(mount.orientation)}; the "
+          f"views disagree by {mount.error_mm} mm", flush=True)
+    folder = robot_folder(looker.recipe.station.robot)
+    path = looker.robot.hand_eye or folder / FILE
+    if not options.write:
+        print(f"not written: {path}, as --write would")
+        return
+    save(path, looker.camera, mount)
+    if looker.robot.hand_eye is None:
+        written = folder / "robot.yaml"
+        publish(written, rewritten(written.read_text(), {"hand_eye": FILE}))
+    print(f"written: {path}")
+
+
+def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: float) -> str:
+    """One view, or why there is none."""
+    if silent := looker.silent():
+        return f"no view: expected a new {silent} within {SILENT_S:g} s, got none. See to its driver: it has fallen silent"
+    if not looker.rests:
+        return f"no view: expected the arm at rest for {STILL_S:g} s"
+    if (board := board_in(looker.newest, looker.lens, columns, rows, square_m)) is None:
+        return (f"no view: the board is not seen whole in this picture (expected {columns} x {rows} inner corners)"
+                f"{_larger(looker)}")
+    away = float(np.linalg.norm(board[:3, 3]))
+    if (wide := looker.lens[0] * square_m / away) < LEAST_PIXELS:
+        return (f"no view: a square of the board is {wide:.0f} pixels wide, expected {LEAST_PIXELS} for its corners to be "
+                f"found well. Go nearer, or take a board of larger squares{_larger(looker)}")
+    views.append(View(looker.poses[-1][1], board))
+    return f"{len(views)} views; the board is {away:.3f} m away"
+
+
+def _larger(looker: Looker) -> str:
+    """Return how to get a larger image than the published one, if there is a way."""
+    device = looker.robot.devices.get(looker.camera)
+    size = getattr(device, "published", None)
+    return f". The picture is made {size[0]} x {size[1]}: take 'published' out of robot.yaml meanwhile" if size else ""
+
+
+def align(looker: Looker, options: argparse.Namespace) -> None:
+    """Until a person is done: how the picture lies to its reference; or the reference, the first time."""
+    looker.meet(pose=False)
+    path = options.reference or place(robot_folder(looker.recipe.station.robot), looker.camera)
+    if options.write:
+        save_picture(path, looker.newest)
+        print(f"written: {path}, the view to come back to")
+        return
+    reference = read(path, "the same with --write")
+    print(f"{options.out} shows where it was, where it is, and both (red: was). Turn it; d done, q leave it", flush=True)
+    for word in looker.lines():
+        if word == "d" and not looker.sees_anew():
+            old_s = time.monotonic() - looker.received_at
+            raise RlinfError(f"camera '{looker.camera}': its last picture is {old_s:.0f} s old, and says nothing of where "
+                             "it is now. See to its driver")
+        if (silent_s := time.monotonic() - looker.received_at) > looker.silent_s:
+            print(f"no picture for {silent_s:.0f} s: it has fallen silent", flush=True)
+            continue
+        how = moved(reference, looker.newest)
+        save_picture(options.out, shown(reference, looker.newest))
+        print(how.words, flush=True)
+        if word == "d":
+            if how.aligned:
+                return
+            raise RlinfError(f"camera '{looker.camera}' is not where it was: {how.words}")
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["locate", "align"])
+    parser.add_argument("recipe")
+    parser.add_argument("camera")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--arm", default="")
+    parser.add_argument("--on", default="tool", choices=["tool", "base"])
+    parser.add_argument("--board", default="8x5")
+    parser.add_argument("--square", type=float, default=0.03)
+    parser.add_argument("--reference", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("alignment.png"))
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    with asking():
+        looker = Looker(load_recipe(arguments.recipe, arguments.overrides), arguments.camera, arguments.arm)
+        (locate if arguments.what == "locate" else align)(looker, arguments)
+
+
+if __name__ == "__main__":
+    main()

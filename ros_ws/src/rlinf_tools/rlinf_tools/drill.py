@@ -1,0 +1,347 @@
+"""The safety drill: a simulated station under the limits of a real arm, to which one thing after the other goes wrong.
+
+    rlinf drill [--only WORD] [--json FILE] [--two-arms]
+
+Stands at the place of the policy, the operator and the e-stop, puts a fault injector between the topics, kills and stops
+processes, and measures what the interlock makes of it. Scenarios: configs/drill.yaml and
+drill_two_arms.yaml. On a real arm: docs/safety.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from geometry_msgs.msg import PoseStamped
+from rlinf_msgs.msg import EpisodeEvent, SafetyState
+from rlinf_msgs.srv import ResetFault
+from std_msgs.msg import String
+from std_srvs.srv import SetBool
+
+from rlinf_core.config.yaml_source import load_plain
+from rlinf_core.core.errors import RecipeError, RlinfError, nearest
+from rlinf_core.core.paths import shared
+from rlinf_core.interlock import Mode, Pose
+from rlinf_core.interlock.latch import only_one
+from rlinf_core.interlock.scenarios import Scenario, load
+from rlinf_core.interlock.watch import OPERATOR_SILENT
+from rlinf_core.launch.graph import Process
+from rlinf_core.launch.supervisor import only_station
+from rlinf_interlock.safety_messages import to_pose
+from rlinf_ros.conversions import to_ns
+from rlinf_ros.qos import subscription, witnessed
+from rlinf_ros.station_state import asking
+from rlinf_tools.drill_checks import CHECKS
+from rlinf_tools.drill_station import CAMERA, NODES, ROUTES, DrilledStation, Row, reached
+
+REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
+ARM_RESTS_M = 0.0005  # what measuring says of an arm that rests
+CREEPS_M, SETTLES = 0.002, 3  # so far within 0.7 s, and so often, does an arm whose target stands still come closer to it
+DOMAIN = "42"         # where the shell says none, as of a recipe
+STAYS = ("FAULT", f"HOLD {OPERATOR_SILENT}")  # until a person ends it
+FRESH_S = 0.5         # an interlock says ten times a second how it stands
+
+
+class Drill(DrilledStation):
+    """Runs scenarios on its station."""
+
+    requirements = tuple(REQUIREMENTS)
+    processes: tuple[str, ...] = (*NODES, "people")
+    judges_others = False
+
+    @classmethod
+    def check(cls, scenario: Scenario) -> None:
+        """RecipeError where a scenario speaks of what this station has not."""
+        for key, got, choices in (("inject.route", scenario.inject and scenario.inject.route, (*cls.routes, CAMERA)),
+                                ("process", scenario.process, cls.processes),
+                                ("requirement", scenario.requirement, cls.requirements)):
+            if got and got not in choices:
+                raise RecipeError(f"scenario '{scenario.name}': '{key}': expected one of {', '.join(choices)}, got '{got}'"
+                                  f"{nearest(got, choices)}")
+        if scenario.others and not cls.judges_others:
+            raise RecipeError(f"scenario '{scenario.name}': 'others': expected none at a station with one arm, got "
+                              f"'{scenario.others}'. Drill two: --two-arms")
+
+    # One scenario
+    def run(self, scenario: Scenario) -> None:
+        self.ready(scenario.real or bool(scenario.process) and not scenario.process.startswith("interlock"))
+        self.began.append((time.time(), scenario.name))
+        dropped, began = self.state(), self._go_wrong(scenario)
+        expect, within = scenario.expect, scenario.within_ms
+        if within is None:
+            held, measured, bound = self._goes_on(scenario, dropped, began)
+        elif expect == "still":
+            held, measured, bound = self._arm_stops(began, within)
+        else:
+            held, measured, bound = self._reaches(scenario, began)
+        if held and expect.startswith(STAYS) or scenario.then.startswith(STAYS):
+            stays, words = self._stays_stopped(scenario)
+            held, measured = held and stays, f"{measured}; {words}"
+        others, words = self._others(scenario, began)
+        self._mend(scenario)
+        self.add(Row(scenario.requirement, scenario.trap, scenario.name, bound, measured + words, held and others))
+
+    def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
+        """Whether other arms stopped as they must, and in words."""
+        return True, ""
+
+    def _go_wrong(self, scenario: Scenario) -> float:
+        """Do it; returns when it happened."""
+        began = self._signal(scenario) if scenario.process else time.time()
+        if scenario.inject:
+            route = scenario.inject.route
+            self.injected.pop(route, None)
+            self.inject.publish(String(data=yaml.safe_dump(scenario.inject.model_dump())))
+            if not self.spin(lambda: route in self.injected, 3.0):
+                raise SystemExit(f"the fault injector did not touch '{route}'; logs in {self.run_dir / 'logs'}")
+            began = self.injected[route]
+        words = scenario.say.model_dump(exclude_unset=True, exclude_none=True) if scenario.say else {}
+        if words.pop("end_episode", False):
+            self.do(streaming=False)
+            self.spin_for(0.02)  # the last chunk comes by another way, and must not come after the end
+            began = time.time()
+            self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
+        return self.do(**words) if words else began
+
+    def _signal(self, scenario: Scenario) -> float:
+        """Kill or stop a process; one that is stopped for some seconds goes on by itself, whatever this one does."""
+        process, began = self.supervisor.children[scenario.process].popen, time.time()
+        if scenario.process.startswith("interlock"):
+            self.deaths.append((time.time_ns(), time.time_ns() + round((scenario.seconds or 10.0) * 1e9)))
+        os.kill(process.pid, getattr(signal, f"SIG{scenario.signal}"))
+        if scenario.seconds:
+            subprocess.Popen(["sh", "-c", f"sleep {scenario.seconds}; kill -CONT {process.pid}"])
+        return began
+
+    def _reaches(self, scenario: Scenario, began: float) -> tuple[bool, str, str]:
+        held = True
+        measured: list[str] = []
+        bounds: list[str] = []
+        for expect, within in ((scenario.expect, scenario.within_ms), (scenario.then, scenario.then_within_ms)):
+            if within is None:
+                continue
+            first_match = self.first_state(expect, began, within / 1e3 + 1.0)
+            took = 1e3 * (first_match - began)
+            held &= took <= within
+            measured.append(f"{expect} after {took:.0f} ms" if math.isfinite(took) else f"never {expect}")
+            bounds.append(f"{expect} within {within:g} ms")
+        return held, "; ".join(measured), "; ".join(bounds)
+
+    def _goes_on(self, scenario: Scenario, before: SafetyState, began: float) -> tuple[bool, str, str]:
+        """Something that must not stop the arm, but be counted."""
+        self.spin_for(1.5)
+        stopped = [m for at, m in self.states[-200:] if at > began and m.state in (SafetyState.HOLD, SafetyState.FAULT)]
+        patience_s = 20.0 if scenario.process else 1.0  # an episode may just have ended, whose recorder is to close it
+        now = self.spin(lambda: self._stands(scenario.expect), patience_s)
+        words, name = f"stopped: {stopped[0].cause}" if stopped else "" if now else self._how_it_stands(), scenario.counts
+        if not name:
+            return not words, words or "went on", "the arm goes on"
+        counted = getattr(self.state(), name) - getattr(before, name)
+        return not words and counted > 0, f"{counted} {name}{words and f', {words}'}", f"goes on, {name} counted"
+
+    def _fresh(self) -> bool:
+        return bool(self.states) and time.time() - self.states[-1][0] < FRESH_S
+
+    def _stands(self, expect: str) -> bool:
+        return self._fresh() and reached(self.state(), expect)
+
+    def _how_it_stands(self) -> str:
+        return f"stands at {Mode(self.state().state).name}" if self._fresh() else "the interlock is not heard any more"
+
+    def _arm_stops(self, began: float, within: float) -> tuple[bool, str, str]:
+        """Without an interlock, by the robot side's own timeout; the measured pose tells."""
+        last, quiet_since = self.pose, time.time()
+        while time.time() - began < within / 1e3 + 2.0 and time.time() - quiet_since < 0.3:
+            self.spin_for(0.02)
+            if math.dist(self.pose[:3], last[:3]) > 2e-4:
+                quiet_since = time.time()
+            last = self.pose
+        took = 1e3 * (quiet_since - began)
+        return took <= within, f"the arm rests after {took:.0f} ms", f"within {within:g} ms"
+
+    def _stays_stopped(self, scenario: Scenario) -> tuple[bool, str]:
+        """With the cause gone and commands going on nothing moves, target or arm: a person must end it."""
+        self._mend(scenario)
+        self.spin_for(0.7 + (scenario.seconds or 0.0))  # what hung is back, and has followed what it missed
+        at, rests = self.targets[-1][2], False
+        for _ in range(SETTLES):
+            arm = self.pose
+            self.spin_for(0.7)
+            moved, arm_moved = math.dist(self.targets[-1][2], at), math.dist(self.pose[:3], arm[:3])
+            if (rests := arm_moved < ARM_RESTS_M) or arm_moved > CREEPS_M:
+                break
+        is_stopped = rests and math.dist(self.targets[-1][2][:3], self.pose[:3]) < ARM_RESTS_M
+        stays = any(reached(self.state(), expectation) for expectation in STAYS)
+        still = stays and rests and (moved < 1e-9 or is_stopped)  # S17: begun where found
+        return still, f"then {1e3 * (arm_moved if is_stopped else max(moved, arm_moved)):.0f} mm by itself"
+
+    def _mend(self, scenario: Scenario) -> None:
+        if scenario.signal == "STOP" and not scenario.seconds:
+            os.kill(self.supervisor.children[scenario.process].popen.pid, signal.SIGKILL)
+        if scenario.inject:
+            self.inject.publish(String(data=yaml.safe_dump({"route": scenario.inject.route, "kind": "none"})))
+        self.do(estop="released", enabled=True, taking_over=False, operator_hangs=False, fault="", rogue="")
+
+    # The table
+    def result(self) -> dict[str, Any]:
+        held = [name for name in self.requirements if _all_held(row for row in self.rows if row.requirement == name)]
+        traps = [number for number in TRAPS if _all_held(row for row in self.rows if row.trap == number)]
+        return {"requirements_held": len(held), "traps_held": len(traps),
+                "longest_silence_ms": round(self.longest_silence_ms, 1),
+                "not_held": [row.name for row in self.rows if not row.held], "rows": [asdict(row) for row in self.rows]}
+
+
+def _all_held(rows: Iterable[Row]) -> bool:
+    rows = list(rows)
+    return bool(rows) and all(row.held for row in rows)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="rlinf drill", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="scenarios whose name contains this")
+    parser.add_argument("--json", type=Path, help="write requirements_held, traps_held and each row there")
+    parser.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
+    parser.add_argument("--two-arms", action="store_true", help="at a station with two arms (configs/drill_two_arms.yaml)")
+    parser.add_argument("--scenarios", type=Path, help="another list of scenarios")
+    options, _ = parser.parse_known_args()
+    os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or DOMAIN  # its own node's, too
+    with asking():
+        sys.exit(perform(options))
+
+
+def perform(options: argparse.Namespace) -> int:
+    """The scenarios that are asked for; 1 where one did not hold."""
+    kind: type[Drill] = Drill
+    listed = "drill.yaml"
+    if options.two_arms:
+
+        kind, listed = TwoArmDrill, "drill_two_arms.yaml"
+    all_scenarios = load(options.scenarios or shared() / "configs" / listed)
+    for scenario in all_scenarios:
+        kind.check(scenario)
+    scenarios = [scenario for scenario in all_scenarios if options.only in scenario.name]
+    if not scenarios:
+        raise RecipeError(f"--only: expected words of a scenario's name, got '{options.only}', which none has. There are: "
+                          f"{'; '.join(scenario.name for scenario in all_scenarios)}")
+    run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
+    domain_id = int(os.environ.get("ROS_DOMAIN_ID") or DOMAIN)
+    for interlock in ("/station_a", "/station_a/left", "/station_a/right"):  # of a robot, whose faults a drill would reset
+        only_one(interlock).close()
+    with only_station("station_a", domain_id), kind(_new(run_dir), domain_id) as drill:
+        for scenario in scenarios:
+            drill.run(scenario)
+        if not options.only:
+            for check in () if options.two_arms else CHECKS:
+                drill.began.append((time.time(), check.__name__))
+                check(drill)
+        result = drill.result()
+        evidence = {"scenarios": drill.began, "targets": drill.targets, "reseeds": drill.reseeds, "stops": drill.deaths,
+                 "stalls": drill.stalls}
+        (run_dir / "heard.json").write_text(json.dumps(evidence))  # for whoever wants to look closer
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+    print(f"\n{len(drill.rows) - len(result['not_held'])} of {len(drill.rows)} held; requirements held and measured: "
+          f"{result['requirements_held']}{'' if options.two_arms else f' of {len(REQUIREMENTS)}'}, traps: "
+          f"{result['traps_held']}{'' if options.two_arms else f' of {len(TRAPS)}'}. "
+          f"Logs and recordings: {run_dir}")
+    return 1 if result["not_held"] else 0
+
+
+def _new(run_dir: Path) -> Path:
+    """Made; RlinfError where it is there already, or cannot be."""
+    try:
+        run_dir.mkdir(parents=True)
+    except OSError as error:
+        raise RlinfError(f"--out {run_dir}: expected a new folder, got: {error.strerror}. Name another one") from error
+    return run_dir
+
+
+class TwoArmDrill(Drill):
+    """At a station with two arms: what goes wrong at the left one, or for both, stops the right one too (S27)."""
+
+    requirements = (*REQUIREMENTS, "S27")
+    arm = "left"
+    other = "right"
+    task_name = "reach_both"
+    processes = (*(name for name in Drill.processes if name != "interlock"), "interlock_left", "interlock_right")
+    judges_others = True
+    routes = {"policy/action": ROUTES["policy/action"], **{
+        f"left/{name}": ROUTES[name] for name in ("current_pose", "wrench")}}
+
+    def _robot(self) -> Path:
+        folder = self.run_dir / "robot"
+        folder.mkdir(parents=True)
+        limits = load_plain((shared() / "robots/franka_fr3/limits.yaml").read_text())
+        limits["joint_names"] = [f"panda_joint{number}" for number in range(1, 8)]
+        (folder / "limits.yaml").write_text(yaml.safe_dump(limits))
+        (folder / "robot.yaml").write_text(yaml.safe_dump({
+            "driver": "simulator", "simulator": "two_frankas", "estops": ["pendant"], "cameras": {"front": [32, 32]},
+            "arms": {arm: {"limits": "limits.yaml"} for arm in (self.arm, self.other)}}))
+        return folder
+
+    def _interfaces(self) -> None:
+        super()._interfaces()
+        self.others: list[tuple[float, SafetyState]] = []
+        self.their_targets: list[tuple[float, int, Pose]] = []
+        for topic, take in ((f"{self.other}/safety", self._on_their_safety),
+                            (f"{self.other}/target_pose", self._on_their_target)):
+            subscription(self.node, topic, take, quality=witnessed(topic))
+        self.theirs = self._clients(self.other)
+
+    def _on_their_safety(self, m: SafetyState) -> None:
+        self.others.append((to_ns(m.header.stamp) / 1e9, m))
+
+    def _on_their_target(self, m: PoseStamped) -> None:
+        self.their_targets.append((time.time(), to_ns(m.header.stamp), to_pose(m.pose)))
+
+    def _through(self, process: Process) -> tuple[tuple[str, str], ...]:
+        if process.executable != "interlock":
+            return super()._through(process)
+        root, arm_name = f"/{self.recipe.station.name}", process.namespace.rpartition("/")[2]
+        injected = {topic.removeprefix(f"{arm_name}/"): f"{root}/drill/{topic}" for topic in self.routes
+                    if topic == "policy/action" or topic.startswith(f"{arm_name}/")}
+        return tuple({**dict(process.remappings), **injected}.items())
+
+    def _arm(self) -> Any:
+        """Both."""
+        arming, resetting = self.theirs
+        if self.others and self.others[-1][1].state == SafetyState.FAULT:
+            self.ask(resetting, ResetFault.Request(cause=self.others[-1][1].cause))
+        if self.others and self.others[-1][1].state != SafetyState.DISARMED:
+            self.ask(arming, SetBool.Request(data=False))
+            self.spin(lambda: self.others[-1][1].state in (SafetyState.DISARMED, SafetyState.FAULT), 0.5)
+        answer = super()._arm()
+        if answer and answer.success:
+            answer = self.ask(arming, SetBool.Request(data=True))
+        return answer
+
+    def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
+        """The right arm: within the left one's bound and two ticks, and then its target rests."""
+        expect, within = scenario.others, scenario.others_within_ms or (scenario.within_ms or 0.0) + 20.0
+        if not expect:
+            return True, ""
+        self.spin_for(0.6)  # it brakes
+        took = 1e3 * (next((at for at, safety in self.others if at >= began and reached(safety, expect)), math.inf) - began)
+        at = self.their_targets[-1][2]
+        self.spin_for(0.3)
+        moved = math.dist(self.their_targets[-1][2], at)
+        rests = moved < 1e-9 or scenario.others_go_on
+        return took <= within and rests, f"; {self.other}: {expect} after {took:.0f} ms" + (
+            "" if scenario.others_go_on else f", then {1e3 * moved:.0f} mm")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""Checks of the safety drill beside its scenarios: over all recorded messages, and by requests to
+the nodes.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rlinf_msgs.msg import ActionChunk, SafetyState
+from rlinf_msgs.srv import ResetFault
+from std_srvs.srv import SetBool
+
+from rlinf_core.core.rotation import angle, inverse, product
+from rlinf_core.interlock import Chunk, Inputs, State, step
+from rlinf_core.interlock.motion import Group
+from rlinf_core.launch.graph import Process
+from rlinf_ros.conversions import any_between
+from rlinf_ros.qos import publisher
+from rlinf_tools.drill_station import DrilledStation, Row
+
+NS = 1_000_000_000
+
+
+def reaction(drill: DrilledStation) -> None:
+    """S1."""
+    drill.ready()
+    drill.spin_for(1.5)
+    worst, tick = float(drill.reaction.get("reaction_p99_ms", "inf")), 1e3 * drill.limits.tick
+    drill.add(Row("S1", 0, "from a chunk's arrival to the answer on target_pose, p99", f"{tick:.0f} + 2 ms",
+                  f"{worst:.1f} ms (worst {float(drill.reaction.get('reaction_worst_ms', 'inf')):.1f} ms)",
+                  worst <= tick + 2.0))
+
+
+def configuration(drill: DrilledStation) -> None:
+    """S19."""
+    loose, tight, back = (set_limit(drill, "speed", value) for value in (0.5, 0.2, 0.25))
+    drill.add(Row("S19", 0, "speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE", "refused, taken, refused",
+                  ", ".join("taken" if answer.successful else "refused" for answer in (loose, tight, back)),
+                  not loose.successful and tight.successful and not back.successful))
+    drill.ask(drill.arming, SetBool.Request(data=False))
+    drill.spin_for(0.8)
+    answers = [set_limit(drill, *limit) for limit in (("speed", math.inf), ("joint_speed", 2.9), ("acceleration", 9.5))]
+    drill.add(Row("S19", 0, "disarmed: speed inf, joint_speed and acceleration beyond the arm's own", "refused, each",
+                  ", ".join("taken" if answer.successful else "refused" for answer in answers),
+                  not any(answer.successful for answer in answers)))
+    set_limit(drill, "speed", 0.25)
+
+
+def turning(drill: DrilledStation) -> None:
+    """Four seconds of turning one way: the rotation stays inside its cone."""
+    drill.ready()
+    began = drill.do(turn=0.4)
+    drill.spin_for(4.0)
+    nominal = drill.limits.nominal
+    worst = max(angle(product(inverse(nominal), target[3:])) for at, _, target in drill.targets if at > began)
+    drill.add(Row("S8", 8, "rotation away from nominal after turning one way for 4 s", f"{drill.limits.cone} rad",
+                  f"{worst:.4f} rad", worst <= drill.limits.cone + 1e-9))
+
+
+def aligned(drill: DrilledStation) -> None:
+    """Arming and resuming: the first target lies where the arm is."""
+    for trap, name in ((4, "first target after arming, from the measured pose"),
+                       (3, "first target after a hold, from the measured pose")):
+        drill.ready()
+        drill.do(streaming=False)
+        drill.spin(lambda: time.time() - drill.moved_at > 0.3, 3.0)
+        if trap == 4:
+            drill.ask(drill.arming, SetBool.Request(data=False))
+            drill.spin(lambda: drill.state().state == SafetyState.DISARMED, 0.5)
+            drill.ask(drill.arming, SetBool.Request(data=True))
+        drill.spin_for(0.2)
+        drill.do(streaming=True)
+        drill.spin(lambda: drill.state().state == SafetyState.ACTIVE, 2.0)
+        gap = math.dist(drill.targets[-1][2][:3], drill.pose[:3])
+        drill.add(Row("S13", trap, name, "10 mm", f"{1e3 * gap:.1f} mm", gap <= 0.01))
+
+
+def commanders(drill: DrilledStation) -> None:
+    """Return the publishers that can move the arm."""
+    publishers = sorted({info.node_name for info in drill.node.get_publishers_info_by_topic(
+        f"/{drill.recipe.station.name}/target_pose")})  # one that was killed is still remembered
+    drill.add(Row("", 10, "who can command the robot side, resets included", "the interlock alone",
+                  ", ".join(publishers), publishers == ["interlock"]))
+
+
+def second_interlock(drill: DrilledStation) -> None:
+    """S23: another interlock of the same station does not start, however it is started."""
+    command = [sys.executable, "-m", "rlinf_interlock.interlock", "--ros-args", "-r",
+               f"__ns:=/{drill.recipe.station.name}", "-p", f"limits_file:={drill.run_dir / 'robot/limits.yaml'}"]
+    code, output = _run(drill, command)
+    refused = code != 0 and "another one commands" in output
+    drill.add(Row("S23", 0, "a second interlock for the same station", "refused by name", output, refused))
+
+
+def wrong_resets(drill: DrilledStation) -> None:
+    """S13, and a spoofed release of a pressed e-stop."""
+    drill.ready()
+    drill.do(estop="press")
+    drill.spin(lambda: drill.state().state == SafetyState.FAULT, 2.0)
+    answers = [drill.ask(drill.resetting, ResetFault.Request(cause=cause)) for cause in ("stale_state", "estop:pendant")]
+    drill.add(Row("S13", 0, "resets that name another cause, or come while the e-stop is pressed", "refused by name",
+                  "; ".join(answer.message for answer in answers),
+                  not any(answer.success for answer in answers) and "estop:pendant" in answers[0].message))
+    drill.do(estop="press", rogue="estop/pendant")
+    tries = []
+    for _ in range(20):
+        tries.append(drill.ask(drill.resetting, ResetFault.Request(cause=drill.state().cause)))
+        drill.spin_for(0.05)
+    drill.do(estop="press", rogue="")
+    drill.add(Row("S14", 18, "a pressed e-stop, a second publisher that says it is not, an enable, 20 resets", "refused",
+                  f"{sum(answer.success for answer in tries)} of {len(tries)} cleared it",
+                  not any(answer.success for answer in tries)))
+
+
+def requests(drill: DrilledStation) -> None:
+    """S25: whatever is asked while the arm moves, the interlock ticks on."""
+    drill.ready()
+    pid, ticks = drill.supervisor.children["interlock"].popen.pid, drill.state().ticks
+    changing = drill.node.create_client(ChangeState, "interlock/change_state")
+    for number in (77, Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_CLEANUP, Transition.TRANSITION_DEACTIVATE):
+        drill.ask(changing, ChangeState.Request(transition=Transition(id=number)))
+    for name, value in (("gripper_width", 0.0), ("speed", -1.0), ("tick", 0.02)):
+        set_limit(drill, name, value)
+    many = [Parameter(name=f"a{index}") for index in range(100_000)]
+    drill.setting.call_async(SetParameters.Request(parameters=many))
+    drill.spin_for(4.0)
+    alive = drill.supervisor.children["interlock"].popen.pid == pid and drill.state().ticks > ticks + 300
+    drill.add(Row("S25", 17, "impossible transitions and limits, 100,000 parameters, while it moves", "ticks on, ACTIVE",
+                  f"{drill.state().ticks - ticks} ticks, state {drill.state().state}", alive and
+                  drill.state().state == SafetyState.ACTIVE))
+
+
+def heavy_messages(drill: DrilledStation) -> None:
+    """S25: messages of any size are refused unread, and the e-stop is heard at once beside them."""
+    drill.ready()
+    heavy = publisher(drill.node, "teleop/action")
+    drill.spin(heavy.get_subscription_count, 5.0)
+    names = ActionChunk(source="operator", session="h", seq=1, dt=0.05, horizon=1, dim=3,
+                        joint_names=[f"joint_{index}" for index in range(100_000)])
+    numbers = ActionChunk(source="operator", session="h", seq=2, dt=0.05, horizon=1, dim=3, data=[0.0] * 1_000_000)
+    for _ in range(3):
+        heavy.publish(names)
+        heavy.publish(numbers)
+    began = drill.do(estop="press")
+    first_match = drill.first_state("FAULT estop:pendant", began, 2.0)
+    drill.node.destroy_publisher(heavy)
+    took = 1e3 * (first_match - began)
+    causes = ", ".join(dict.fromkeys(m.cause for at, m in drill.states[-100:] if at > began - 1.0 and m.cause))
+    drill.add(Row("S25", 0, "chunks of 100,000 names and of 1,000,000 numbers, and the e-stop beside them",
+                  "FAULT within 135 ms of the e-stop, or before by the chunks",
+                  f"{f'{took:.0f} ms' if took < math.inf else 'before'}; {causes}",
+                  took <= 135.0 or "invalid_command" in causes and drill.state().state == SafetyState.FAULT))
+
+
+def scripted_operator(drill: DrilledStation) -> None:
+    """S26: no script arms a real arm: at an interlock of one, the scripted operator ends, however it was started."""
+    settings = {"limits_file": str(drill.run_dir / "robot/limits.yaml")}
+    drill.supervisor.start(Process("real_interlock", "rlinf_interlock", "interlock", "rlinf_interlock.interlock",
+                                   "/real_arm", settings))
+    command = [sys.executable, "-m", "rlinf_operator.operator", "--ros-args", "-r", "__ns:=/real_arm", "-p",
+               "kind:=scripted", "-p", f"task_file:={_task_file(drill)}"]
+    code, output = _run(drill, command)
+    drill.supervisor.children.pop("real_interlock").popen.terminate()
+    drill.add(Row("S26", 15, "the scripted operator, started at the interlock of a real arm", "refused in words",
+                  output, code != 0 and "a person arms" in output))
+
+
+def _task_file(drill: DrilledStation) -> str:
+    from rlinf_core.recipes.station import task_file
+
+    return str(task_file(drill.recipe))
+
+
+def _run(drill: DrilledStation, command: list[str]) -> tuple[int, str]:
+    """Exit code and last words of a process that should refuse to start; the drill goes on listening meanwhile."""
+    process = subprocess.Popen(command, env=drill.supervisor.environment, stderr=subprocess.PIPE, text=True)
+    if not drill.spin(lambda: process.poll() is not None, 60.0):
+        process.kill()
+    assert process.stderr is not None
+    return process.wait(), (process.stderr.read().strip().splitlines() or [""])[-1]
+
+
+def envelope(drill: DrilledStation) -> None:
+    """Every target of the drill: by its stamps, and from tick to tick."""
+    limits = drill.limits
+    group = Group("position", limits.tick, limits.speed, limits.acceleration, limits.jerk, limits.box_low, limits.box_high)
+    worst = np.zeros(3)
+    fastest = 0.0
+    out = 0
+    breaks = sorted(drill.reseeds)
+    run: list[tuple[float, ...]] = []
+    tick_ns = round(limits.tick * NS)
+    bound = np.array([group.speed, group.acceleration, group.jerk]) + [1e-9, 1e-8, 1e-4]
+    for (_, before_ns, before), (_, at_ns, target) in zip(drill.targets, drill.targets[1:], strict=False):
+        rest: list[tuple[float, ...]] = [before[:3]] * 3
+        placed = any_between(breaks, before_ns, at_ns) or any(start <= at_ns <= end + 10 * NS and end - start > 5 * NS
+                                                           for start, end in drill.deaths)
+        if placed:
+            run = []
+        elif at_ns - before_ns > 1.5 * tick_ns and (_steps([*rest, target[:3]], limits.tick) <= bound).all():
+            run = rest  # the tick was late, and the arm stood there meanwhile: from rest
+        if not placed:
+            fastest = max(fastest, math.dist(before[:3], target[:3]) / max((at_ns - before_ns) / NS, 1e-9))
+        run = [*run[-3:], target[:3]]
+        out += not group.inside(target[:3])
+        worst = np.maximum(worst, _steps(run, limits.tick))
+    drill.add(Row("S8", 0, f"all {len(drill.targets)} targets of the drill: speed, acceleration, jerk, outside the box",
+                  f"{group.speed} m/s, {group.acceleration} m/s^2, {group.jerk} m/s^3, 0",
+                  f"{worst[0]:.4f} m/s, {worst[1]:.4f} m/s^2, {worst[2]:.3f} m/s^3, {out}",
+                  bool((worst <= bound).all()) and out == 0))
+    drill.add(Row("S24", 16, "the same targets: speed by their stamps, stalls included", f"{group.speed} m/s",
+                  f"{fastest:.4f} m/s", fastest <= group.speed + 1e-6))
+
+
+def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
+    """The last speed, acceleration and jerk of up to four positions, one a tick; 0 where there are too few."""
+    result = np.zeros(3)
+    for order in range(1, len(run)):
+        result[order - 1] = np.linalg.norm(np.diff(np.array(run[-order - 1:]), order, axis=0)[-1]) / tick**order
+    return result
+
+
+def silence(drill: DrilledStation) -> None:
+    """S12: never silence while it is armed. What the machine itself stood still is told apart."""
+    limit = 25.0 + 1e3 * drill.limits.tick  # S1's worst case without a real-time kernel, after a tick
+    longest_s = 0.0
+    raw = 0.0
+    when_ns = 0
+    for (_, before_ns, _), (_, at_ns, _) in zip(drill.targets, drill.targets[1:], strict=False):
+        if drill.none_due(before_ns, at_ns):
+            continue
+        gap = (at_ns - before_ns) / 1e6
+        stood = sum(max(0, min(end, at_ns) - max(start, before_ns)) for start, end in drill.stalls) / 1e6
+        raw = max(raw, gap)
+        if gap - stood > longest_s:
+            longest_s, when_ns = gap - stood, before_ns
+    stalls = [(end - start) / 1e6 for start, end in drill.stalls]
+    drill.longest_silence_ms = longest_s
+    during = [f"{when_ns / 1e9 - at:.2f} s into '{name}'" for at, name in drill.began if at < when_ns / 1e9][-1:]
+    drill.add(Row("S12", 19, "never silence: longest time between two targets", f"{limit:.0f} ms",
+                  f"{longest_s:.1f} ms ({raw:.1f} ms with what the whole machine stood still: {len(stalls)} times, "
+                  f"{max(stalls, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}", longest_s <= limit))
+
+
+def one_joint(drill: DrilledStation) -> None:
+    """In joint mode, through the core: the group stops together (the simulated arm takes poses)."""
+    limits = replace(drill.limits, control_mode="joint_delta")
+    joints = tuple(0.5 * (a + b) for a, b in zip(limits.joint_low, limits.joint_high, strict=True))
+    joints = (*joints[:3], limits.joint_high[3] - limits.joint_margin - 0.05, *joints[4:])
+    start = joints
+    action = (0.03, 0.02, -0.01, 0.02, 0.0, 0.04, 0.0)
+    state = State()
+    worst = 0.0
+    pose = (0.5, 0.0, 0.2, *limits.nominal)
+    for tick in range(400):
+        now = tick * round(limits.tick * 1e9)
+        chunks = (Chunk("policy", "a", tick + 1, 0, now, 0.1, "joint_delta", (action,)),) if tick % 10 == 0 else ()
+        state, output, _ = step(limits, state, Inputs(pose=pose, joints=joints, chunks=chunks, arm=tick == 0 or None,
+                                                      restart=tick == 0, enable=True, enable_age_s=0.0), now)
+        joints = output.joints
+        moved = np.subtract(joints, start)
+        worst = max(worst, np.abs(moved - moved[3] / action[3] * np.array(action)).max())
+    drill.add(Row("", 6, "one joint at the end of its range: others leave the common path by (core)", "1e-9 rad",
+                  f"{worst:.0e} rad, after {moved[3]:.3f} of 0.8 rad", bool(worst < 1e-9 and moved[3] < 0.051)))
+
+
+def limits_in_force(drill: DrilledStation) -> None:
+    """S9."""
+    limits = drill.limits
+    infinite = [name for name, value in vars(limits).items() if value == math.inf]
+    drill.add(Row("S9", 7, "limits in force: those of the FR3, none infinite", "0.25 m/s, 1 m/s^2, 10 m/s^3",
+                  f"{limits.speed} m/s, {limits.acceleration} m/s^2, {limits.jerk} m/s^3, {len(infinite)} infinite",
+                  not infinite and limits.speed <= 0.25 and limits.acceleration <= 1.0 and limits.jerk <= 10.0))
+
+
+def evidence(drill: DrilledStation) -> None:
+    """S20."""
+    boxes = sorted((drill.run_dir / "faults/closed").glob("*"))
+    modes = [False, *(safety.state == SafetyState.FAULT for _, safety in drill.states)]
+    faults = sum(now > before for before, now in pairwise(modes))  # of a list of one's own, maybe none
+    drill.add(Row("S20", 0, "events, and recordings of the half minute before a fault", "of every fault",
+                  f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
+                  drill.events > (50 if faults >= 5 else faults - 1) and len(boxes) >= min(5, faults)))
+
+
+def set_limit(drill: DrilledStation, name: str, value: float) -> Any:
+    """The answer to setting one limit live."""
+    wanted = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
+    request = SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=wanted)])
+    return drill.ask(drill.setting, request).results[0]
+
+
+CHECKS: tuple[Callable[[Any], None], ...] = (
+    reaction, configuration, turning, aligned, commanders, second_interlock, wrong_resets, requests, heavy_messages,
+    scripted_operator, envelope, silence, one_joint, limits_in_force, evidence)

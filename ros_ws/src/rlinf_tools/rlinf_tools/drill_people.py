@@ -1,0 +1,174 @@
+"""The people around the arm of a safety drill: a policy's stream, an operator, an enable, an e-stop; and impersonators.
+
+A process of its own, so that what the drill itself is busy with makes nobody late. It does what ``drill/do`` says (JSON, as
+``Doing``), announces on ``injected`` when it first did it, and on ``drill/stalls`` when the whole machine stood still.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+from geometry_msgs.msg import PoseStamped
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rlinf_msgs.msg import ActionChunk
+from sensor_msgs.msg import Range
+from std_msgs.msg import Bool, Header, String
+
+from rlinf_ros.arms import arm_topic, arms_of
+from rlinf_ros.conversions import set_stamp
+from rlinf_ros.qos import publisher
+from rlinf_ros.spinning import run
+from rlinf_ros.workarounds import wait_for_nobody
+
+DT = 0.05
+SPEED = 0.08
+TURN = 0.2  # of the stream: [s], [m/s], [rad/s]
+ROGUE = "rogue"                    # the frame of its targets: the drill must not take them for the interlock's
+WATCH_S, STALL_S = 0.005, 0.01     # how often, and how late, the machine is looked at
+PERIOD_S = 0.02
+HANGS_AFTER_S = 0.2
+
+
+@dataclass
+class Doing:
+    """An act of the people in the drill.
+
+    Attributes:
+        streaming: the policy commands; ``taking_over`` the operator does, beside it.
+        operator_hangs: the operator takes over for HANGS_AFTER_S, and says nothing more, not even that they let go.
+        turn: how fast the stream turns the tool [rad/s].
+        enabled: the enable is held.
+        estop: released, press, or silent.
+        fault: what the robot says of itself.
+        rogue: a topic on which somebody else publishes too, or empty.
+        number: of the instruction, announced with it.
+    """
+
+    streaming: bool = False
+    taking_over: bool = False
+    operator_hangs: bool = False
+    turn: float = TURN
+    enabled: bool = True
+    estop: str = "released"
+    fault: str = ""
+    rogue: str = ""
+    number: int = 0
+
+
+class People(Node):
+    """Publishes for everybody that the drill does not run as a node of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("people", start_parameter_services=False)
+        self.doing = Doing()
+        self.seq = 0
+        self.hangs_at = 0.0
+        self.arms = arms_of(self)  # what the robot says of itself is the first one's
+        self.rogue: Publisher | None = None
+        self.fault = arm_topic(self.arms[0] if self.arms else "", "robot/fault")
+        self.say = {topic: publisher(self, topic) for topic in (
+            "policy/action", "teleop/action", "enable", "estop/pendant", "distance", self.fault)}
+        self.injected = self.create_publisher(Header, "injected", 50)
+        self.stalls = self.create_publisher(Header, "drill/stalls", 50)
+        self.create_subscription(String, "drill/do", self._on_do, 10)
+        self.watched_at = time.monotonic()
+        self.create_timer(DT, self._stream)
+        self.create_timer(PERIOD_S, self._keep_alive)
+        self.create_timer(WATCH_S, self._watch)
+
+    def _on_do(self, message: String) -> None:
+        """Do it at once: what is released or pressed is said now, and not at the next period."""
+        request, before = json.loads(message.data), self.doing
+        self.doing = Doing(**{field.name: request[field.name] for field in fields(Doing) if field.name in request})
+        if self.rogue is not None:
+            self.destroy_publisher(self.rogue)
+            self.rogue = None
+        if self.doing.rogue:
+            self.rogue = publisher(self, self.doing.rogue.removeprefix("drill/"), at=self.doing.rogue)
+        now = self.get_clock().now().to_msg()
+        self._keep_alive()
+        if self.doing.operator_hangs:
+            self.hangs_at = time.monotonic() + HANGS_AFTER_S
+        if self.doing.taking_over or self.doing.operator_hangs:
+            self._stream()
+        elif before.taking_over:
+            self._let_go()
+        self.say[self.fault].publish(String(data=self.doing.fault))
+        self.injected.publish(Header(stamp=now, frame_id=f"do:{self.doing.number}"))
+
+    def _stream(self) -> None:
+        """Back and forth and round, as a policy would: 20 chunks a second of two actions each."""
+        doing = self.doing
+        taking_over = doing.taking_over or (doing.operator_hangs and time.monotonic() < self.hangs_at)
+        if not (doing.streaming or taking_over):
+            return
+        self.seq += 1
+        sign = 1.0 if self.seq // 20 % 2 else -1.0
+        action = [sign * SPEED * DT, 0.0, 0.0, 0.0, 0.0, (sign if doing.turn == TURN else 1.0) * doing.turn * DT]
+        if doing.streaming:
+            self._command("policy/action", "policy", action)
+        if taking_over:
+            self._command("teleop/action", "operator", action)
+
+    def _command(self, topic: str, source: str, action: list[float]) -> None:
+        action = action[:3] * len(self.arms) or action  # several arms go alike, and do not turn
+        chunk = ActionChunk(source=source, session=f"drill-{source}", seq=self.seq, dt=DT, control_mode="tcp_delta",
+                            horizon=2, dim=len(action), data=action * 2, execute=1)
+        chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
+        self.say[topic].publish(chunk)
+
+    def _let_go(self) -> None:
+        """The operator's release."""
+        self.seq += 1
+        chunk = ActionChunk(source="operator", session="drill-operator", seq=self.seq, dt=DT, control_mode="tcp_delta")
+        chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
+        self.say["teleop/action"].publish(chunk)
+
+    def _keep_alive(self) -> None:
+        self.say["enable"].publish(Bool(data=self.doing.enabled))
+        if self.doing.estop != "silent":
+            self.say["estop/pendant"].publish(Bool(data=self.doing.estop == "press"))
+        self.say["distance"].publish(Range(range=1.0))
+        if self.rogue is not None:
+            self.rogue.publish(self._impersonate())
+
+    def _impersonate(self) -> Any:
+        """Publish as somebody else: another pose, the policy's own session, a released e-stop, an
+        enable.
+        """
+        rogue, stamp = self.doing.rogue, self.get_clock().now().to_msg()
+        if rogue in ("enable", "estop/pendant"):
+            return Bool(data=rogue == "enable")
+        if rogue == "drill/policy/action":
+            return ActionChunk(source="operator", session="drill-policy", seq=self.seq + 10**6, dt=DT, execute=1, horizon=1,
+                               control_mode="tcp_delta", dim=3, data=[0.0, 0.0, 0.004], observation_stamp=stamp)
+        pose = PoseStamped()
+        pose.header.stamp, pose.header.frame_id = stamp, ROGUE
+        pose.pose.position.x = 0.45
+        pose.pose.position.z = 0.3
+        pose.pose.orientation.x = 1.0
+        pose.pose.orientation.w = 0.0
+        return pose
+
+    def _watch(self) -> None:
+        """Late although it had nothing to do: the machine had no time for anybody."""
+        now = time.monotonic()
+        late, self.watched_at = now - self.watched_at - WATCH_S, now
+        if late > STALL_S:
+            header = Header(frame_id=f"{late:.4f}")
+            set_stamp(header.stamp, time.time_ns())
+            self.stalls.publish(header)
+
+
+def main() -> None:
+    """Entry point."""
+    wait_for_nobody()
+    run(People, priority=25, listens=False)
+
+
+if __name__ == "__main__":
+    main()

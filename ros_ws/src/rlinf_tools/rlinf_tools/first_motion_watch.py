@@ -1,0 +1,219 @@
+"""The messages of one arm for `rlinf first-motion` (interlock, pose, people), and the speed limits
+that it sets.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import rclpy
+from geometry_msgs.msg import PoseStamped
+from rcl_interfaces.msg import Parameter, ParameterValue
+from rcl_interfaces.srv import GetParameters, SetParameters
+from rclpy.qos import QoSProfile
+from rlinf_msgs.msg import ActionChunk, SafetyState
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, String
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.interlock import Mode, load_limits
+from rlinf_core.recipes import Recipe, station_robot, station_task
+from rlinf_ros.arms import arm_topic, hear_safety
+from rlinf_ros.conversions import angles_of
+from rlinf_ros.qos import AT_ONCE, OVERHEARD, overheard, subscription, witnessed
+from rlinf_ros.spinning import prioritise
+from rlinf_ros.station_state import asker, silence_message
+
+MEET_S = 8.0
+SPEEDS = ("speed", "rotation_speed", "joint_speed")
+REST_M, REST_S = 0.0005, 0.3
+DELIVERY_S = 0.3  # after which nothing is under way that an interlock said before: it speaks ten times a second
+PRIORITY = 5  # above what computes, or it is itself late in what it measures; below what controls
+StampedValues = tuple[float, tuple[float, ...]]  # when, and where
+
+
+class Watcher:
+    """Hears one arm's interlock, its pose, and who asks for what."""
+
+    def __init__(self, recipe: Recipe, arm: str) -> None:
+        self.robot = station_robot(recipe)
+        if arm not in self.robot.interlocks:
+            raise RlinfError(f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got '{arm}'")
+        self.arm, self.limits = arm, load_limits(self.robot.interlocks[arm])
+        self.period_s = 1.0 / station_task(recipe).spec.control_hz
+        self.states: list[tuple[float, SafetyState]] = []
+        self.poses = list[StampedValues]()
+        self.joints = list[StampedValues]()
+        self.targets = list[StampedValues]()
+        self.begun = 0.0  # the present one of what is asked for
+        self.event_times: dict[str, float] = {}  # what people did, and when it was last heard
+        self.node = asker(recipe.station.name)
+        self._hear(arm_topic(arm, "safety"), self._on_safety, witnessed("safety"))
+        self._hear(arm_topic(arm, "current_pose"), partial(self._on_pose, self.poses), OVERHEARD)
+        self.by_joints = self.limits.control_mode == "joint_delta"
+        self.measured = self.joints if self.by_joints else self.poses  # of what is commanded
+        if self.by_joints:
+            for name, into in (("joint_states", self.joints), ("target_joints", self.targets)):
+                self._hear(arm_topic(arm, name), partial(self._on_joints, into), overheard(AT_ONCE))
+        else:
+            self._hear(arm_topic(arm, "target_pose"), partial(self._on_pose, self.targets), OVERHEARD)
+        self._hear("teleop/action", self._on_command)
+        self._hear(arm_topic(arm, "robot/fault"), self._on_fault)
+        for name in self.robot.estops:
+            self._hear(f"estop/{name}", partial(self._on_estop, name))
+        self.stands = hear_safety(self.node, [name for name in self.robot.interlocks if name], lambda _: None)
+        self.lowered = False  # whether an interlock has other speeds for us
+        self.slowed: dict[str, str] = {}  # the limits of each arm at a tenth, by their hash
+        self.setting, self.getting = (
+            {
+                name: self.node.create_client(
+                    service, arm_topic(name, f"interlock/{asks}_parameters")
+                )
+                for name in self.robot.interlocks
+            }
+            for service, asks in ((SetParameters, "set"), (GetParameters, "get"))
+        )
+        prioritise(PRIORITY)
+
+    def _hear(self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None) -> None:
+        """By the name that the robot has for it."""
+        subscription(self.node, topic, callback, quality=quality, at=self.robot.topics.get(topic, topic))
+
+    def _on_safety(self, message: SafetyState) -> None:
+        self.states.append((time.monotonic(), message))
+
+    def _on_pose(self, into: list[Any], message: PoseStamped) -> None:
+        p = message.pose.position
+        into.append((time.monotonic(), (p.x, p.y, p.z)))
+
+    def _on_joints(self, into: list[Any], message: JointState) -> None:
+        angles = angles_of(message, self.limits.joint_names)
+        if angles is not None:
+            into.append((time.monotonic(), angles))
+
+    def _on_fault(self, fault: String) -> None:
+        if fault.data:
+            self.event_times.setdefault(f"robot:{fault.data}", time.monotonic())
+
+    def _on_command(self, chunk: ActionChunk) -> None:
+        if chunk.data:  # else it is a release
+            self.event_times["command"] = time.monotonic()
+
+    def _on_estop(self, name: str, pressed: Bool) -> None:
+        if pressed.data:
+            self.event_times.setdefault(f"estop:{name}", time.monotonic())
+        else:
+            self.event_times.pop(f"estop:{name}", None)
+
+    def spin(self, until: Callable[[], Any], seconds: float, what: str) -> None:
+        """RlinfError where it does not come."""
+        end = time.monotonic() + seconds
+        while not until():
+            rclpy.spin_once(self.node, timeout_sec=0.02)
+            self._still_slow()
+            if time.monotonic() > end:
+                raise RlinfError(f"waited {seconds:g} s for {what}; the interlock is {self.words}")
+
+    @property
+    def words(self) -> str:
+        state = self.states[-1][1]
+        return f"{Mode(state.state).name} {state.cause}".strip()
+
+    @property
+    def rests(self) -> bool:
+        """Whether the arm has for REST_S."""
+        lately = [at for _, at in self.since(self.poses, time.monotonic() - REST_S)]
+        return len(lately) > 2 and max(math.dist(lately[0], at) for at in lately) < REST_M
+
+    def meet(self) -> None:
+        """Until the interlock and the arm are heard."""
+        try:
+            self.spin(lambda: self.states and self.poses and self.measured and all(
+                client.service_is_ready() for client in (*self.setting.values(), *self.getting.values())), MEET_S, "it")
+        except (RlinfError, IndexError):
+            what = "pose of the arm" if self.states else "interlock"
+            raise RlinfError(silence_message(self.node, what, MEET_S)) from None
+        if self.states[-1][1].state != SafetyState.DISARMED:
+            raise RlinfError(f"expected the interlock DISARMED before the first motion, it is {self.words}: rlinf disarm")
+
+    def speeds(self) -> dict[str, dict[str, float]]:
+        """Return the speed limits of each arm's interlock now; somebody may have changed those of
+        the file.
+        """
+        speeds = dict[str, dict[str, float]]()
+        for arm, client in self.getting.items():
+            future = client.call_async(GetParameters.Request(names=[f"limits.{name}" for name in SPEEDS]))
+            self.spin(future.done, 10.0, "the interlock's answer")
+            values = {name: value.double_value for name, value in zip(SPEEDS, future.result().values, strict=True)}
+            speeds[arm] = {name: value for name, value in values.items() if value > 0.0 and math.isfinite(value)}
+        return speeds
+
+    def set_speeds(self, wanted: dict[str, dict[str, float]]) -> None:
+        """Set the speed limits of every arm, since a person's device may move another arm than they
+        think. Raises RlinfError if an interlock refuses.
+        """
+        done = list[str]()
+        for arm, speeds in wanted.items():
+            parameters = [Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
+                    for name, value in speeds.items()]
+            future = self.setting[arm].call_async(SetParameters.Request(parameters=parameters))
+            self.spin(future.done, 10.0, "the interlock's answer")
+            if refused := [result.reason for result in future.result().results if not result.successful]:
+                remark = f". Those of {', '.join(done)} have other speeds now: start them anew" if done else ""
+                raise RlinfError(f"the interlock{arm and f' of {arm}'} takes no other speeds: {refused[0]}{remark}")
+            done.append(arm)
+
+    def slow_down(self, factor: float) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+        """Every arm's speeds at most its limits times that, and an RlinfError once they no longer are.
+
+        Returns:
+            What they were, and what this arm's are now. Where somebody had set less than that, it stays.
+        """
+        before = self.speeds()
+        slow = {arm: {name: min(value, factor * getattr(load_limits(self.robot.interlocks[arm]), name))
+                      for name, value in speeds.items()} for arm, speeds in before.items()}
+        self.lowered = True
+        self.set_speeds(slow)
+        deadline = time.monotonic() + DELIVERY_S
+        self.spin(lambda: time.monotonic() > deadline, MEET_S, "what was said before")
+        self.stands.clear()
+        self.spin(lambda: self.stands.keys() == before.keys(), MEET_S, "every interlock's state")
+        self.slowed = {arm: state.limits_hash for arm, state in self.stands.items()}
+        return before, slow[self.arm]
+
+    def speed_up(self, before: dict[str, dict[str, float]]) -> None:
+        """Restore the speed limits."""
+        self.slowed = {}
+        self.set_speeds(before)
+        self.lowered = False
+
+    def _still_slow(self) -> None:
+        for arm, limits in self.slowed.items():
+            if self.stands[arm].limits_hash != limits:
+                self.slowed, self.lowered = {}, False
+                raise RlinfError(f"the interlock{arm and f' of {arm}'} was started anew, or somebody set its limits: its "
+                                 "speeds are a tenth no longer. Disarm (q), and begin again")
+
+    def since(self, where: list[Any], when: float) -> list[Any]:
+        """Return the messages since then."""
+        return where[bisect_left(where, when, key=itemgetter(0)):]
+
+    def first(self, when: float, holds: Callable[[SafetyState], bool]) -> float:
+        """When the interlock first stood so; infinity while it has not."""
+        return next((at for at, state in self.since(self.states, when) if holds(state)), math.inf)
+
+
+def disarmed(state: SafetyState) -> bool:
+    """Whether the interlock is."""
+    return bool(state.state == SafetyState.DISARMED)
+
+
+def latched(cause: str, state: SafetyState) -> bool:
+    """Whether the interlock is, for a cause that begins so."""
+    return bool(state.state == SafetyState.FAULT and state.cause.startswith(cause))

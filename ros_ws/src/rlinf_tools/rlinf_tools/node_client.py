@@ -1,0 +1,158 @@
+"""A client of one node of a running station: its parameters and its life cycle, by the services that ROS gives every node.
+
+    rlinf param list | rlinf param get | rlinf param set | rlinf lifecycle
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from array import array
+from typing import Any
+
+import yaml
+from lifecycle_msgs.srv import ChangeState, GetAvailableTransitions
+from rcl_interfaces.msg import ParameterDescriptor, ParameterValue
+from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters, SetParameters
+from rclpy.parameter import Parameter, parameter_value_to_python
+
+from rlinf_core.cli.data import print_table
+from rlinf_core.config.yaml_source import load_plain
+from rlinf_core.core.errors import RlinfError, nearest
+from rlinf_ros.parameters import expected
+from rlinf_ros.spinning import destroy
+from rlinf_ros.station_state import HELPERS, asking, silence_message
+from rlinf_tools.station_client import StationClient
+
+SHOWN = 60  # characters of a value in a list
+READS: dict[Parameter.Type, Any] = {Parameter.Type.STRING: str, Parameter.Type.INTEGER: int, Parameter.Type.DOUBLE: float}
+
+
+class NodeClient:
+    """Asks one node.
+
+    Args:
+        station: which it is of.
+        said: its name, as ``rlinf status`` shows it, or in full.
+
+    Raises:
+        RlinfError: there is no such node.
+    """
+
+    def __init__(self, station: StationClient, node_name: str) -> None:
+        self.station, self.name = station, node_name.removeprefix(f"/{station.name}/")
+        if not station.within(station.patience_s, lambda: self.name in station.nodes()):
+            names = [name for name in station.nodes() if not name.startswith("station_client_")
+                     and not name.endswith(HELPERS)]
+            if not names:
+                raise RlinfError(silence_message(station.node, f"node '{node_name}'", station.patience_s))
+            raise RlinfError(f"expected a node of station '{station.name}', got '{node_name}'{nearest(node_name, names)}. "
+                             f"There are: {', '.join(names)}")
+
+    def ask(self, kind: Any, service: str, **request: Any) -> Any:
+        """A service's answer."""
+        client = self.station.node.create_client(kind, f"{self.name}/{service}")
+        return self.station.call(client, kind.Request(**request))
+
+    def parameters(self) -> dict[str, tuple[ParameterValue, ParameterDescriptor]]:
+        """Return value and description of each parameter by its name."""
+        names = sorted(self.ask(ListParameters, "list_parameters").result.names)
+        values = self.ask(GetParameters, "get_parameters", names=names).values
+        descriptors = self.ask(DescribeParameters, "describe_parameters", names=names).descriptors
+        return dict(zip(names, zip(values, descriptors, strict=True), strict=True))
+
+    def parameter(self, name: str) -> tuple[ParameterValue, ParameterDescriptor]:
+        """RlinfError names the one that may have been meant."""
+        parameters = self.parameters()
+        if name not in parameters:
+            raise RlinfError(f"{self.name}: expected one of its parameters, got '{name}'{nearest(name, parameters)}. "
+                             f"rlinf param list {self.name} shows them")
+        return parameters[name]
+
+    def set(self, name: str, text: str) -> None:
+        """RlinfError where it is fixed, is no such value, or the node refuses it."""
+        before, about = self.parameter(name)
+        if about.read_only:
+            live = [parameter_name for parameter_name, (_, other) in self.parameters().items() if not other.read_only]
+            raise RlinfError(f"{self.name}: {name} is fixed when the node starts, at {shown(before)}. What may change "
+                             f"while it runs: {', '.join(live)}")
+        wanted = read(name, before, text)
+        (answer,) = self.ask(SetParameters, "set_parameters", parameters=[wanted.to_parameter_msg()]).results
+        if not answer.successful:
+            raise RlinfError(f"{self.name}: {answer.reason}")
+        print(f"{self.name}: {name} is {shown(wanted.get_parameter_value())}, was {shown(before)}")
+
+    def change(self, label: str) -> None:
+        """Take it through a transition of its life cycle; RlinfError where there is none of that name, or it refuses."""
+        client = self.station.node.create_client(GetAvailableTransitions, f"{self.name}/get_available_transitions")
+        if not self.station.within(self.station.patience_s, client.service_is_ready):
+            raise RlinfError(f"{self.name}: expected a node with a life cycle, as an interlock has, got one without")
+        answer = self.station.call(client, GetAvailableTransitions.Request())
+        transitions = {transition.transition.label: transition for transition in answer.available_transitions}
+        if label not in transitions:
+            raise RlinfError(
+                f"{self.name}: expected a transition that there is now, {', '.join(transitions)}; got '{label}'"
+                f"{nearest(label, transitions)}"
+            )
+        if not self.ask(ChangeState, "change_state", transition=transitions[label].transition).success:
+            raise RlinfError(f"{self.name}: '{label}' is refused, and it stays {transitions[label].start_state.label}. Its "
+                             "log says why")
+        print(f"{self.name}: {label}: done")
+
+
+def read(name: str, before: ParameterValue, text: str) -> Parameter:
+    """Parse typed text as a value of the parameter's type."""
+    kind, now = Parameter.Type(before.type), parameter_value_to_python(before)
+    try:
+        value = READS.get(kind, load_plain)(text)
+        return Parameter(name, kind, [float(item) for item in value] if kind == Parameter.Type.DOUBLE_ARRAY else value)
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        raise RlinfError(f"{name}: expected {expected(name, now)}, as {shown(before)} is; got '{text}'") from error
+
+
+def shown(value: ParameterValue) -> str:
+    """As it is typed: words as they are, everything else as JSON."""
+    plain = parameter_value_to_python(value)
+    if isinstance(plain, str):
+        return plain or "''"
+    return json.dumps(list(plain) if isinstance(plain, array) else plain, default=repr)
+
+
+def listed(node: NodeClient) -> None:
+    """Print every parameter with its value, its range, whether it may change, and what it means."""
+    rows = []
+    for name, (value, about) in node.parameters().items():
+        text, ranges = shown(value), [*about.floating_point_range, *about.integer_range]
+        rows.append([name, text if len(text) <= SHOWN else f"{text[:SHOWN]}...",
+                     " ".join(f"{bounds.from_value:g} to {bounds.to_value:g}" for bounds in ranges),
+                     "fixed" if about.read_only else "may change", about.description])
+    print_table(["parameter", "value", "range", "while it runs", "meaning"], rows)
+
+
+def main() -> None:
+    """Entry point; an RlinfError is one line on stderr, and exit code 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["list", "get", "set", "lifecycle"])
+    for name in ("station", "node", "parameter", "value"):
+        parser.add_argument(f"--{name}", default="")
+    parser.add_argument("--timeout", type=float, required=True)
+    parser.add_argument("--arms", nargs="*", default=[])
+    options = parser.parse_args()
+    with asking():
+        station = StationClient(options.station, options.timeout, options.arms)
+        try:
+            node = NodeClient(station, options.node)
+            if options.what == "list":
+                listed(node)
+            elif options.what == "get":
+                print(shown(node.parameter(options.parameter)[0]))
+            elif options.what == "set":
+                node.set(options.parameter, options.value)
+            else:
+                node.change(options.value)
+        finally:
+            destroy(station.node)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""A client of a running station: hears how it is, and asks its interlock what a person may ask. It commands nothing.
+
+    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate | rlinf set-instruction
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.srv import GetParameters, SetParameters
+from rclpy.client import Client
+from rclpy.parameter import Parameter
+from rlinf_msgs.msg import SafetyState, TimeStep
+from rlinf_msgs.srv import ResetFault
+from std_srvs.srv import Trigger
+
+from rlinf_core.cli.terminal import FULL, PHASES
+from rlinf_core.core.errors import RlinfError
+from rlinf_ros.arms import arm_topic, hear_safety, whose
+from rlinf_ros.qos import OVERHEARD, subscription
+from rlinf_ros.spinning import destroy
+from rlinf_ros.station_state import asker, asking, command, silence_message, stands, standstill
+from rlinf_tools import arming
+from rlinf_tools.arming import ANSWER_S, disarm
+
+LATCHED = {"policy/status": "policy", "trainer/status": "uplink", "prompt": "environment"}  # topic, and whose it is
+AT_LEAST_S = 1.5  # discovery takes one second; and a station that plays says a time step meanwhile
+LATE = "tick_late_"  # of the interlock's diagnostics
+
+
+class StationClient:
+    """One node in the station's namespace that publishes nothing.
+
+    Args:
+        station: its namespace, without the slash.
+        patience_s: how long to look for it.
+        arms: their names, where it has several.
+    """
+
+    def __init__(self, station: str, patience_s: float, arms: Sequence[str] = ()) -> None:
+        self.name = station
+        self.patience_s = patience_s
+        self.arms = list(arms) or [""]
+        self.node = asker(station)
+        self.latest: dict[str, Any] = {}
+        for topic in LATCHED:
+            subscription(self.node, topic, partial(self.latest.__setitem__, topic))
+        self.stands = hear_safety(self.node, arms, partial(self.latest.__setitem__, "safety"))
+        subscription(self.node, "timestep", partial(self.latest.__setitem__, "timestep"), quality=OVERHEARD)
+        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            for arm in self.arms:
+                if status.name == f"{self.name}/operator":
+                    self.latest["operator"] = status.message
+                if status.name == f"{self.name}/{arm_topic(arm, 'interlock')}":
+                    self.latest[arm_topic(arm, "diagnostics")] = {value.key: value.value for value in status.values}
+
+    def nodes(self) -> list[str]:
+        """Names of the station's nodes that are alive, below their arm's or camera's name where they are of one."""
+        root = f"/{self.name}"
+        namespaces = {root, *(f"{root}/{arm}" for arm in self.arms if arm)}
+        names = self.node.get_node_names_and_namespaces()
+        return sorted(f"{namespace}/{name}".removeprefix(f"{root}/") for name, namespace in names
+                      if namespace in namespaces or namespace.startswith(f"{root}/camera/"))
+
+    def meet(self) -> SafetyState:
+        """Listen until everybody who is there has been heard; returns the interlock's state.
+
+        Raises:
+            RlinfError: there is no such station, or its interlock says nothing.
+        """
+        began = time.monotonic()
+        owed = LATCHED | {arm_topic(arm, "diagnostics"): arm_topic(arm, "interlock") for arm in self.arms}
+        self.within(self.patience_s, lambda: time.monotonic() - began > AT_LEAST_S and "safety" in self.latest and not (
+            {owner for topic, owner in owed.items() if topic not in self.latest} & set(self.nodes())))
+        if "safety" in self.latest:
+            return self.latest["safety"]
+        interlocks = [name for name in self.nodes() if name in (arm_topic(arm, "interlock") for arm in self.arms)]
+        if interlocks:
+            unheard = ", ".join(f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.stands)
+            raise RlinfError(f"the interlock of station '{self.name}' is there, and nothing was heard of it{unheard} "
+                             f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log")
+        raise RlinfError(silence_message(self.node, "interlock", self.patience_s))
+
+    def call(self, client: Client, request: Any) -> Any:
+        """A service's answer; RlinfError where there is none."""
+        if not self.within(self.patience_s, client.service_is_ready):
+            node = client.srv_name.split("/")[-2]
+            raise RlinfError(f"nobody answers '{client.srv_name}'. Is the {node} running?")
+        future = client.call_async(request)
+        if not self.within(ANSWER_S, future.done):
+            raise RlinfError(f"no answer of '{client.srv_name}' for {ANSWER_S:.0f} s. Ask again")
+        return future.result()
+
+    def parameter(self, node: str, name: str) -> Any:
+        """Return a string or bool parameter of another node of the station; None if it has neither.
+        """
+        client = self.node.create_client(GetParameters, f"{node}/get_parameters")
+        values = self.call(client, GetParameters.Request(names=[name])).values
+        return values[0].string_value or values[0].bool_value if values else None
+
+    def changed(self, state: int) -> SafetyState:
+        """The interlock's state once it is another, or after a while."""
+        self.within(2.0, lambda: self.latest["safety"].state != state)
+        return self.latest["safety"]
+
+    def within(self, seconds: float, ready: Callable[[], bool]) -> bool:
+        """Whether it came true meanwhile."""
+        deadline = time.monotonic() + seconds
+        while not ready() and time.monotonic() < deadline:
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+        return ready()
+
+
+def status(station: StationClient, expected: list[str], recipe: str) -> None:
+    """Print how the station is, a line for each part."""
+    safety = station.meet()
+    rows = [("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
+            ("interlock", stands(safety))]
+    rows += [("", f"arm {arm}: {stands(state)}") for arm, state in sorted(station.stands.items()) if arm]
+    if still := standstill(safety, f"/{station.name}"):
+        rows.append(("waiting for you", still))
+    elif (prompt := station.latest.get("prompt")) and prompt.data:
+        rows.append(("waiting for you", prompt.data))
+    rows += [("so far", f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, {safety.limited} "
+                        f"limited; limits {safety.limits_hash}"),
+             *(row for arm in station.arms for row in _ticks(station.latest.get(arm_topic(arm, "diagnostics"), {}), arm)),
+             *([("operator", station.latest["operator"])] if "operator" in station.latest else []),
+             ("episode", _episode(station.latest.get("timestep"))), *_instruction_rows(station.latest.get("timestep")),
+             *_phase(station), ("policy", _policy(station.latest.get("policy/status"))),
+             ("trainer", _trainer(station.latest.get("trainer/status"))),
+             ("nodes", _nodes(station.nodes(), expected, recipe))]
+    for key, value in rows:
+        print(f"{key:<16} {value}")
+
+
+def _ticks(values: dict[str, str], arm: str) -> list[tuple[str, str]]:
+    late = {key[len(LATE):].removesuffix("_ms"): float(value) for key, value in values.items() if key.startswith(LATE)}
+    lateness = ", ".join(f"{value:.2f} ms ({name})" for name, value in late.items())
+    return [(f"ticks {arm}".strip(), f"late by {lateness}")] if late else []
+
+
+def _episode(step: TimeStep | None) -> str:
+    return f"{step.episode_id}, step {step.step_index}, {step.mode}" if step else "no time step heard: none is played"
+
+
+def _instruction_rows(step: TimeStep | None) -> list[tuple[str, str]]:
+    return [("asked for", step.instruction)] if step and step.instruction else []
+
+
+def _phase(station: StationClient) -> list[tuple[str, str]]:
+    """Return the phase of the director, if one runs on this machine."""
+    if "director" not in station.nodes():
+        return []
+    try:
+        document = json.loads((Path(station.parameter("director", "run_dir")) / "status.json").read_text())
+    except (RlinfError, OSError) as error:
+        return [("phase", f"unknown, though a director runs: {error}")]
+    total = f" of {document['total']}" if document["total"] else ""
+    phase = PHASES.get(document["phase"], document["phase"])
+    progress = f"{document['done']}{total} episodes, {document['successes']} succeeded"
+    return [("phase", f"{phase}: {progress}")]
+
+
+def _policy(status: Any) -> str:
+    if status is None:
+        return "not heard"
+    loaded = (
+        f"version {status.version}, answers in {status.inference_p50_ms:.1f} ms"
+        if status.version >= 0
+        else "none loaded"
+    )
+    return f"{loaded}; refused the last update: {status.error}" if status.error else loaded
+
+
+def _trainer(status: Any) -> str:
+    if status is None:
+        return "not heard: no uplink runs"
+    waiting = f"; {status.backlog} episodes wait to be sent" if status.backlog else ""
+    waiting += f"; the spool is {status.spool_full:.0%} full{FULL if status.spool_full >= 1.0 else ''}"
+    waiting += f"; {status.set_aside} refused by the trainer are in the spool's refused/" if status.set_aside else ""
+    if not status.connected:
+        return f"away: {status.message or 'nothing heard of it'}{waiting}"
+    slow = "" if status.accepting or status.spool_full >= 1.0 else "; behind, so stations pause"
+    return (
+        f"connected, {status.phase}, version {status.policy_version}, {status.episodes} episodes, {status.updates} updates"
+        f"{slow}{waiting}"
+    )
+
+
+def _nodes(alive: list[str], expected: list[str], recipe: str) -> str:
+    missing = [name for name in expected if name not in alive]
+    station_nodes = [
+        name
+        for name in alive
+        if not name.startswith("station_client_") and not name.endswith(("_inputs", "_desk"))
+    ]
+    return ", ".join(station_nodes) + (f"; MISSING for '{recipe}': {', '.join(missing)}" if missing else "")
+
+
+def reset_fault(station: StationClient, cause: str) -> None:
+    """Ask for the reset of a fault by its name; RlinfError says why it was refused."""
+    safety = station.meet()
+    if not cause:
+        if safety.state != SafetyState.FAULT:
+            raise RlinfError(f"no fault stands: the interlock is {stands(safety)}")
+        raise RlinfError(f"FAULT '{safety.cause}' stands. A fault is reset by its name: once its cause has gone, "
+                         f"{command('fault reset', station.name, safety.cause)}")
+    for arm in [arm for arm, state in station.stands.items() if state.state == SafetyState.FAULT and state.cause == cause] \
+            or station.arms[:1]:
+        client = station.node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault"))
+        answer = station.call(client, ResetFault.Request(cause=cause))
+        if not answer.success:
+            hint = ". Any key in `rlinf teleop` but q holds it" if "the enable is not held" in answer.message else ""
+            raise RlinfError(f"{whose(arm)}{answer.message}{hint}")
+    after = station.changed(SafetyState.FAULT)
+    if after.state == SafetyState.FAULT:
+        raise RlinfError(f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands")
+    print(f"FAULT '{cause}' is cleared: the interlock is {stands(after)}. Arm it to move: "
+          f"{command('arm', station.name)}, or e in `rlinf teleop`")
+
+
+def activate(station: StationClient) -> None:
+    """Have the grippers that ask for it open and close once; RlinfError says why not."""
+    clients = {arm: station.node.create_client(Trigger, arm_topic(arm, "gripper/activate")) for arm in station.arms}
+    if not station.within(station.patience_s, lambda: any(client.service_is_ready() for client in clients.values())):
+        raise RlinfError(f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says what is")
+    for arm, client in clients.items():
+        if client.service_is_ready():
+            answer = station.call(client, Trigger.Request())
+            if not answer.success:
+                raise RlinfError(f"{whose(arm)}{answer.message}")
+            print(f"{whose(arm)}{answer.message}")
+
+
+def instruct(station: StationClient, words: str) -> None:
+    """Ask the policy for something else, or, without words, for what scene and task say; RlinfError says why not."""
+    station.meet()
+    client = station.node.create_client(SetParameters, "environment/set_parameters")
+    value = Parameter("instruction", value=words).to_parameter_msg()
+    (answer,) = station.call(client, SetParameters.Request(parameters=[value])).results
+    if not answer.successful:
+        raise RlinfError(answer.reason)
+    print(f"from the next time step on it is asked for: {words.strip() or 'what scene or task say'}")
+
+
+def main() -> None:
+    """Entry point; an RlinfError is one line on stderr, and exit code 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["status", "reset", "arm", "disarm", "activate", "set-instruction"])
+    parser.add_argument("--station", required=True)
+    parser.add_argument("--timeout", type=float, required=True)
+    parser.add_argument("--cause", default="")
+    parser.add_argument("--words", default="")
+    parser.add_argument("--expect", nargs="*", default=[])
+    parser.add_argument("--recipe", default="")
+    parser.add_argument("--arms", nargs="*", default=[])
+    options = parser.parse_args()
+    with asking():
+        station = StationClient(options.station, options.timeout, options.arms)
+        try:
+            {"status": lambda: status(station, options.expect, options.recipe),
+             "reset": lambda: reset_fault(station, options.cause),
+             "activate": lambda: activate(station),
+             "set-instruction": lambda: instruct(station, options.words),
+             "arm": lambda: arming.arm(station),
+             "disarm": lambda: disarm(station)}[options.what]()
+        finally:
+            destroy(station.node)
+
+
+if __name__ == "__main__":
+    main()

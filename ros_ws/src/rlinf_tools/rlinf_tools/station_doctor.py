@@ -1,0 +1,315 @@
+"""Listens to a robot side before anything commands it: is each topic there that limits and task need, and as it must be?
+
+    rlinf doctor station RECIPE
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from geometry_msgs.msg import Pose
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+
+from rlinf_core.cli.doctor import Finding, show
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.interlock import Limits, load_limits
+from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
+from rlinf_core.robots.cameras import DeviceCamera
+from rlinf_core.specs.topics import VECTORS, arm_of, topic
+from rlinf_interlock.interlock_inputs import NO_ESTOP, needs
+from rlinf_ros.arms import arm_topic
+from rlinf_ros.conversions import NS
+from rlinf_ros.qos import SHARED, kind, overheard, subscription
+from rlinf_ros.station_state import asker, asking
+
+LISTEN_S = 4.0
+LATE_S = 0.05
+ENOUGH = 0.7  # of the rate that is asked for
+UNIT, REACH_M = 1e-2, 2.0  # of a quaternion's norm; beyond the workspace no arm of a station reaches
+# beyond a limit by noise; no joint turns further
+EDGE_M = 0.02
+EDGE_RAD = 0.02
+TURN_RAD = 7.0
+ENCODINGS = ("rgb8", "bgr8")
+IMAGE = "sensor_msgs/msg/Image"
+COMMANDS = ("target", "command", "goal", "desired", "reference")  # in names of what moves an arm
+UNSUGGESTED = ("estop/", "enable", "task/success", "distance")  # a wrong topic would deceive the interlock
+PING_MS = 1.0  # of a controller at 1 kHz
+OURS = ("driver", "recorder")  # nodes of the station that hear a target and move no arm
+STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image")
+
+
+class TopicProbe:
+    """One topic of the robot interface, as it comes; of joints, the messages that hold each of ``joints``.
+
+    Others may speak there too, as a gripper's driver: the station passes over what they say.
+    """
+
+    def __init__(self, node: Node, name: str, theirs: str, of_tool: bool, joints: tuple[str, ...]) -> None:
+        self.name = name
+        self.full = theirs
+        self.type = topic(name).type
+        self.of_tool = of_tool
+        self.joints, self.passed_over = joints if topic(name).name == SHARED else (), list[str]()
+        self.times: list[float] = []
+        self.offsets: list[float] = []
+        self.newest = b""
+        subscription(node, name, self._on_raw, quality=overheard(50), at=theirs, raw=True)
+
+    def _on_raw(self, raw: bytes) -> None:
+        if self.joints:
+            message = deserialize_message(raw, JointState)
+            names = [name for name, _ in zip(message.name, message.position, strict=False)]
+            if not set(self.joints) <= set(names):
+                self.passed_over = names
+                return
+        self.times.append(time.monotonic())
+        self.newest = bytes(raw)
+        if self.type.rpartition("/")[2] in STAMPED:
+            seconds, nanoseconds = struct.unpack_from("<iI", raw, 4)
+            self.offsets.append(time.time() - seconds - nanoseconds / NS)
+
+    @property
+    def hz(self) -> float:
+        """How often it came."""
+        return (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-3) if len(self.times) > 1 else 0.0
+
+
+def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Finding]:
+    """Listens for LISTEN_S, spinning with ``spin``, then a line for each topic."""
+    robot = station_robot(recipe)
+    task = station_task(recipe)
+    root = f"/{recipe.station.name}"
+    every = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
+    wanted = {*task.channels, *(f"estop/{name}" for name in robot.estops), *(["distance"] if robot.distance else [])}
+    unused_images = {f"camera/{name}/image" for name in robot.cameras} - wanted
+    wanted |= {arm_topic(arm, name) for arm, limits in every.items() for name in needs(limits) | {"current_pose"}}
+    of = {name: every.get(arm_of(name), next(iter(every.values()))) for name in sorted(wanted | unused_images)}
+    listeners = [
+        TopicProbe(
+            node,
+            name,
+            robot.topics.get(name, f"{root}/{name}"),
+            name in robot.tool_axes,
+            limits.joint_names,
+        )
+        for name, limits in of.items()
+    ]
+    taken = frozenset(robot.topics.values()) | frozenset(one.full for one in listeners)
+    if robot.controller:
+        taken |= {robot.controller.topic}
+    faults: dict[str, list[str]] = {arm_topic(arm, "robot/fault"): [] for arm in every}
+    for name, fault_text in faults.items():
+        subscription(node, name, partial(_note, fault_text))
+    until = time.monotonic() + LISTEN_S
+    while time.monotonic() < until:
+        spin()
+    for name, fault in ((name, fault_text[-1]) for name, fault_text in faults.items() if fault_text):
+        yield Finding(name, fault or "none", fault and "end what stands there, at the robot where it is the robot's own; "
+                      "then: rlinf fault reset (docs/robots/franka.md)")
+    if not (robot.estops or robot.without_hardware or recipe.station.web.port):
+        yield Finding("e-stops", f"none, confirmed: {robot.no_estop_reason}" if robot.no_estop_reason else
+                      "none is named", "" if robot.no_estop_reason else f"no arming before that: {NO_ESTOP}")
+    for one in listeners:
+        finding = _finding(node, one, of[one.name], task.spec.control_hz, taken)
+        if finding.fix and one.name.startswith("camera/") and (camera := robot.devices.get(one.name.split("/")[1])):
+            finding = replace(finding, fix=_device(camera))
+        yield replace(finding, needed=one.name not in unused_images)  # what the task does not look through may be missing
+    yield from _listeners(node, recipe, every)
+    for arm, limits in every.items():
+        yield Finding(arm_topic(arm, "limits"), f"{limits.hash}, box {list(limits.box_low)} to {list(limits.box_high)} m, "
+                      f"{limits.speed:g} m/s, of {robot.interlocks[arm]}")
+    if robot.driver_node is not None and robot.driver_node.address:
+        yield _ping(robot.driver_node.address)
+    profiles = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "none")
+    yield Finding("DDS profile", f"{profiles}; a driver of images needs it in its own shell, too")
+    yield _kernel()
+
+
+def _note(faults: list[str], fault: String) -> None:
+    faults.append(fault.data)
+
+
+def _device(camera: DeviceCamera) -> str:
+    """Whether a camera that nobody publishes is there."""
+    try:
+        camera.open().close()
+    except RlinfError as error:
+        return str(error)
+    return f"the device '{camera.where}' is there, and opens: rlinf up publishes it"
+
+
+def _ping(address: str) -> Finding:
+    """How far the robot's controller is."""
+    try:
+        ran = subprocess.run(["ping", "-c", "50", "-i", "0.01", "-q", "-W", "1", address], text=True, capture_output=True,
+                             timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("robot's address", f"{address}: {error}", "apt-get install iputils-ping, or mend the network")
+    times = re.search(r"= [\d.]+/([\d.]+)/([\d.]+)/", ran.stdout)
+    lost = re.search(r"([\d.]+)% packet loss", ran.stdout)
+    if ran.returncode or times is None or lost is None or float(lost[1]) > 0.0:
+        lines = (ran.stdout + ran.stderr).strip().splitlines()
+        return Finding("robot's address", f"{address}: {(lines or ['silent'])[-1]}", "a cable of its own from robot to "
+                       "this machine; options.address in robot.yaml")
+    slow = float(times[2]) > PING_MS
+    return Finding("robot's address", f"{address}: {times[1]} ms, at most {times[2]} of 50", "" if not slow else
+                   f"expected {PING_MS:g} ms at most: no switch, no wireless, no power saving of the port")
+
+
+def _finding(node: Node, probe: TopicProbe, limits: Limits, control_hz: float, taken: frozenset[str]) -> Finding:
+    publishers = node.get_publishers_info_by_topic(probe.full)
+    others = {info.topic_type for info in publishers} - {probe.type}
+    text = f"{probe.hz:.0f} Hz on {probe.full}"
+    rate = re.match(r"(\d+) Hz", topic(probe.name).rate)
+    least = float(rate[1]) if rate else control_hz
+    if others:
+        return Finding(probe.name, f"{', '.join(others)} on {probe.full}", f"expected {probe.type}: another topic, or a "
+                       "node that converts it")
+    if not publishers:
+        return Finding(probe.name, f"nobody publishes {probe.full}", _suggested(node, probe, taken))
+    if len(publishers) > 1:
+        text += ", from " + ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers))
+        if not probe.joints:
+            return Finding(probe.name, text, "expected one publisher: stop the others")
+    if probe.passed_over and not probe.times:
+        lacks = sorted(set(probe.joints) - set(probe.passed_over))
+        return Finding(probe.name, f"{probe.full}: {', '.join(probe.passed_over)}",
+                       f"joint_names of the limits: it lacks {', '.join(lacks)}")
+    if not probe.times:
+        who = ", ".join(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers)
+        return Finding(probe.name, f"{who} is there for {probe.full}, and says nothing", "what it hears of "
+                       "is silent: is that started, in its namespace, the device on and activated? /diagnostics says more")
+    if probe.hz < ENOUGH * least:
+        return Finding(probe.name, text, f"expected {least:.0f} Hz: raise the driver's rate")
+    return _content(probe, limits, text)
+
+
+def _content(probe: TopicProbe, limits: Limits, summary: str) -> Finding:
+    late = statistics.median(probe.offsets) if probe.offsets else 0.0
+    if abs(late) > LATE_S:
+        return Finding(probe.name, f"{summary}, stamped {late:.2f} s ago",
+                       "one clock for driver and station: chrony, or stamp on arrival")
+    message = deserialize_message(probe.newest, kind(probe.name))
+    if topic(probe.name).name == "current_pose" and message.header.frame_id != limits.frame:
+        return Finding(probe.name, f"{summary}, in '{message.header.frame_id}'",
+                       f"frame of the limits: expected '{limits.frame}'")
+    if topic(probe.name).name == "current_pose" and (trouble := pose_trouble(message.pose, limits)):
+        return Finding(probe.name, summary, trouble)
+    if topic(probe.name).name == SHARED and (trouble := joints_trouble(message, limits)):
+        return Finding(probe.name, summary, trouble)
+    if probe.type == IMAGE and (trouble := image_trouble(message)):
+        return Finding(probe.name, f"{summary}, {message.encoding}", trouble)
+    if topic(probe.name).name in VECTORS and message.header.frame_id not in ("", limits.frame) and not probe.of_tool:
+        return Finding(probe.name, f"{summary}, in '{message.header.frame_id}'", f"expected it along the axes of "
+                       f"'{limits.frame}'; where those are the tool's own: tool_axes: [{probe.name}] in robot.yaml")
+    return Finding(probe.name, summary)
+
+
+def pose_trouble(pose: Pose, limits: Limits) -> str:
+    """Why a pose cannot be one in metres with a unit quaternion; empty if it can."""
+    p, q = pose.position, pose.orientation
+    position, norm = (p.x, p.y, p.z), math.hypot(q.x, q.y, q.z, q.w)
+    if not (all(map(math.isfinite, position)) and abs(norm - 1.0) <= UNIT):
+        return (f"expected finite metres and a quaternion xyzw of norm 1, got position {list(position)} "
+                f"and norm {norm:.3g}: mend the driver")
+    far = max(map(abs, (*limits.box_low, *limits.box_high))) + REACH_M
+    if math.hypot(*position) > far:
+        return (f"expected metres, at most {far:.1f} from '{limits.frame}', got {list(position)}: "
+                "are these millimetres?")
+    if any(not low - EDGE_M <= value <= high + EDGE_M
+           for low, value, high in zip(limits.box_low, position, limits.box_high, strict=True)):
+        return (f"expected metres within the limits' box, {list(limits.box_low)} to {list(limits.box_high)}, got "
+                f"{list(position)}: are these other units, or along another frame's axes? If the arm stands there, "
+                "guide it into the box: outside of it arming is refused")
+    return ""
+
+
+def joints_trouble(message: JointState, limits: Limits) -> str:
+    """Why joint angles cannot be those of the arm in radians; empty if they can."""
+    angles = dict(zip(message.name, message.position, strict=False))
+    names = limits.joint_names or tuple(angles)
+    low = limits.joint_low or (-TURN_RAD,) * len(names)
+    high = limits.joint_high or (TURN_RAD,) * len(names)
+    for name, least, most in zip(names, low, high, strict=False):
+        angle = angles[name]
+        if not math.isfinite(angle):
+            return f"expected a finite angle of '{name}', got {angle}: mend the driver"
+        if not least - EDGE_RAD <= angle <= most + EDGE_RAD:
+            in_degrees = all(least <= math.radians(angles[joint]) <= most
+                             for joint, least, most in zip(names, low, high, strict=False))
+            return (f"expected radians, '{name}' within {least:g} to {most:g} (limits), got {angle:g}"
+                    + (": are these degrees?" if in_degrees else ": guide it back, or correct the limits"))
+    return ""
+
+
+def image_trouble(image: Image) -> str:
+    """Why a station cannot see by an image; empty if it can."""
+    if image.encoding not in ENCODINGS:
+        return f"expected {' or '.join(ENCODINGS)}, got '{image.encoding}': set the camera driver's encoding"
+    if not image.height or not image.width or len(image.data) != image.height * image.step:
+        return (f"expected height x step bytes, got {image.height}x{image.width} with step {image.step} and "
+                f"{len(image.data)} bytes: mend the driver")
+    return ""
+
+
+def _suggested(node: Node, probe: TopicProbe, taken: frozenset[str]) -> str:
+    """Topics of its type that a driver publishes, as a line of the robot's YAML.
+
+    A topic that robot.yaml names already, the station's commands among them, is not suggested, nor what
+    commands another arm. Of several, a person chooses: the line names none.
+    """
+    candidates = [name for name, types in node.get_topic_names_and_types()
+             if probe.type in types and node.count_publishers(name) and name not in taken
+             and not name.startswith(f"{node.get_namespace()}/")
+             and not any(word in name.lower() for word in COMMANDS)]
+    remark = f"; of its type there are: {', '.join(candidates)}" if candidates else ""
+    certain = len(candidates) == 1 and not probe.name.startswith(UNSUGGESTED)
+    example = candidates[0] if certain else "/the/drivers/name"
+    return f"start its driver, or name it in robot.yaml, topics: {{{probe.name}: {example}}}{remark}"
+
+
+def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator[Finding]:
+    robot, root = station_robot(recipe), f"/{recipe.station.name}"
+    for arm, limits in every.items():
+        command_topic = "target_joints" if limits.control_mode == "joint_delta" else "target_pose"
+        name = arm_topic(arm, command_topic)
+        full = robot.controller.topic if robot.controller else robot.topics.get(name, f"{root}/{name}")
+        count = sum(info.node_name.removesuffix("_inputs") not in OURS
+                    for info in node.get_subscriptions_info_by_topic(full))
+        yield Finding(name, f"{count} listen on {full}", "" if count else "nobody would follow: start the controller, or "
+                      "name what it listens to in robot.yaml (topics, controller)")
+
+
+def _kernel() -> Finding:
+    realtime = Path("/sys/kernel/realtime").exists()
+    return Finding("real-time kernel", "PREEMPT_RT" if realtime else "none", "" if realtime else
+                   "a kernel with PREEMPT_RT, where the driver's own controller runs on this machine", needed=False)
+
+
+def main() -> None:
+    """Entry point: recipe and overrides; exit code 1 where something that is needed is missing."""
+    with asking():
+        recipe = load_recipe(sys.argv[1], sys.argv[2:])
+        node = asker(recipe.station.name)
+        raise SystemExit(show(list(findings(node, recipe, lambda: rclpy.spin_once(node, timeout_sec=0.05)))))
+
+
+if __name__ == "__main__":
+    main()
