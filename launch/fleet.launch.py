@@ -60,30 +60,30 @@ def _start(context: LaunchContext) -> list:
 
 def _station(member, processes: list, playing: set) -> list:
     """Its nodes; the end of the director, or of one that it cannot do without, is the station's."""
-    from station import node_of
+    from station import nodes_of, watched
 
     from rlinf_core.cli.launched import launched_environment
-    from rlinf_core.launch.graph import ONCE, SHUTDOWN
+    from rlinf_core.launch.graph import ONCE
 
-    environment = launched_environment(member.recipe)
-    nodes = [
-        node_of(process, f"{member.name}.{process.name}", member.folder, additional_env=environment)
-        for process in processes
-    ]
+    nodes = nodes_of(processes, member.folder, f"{member.name}.", additional_env=launched_environment(member.recipe))
 
-    def end(process, code: int) -> list:
+    def end(outcome: str) -> list:
         if member.name not in playing:  # it ends already
             return []
         playing.discard(member.name)
-        through = process.restart == ONCE and code == 0
-        outcome = f"station '{member.name}' " + (
-            "is through" if through else f"died: {process.name} ended, exit code {code}"
-        )
         others = [EmitEvent(event=ShutdownProcess(process_matcher=lambda action: action in nodes))]
-        return [LogInfo(msg=outcome), *others, *([] if playing else [EmitEvent(event=Shutdown(reason="no station plays"))])]
+        return [LogInfo(msg=f"station '{member.name}' {outcome}"), *others,
+                *([] if playing else [EmitEvent(event=Shutdown(reason="no station plays"))])]
 
-    ends = [RegisterEventHandler(OnProcessExit(
-        target_action=node, on_exit=lambda event, context, process=process:
-        [] if context.is_shutdown else end(process, event.returncode)))
-        for process, node in zip(processes, nodes, strict=True) if process.restart in (ONCE, SHUTDOWN)]
+    def dies(text: str) -> list:
+        return end(f"died: {text}")
+
+    def through(event, context: LaunchContext) -> list:
+        if context.is_shutdown:
+            return []
+        return end("is through" if event.returncode == 0 else f"died: director ended, exit code {event.returncode}")
+
+    ends = [handler for process, node in zip(processes, nodes, strict=True) for handler in (
+        [RegisterEventHandler(OnProcessExit(target_action=node, on_exit=through))] if process.restart == ONCE else
+        watched(process, node, dies))]
     return [*ends, *nodes]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from launch.actions import (
     RegisterEventHandler,
     SetEnvironmentVariable,
 )
-from launch.event_handlers import OnProcessExit
+from launch.event_handlers import OnProcessExit, OnProcessIO
 from launch.events import Shutdown
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
@@ -31,7 +33,9 @@ ARGUMENTS = {
     "robot": ("", None, "a robot of robots/ or of a simulator, or the path of one; sim: franka_sim, franka: franka_fr3; "
               "empty as in the recipe"),
     "namespace": ("", None, "name of the station, with which its topics and episodes begin; empty as in the recipe"),
-    "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
+    "lockstep": ("", ["", "true", "false"], "simulated time as fast as it goes, or real time (robot:=sim only); empty "
+                 "as in the recipe"),
+    "use_sim_time": ("", ["", "true", "false"], "the same as lockstep, by ROS's name"),
     "operator": ("", None, "who demonstrates and arms: scripted (in simulation), keyboard, or a device; person: the "
                  "recipe's device, a keyboard where it has none; empty as in the recipe"),
     "policy": ("", None, "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, here"),
@@ -44,8 +48,14 @@ ARGUMENTS = {
     "episodes": ("0", None, "collect so many successful demonstrations in run_dir, those there among them, and end (rlinf "
                  "collect); 0: the station alone"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
+    "set": ("", None, "overrides of the recipe, as of rlinf --set: 'seed=3 station.policies_gb=4'"),
+    "params_file": ("", None, "a YAML file of ROS parameters for the nodes, read after those of the recipe"),
+    "log_level": ("", None, "of every node: debug, info, warn, error, or logger:=level; empty for info"),
+    "rviz": ("false", ["true", "false"], "also start RViz with the layout of a station"),
 }
 UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"  # Python's own answer, while it starts, is a traceback
+OF_ITS_OWN = "setpriv --pdeathsig TERM setsid"  # a session: Ctrl-C interrupts launch alone, which ends the nodes in order
+KEPT_OUTPUT = 1 << 14  # characters of a node's output in which its last error is looked for
 
 
 def description(**defaults: str) -> LaunchDescription:
@@ -66,24 +76,30 @@ def find_rlinf() -> str:
 def _start(context: LaunchContext) -> list:
     find_rlinf()
     from rlinf_core.cli.demo import next_steps
-    from rlinf_core.cli.launched import launched, launched_environment
-    from rlinf_core.launch.graph import SHUTDOWN, operator_process
+    from rlinf_core.cli.launched import launched, launched_environment, ros_options
+    from rlinf_core.core.errors import RlinfError
+    from rlinf_core.launch.graph import operator_process
     from rlinf_core.robots.operators import SCRIPTED
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    options = ros_options(value)
     invocation = launched(value)
     recipe, run_dir, wanted = invocation.recipe, invocation.run_dir, invocation.wanted
     if not invocation.processes:
         return [LogInfo(msg=f"{invocation.before.succeeded} of {wanted} demonstrations are in {run_dir} already")]
     actions: list = [SetEnvironmentVariable(*pair) for pair in launched_environment(recipe).items()]
-    for process in invocation.processes:
-        node = node_of(process, process.name, run_dir)
-        actions.append(node)
-        if process.restart == SHUTDOWN:
-            actions.append(_end_with(node, process.name))
-        elif wanted and process.name == "director":
+    nodes = nodes_of(invocation.processes, run_dir, **options)
+
+    def cannot_go_on(text: str) -> None:
+        raise RlinfError(text)  # launch ends its processes, and then with exit code 1
+
+    for process, node in zip(invocation.processes, nodes, strict=True):
+        actions += [*watched(process, node, cannot_go_on), node]
+        if wanted and process.name == "director":
             actions.append(RegisterEventHandler(OnProcessExit(target_action=node, on_exit=[
                 EmitEvent(event=Shutdown(reason=f"collecting ended; rlinf data list {run_dir}"))])))
+    if value["rviz"] == "true":
+        actions.append(rviz(recipe.station.name))
     if recipe.station.operator.kind != SCRIPTED and not recipe.station.web.port:
         operator = operator_process(recipe)
         parameters = {
@@ -100,23 +116,96 @@ def _start(context: LaunchContext) -> list:
     return actions
 
 
-def node_of(process: Process, name: str, run_dir: Path, **more: Any) -> Node:
-    """A process of a station; launch shows it by that name.
+class StationNode(Node):
+    """A node of a station, which ends after those that it must outlast.
 
-    Its parameters go to a folder of this launch: another one in the same run, though it is refused, shall not change them.
+    Args:
+        before: the nodes that end before it.
+        settings: of Node.
+    """
+
+    def __init__(self, *, before: list[StationNode], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.before, self.waits = before, False
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        transport = self._subprocess_transport
+        return transport is not None and transport.get_returncode() is None
+
+    def _shutdown_process(self, context: LaunchContext, *, send_sigint: bool) -> Any:
+        """Of launch, for its end and for an event: a terminal has interrupted launch alone, so it is always told."""
+        if not any(node.runs for node in self.before):
+            return super()._shutdown_process(context, send_sigint=True)
+        if not self.waits:
+            self.waits = True
+            context.register_event_handler(OnProcessExit(on_exit=self._one_less))
+        return None
+
+    def _one_less(self, _: Any, context: LaunchContext) -> Any:
+        if not self.waits or any(node.runs for node in self.before):
+            return None
+        self.waits = False
+        return super()._shutdown_process(context, send_sigint=True)
+
+
+def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: Any) -> list[StationNode]:
+    """The processes of a station, in their order; launch shows each by its name behind ``prefix``.
+
+    Their parameters go to a folder of this launch: another one in the same run, though it is refused, shall not change
+    them.
     """
     from rlinf_core.launch.graph import RESPAWN
+    from rlinf_core.launch.restart import RESPAWN_DELAY_S, ends_last
     from rlinf_core.launch.supervisor import parameters_file
 
-    folder = run_dir / f"params/launch-{os.getpid()}"
-    return Node(package=process.package, executable=process.executable, name=process.executable,
-                namespace=process.namespace, parameters=[str(parameters_file(process, folder))],
-                remappings=list(process.remappings),
-                respawn=process.restart == RESPAWN, respawn_delay=1.0, prefix=UNTIL_IT_CAN_ANSWER, exec_name=name,
-                output="screen", emulate_tty=sys.stdout.isatty(), **more)
+    folder, nodes, commanders = run_dir / f"params/launch-{os.getpid()}", [], []
+    extra = more.pop("parameters", [])
+    for process in processes:
+        node = StationNode(
+            before=commanders if ends_last(process) else [], package=process.package, executable=process.executable,
+            name=process.executable, namespace=process.namespace,
+            parameters=[str(parameters_file(process, folder)), *extra], remappings=list(process.remappings),
+            respawn=process.restart == RESPAWN, respawn_delay=RESPAWN_DELAY_S,
+            sigterm_timeout=str(process.stop_s), sigkill_timeout=str(process.stop_s),
+            prefix=f"{OF_ITS_OWN} {UNTIL_IT_CAN_ANSWER}", exec_name=f"{prefix}{process.name}", output="screen",
+            emulate_tty=sys.stdout.isatty(), **more)
+        nodes.append(node)
+        if not ends_last(process):
+            commanders.append(node)
+    return nodes
 
 
-def _end_with(node: Node, name: str) -> RegisterEventHandler:
-    return RegisterEventHandler(OnProcessExit(target_action=node, on_exit=[
-        LogInfo(msg=f"{name} ended, and the station cannot go on without it"),
-        EmitEvent(event=Shutdown(reason=f"{name} ended"))]))
+def watched(process: Process, node: Node, cannot_go_on: Callable[[str], list | None]) -> list[RegisterEventHandler]:
+    """Event handlers that do with the ends of a process what ``rlinf up`` does.
+
+    Args:
+        process, node: the process, and its action.
+        cannot_go_on: called with the reason where the station must end; returns actions.
+    """
+    from rlinf_core.launch.restart import History, refusal_in
+
+    history, output = History(process, time.monotonic()), [""]
+
+    def keep(event: Any) -> None:
+        output[0] = (output[0] + event.text.decode(errors="replace"))[-KEPT_OUTPUT:]
+
+    def ended(event: Any, context: LaunchContext) -> list | None:
+        if context.is_shutdown:
+            return None
+        outcome = history.ended(event.returncode, time.monotonic(), refusal_in(output[0].replace("\r", "")))
+        output[0] = ""
+        text = f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"
+        return [LogInfo(msg=text)] if outcome.goes_on else cannot_go_on(text)
+
+    return [RegisterEventHandler(OnProcessIO(target_action=node, on_stdout=keep, on_stderr=keep)),
+            RegisterEventHandler(OnProcessExit(target_action=node, on_exit=ended))]
+
+
+def rviz(station: str) -> Node:
+    """RViz with the layout of a station; the station goes on where it is closed."""
+    from rlinf_core.core.paths import shared
+
+    return Node(package="rviz2", executable="rviz2", namespace=station, output="log",
+                arguments=["-d", str(shared() / "configs/station.rviz")])

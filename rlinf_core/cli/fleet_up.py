@@ -18,7 +18,8 @@ from rlinf_core.core.errors import BridgeError, RlinfError, escape_ascii
 from rlinf_core.deploy.releases.overview import read
 from rlinf_core.launch.fleet import FOLDER, Member, members
 from rlinf_core.launch.graph import trainer_process
-from rlinf_core.launch.supervisor import MAX_RESTARTS, Supervisor, ending, only_station
+from rlinf_core.launch.restart import MAX_RESTARTS, ending
+from rlinf_core.launch.supervisor import Supervisor, only_station
 from rlinf_core.recipes import Recipe
 from rlinf_core.reports.curves import read_events
 from rlinf_core.trainer.folder import keep_recipe

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf_core.cli.parsing import written
-from rlinf_core.config.overrides import quoted
+from rlinf_core.config.overrides import quoted, split
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expanded
 from rlinf_core.core.ros import of_every_process
 from rlinf_core.data.takes import DemonstrationStats
 from rlinf_core.launch.graph import (
+    REAL_TIME,
     Process,
     collecting,
     collecting_processes,
     director_process,
+    faster_than_a_hand,
     station_processes,
     write_plan,
 )
@@ -71,6 +73,9 @@ def launched(arguments: Mapping[str, str]) -> Launched:
     if by_person and recipe.station.operator.kind == SCRIPTED:
         overrides.append(f"station.operator={{kind: {KEYBOARD}}}")  # whom a script may not arm
         recipe = load_recipe(name, overrides)
+    if by_person and not (arguments["lockstep"] or arguments["use_sim_time"]) and faster_than_a_hand(recipe):
+        overrides += REAL_TIME
+        recipe = load_recipe(name, overrides)
     if wanted:
         recipe, before = collecting(name, overrides, run_dir, wanted)
         if before.succeeded >= wanted:
@@ -106,19 +111,37 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
         values |= {"bridge.credentials": str(folder("credentials", arguments["credentials"]))}
     result = [f"{key}={quoted(value)}" for key, value in values.items() if value]
     result += [f"bridge.port={int(address[2])}"] if address else []
-    result += [f"station.lockstep={arguments['lockstep']}"] if arguments["lockstep"] else []
+    lockstep, use_sim_time = arguments["lockstep"], arguments["use_sim_time"]
+    if lockstep and use_sim_time and lockstep != use_sim_time:
+        raise RecipeError(f"use_sim_time: expected the value of lockstep, which is '{lockstep}', or nothing, got "
+                          f"'{use_sim_time}'")
+    result += [f"station.lockstep={lockstep or use_sim_time}"] if lockstep or use_sim_time else []
     result += [f"station.web.port={number('web', arguments['web'])}"] if arguments["web"] else []
     result += (
         [f"station.operator={{kind: {quoted(arguments['operator'])}}}"]
         if arguments["operator"] not in ("", PERSON)
         else []
     )
+    result += split(arguments["set"])
     if not policy:
         return result
     scheme, _, server = policy.partition("://")
     if scheme != "remote" or not server:
         raise RecipeError(f"policy: expected remote://host:port, or nothing, got '{policy}'")
     return [*result, "station.policy.backend=remote", f"station.policy.address={quoted(f'ws://{server}')}"]
+
+
+def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return settings of every launch_ros node: files of parameters, and arguments of ROS."""
+    options: dict[str, list[str]] = {}
+    if arguments["params_file"]:
+        path = folder("params_file", arguments["params_file"])
+        if not path.is_file():
+            raise RecipeError(f"params_file: expected a YAML file of ROS parameters, got '{path}', which is no file")
+        options["parameters"] = [str(path)]
+    if arguments["log_level"]:
+        options["ros_arguments"] = ["--log-level", arguments["log_level"]]
+    return options
 
 
 def folder(argument: str, text: str) -> Path:

@@ -198,6 +198,9 @@ def _devices(recipe: Recipe) -> dict[str, str]:
     keyboard, which would need a terminal, is not.
     """
     station, served = recipe.station, bool(recipe.station.web.port)
+    if station.second_operator is not None and station.second_operator.kind == SCRIPTED:
+        raise RecipeError(f"station.second_operator.kind: expected a device of a person, got {SCRIPTED}. A script "
+                          f"demonstrates as station.operator alone: leave second_operator out")
     devices = [
         device
         for device in (station.operator, station.second_operator)
@@ -354,6 +357,14 @@ def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **p
 
 
 NOT_NEEDED = ("policy", "uplink")
+REAL_TIME = ("station.real_time_factor=0", "station.lockstep=false")
+
+
+def faster_than_a_hand(recipe: Recipe) -> bool:
+    """Whether a person would operate simulated time that nothing paces."""
+    station = recipe.station
+    return (station.lockstep and not 0 < station.real_time_factor <= 1 and station.operator.kind != SCRIPTED
+            and station_robot(recipe).driver == SIMULATOR)
 
 
 def collecting(
@@ -361,13 +372,12 @@ def collecting(
 ) -> tuple[Recipe, DemonstrationStats]:
     """The recipe as it is collected for, and the takes of it that are in ``run_dir`` already.
 
-    A person needs real time: simulated time in lockstep is faster than a hand.
+    A person needs real time: simulated time in lockstep is faster than a hand, unless ``real_time_factor`` paces it.
     """
     all_overrides = [*overrides, *([f"collect.episodes={episodes}"] if episodes is not None else [])]
     recipe = load_recipe(name, all_overrides)
-    simulated = station_robot(recipe).driver == "simulator"
-    if recipe.station.operator.kind != SCRIPTED and simulated and recipe.station.lockstep:
-        recipe = load_recipe(name, [*all_overrides, "station.lockstep=false"])
+    if faster_than_a_hand(recipe):
+        recipe = load_recipe(name, [*all_overrides, *REAL_TIME])
     return recipe, takes_of(run_dir, recipe)
 
 

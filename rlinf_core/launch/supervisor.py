@@ -18,7 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -28,7 +28,8 @@ from rlinf_core.core.machine import HeldError, take
 from rlinf_core.core.paths import ROS_LOG_DIR, replacements
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.core.signals import defer_signals, end_with_parent
-from rlinf_core.launch.graph import ONCE, SHUTDOWN, Process
+from rlinf_core.launch.graph import ONCE, Process
+from rlinf_core.launch.restart import History, ending, in_order, refusal_in
 
 FOLDER = Path("/dev/shm")
 LOCK = re.compile(r"(fastrtps_(?:[0-9a-z]{16}|port[0-9]{1,5}))_[es]l")
@@ -67,8 +68,6 @@ def _free(folder: Path, name: str, locks: list[Path]) -> bool:
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
-LONG_S = 3600.0  # a process that has lived so long has another reason
 
 
 @dataclass
@@ -77,10 +76,7 @@ class Child:
 
     process: Process
     popen: subprocess.Popen
-    started: float
-    restarts: list[float] = field(default_factory=list)
-    why: str = ""   # it said it could not go on the last time
-    alike: int = 0  # times in a row that it said so before
+    history: History
     log_offset: int = 0  # bytes of its log that are not this process's
 
 
@@ -109,7 +105,8 @@ class Supervisor:
         if process.name in self.children and self.children[process.name].popen.poll() is None:
             raise RlinfError(f"{process.name} runs already, under this supervisor: end it first")
         before = self._logged(process.name)
-        child = self.children[process.name] = Child(process, self._spawn(process), time.monotonic(), log_offset=before)
+        popen, history = self._spawn(process), History(process, time.monotonic())
+        child = self.children[process.name] = Child(process, popen, history, before)
         return child
 
     def run(self, name: str, command: list[str], restart: str) -> Child:
@@ -128,35 +125,25 @@ class Supervisor:
         return happened
 
     def _attend(self, child: Child, code: int) -> str:
-        name, how = child.process.name, ending(code)
-        log = self.run_dir / "logs" / f"{name}.log"
-        if code == REFUSED:
-            raise RlinfError(f"{name} cannot go on: {_refusal(log, child.log_offset) or _last_words(log)}\n"
-                             f"Its log: {log}")
-        if child.process.restart == SHUTDOWN:
-            raise RlinfError(f"{name} ended ({how}), and the station cannot go on without it: the robot side stops by its "
-                             f"own timeout. {_last_words(log)}")
-        now = time.monotonic()
-        child.restarts = [t for t in child.restarts if now - t < RESTART_WINDOW_S] + [now]
-        if len(child.restarts) > MAX_RESTARTS:
-            raise RlinfError(f"{name} ended {len(child.restarts)} times within {RESTART_WINDOW_S:.0f} s (last: {how}). "
-                             f"{_last_words(log)}")
-        why = _refusal(log, child.log_offset)[:300] if code == 1 else ""
-        child.alike = child.alike + 1 if why and why == child.why and now - child.started < LONG_S else 0
-        if child.alike >= MAX_RESTARTS:
-            raise RlinfError(f"{name} ended {child.alike + 1} times for one reason: {why}\nIts log: {log}")
+        name, log = child.process.name, self.run_dir / "logs" / f"{child.process.name}.log"
+        refusal = _refusal(log, child.log_offset) if code in (1, REFUSED) else ""
+        outcome = child.history.ended(code, time.monotonic(), refusal)
+        if not outcome.goes_on:
+            reason = outcome.refusal or (_last_words(log) if code == REFUSED else "")
+            raise RlinfError(f"{outcome.text}: {reason}\nIts log: {log}" if reason else
+                             f"{outcome.text}. {_last_words(log)}")
         child.log_offset = self._logged(name)
         try:
-            child.popen, child.started, child.why = self._spawn(child.process), now, why
+            child.popen = self._spawn(child.process)
         except OSError as error:
-            raise RlinfError(f"{name} ended ({how}) and cannot be started again: {error}. Mend what keeps this machine "
-                             "from it: its memory, its limit of processes, that folder") from error
-        return f"{name} ended ({how}) and was started again{f': {why}' if why else ''}"
+            raise RlinfError(f"{name} ended ({ending(code)}) and cannot be started again: {error}. Mend what keeps this "
+                             "machine from it: its memory, its limit of processes, that folder") from error
+        return f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"
 
     def stop(self) -> None:
         """First whoever commands and records, then interlock and robot side: they bring the arm to rest meanwhile."""
-        for last in (False, True):
-            _end([child for child in reversed(self.children.values()) if (child.process.restart == SHUTDOWN) == last])
+        for names in in_order(child.process for child in self.children.values()):
+            _end([self.children[name] for name in names])
         free_segments()
 
     def __enter__(self) -> Supervisor:
@@ -197,11 +184,6 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
         yield
 
 
-def ending(code: int) -> str:
-    """How a process ended, in words."""
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
 def _last_words(log: Path) -> str:
     """The last line of a log that is no message of rclpy's at level INFO, which another process may write there."""
     every = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -210,9 +192,8 @@ def _last_words(log: Path) -> str:
 
 
 def _refusal(log: Path, since: int) -> str:
-    """The last error that a command has said in its log from that byte on, which may have several lines; empty for none."""
-    log_text = log.read_bytes()[since:].decode(errors="replace")
-    return f"\n{log_text}".rpartition("\nrlinf: ")[2].strip() if "\nrlinf: " in f"\n{log_text}" else ""
+    """The last error that a command has said in its log from that byte on; empty for none."""
+    return refusal_in(log.read_bytes()[since:].decode(errors="replace"))
 
 
 class _Quoting(yaml.SafeDumper):

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from rlinf_core.cli.launched import file, launched, launched_environment, overrides_of
+from rlinf_core.cli.launched import file, launched, launched_environment, overrides_of, ros_options
 from rlinf_core.config.overrides import override
 from rlinf_core.config.yaml_source import Document
 from rlinf_core.core.errors import RecipeError
@@ -13,7 +13,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe, resolved
 
 NOTHING = dict.fromkeys(["robot", "namespace", "lockstep", "operator", "policy", "trainer", "credentials",
-                         "token", "web"], "")
+                         "token", "web", "use_sim_time", "set", "params_file", "log_level"], "")
 
 
 def arguments(tmp_path, **others):
@@ -109,6 +109,30 @@ def test_a_person_has_the_device_of_the_recipe(tmp_path, station_text, kind):
     launch = launched(arguments(tmp_path, recipe=str(tmp_path / "mine.yaml"), operator="person", episodes="2"))
     assert launch.recipe.station.operator.kind == kind
     assert kind == "keyboard" or launch.recipe.station.operator.scale == 0.5
+
+
+@pytest.mark.parametrize("station, others, lockstep, factor", [
+    ("{real_time_factor: 1.0}", {}, True, 1.0), ("{}", {}, True, 0.0), ("{lockstep: false}", {}, False, 0.0),
+    ("{real_time_factor: 1.0}", {"operator": "person"}, True, 1.0),
+    ("{real_time_factor: 1.0}", {"operator": "person", "episodes": "2"}, True, 1.0),
+    ("{real_time_factor: 5.0}", {"operator": "person"}, False, 0.0), ("{}", {"operator": "person"}, False, 0.0),
+    ("{}", {"operator": "person", "lockstep": "true"}, True, 0.0), ("{}", {"use_sim_time": "false"}, False, 0.0),
+    ("{}", {"set": "station.real_time_factor=0.5 seed=3"}, True, 0.5)])
+def test_the_recipe_decides_on_simulated_time_unless_an_argument_does(tmp_path, station, others, lockstep, factor):
+    (tmp_path / "mine.yaml").write_text(f"defaults: demo\nname: mine\nstation: {station}\n")
+    recipe = launched(arguments(tmp_path, recipe=str(tmp_path / "mine.yaml"), **others)).recipe
+    assert (recipe.station.lockstep, recipe.station.real_time_factor) == (lockstep, factor)
+
+
+def test_ros_options_are_for_every_node(tmp_path):
+    (tmp_path / "more.yaml").write_text("/**: {ros__parameters: {seed: 3}}\n")
+    assert ros_options(NOTHING) == {}
+    assert ros_options(NOTHING | {"params_file": str(tmp_path / "more.yaml"), "log_level": "debug"}) == {
+        "parameters": [str(tmp_path / "more.yaml")], "ros_arguments": ["--log-level", "debug"]}
+    with pytest.raises(RecipeError, match="^params_file: expected a YAML file of ROS parameters, got '.*gone.yaml'"):
+        ros_options(NOTHING | {"params_file": str(tmp_path / "gone.yaml")})
+    with pytest.raises(RecipeError, match="^use_sim_time: expected the value of lockstep, which is 'true'"):
+        overrides_of(NOTHING | {"lockstep": "true", "use_sim_time": "false"})
 
 
 def test_a_page_whose_port_is_anothers_is_refused_before_anything_is_written(tmp_path):

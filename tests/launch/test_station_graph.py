@@ -17,7 +17,8 @@ from rlinf_core.core.errors import REFUSED, RecipeError, RlinfError
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.launch import supervisor as supervising
 from rlinf_core.launch.graph import ONCE, RESPAWN, SHUTDOWN, Process, station_processes, trainer_process
-from rlinf_core.launch.supervisor import MAX_RESTARTS, Supervisor, only_station
+from rlinf_core.launch.restart import MAX_RESTARTS
+from rlinf_core.launch.supervisor import Supervisor, only_station
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.config import load_robot
 
@@ -126,6 +127,11 @@ def test_a_station_that_calls_beyond_this_machine_has_credentials_of_its_own_nam
     assert processes["uplink"].parameters["policies_gb"] == 4.0
 
 
+def test_a_script_is_no_second_operator(tmp_path):
+    with pytest.raises(RecipeError, match="station.second_operator.kind: expected a device of a person, got scripted"):
+        graph(tmp_path, "station.second_operator={kind: scripted}")
+
+
 def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):
     names_of_before = Path("ros_ws/src/rlinf/CMakeLists.txt").read_text()
     for process in [*graph(tmp_path).values(), *graph(tmp_path, "station.robot=franka_twin").values()]:
@@ -159,7 +165,7 @@ def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_li
 
 
 def test_what_ends_again_and_again_for_one_reason_is_given_up_however_slowly(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervising, "RESTART_WINDOW_S", 0.0)
+    monkeypatch.setattr("rlinf_core.launch.restart.RESTART_WINDOW_S", 0.0)
     lacks = "import sys; print('rlinf: no room on any machine. Ask for fewer', file=sys.stderr); sys.exit(1)"
     with Supervisor(tmp_path, 90) as supervisor:
         supervisor.run("trainer", [sys.executable, "-c", lacks], RESPAWN)
@@ -175,7 +181,7 @@ def test_a_trainer_that_refuses_ends_the_run_with_its_words_and_is_not_started_a
         trainer = supervisor.start(trainer_process(tmp_path))
         with pytest.raises(RlinfError) as error:
             poll(supervisor)
-        assert trainer.popen.returncode == REFUSED and not supervisor.events and not trainer.restarts
+        assert trainer.popen.returncode == REFUSED and not supervisor.events and not trainer.history.restarts
     first, second, log = str(error.value).splitlines()
     assert first.startswith("trainer cannot go on: ") and "line 3: 'seed': expected int" in first
     assert "line 4: 'replay.capacity': expected int" in second and log.endswith(f"{tmp_path}/logs/trainer.log")

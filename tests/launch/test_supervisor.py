@@ -108,9 +108,9 @@ def test_restarts_count_for_a_minute(tmp_path, age_s, ends):
     with Supervisor(tmp_path, 90) as supervisor:
         child = supervisor.start(Process("uplink", "", "", "", "", {"command": [sys.executable, "-c", ""]}))
         child.popen.wait(30)
-        child.restarts = [time.monotonic() - age_s] * 5
+        child.history.restarts = [time.monotonic() - age_s] * 5
         if ends:
             with pytest.raises(RlinfError, match="ended 6 times within 60 s"):
                 supervisor.poll()
         else:
-            assert len(supervisor.poll()) == 1 and len(child.restarts) == 1
+            assert len(supervisor.poll()) == 1 and len(child.history.restarts) == 1
