@@ -54,8 +54,8 @@ ARGUMENTS = {
     "rviz": ("false", ["true", "false"], "also start RViz with the layout of a station"),
 }
 UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"  # Python's own answer, while it starts, is a traceback
-OF_ITS_OWN = "setpriv --pdeathsig TERM setsid"  # a session: Ctrl-C interrupts launch alone, which ends the nodes in order
-KEPT_OUTPUT = 1 << 14  # characters of a node's output in which its last error is looked for
+SESSION = "setpriv --pdeathsig TERM setsid"  # a session: Ctrl-C interrupts launch alone, which ends the nodes in order
+OUTPUT_LIMIT = 1 << 14  # characters of a node's output in which its last error is looked for
 
 
 def description(**defaults: str) -> LaunchDescription:
@@ -169,7 +169,7 @@ def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: 
             parameters=[str(parameters_file(process, folder)), *extra], remappings=list(process.remappings),
             respawn=process.restart == RESPAWN, respawn_delay=RESPAWN_DELAY_S,
             sigterm_timeout=str(process.stop_s), sigkill_timeout=str(process.stop_s),
-            prefix=f"{OF_ITS_OWN} {UNTIL_IT_CAN_ANSWER}", exec_name=f"{prefix}{process.name}", output="screen",
+            prefix=f"{SESSION} {UNTIL_IT_CAN_ANSWER}", exec_name=f"{prefix}{process.name}", output="screen",
             emulate_tty=sys.stdout.isatty(), **more)
         nodes.append(node)
         if not ends_last(process):
@@ -189,7 +189,7 @@ def watched(process: Process, node: Node, cannot_go_on: Callable[[str], list | N
     history, output = History(process, time.monotonic()), [""]
 
     def keep(event: Any) -> None:
-        output[0] = (output[0] + event.text.decode(errors="replace"))[-KEPT_OUTPUT:]
+        output[0] = (output[0] + event.text.decode(errors="replace"))[-OUTPUT_LIMIT:]
 
     def ended(event: Any, context: LaunchContext) -> list | None:
         if context.is_shutdown:

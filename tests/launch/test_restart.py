@@ -34,14 +34,14 @@ def test_the_end_of_a_process_that_runs_once_is_left_to_others(code):
 def test_the_sixth_end_within_a_minute_ends_the_station_and_the_sixth_within_more_does_not():
     quick, slow = history(RESPAWN), history(RESPAWN)
     assert [quick.ended(-9, float(n)).goes_on for n in range(MAX_RESTARTS + 1)] == [True] * MAX_RESTARTS + [False]
-    apart = RESTART_WINDOW_S / MAX_RESTARTS
-    assert all(slow.ended(-9, n * apart).goes_on for n in range(3 * MAX_RESTARTS))
+    interval = RESTART_WINDOW_S / MAX_RESTARTS
+    assert all(slow.ended(-9, n * interval).goes_on for n in range(3 * MAX_RESTARTS))
 
 
 def test_six_ends_for_one_reason_end_the_station_whatever_time_they_take():
-    def ends(reasons, apart=2 * RESTART_WINDOW_S):
+    def ends(reasons, interval=2 * RESTART_WINDOW_S):
         one = history(RESPAWN)
-        return [one.ended(1, n * apart, reason) for n, reason in enumerate(reasons)]
+        return [one.ended(1, n * interval, reason) for n, reason in enumerate(reasons)]
 
     alike = ends(["no room"] * (MAX_RESTARTS + 1))
     assert [outcome.goes_on for outcome in alike] == [True] * MAX_RESTARTS + [False]

@@ -65,9 +65,9 @@ def test_where_no_python_has_it_an_error_names_what_was_tried(run, variables):
 
 
 def test_a_program_of_anybody_is_left_alone(run, tmp_path, environment):
-    own = tmp_path / "program.py"
-    own.write_text("import rlinf_ros, sys; print(sys.executable)\n")
-    assert run(program=own, RLINF_PYTHON=str(environment)).stdout.split() == [BASE]
+    program = tmp_path / "program.py"
+    program.write_text("import rlinf_ros, sys; print(sys.executable)\n")
+    assert run(program=program, RLINF_PYTHON=str(environment)).stdout.split() == [BASE]
 
 
 def test_a_launch_file_finds_the_distribution_and_its_python(run, tmp_path, environment):
