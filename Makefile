@@ -4,7 +4,7 @@ STAMP := $(VENV)/.setup-done$(ROS_DISTRO:%=-%)
 SIMULATORS := $(VENV)/.simulators-done
 
 ISOLATED := genesis libero calvin isaaclab lerobot fci
-.PHONY: help setup station simulators browser ros2 $(ISOLATED) references demo test test-all mutants lint docs clean
+.PHONY: dist help setup station simulators browser ros2 $(ISOLATED) references demo test test-all mutants lint docs clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -58,5 +58,15 @@ docs:            ## the documentation as a site in site/, built strictly in an e
 	  .venvs/docs/bin/pip install -q "mkdocs-material>=9.7" "mkdocstrings[python]>=1.0" "mike>=2.1"; }
 	.venvs/docs/bin/mkdocs build --strict
 
+dist: setup      ## wheel and sdist of HEAD in dist/, checked by twine; URL=https://github.com/OWNER/NAME/blob/TAG makes links absolute
+	rm -rf dist
+	mkdir -p dist/source
+	git archive HEAD | tar -x -C dist/source
+	[ -z "$(URL)" ] || sed -i -E -e 's#(!\[[^]]*\]\()docs/#\1$(subst /blob/,/raw/,$(URL))/docs/#' \
+	  -e 's#(\]\()(docs/|benchmarks/|[A-Z]+\.md)#\1$(URL)/\2#g' dist/source/README.md
+	$(VENV)/bin/uv build -q --out-dir dist dist/source
+	rm -rf dist/source
+	$(VENV)/bin/uv tool run -q twine check --strict dist/*
+
 clean:           ## remove what was built, keep runs/
-	rm -rf $(VENV) .venvs site ros_ws/build ros_ws/install ros_ws/log
+	rm -rf $(VENV) .venvs site dist ros_ws/build ros_ws/install ros_ws/log

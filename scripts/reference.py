@@ -22,6 +22,7 @@ from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.config import checking  # noqa: E402
 from rlinf_core.config.base import Settings  # noqa: E402
+from rlinf_core.core.error_codes import OTHER, error_kinds  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
 from rlinf_core.interlock.scenarios import FAULTS, Fault, Scenario, Scenarios  # noqa: E402
@@ -71,7 +72,7 @@ def pages() -> dict[str, str]:
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     contents = {"cli": _commands(), "recipe": _recipes(), "algorithms": _algorithms(), "policies": _policies(),
             "operators": _operators(), "robot": _robots(), "limits": _limits(), "task": _tasks(), "scenarios": _scenarios(),
-            "topics": _topics(), "messages": _messages(), "api": _python()}
+            "topics": _topics(), "messages": _messages(), "errors": _errors(), "api": _python()}
     note = ["", "`python scripts/reference.py` writes this page from the code; do not edit it."]
     listed = [f"* [{lines[0].removeprefix('# ')}]({name}.md)" for name, lines in contents.items()]
     contents["index"] = ["# Reference", "", *listed, "* [Evidence of the safety requirements](safety_evidence.md)", ""]
@@ -88,6 +89,27 @@ def _commands() -> list[str]:
         with contextlib.redirect_stdout(text):
             command.print_help()
         lines += [f"## `{name}`", "", "```", text.getvalue().rstrip(), "```", ""]
+    return lines
+
+
+AREAS = {"0": "Errors of extensions", "1": "Settings and command lines", "2": "This machine",
+         "3": "Policies and checkpoints", "4": "Recordings and data sets", "5": "Station and interlock",
+         "6": "Fleet, bridge and policy server", "7": "Training", "8": "Language models and agents"}
+
+
+def _errors() -> list[str]:
+    """Every code, below a heading of its area."""
+    lines = ["# Errors", "", "Each error message ends with a code, as `[RL-E101]`. `rlinf explain RL-E101` prints the",
+             "text of this page. A code never changes its meaning. `rlinf` ends with exit code 2 for wrong",
+             "settings or usage, and with 1 for other errors.", ""]
+    area = ""
+    for kind in error_kinds().values():
+        if (digit := "0" if kind.code == OTHER else kind.code.removeprefix("RL-E")[0]) != area:
+            area = digit
+            lines += [f"## {AREAS[area]}", ""]
+        lines += [f"### {kind.code}", "", f"{kind.title}.", "", f"* **Cause**: {kind.cause}",
+                  f"* **Remedy**: {kind.remedy}", *["* **Exit code**: 2"] * kind.usage, "",
+                  "```text", f"rlinf: {kind.example} [{kind.code}]", "```", ""]
     return lines
 
 

@@ -143,7 +143,7 @@ def test_a_wrong_key_or_value_is_one_line_with_its_place(level, text, words, cap
     path = {"recipe": recipe, "task": task, "robot": robot / "robot.yaml", "limits": robot / "limits.yaml"}[level]
     line = changed(path, text)
     overrides = [f"station.robot={robot}", f"station.task={task}"] if level != "recipe" else []
-    assert main(["up", str(recipe), "--out", str(tmp_path / "run"), *(["--set", *overrides] if overrides else [])]) == 1
+    assert main(["up", str(recipe), "--out", str(tmp_path / "run"), *(["--set", *overrides] if overrides else [])]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and words in lines[0], lines
     assert f"{Path(path).name}, line {line}: " in lines[0], (line, lines)

@@ -204,7 +204,8 @@ def repair(paths: list[Path], out: Path) -> int:
                   + (f"no {done.kind}: {done.fault}" if done.fault else
                      f"{'what is left of ' * (not done.intact)}a {'whole ' * (done.kind == EPISODE)}{done.kind}, sealed"))
         if not copied:
-            raise EpisodeError(f"nothing whole in {len(broken)} broken recordings; nothing was written")
+            raise EpisodeError(f"nothing whole in {len(broken)} broken recordings; nothing was written",
+                               code="RL-E401")
     print(f"{complete} of {len(broken)} are whole again, in {out}")
     return int(complete < len(broken))
 
@@ -335,11 +336,12 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
     from rlinf_core.tasks.rewards import training
 
     if out.exists():
-        raise EpisodeError(f"--out {out}: expected a file that is not there yet; nothing is overwritten")
+        raise EpisodeError(f"--out {out}: expected a file that is not there yet; nothing is overwritten",
+                           code="RL-E207")
     picture = out.with_suffix(".png") if out.suffix == ".safetensors" else out.with_name(f"{out.name}.png")
     if picture.exists():
         raise EpisodeError(f"--out {out}: expected a file beside which its picture {picture.name} is not there yet; "
-                           "nothing is overwritten. Choose another name")
+                           "nothing is overwritten. Choose another name", code="RL-E207")
     read = {episode.id: episode for _, episode in intact_episodes(paths)}
     if unknown := set(failed) - read.keys():
         raise EpisodeError(f"--failed: expected ids of episodes in these recordings, got {', '.join(sorted(unknown))}")
@@ -354,7 +356,7 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
         write_atomically(out, network.save)
     except OSError as error:
         raise RlinfError(f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; free the "
-                         "disk, or choose another folder, and train again") from error
+                         "disk, or choose another folder, and train again", code="RL-E207") from error
     write_atomically(picture, lambda aside: _picture(judged, verdicts, aside))
     print(f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out episodes; missed "
           f"{scores.missed} of {scores.positives} that show success, took {scores.invented} of {scores.negatives} others "

@@ -35,7 +35,7 @@ from rlinf_core.cli.parsing import (
     written,
 )
 from rlinf_core.core import extras
-from rlinf_core.core.errors import RestartLimitError, RlinfError
+from rlinf_core.core.errors import FAILED, RestartLimitError, RlinfError
 from rlinf_core.core.paths import VERSION, replacements
 from rlinf_core.core.ros import MAX_DOMAIN
 from rlinf_core.core.signals import defer_signals
@@ -66,6 +66,7 @@ EXAMPLES = """examples:
   rlinf eval runs/x/policy/policy.safetensors --episodes 50 --video out.mp4
   rlinf duel runs/a runs/b                  # which policy is better, on the same scenes, until a test has decided
   rlinf why runs/x                          # what keeps it from learning: rewards, terminals, actions, demonstrations
+  rlinf explain RL-E101                     # cause and remedy of an error, by the code at its end
   rlinf show runs/x                         # its recordings, an episode a line; of one alone its topics too
   rlinf data check runs/x                   # is every recording whole? rlinf data repair, merge, split, stats, export
   rlinf status                              # how a running station is; also rlinf fault reset, rlinf arm
@@ -106,9 +107,15 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def run(argv: list[str] | None = None, refused: int = 1) -> int:
-    """One command; errors a user can act on end without a traceback, with exit code 1, or ``refused`` where to begin once
-    more would mend nothing.
+def run(argv: list[str] | None = None, refused: int = 0) -> int:
+    """Run one command. An error that a user can act on is a line on stderr, not a traceback.
+
+    Args:
+        argv: the command line without the program (default: that of this process).
+        refused: exit code of errors that a restart would meet again.
+
+    Returns:
+        The exit code: 0, 1 for a failure, 2 for wrong settings or usage, 130 after Ctrl-C; ``refused`` instead of 1 and 2.
     """
     if not (sys.argv[1:] if argv is None else argv):
         print(FIRST_STEPS, end="")
@@ -122,12 +129,12 @@ def run(argv: list[str] | None = None, refused: int = 1) -> int:
         code = command(**arguments)
         return code if isinstance(code, int) else 0
     except RlinfError as error:
-        print(f"rlinf: {error}", file=sys.stderr)
-        return 1 if isinstance(error, RestartLimitError) else refused
+        print(f"rlinf: {error.with_code()}", file=sys.stderr)
+        return FAILED if isinstance(error, RestartLimitError) else refused or error.exit_status()
     except ModuleNotFoundError as error:
         if extra := _which_extra(error):
-            print(f"rlinf: {extra}", file=sys.stderr)
-            return refused
+            print(f"rlinf: {extra} [RL-E201]", file=sys.stderr)
+            return refused or FAILED
         raise
     except KeyboardInterrupt:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # asked twice, as by ros2 launch: it ends already
@@ -388,6 +395,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--no-station", dest="station", action="store_false", help="leave out the station over ROS")
     check.add_argument("--json", **JSON, help="write what was measured as one flat object")
     command(commands, "messages", "launch.build_messages:build_messages", "build rlinf_msgs against the ROS there is, once")
+    explain = command(commands, "explain", "cli.explain:explain", "print cause and remedy of an error by its code", (
+        "Each error message ends with a code, as [RL-E101]. Without a code the command lists all of them."))
+    explain.add_argument("code", nargs="?", default="", metavar="CODE", help="for example RL-E101")
     doctor = command(commands, "doctor", "cli.doctor:doctor", "say what this machine has and lacks, and how to get it")
     doctor.add_argument("station", nargs="?", choices=["station"], help="what the robot side of a recipe's station lacks")
     doctor.add_argument("name", **STATIONS_RECIPE)

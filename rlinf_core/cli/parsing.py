@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlinf_core.core.errors import escape_control, nearest
+from rlinf_core.core.errors import WRONG_USAGE, escape_control, nearest
 from rlinf_core.core.renames import COMMANDS
 
-WRONG = 2  # exit code where a command or an option is wrong
 CHOICE = re.compile(r"(.*?invalid choice: )(.+?) \(choose from (.*)\)", re.S)
 UNKNOWN = "unrecognized arguments: "
 
@@ -46,7 +45,7 @@ class Parser(argparse.ArgumentParser):
             command = self._command()
             meant = nearest(unknown.split()[0].partition("=")[0], command._option_string_actions)
             message = f"{UNKNOWN}{unknown}{meant}. `{command.prog} --help` lists its options"
-        self.exit(WRONG, f"{self.prog}: {escape_control(message)}\n")
+        self.exit(WRONG_USAGE, f"{self.prog}: {escape_control(message)}\n")
 
     def _command(self) -> argparse.ArgumentParser:
         """The subcommand that was given, whose options are meant."""

@@ -116,7 +116,7 @@ def _check(recipe: Recipe, run: Path) -> None:
         now = dict(_leaves(load_plain(resolved(recipe))))
         for key in (key for key in was if key in now and was[key] != now[key] and not key.startswith(MAY_CHANGE)):
             raise RecipeError(f"{key}: expected {was[key]}, with which {run} was trained, got {now[key]}: the table would "
-                              "hold one beside the other. Choose another --out")
+                              "hold one beside the other. Choose another --out", code="RL-E109")
 
 
 def _leaves(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

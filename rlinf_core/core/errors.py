@@ -3,12 +3,52 @@
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import Any
 
+from rlinf_core.core.error_codes import OTHER, code_by_place, error_kinds, modules_of
+
+FAILED, WRONG_USAGE = 1, 2  # exit codes; 2 is that of argparse, too
 REFUSED = 78  # exit code of a process that has said why it cannot go on (EX_CONFIG of sysexits.h): nobody starts it again
 
 
 class RlinfError(Exception):
-    """An error caused by input or surroundings, with a fix in its message."""
+    """An error caused by input or surroundings, with a fix in its message.
+
+    Args:
+        args: the message.
+        code: its stable code; by default error_codes.yaml decides it by class and module.
+    """
+
+    _code = ""
+
+    def __init__(self, *args: object, code: str = "") -> None:
+        super().__init__(*args)
+        self._code = code
+
+    @property
+    def code(self) -> str:
+        """Its stable code, as ``RL-E101``. An error that wraps another one has the code of that one."""
+        if self._code:
+            return self._code
+        cause = self.__cause__
+        if isinstance(cause, RlinfError) and cause.code != OTHER:
+            return cause.code
+        classes = [kind.__name__ for kind in type(self).__mro__]
+        places = ["", *reversed(modules_of(self.__traceback__))]
+        return next(filter(None, (code_by_place(classes, place) for place in places)), OTHER)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the code in another process, which gets no traceback."""
+        state = {} if self.code == OTHER else {"_code": self.code}
+        return (*super().__reduce__()[:2], {**self.__dict__, **state})
+
+    def with_code(self) -> str:
+        """Return the message with the code at its end, for a person."""
+        return f"{self} [{self.code}]"
+
+    def exit_status(self) -> int:
+        """Return the exit code of a command that ends with this error."""
+        return WRONG_USAGE if error_kinds()[self.code].usage else FAILED
 
 
 class RecipeError(RlinfError):

@@ -71,14 +71,16 @@ def _check_port(bridge: Bridge) -> None:
     """BridgeError where another trainer listens already; ours would say so once a folder is made and stations are up."""
     if why := _taken(bridge.host.strip("[]"), bridge.port):
         raise BridgeError(f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
-                          "another address of this machine with bridge.host, or another bridge.port")
+                          "another address of this machine with bridge.host, or another bridge.port",
+                          code="RL-E205")
 
 
 def check_page(web: Web) -> None:
     """RecipeError where another listens already, as another station's page: whose address would be shown as this one's."""
     if web.port and (why := _taken(web.host, web.port)):
         raise RecipeError(f"station.web.port: expected one that is free on {web.host}, got {web.port}: {why}. Another "
-                          "station's page may be there. End what listens there, or take another: --web PORT")
+                          "station's page may be there. End what listens there, or take another: --web PORT",
+                          code="RL-E205")
 
 
 def _taken(host: str, port: int) -> str:

@@ -103,7 +103,8 @@ class Supervisor:
     def start(self, process: Process) -> Child:
         """Start one process of a station; RlinfError where one of this name runs."""
         if process.name in self.children and self.children[process.name].popen.poll() is None:
-            raise RlinfError(f"{process.name} runs already, under this supervisor: end it first")
+            raise RlinfError(f"{process.name} runs already, under this supervisor: end it first",
+                             code="RL-E208")
         before = self._logged(process.name)
         popen, history = self._spawn(process), History(process, time.monotonic())
         child = self.children[process.name] = Child(process, popen, history, before)
@@ -176,10 +177,10 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
     except HeldError as error:
         raise RlinfError(
             f"station '{name}' runs already in ROS_DOMAIN_ID {domain_id} on this machine, as {error}. "
-            "Stop it, or give this one another station.domain_id (and bridge.port)") from error
+            "Stop it, or give this one another station.domain_id (and bridge.port)", code="RL-E208") from error
     except OSError as error:
         raise RlinfError(f"station '{name}': whether it runs already cannot be known: {error}. "
-                         "Free sockets of this machine") from error
+                         "Free sockets of this machine", code="RL-E208") from error
     with lock:
         yield
 

@@ -106,7 +106,8 @@ def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, t
     if family_spec is None:
         raise PolicyFileError(f"family: expected one of {', '.join(FAMILIES)}, got '{family}'{nearest(family, FAMILIES)}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise PolicyFileError(f"{folder}: expected a new folder, or an empty one, found something. Nothing is overwritten")
+        raise PolicyFileError(f"{folder}: expected a new folder, or an empty one, found something. Nothing is overwritten",
+                              code="RL-E207")
     text = tokenizer or byte_tokenizer(family_spec)
     differing = _with(network or {}, family_spec.token_config(_read_vocabulary(family_spec, family, text)))
     package = f"rlinf_core.policies.pretrained.{family_spec.kind}"
@@ -126,7 +127,7 @@ def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, t
     except (OSError, SafetensorError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise PolicyFileError(f"{folder}: cannot be written: {error}. Nothing is left there; free the disk, "
-                              "or choose another folder") from error
+                              "or choose another folder", code="RL-E207") from error
     return folder
 
 

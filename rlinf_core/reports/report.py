@@ -38,7 +38,7 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
     from sim_bridges.core.environments import stations
 
     if frames and recipe.env and not recipe.gymnasium_id:
-        raise RlinfError(f"env '{recipe.env}' is a batch of environments, which is not filmed")
+        raise RlinfError(f"env '{recipe.env}' is a batch of environments, which is not filmed", code="RL-E711")
     env = stations(recipe, 1)
     env.auto_reset = False
     actor = load_policy(policy, env.spec).to(device_of(recipe.device))
@@ -126,7 +126,8 @@ def _report_failures(words: str, run_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RlinfError(f"the run is done, but its report cannot be written: {error}. Its result: {words}. "
-                         f"Everything else is in {run_dir}, its events in progress.jsonl") from error
+                         f"Everything else is in {run_dir}, its events in progress.jsonl",
+                         code="RL-E711") from error
 
 
 def _attempt(name: str, write: Callable[..., None], *arguments: Any) -> str:
@@ -299,7 +300,7 @@ def _poster(run_dir: Path) -> None:
     films, curve = (cv2.imread(str(run_dir / name)) for name in ("before_after.png", "learning_curve.png"))
     parts = [part for part in (None if films is None else _nearer(films), curve) if part is not None]
     if not parts:
-        raise RlinfError("there is neither a film nor a curve to draw it from")
+        raise RlinfError("there is neither a film nor a curve to draw it from", code="RL-E711")
     width = min(part.shape[1] for part in parts)
     cv2.imwrite(str(run_dir / "learned.png"), np.vstack([
         cv2.resize(part, (width, round(part.shape[0] * width / part.shape[1])), interpolation=cv2.INTER_AREA)

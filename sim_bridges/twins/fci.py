@@ -129,7 +129,7 @@ class Simulator:
                 probe.bind(("", PORT))
             except OSError as error:
                 raise RlinfError(f"franka-sim: expected port {PORT} of this machine to be free, which is that of a robot: "
-                                 f"{error}. Stop the other station with such a twin") from error
+                                 f"{error}. Stop the other station with such a twin", code="RL-E205") from error
         (model := Path(self._folder.name) / "fr3.xml").write_text(_model())
         log = Path(self._folder.name) / "franka_sim.log"
         options = [f"--{'' if on else 'no-'}enforce-{what}" for what, on in

@@ -152,7 +152,7 @@ def test_numbers_of_options_have_ranges(command, message, capsys):
     (["demo", "--set", "station.observe_cameras=[top]"], "has no camera 'top'"),
 ])
 def test_mistakes_are_told_in_one_line_and_start_nothing(argv, message, capsys, tmp_path):
-    assert main([*argv, "--out", str(tmp_path / "run")]) == 1
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("rlinf: ") and message in error and "Traceback" not in error
     assert not (tmp_path / "run/logs").exists()
@@ -208,7 +208,7 @@ def test_eval_gives_a_line_for_every_variation(tmp_path, capsys):
     assert "simulation.randomise.delay_s=0.1 simulation.interlock=false: " in output
     result = json.loads((tmp_path / "out.json").read_text())
     assert len([key for key in result if key.startswith("success simulation")]) == 4
-    assert main([*command, "simulation.interlock"]) == 1
+    assert main([*command, "simulation.interlock"]) == 2
     assert "expected key=value, key=a,b,c" in capsys.readouterr().err
 
 
@@ -377,7 +377,7 @@ def test_a_duel_stops_once_it_is_decided_tells_nothing_before_and_says_what_it_s
 def test_a_duel_of_one_policy_or_by_no_measure_is_refused(more, message, tmp_path, capsys):
     one = save(tmp_path, 1)
     other = save(tmp_path, 2) if more else one
-    assert main(["duel", str(one), str(other), "--recipe", "demo", *more]) == 1
+    assert main(["duel", str(one), str(other), "--recipe", "demo", *more]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -408,5 +408,5 @@ def test_a_recipe_is_printed_in_full_and_is_the_same_recipe(tmp_path, capsys):
     assert main(["config", "demo_vision", "--set", "seed=7", "--check"]) == 0
     (tmp_path / "full.yaml").write_text(capsys.readouterr().out)
     assert load_recipe(tmp_path / "full.yaml") == load_recipe("demo_vision", ["seed=7"])
-    assert main(["config", "demo_vison"]) == 1
+    assert main(["config", "demo_vison"]) == 2
     assert "did you mean 'demo_vision'" in capsys.readouterr().err

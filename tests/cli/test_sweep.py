@@ -49,7 +49,7 @@ def test_runs_are_trained_and_compared(tmp_path, capsys):
     assert len(rows) == 2 and {row["env_steps"] for row in rows} == {"60"}
     assert (tmp_path / "sweep.png").stat().st_size > 1000
     assert len(list(tmp_path.glob("0*/policies/*.safetensors"))) >= 2
-    assert main([*command, "algorithm.discount=0.9"]) == 1, "another sweep, into the folders of this one"
+    assert main([*command, "algorithm.discount=0.9"]) == 2, "another sweep, into the folders of this one"
     error = capsys.readouterr().err
     assert "algorithm.discount: expected 0.95" in error and "was trained, got 0.9: the table would" in error
     sweep._check(load_recipe("sim_sac", [*TINY, PENDULUM, "simulation.env_steps=80", "algorithm.learning_rate=1e-3"]),
@@ -58,13 +58,13 @@ def test_runs_are_trained_and_compared(tmp_path, capsys):
 
 def test_stations_are_refused_before_anything_is_made(tmp_path, capsys):
     """Their training ends by Ctrl-C alone."""
-    assert main(["sweep", "demo", "--out", str(tmp_path / "run"), "--set", "seed=0,1"]) == 1
+    assert main(["sweep", "demo", "--out", str(tmp_path / "run"), "--set", "seed=0,1"]) == 2
     assert "recipe demo: expected one of simulators or recordings, got one of stations" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_mistake_in_one_is_said_before_the_first_begins(tmp_path, capsys):
-    assert main(["sweep", "sim_sac", "--out", str(tmp_path), "--set", "algorithm.learning_rat=1e-3,3e-4"]) == 1
+    assert main(["sweep", "sim_sac", "--out", str(tmp_path), "--set", "algorithm.learning_rat=1e-3,3e-4"]) == 2
     assert "did you mean 'learning_rate'" in capsys.readouterr().err
     assert not list(tmp_path.glob("0*"))
 
@@ -141,7 +141,7 @@ def test_a_sweep_that_is_asked_to_end_asks_those_that_train_and_begins_no_other(
 def test_recordings_of_what_no_simulator_has_are_not_swept_over_as_nobody_would_judge_them(tmp_path, capsys):
     real = ["simulation.environments=0", "collect.recordings=[there]", "station.robot=franka_fr3",
             "algorithm={name: iql}", "collect.episodes=1", "seed=0,1"]
-    assert main(["sweep", "sim_sac", "--out", str(tmp_path / "run"), "--set", *real]) == 1
+    assert main(["sweep", "sim_sac", "--out", str(tmp_path / "run"), "--set", *real]) == 2
     assert "expected runs that are judged in simulation, to be compared, got recordings of robot" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

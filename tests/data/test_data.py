@@ -88,7 +88,7 @@ def test_values_that_nothing_learns_from_are_found(spool, task, capsys):
 def test_a_recording_of_other_specs_than_the_recipes_is_told(spool, capsys):
     code, out, _ = data(capsys, "check", spool.root, "--recipe", "demo_vision")
     assert code == 1 and "this trainer serves" in out
-    assert data(capsys, "check", spool.root, "--recipe", "demo_visoin")[0] == 1
+    assert data(capsys, "check", spool.root, "--recipe", "demo_visoin")[0] == 2
 
 
 def test_a_file_without_its_end_is_an_episode_again(spool, task, capsys, tmp_path):

@@ -98,7 +98,7 @@ def test_it_says_which_key_and_button_does_what(monkeypatch):
     (["--set", "env=gym:Pendulum-v1"], "is no station")])
 def test_what_cannot_be_collected_is_told_before_anything_starts(tmp_path, capsys, monkeypatch, argv, message):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    assert main(["collect", "demo", "--out", str(tmp_path / "run"), *argv]) == 1
+    assert main(["collect", "demo", "--out", str(tmp_path / "run"), *argv]) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 

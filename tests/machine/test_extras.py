@@ -92,7 +92,7 @@ def test_the_doctor_examines_such_a_machine():
 
 def test_a_recipe_is_checked_and_a_stations_processes_are_listed_without_them():
     process = without("up", "demo", "--set", "station.robot=frank_sim")
-    assert process.returncode == 1 and "did you mean 'franka_sim'" in process.stderr, process.stderr
+    assert process.returncode == 2 and "did you mean 'franka_sim'" in process.stderr, process.stderr
     code = ("import sys; from pathlib import Path; from rlinf_core.recipes import load_recipe\n"
             "from rlinf_core.launch.graph import station_processes as processes\n"
             "print(len(processes(load_recipe('demo'), Path('/tmp'))), 'torch' in sys.modules, 'ray' in sys.modules)")

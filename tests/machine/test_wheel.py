@@ -36,8 +36,9 @@ def must(*command, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
+    """The wheel, made of the sdist, as on PyPI."""
     folder = tmp_path_factory.mktemp("dist")
-    must(UV, "build", "--wheel", "--out-dir", folder, ROOT)
+    must(UV, "build", "--out-dir", folder, ROOT)
     return next(folder.glob("*.whl"))
 
 
@@ -62,6 +63,12 @@ def test_it_holds_what_is_no_python_and_nothing_else(wheel):
     python = ("rlinf_core", "sim_bridges", *(Path(folder).name for folder in NODES))
     expected = {path if path.split("/")[0] in python else f"rlinf_core/share/{path}" for path in packages}
     assert {name for name in names if ".dist-info/" not in name} == expected
+
+
+def test_pypi_takes_wheel_and_sdist(wheel):
+    files = [*wheel.parent.glob("*.whl"), *wheel.parent.glob("*.tar.gz")]
+    assert len(files) == 2
+    must(UV, "tool", "run", "-q", "twine", "check", "--strict", *files)
 
 
 def test_the_base_has_neither_torch_nor_ray(bare):

@@ -220,5 +220,5 @@ def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest
 def test_the_command_says_what_cannot_be(tmp_path, capsys, kind, words, error):
     policy = policy_of("pi0") if kind == "pi0" else make_policy(SPEC, policy_kind(kind).Config())
     save_policy(policy, tmp_path / "policy-00000001.safetensors")
-    assert main(["serve", str(tmp_path), "--device", "cpu", "--port", "0", *words]) == 1
+    assert main(["serve", str(tmp_path), "--device", "cpu", "--port", "0", *words]) == 2
     assert error in capsys.readouterr().err

@@ -135,7 +135,7 @@ def test_at_the_command_line_before_a_folder_is_made(tmp_path, capsys, command, 
         arguments = [command, str(tmp_path / "policy-00000001.safetensors"), "--recipe", "demo", "--set", text]
     else:
         arguments = [command, "demo" if command != "sweep" else "sim_sac", "--set", text, "--out", str(out)]
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert message in capsys.readouterr().err and not out.exists()
 
 
@@ -191,7 +191,7 @@ def test_a_robot(tmp_path, capsys, text, message):
         load_robot(str(folder))
     assert message in str(error.value) and "robot.yaml" in str(error.value)
     out = tmp_path / "run"
-    assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 1
+    assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 2
     assert message in capsys.readouterr().err and not out.exists()
 
 
@@ -258,7 +258,7 @@ def test_a_task(tmp_path, capsys, text, message):
         load_task(path)
     assert message in str(error.value) and "task.yaml, line " in str(error.value)
     out = tmp_path / "run"
-    assert main(["train", "sim_rlpd", "--set", f"station.task={path}", "--out", str(out)]) == 1
+    assert main(["train", "sim_rlpd", "--set", f"station.task={path}", "--out", str(out)]) == 2
     assert message in capsys.readouterr().err and not out.exists()
 
 
@@ -266,24 +266,24 @@ def test_limits_are_read_with_everything_else(tmp_path, capsys):
     folder, out = tmp_path / "mine", tmp_path / "run"
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", folder)
     (folder / "limits.yaml").write_text((folder / "limits.yaml").read_text() + "sped: 1.0\n")
-    assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 1
+    assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 2
     assert "unknown limit 'sped' (did you mean 'speed'?)" in capsys.readouterr().err and not out.exists()
 
 
-@pytest.mark.parametrize("command, wrong", [
-    (["up", "demo"], "bridge.port=99999"), (["demo", "demo"], "bridge.fleet=/not/there"),
-    (["demo", "demo"], "collect.recordings=[/not/there]")])
-def test_a_recipe_is_refused_before_anything_slow_is_imported(command, wrong):
+@pytest.mark.parametrize("command, wrong, code", [
+    (["up", "demo"], "bridge.port=99999", 2), (["demo", "demo"], "bridge.fleet=/not/there", 1),
+    (["demo", "demo"], "collect.recordings=[/not/there]", 2)])
+def test_a_recipe_is_refused_before_anything_slow_is_imported(command, wrong, code):
     """The last two are found by the last checks before a run, which look at folders."""
-    code = textwrap.dedent(f"""
+    program = textwrap.dedent(f"""
         import sys
         from rlinf_core.cli.main import main
         code = main([*{command}, "--set", "{wrong}", "--out", "/nonexistent/run"])
         print(code, [name for name in ("torch", "ray", "mujoco") if name in sys.modules])
     """)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
                           timeout=60)
-    assert done.stdout == "1 []\n" and wrong.partition("=")[0] in done.stderr
+    assert done.stdout == f"{code} []\n" and wrong.partition("=")[0] in done.stderr
 
 
 @pytest.mark.parametrize("recipe, overrides, message", [

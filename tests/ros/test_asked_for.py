@@ -87,7 +87,7 @@ def test_the_command_says_what_is_asked_for_now(station, words, instruction, sto
     ("a\nb", "expected one line of words, got 'a\\nb'")])
 def test_what_is_no_instruction_is_refused(station, words, error):
     code, output = rlinf(station, "set-instruction", words, domain=DOMAIN)
-    assert code == 1 and error in output and len(output.splitlines()) == 1
+    assert code == 2 and error in output and len(output.splitlines()) == 1
 
 
 def test_where_no_station_is_it_says_so(station):

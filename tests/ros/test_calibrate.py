@@ -181,7 +181,7 @@ def test_a_pose_in_another_frame_is_refused(hand):
     (["demo"], "expected a real arm, which a hand can guide, got 'franka_sim'"),
     (["franka_twin", "--margin", "-0.1"], "--margin: expected 0 to 0.5 m, got -0.1")])
 def test_what_cannot_be_is_refused(words, error, capsys):
-    assert main(["calibrate", *words]) == 1
+    assert main(["calibrate", *words]) == 2
     assert error in capsys.readouterr().err
 
 

@@ -25,7 +25,7 @@ def test_parameters_are_listed_set_and_refused_with_what_they_may_be(peer):
 
     def refused(*words):
         code, output = rlinf(peer, "param", *words, domain=58)
-        assert code == 1 and len(output.splitlines()) == 1
+        assert code == 2 and len(output.splitlines()) == 1
         return output
 
     assert "got '/station_a/interlok' (did you mean 'interlock'?). There are: interlock" in refused(
@@ -51,9 +51,10 @@ def test_a_life_cycle_is_taken_through_its_transitions(peer):
     states = listen(peer, SafetyState, "safety")
     peer.spin(lambda: states, what="the interlock")
     code, output = rlinf(peer, "lifecycle", "interlock", "configure", domain=208)
-    assert code == 1 and "expected a transition that there is now, " in output and "; got 'configure'" in output
+    assert code == 2 and "expected a transition that there is now, " in output and "; got 'configure'" in output
     code, output = rlinf(peer, "lifecycle", "peer", "shutdown", "--timeout", "4", domain=208)
-    assert code == 1 and output == "rlinf: peer: expected a node with a life cycle, as an interlock has, got one without\n"
+    assert code == 2 and output == (
+        "rlinf: peer: expected a node with a life cycle, as an interlock has, got one without [RL-E502]\n")
     interlock = peer.supervisor.children.pop("interlock").popen
     code, output = rlinf(peer, "lifecycle", "interlock", "shutdown", domain=208)
     assert (code, output) == (0, "interlock: shutdown: done\n")

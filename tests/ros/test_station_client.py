@@ -93,7 +93,7 @@ def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     arm.reach(SafetyState.FAULT, "robot:reflex")
     reset = ["fault", "reset", "--cause", "robot:reflex"]
     code, output = rlinf(peer, "fault", "reset", domain=53)
-    assert code == 1 and output.endswith(f"rlinf {' '.join(reset)} --set station.domain_id=53\n")
+    assert code == 1 and output.endswith(f"rlinf {' '.join(reset)} --set station.domain_id=53 [RL-E517]\n")
     code, output = rlinf(peer, *reset, domain=53)
     assert code == 1 and "refused: its cause has not gone: robot:reflex" in output
     reflex.publish(String(data=""))

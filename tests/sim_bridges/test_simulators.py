@@ -469,8 +469,8 @@ def test_what_is_not_kept_says_what_was_expected(tmp_path, capsys):
 
 
 def test_the_command_says_what_it_does_not_know(capsys):
-    assert main(["check", "sim", "isaacsimm"]) == 1
+    assert main(["check", "sim", "isaacsimm"]) == 2
     assert "expected one of" in capsys.readouterr().err
-    assert main(["check", "sim", "franka_mujoco", "--robot", "fetch"]) == 1
+    assert main(["check", "sim", "franka_mujoco", "--robot", "fetch"]) == 2
     assert "--robot fetch: expected a robot that says 'simulator: franka_mujoco', got gymnasium_robotics" in (
         capsys.readouterr().err)

@@ -247,7 +247,7 @@ def test_a_recipe_that_a_person_has_written_stays_whatever_is_begun_in_its_folde
 
 def test_the_recipe_that_was_given_is_not_written_over(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(BY_HAND)
-    assert main(["up", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path), "--set", "station.domain_id=58"]) == 1
+    assert main(["up", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path), "--set", "station.domain_id=58"]) == 2
     assert "Choose another --out, or give it another name" in capsys.readouterr().err
     assert (tmp_path / "recipe.yaml").read_text() == BY_HAND and not (tmp_path / "logs").exists()
 

@@ -107,7 +107,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             await self._server.stop(0)
             self._front.close()
             raise BridgeError(f"bridge: cannot listen on {address}: the port is in use. Stop the other trainer, or choose "
-                              "another with bridge.port=<number> in the recipe") from error
+                              "another with bridge.port=<number> in the recipe", code="RL-E205") from error
         self._watching = asyncio.ensure_future(self._policies.watch())
         return port
 

@@ -136,7 +136,7 @@ class PolicyServer:
                                  origins=[None], process_request=self._http)  # no origin: a page in a browser is no client
         except OSError as error:
             raise ServingError(f"serve: cannot listen on {host}:{port}: {error.strerror}. Stop who does, or choose another "
-                               "with --port") from error
+                               "with --port", code="RL-E205") from error
         deepen_backlog(server)
         self.bounds.admission.listening = True
         tasks = [asyncio.create_task(coroutine) for coroutine in (self._look(), self._report(), self.bounds.sweep())]

@@ -71,7 +71,7 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
         is_encoded = False
     if not is_encoded:
         raise RlinfError(f"{path}: expected the name of a picture, such as view.png, got one that ends in "
-                         f"'{path.suffix}'. Nothing was written")
+                         f"'{path.suffix}'. Nothing was written", code="RL-E207")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_bytes(coded.tobytes())
@@ -79,7 +79,8 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink()
-        raise RlinfError(f"{path}: cannot be written: {error.strerror}. Name another place") from error
+        raise RlinfError(f"{path}: cannot be written: {error.strerror}. Name another place",
+                         code="RL-E207") from error
 
 
 def moved(reference: np.ndarray, now: np.ndarray) -> Moved:

@@ -138,4 +138,4 @@ def draw(guided: Guided, low: list[float], high: list[float], out: Path) -> None
             cv2.putText(view, words, (10, 20 + 18 * row), cv2.FONT_HERSHEY_SIMPLEX, 0.45, (60, 60, 60), 1, cv2.LINE_AA)
         views.append(view)
     if not cv2.imwrite(str(out), np.hstack(views)):
-        raise RlinfError(f"{out}: expected a picture that can be written, e.g. calibration.png")
+        raise RlinfError(f"{out}: expected a picture that can be written, e.g. calibration.png", code="RL-E207")

@@ -79,7 +79,7 @@ def test_over_tls_a_client_knows_its_server(folder, files, spec):  # noqa: F811
     (["--api-key-file", "ca.pem"], "expected a line of 16 to 512 characters")])
 def test_a_server_that_others_reach_has_both_or_is_refused(folder, files, words, error, capsys, monkeypatch):
     monkeypatch.chdir(files)
-    assert main(["serve", str(folder), "--host", "0.0.0.0", "--port", "0", "--device", "cpu", *words]) == 1
+    assert main(["serve", str(folder), "--host", "0.0.0.0", "--port", "0", "--device", "cpu", *words]) == 2
     assert error in capsys.readouterr().err
 
 

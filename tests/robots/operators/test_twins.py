@@ -37,7 +37,7 @@ def test_a_twin_takes_nobodys_file(kind, what, tmp_path, capsys):
 def test_a_twin_in_no_folder_is_one_line(kind, tmp_path, capsys):
     assert main(["fake-device", kind, "--path", str(tmp_path / "gone/x")]) == 1
     assert capsys.readouterr().err == (f"rlinf: expected a path in a folder that is there, got {tmp_path}/gone/x. "
-                                       "Make that folder, or name another one\n")
+                                       "Make that folder, or name another one [RL-E510]\n")
 
 
 @KINDS

@@ -234,7 +234,7 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
             _spin(node, listens, stop_requested)
     except RlinfError as error:
         end_soon(1)
-        raise SystemExit(str(error)) from error
+        raise SystemExit(error.with_code()) from error
 
 
 def _check_time(node: Node) -> None:

@@ -11,6 +11,7 @@ import math
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -239,13 +240,14 @@ def _counted(trainer: TrainerStatus, name: str) -> int:
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """ROS for as long as it asks; an RlinfError is one line on stderr and exit code 1, Ctrl-C or SIGTERM exit code 130."""
+    """Start ROS for one question. An RlinfError is a line on stderr and its exit code; Ctrl-C and SIGTERM have 130."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)  # rclpy's own ends ROS first: nothing could be taken back
     try:
         yield
     except RlinfError as error:
-        raise SystemExit(f"rlinf: {error}") from error
+        print(f"rlinf: {error.with_code()}", file=sys.stderr)
+        raise SystemExit(error.exit_status()) from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     finally:

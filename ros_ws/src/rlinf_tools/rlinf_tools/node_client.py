@@ -130,7 +130,7 @@ def listed(node: NodeClient) -> None:
 
 
 def main() -> None:
-    """Entry point; an RlinfError is one line on stderr, and exit code 1."""
+    """Entry point; an RlinfError is one line on stderr, and its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["list", "get", "set", "lifecycle"])
     for name in ("station", "node", "parameter", "value"):

@@ -214,19 +214,19 @@ def reset_fault(station: StationClient, cause: str) -> None:
     safety = station.meet()
     if not cause:
         if safety.state != SafetyState.FAULT:
-            raise RlinfError(f"no fault stands: the interlock is {stands(safety)}")
+            raise RlinfError(f"no fault stands: the interlock is {stands(safety)}", code="RL-E517")
         raise RlinfError(f"FAULT '{safety.cause}' stands. A fault is reset by its name: once its cause has gone, "
-                         f"{command('fault reset', station.name, safety.cause)}")
+                         f"{command('fault reset', station.name, safety.cause)}", code="RL-E517")
     for arm in [arm for arm, state in station.stands.items() if state.state == SafetyState.FAULT and state.cause == cause] \
             or station.arms[:1]:
         client = station.node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault"))
         answer = station.call(client, ResetFault.Request(cause=cause))
         if not answer.success:
             hint = ". Any key in `rlinf teleop` but q holds it" if "the enable is not held" in answer.message else ""
-            raise RlinfError(f"{whose(arm)}{answer.message}{hint}")
+            raise RlinfError(f"{whose(arm)}{answer.message}{hint}", code="RL-E517")
     after = station.changed(SafetyState.FAULT)
     if after.state == SafetyState.FAULT:
-        raise RlinfError(f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands")
+        raise RlinfError(f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands", code="RL-E517")
     print(f"FAULT '{cause}' is cleared: the interlock is {stands(after)}. Arm it to move: "
           f"{command('arm', station.name)}, or e in `rlinf teleop`")
 
@@ -235,12 +235,13 @@ def activate(station: StationClient) -> None:
     """Have the grippers that ask for it open and close once; RlinfError says why not."""
     clients = {arm: station.node.create_client(Trigger, arm_topic(arm, "gripper/activate")) for arm in station.arms}
     if not station.within(station.patience_s, lambda: any(client.service_is_ready() for client in clients.values())):
-        raise RlinfError(f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says what is")
+        raise RlinfError(f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says what is",
+                         code="RL-E517")
     for arm, client in clients.items():
         if client.service_is_ready():
             answer = station.call(client, Trigger.Request())
             if not answer.success:
-                raise RlinfError(f"{whose(arm)}{answer.message}")
+                raise RlinfError(f"{whose(arm)}{answer.message}", code="RL-E517")
             print(f"{whose(arm)}{answer.message}")
 
 
@@ -251,12 +252,12 @@ def instruct(station: StationClient, words: str) -> None:
     value = Parameter("instruction", value=words).to_parameter_msg()
     (answer,) = station.call(client, SetParameters.Request(parameters=[value])).results
     if not answer.successful:
-        raise RlinfError(answer.reason)
+        raise RlinfError(answer.reason, code="RL-E515")
     print(f"from the next time step on it is asked for: {words.strip() or 'what scene or task say'}")
 
 
 def main() -> None:
-    """Entry point; an RlinfError is one line on stderr, and exit code 1."""
+    """Entry point; an RlinfError is one line on stderr, and its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["status", "reset", "arm", "disarm", "activate", "set-instruction"])
     parser.add_argument("--station", required=True)
