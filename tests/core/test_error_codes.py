@@ -24,13 +24,14 @@ from rlinf_core.recipes import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = Path(__file__).with_name("error_codes.txt")
-ROOTS = {"rlinf_core": ROOT, "sim_bridges": ROOT, "rlinf": ROOT / "ros_ws/src/rlinf"}
+ROOTS = [(ROOT / "rlinf_core", ROOT), (ROOT / "sim_bridges", ROOT),
+         *((path.parent / path.parent.name, path.parent) for path in sorted(ROOT.glob("ros_ws/src/*/package.xml")))]
 
 
 def modules():
     """The dotted name and the tree of each module that ships."""
-    for package, folder in ROOTS.items():
-        for path in sorted((folder / package).rglob("*.py")):
+    for package, folder in ROOTS:
+        for path in sorted(package.rglob("*.py")):
             if "_pb2" not in path.name:
                 name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
                 yield name, ast.parse(path.read_text())
