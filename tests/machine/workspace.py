@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rlinf_core.core.paths import built_messages
+from rlinf_core.core.paths import built_messages, message_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = "ros_ws launch robots configs"
@@ -21,6 +21,8 @@ def colcon(clone, verb, *options):
                           *options],
                          cwd=clone / "ros_ws", text=True, capture_output=True, timeout=500,
                          env=CLEAN | {"AMENT_PREFIX_PATH": prefix, "CMAKE_PREFIX_PATH": prefix,
+                                      "PYTHONPATH": str(message_packages()),
+                                      "LD_LIBRARY_PATH": f"{built_messages()}/lib",
                                       "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"})
     return ran
 

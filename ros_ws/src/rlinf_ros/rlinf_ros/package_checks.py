@@ -41,7 +41,8 @@ class PackageChecks:
         linter = "ament_flake8" if find_spec("ament_flake8") else "ruff"
         if linter == "ruff" and not find_spec("ruff"):
             importlib.import_module("pytest").skip("neither ament_flake8 nor ruff is installed")
-        command = [linter, "--linelength", "124"] if linter == "ament_flake8" else [linter, "check", "--no-cache"]
+        command = [linter, "--linelength", "124"] if linter == "ament_flake8" else [
+            linter, "check", "--no-cache", "--isolated", "--select", "E,F,W", "--line-length", "124"]
         checked = subprocess.run([sys.executable, "-m", *command, str(self.folder)], text=True, capture_output=True)
         assert checked.returncode == 0, checked.stdout + checked.stderr
 

@@ -1,0 +1,198 @@
+"""How far the ROS 2 workspace follows ROS's conventions: packages, their tests, launch files, and nodes.
+
+    python benchmarks/ros_conventions.py --json results.json
+
+* packages, packages_tested: manifests in ros_ws/src; those whose tests `colcon test` passes after `colcon build`.
+* launch_files, launch_files_equal_to_up: files of launch/; those that start what the process graph of `rlinf up` says, and
+  restart and end it so.
+* nodes, nodes_with_lifecycle, nodes_with_diagnostics: executables of the packages; those that are managed nodes, or that
+  publish on /diagnostics.
+
+`launch_files_equal_to_up` needs ROS's launch: a sourced ROS, RLINF_ROS_SETUP, or make ros2. It builds each description and
+starts nothing; tests/machine/test_launch.py starts them, and tests/machine/test_launch_policy.py ends them in every way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/rlinf_*"))]
+WORKSPACE = ROOT / "ros_ws/src"
+LAUNCHES = {  # arguments, and what the same station is by the process graph; None: no station
+    "realworld": {"recipe": "franka_twin"}, "station": {"recipe": "ur5e_twin"}, "sim": {"recipe": "demo"},
+    "collect": {"recipe": "demo", "episodes": "2"}, "fleet": {"recipe": "demo_tiny", "stations": "2"},
+}
+MANAGED, DIAGNOSED = re.compile(r"^class \w+\(.*LifecycleNode.*\):", re.M), re.compile(r"\bDiagnostics\(|DiagnosticArray")
+
+
+def packages() -> list[str]:
+    """Names of the packages of the workspace."""
+    return sorted(ElementTree.parse(path).getroot().findtext("name", "") for path in WORKSPACE.glob("*/package.xml"))
+
+
+def tested(folder: Path) -> list[str]:
+    """Packages that colcon builds in a copy and whose tests pass, with at least one test each."""
+    from tests.machine.workspace import built, colcon
+
+    class Base:
+        @staticmethod
+        def getbasetemp() -> Path:
+            return folder
+
+    clone = built(Base)
+    colcon(clone, "test")
+    passed = []
+    for path in clone.glob("ros_ws/build/*/pytest.xml"):
+        suites = list(ElementTree.parse(path).getroot().iter("testsuite"))
+        count = {key: sum(int(suite.get(key, "0")) for suite in suites) for key in ("tests", "failures", "errors")}
+        if count["tests"] and not count["failures"] + count["errors"]:
+            passed.append(path.parent.name)
+    return sorted(passed)
+
+
+def executables() -> dict[str, str]:
+    """Module of each node by its executable, as the packages' setup.py name them."""
+    return dict(pair for path in WORKSPACE.glob("*/setup.py")
+                for pair in re.findall(r'"(\w+) = ([\w.]+):main"', path.read_text()))
+
+
+def nodes_with(pattern: re.Pattern) -> list[str]:
+    """Executables whose module, or one of our packages that it imports for its node, matches."""
+    from rlinf_core.robots.drivers.franka import Driver
+
+    modules = executables() | {"driver": Driver.node}
+    matching = []
+    for name, module in modules.items():
+        try:
+            sources = _sources(importlib.import_module(module))
+        except ImportError as error:
+            sys.exit(f"ros_conventions: {name}: {error}. Run: make setup")
+        if any(pattern.search(source) for source in sources):
+            matching.append(name)
+    return sorted(matching)
+
+
+def _sources(module) -> list[str]:
+    """Its own source, and those of the classes of nodes that it uses, with their bases."""
+    classes = [value for _, value in inspect.getmembers(module, inspect.isclass) if value.__module__.startswith("rlinf_")]
+    modules = {base.__module__ for value in classes for base in value.__mro__ if base.__module__.startswith("rlinf_")}
+    siblings = {name for name in re.findall(r"^from (rlinf_\w+\.\w+) import", inspect.getsource(module), re.M)
+                if name.split(".")[0] == module.__name__.split(".")[0]}
+    ours = {name for name in modules | siblings if not name.startswith(("rlinf_core", "rlinf_ros"))}
+    return [inspect.getsource(importlib.import_module(name)) for name in sorted(ours | {module.__name__})]
+
+
+def equal_to_up(setup: str) -> list[str]:
+    """Launch files whose description is the process graph; each is built in a process of its own."""
+    equal = []
+    for name in sorted(path.name.removesuffix(".launch.py") for path in (ROOT / "launch").glob("*.launch.py")):
+        words = f'[ -z "{setup}" ] || . "{setup}"; exec "{sys.executable}" {__file__} --one {name}'
+        environment = {key: value for key, value in os.environ.items() if key != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"}
+        ran = subprocess.run(["bash", "-ec", words], text=True, capture_output=True, env=environment)
+        print(f"{name}: {ran.stdout.strip() or ran.stderr.strip()[-300:]}")
+        if ran.returncode == 0:
+            equal.append(name)
+    return equal
+
+
+def compare(name: str) -> str:
+    """Compare one launch file with the process graph; empty, or what differs."""
+    import runpy
+
+    from launch.actions import DeclareLaunchArgument, OpaqueFunction
+    from launch.utilities import perform_substitutions
+    from launch_ros.actions import Node
+
+    from launch import LaunchContext
+
+    context = LaunchContext()
+    description = runpy.run_path(str(ROOT / f"launch/{name}.launch.py"))["generate_launch_description"]()
+    with tempfile.TemporaryDirectory() as folder:
+        given = LAUNCHES.get(name, {}) | {"run_dir": f"{folder}/run"}
+        for entity in description.entities:
+            if isinstance(entity, DeclareLaunchArgument):
+                default = perform_substitutions(context, entity.default_value or [])
+                context.launch_configurations[entity.name] = given.get(entity.name, default)
+        actions = [action for entity in description.entities if isinstance(entity, OpaqueFunction)
+                   for action in entity.execute(context) or []]
+        nodes = [action for action in actions if isinstance(action, Node)]
+        if name not in LAUNCHES:
+            return "" if nodes else "it starts no node"
+        return _difference(name, given, nodes, Path(folder))
+
+
+def _difference(name: str, given: dict, nodes: list, folder: Path) -> str:
+    from station import StationNode, nodes_of
+
+    from rlinf_core.launch.fleet import members
+
+    if name == "fleet":
+        _, stations = members(given["recipe"], [], given["stations"].split(), folder / "run")
+        expected = [(station.prepare(), station.folder) for station in stations]
+    else:
+        expected = [(_by_up(name, given, folder / "up"), folder / "up")]
+    ours = [node for processes, run_dir in expected for node in nodes_of(processes, run_dir)]
+    theirs = [node for node in nodes if isinstance(node, StationNode)]
+    if len(theirs) != len(nodes):
+        return "a node is not a StationNode"
+    pairs = list(zip(map(_decisive, ours), map(_decisive, theirs), strict=False))
+    different = [str(pair) for pair in pairs if pair[0] != pair[1]]
+    return "; ".join(different) or ("" if len(ours) == len(theirs) else f"{len(theirs)} nodes instead of {len(ours)}")
+
+
+def _by_up(name: str, given: dict, run_dir: Path) -> list:
+    """The processes that rlinf up, or rlinf collect, starts of the recipe."""
+    from rlinf_core.launch.graph import collecting, collecting_processes, station_processes
+    from rlinf_core.recipes import load_recipe
+
+    if name == "collect":
+        recipe, before = collecting(given["recipe"], ["station.operator={kind: keyboard}"], run_dir, int(given["episodes"]))
+        return collecting_processes(recipe, run_dir, before, terminal=False)
+    return station_processes(load_recipe(given["recipe"]), run_dir)
+
+
+def _decisive(node) -> tuple:
+    """What decides on a node: its package and name, whether it is started again, and how many nodes end before it."""
+    return (node.node_package, node.node_executable, node._ExecuteLocal__respawn, len(node.before))
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        sys.path.insert(0, str(ROOT / "launch"))
+        difference = compare(options.one)
+        print(difference or "equal")
+        return bool(difference)
+    from tests.machine.ros2_there import SETUP
+
+    with tempfile.TemporaryDirectory(prefix="ros-conventions-") as folder:
+        figures = {
+            "packages": len(packages()), "packages_tested": len(tested(Path(folder))),
+            "launch_files": len(list((ROOT / "launch").glob("*.launch.py"))),
+            "launch_files_equal_to_up": len(equal_to_up(SETUP)),
+            "nodes": len(executables()), "nodes_with_lifecycle": len(nodes_with(MANAGED)),
+            "nodes_with_diagnostics": len(nodes_with(DIAGNOSED)),
+        }
+    print(json.dumps(figures, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
