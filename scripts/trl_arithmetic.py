@@ -30,24 +30,27 @@ model.generation_config.pad_token_id = model.config.pad_token_id = tokenizer.pad
 
 
 def right(completions: list[str], answer: list[str], **_: object) -> list[float]:
-    """1 for exactly the sum."""
-    return [float(completion == wanted) for completion, wanted in zip(completions, answer, strict=True)]
+    """1 for exactly the sum behind the last colon."""
+    return [float(completion.rpartition(":")[2] == wanted) for completion, wanted in zip(completions, answer, strict=True)]
 
 
 def success() -> float:
     """Of the held-out sums, by the likeliest tokens."""
     batch = tokenizer([prompt for prompt, _ in settings["held_out"]], return_tensors="pt")
     with torch.no_grad():
-        drawn = model.generate(batch.input_ids, attention_mask=batch.attention_mask, do_sample=False, max_new_tokens=4)
+        drawn = model.generate(batch.input_ids, attention_mask=batch.attention_mask, do_sample=False,
+                               max_new_tokens=settings["max_new_tokens"])
     texts = tokenizer.batch_decode(drawn[:, batch.input_ids.shape[1]:], skip_special_tokens=True)
-    return sum(text == answer for text, (_, answer) in zip(texts, settings["held_out"], strict=True)) / len(texts)
+    answers = [answer for _, answer in settings["held_out"]]
+    return sum(text.rpartition(":")[2] == answer for text, answer in zip(texts, answers, strict=True)) / len(texts)
 
 
 before = success()
 completions, group, steps = settings["completions"], settings["group"], settings["steps"]
 trainer = GRPOTrainer(model, right, args=GRPOConfig(
     str(folder / "trl"), per_device_train_batch_size=completions, num_generations=group, max_steps=steps,
-    learning_rate=settings["learning_rate"], lr_scheduler_type="constant", max_completion_length=4, temperature=1.0,
+    learning_rate=settings["learning_rate"], lr_scheduler_type="constant",
+    max_completion_length=settings["max_new_tokens"], temperature=1.0,
     beta=0.0, epsilon=0.2, epsilon_high=settings["clip_high"], loss_type="grpo", max_grad_norm=1.0, report_to=[],
     save_strategy="no", logging_steps=1000, use_cpu=True, bf16=False, gradient_checkpointing=False,
     disable_tqdm=True, seed=settings["seed"]),

@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.core.errors import RlinfError, escape_ascii
 from rlinf_core.core.extras import require
 from rlinf_core.deploy.bridge.credentials import make_token, same_token
+from rlinf_core.rollouts.evaluate import EpisodeResult
 from rlinf_core.rollouts.types import Experience, Source
 
 if TYPE_CHECKING:
@@ -255,6 +256,7 @@ class Feedback(Source):
         self.store, self.size, self.publish = store, size, publish
         self.report: dict[str, Any] = {}
         self.after = 0
+        self.rewards: deque[float] = deque(maxlen=size)  # of the last rollout
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
         """A rollout of the oldest feedback that was not given out, or nothing yet."""
@@ -263,19 +265,33 @@ class Feedback(Source):
         if len(served) < self.size:
             return Experience()
         self.after = served[-1].arrival
+        self.rewards.extend(completion.reward for completion in served)
         return Experience(rollouts=[served_rollout(served)], steps=len(served))
 
+    def evaluate(self) -> list[EpisodeResult]:
+        """The newest feedback as an evaluation: an accepted completion (reward 1) is a success."""
+        first = self.after - len(self.rewards) + 1
+        return [EpisodeResult(first + index, reward >= 1.0, reward < 1.0, reward, 1)
+                for index, reward in enumerate(self.rewards)]
+
     def counts(self) -> dict[str, float]:
-        """Completions served, feedback accepted and refused."""
-        return {f"feedback_{name}": float(number) for name, number in self.store.counts().items()}
+        """Completions served, feedback accepted and refused, and the mean of the newest rewards."""
+        counted = {f"feedback_{name}": float(number) for name, number in self.store.counts().items()}
+        if self.rewards:
+            counted["feedback_reward"] = sum(self.rewards) / len(self.rewards)
+        return counted
+
+    def close(self) -> None:
+        """The store stays open for its server (``OnlineCoder.close``)."""
 
     def state_dict(self) -> dict[str, Any]:
         """The last feedback that the checkpoint was made from."""
-        return {"after": self.after}
+        return {"after": self.after, "rewards": list(self.rewards)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on behind it."""
         self.after = state["after"]
+        self.rewards.extend(state.get("rewards", []))
 
 
 def served_rollout(served: Sequence[ServedCompletion]) -> Rollout:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlinf_core.config.base import Settings
+
+FEEDBACK = "feedback"  # env: text:feedback, a run that learns from editors' feedback
 
 
 class WarmStart(Settings):
@@ -19,6 +22,29 @@ class WarmStart(Settings):
                          "five steps, at which it ends")
 
 
+class FeedbackServer(Settings):
+    """Completions for editors: with ``env: text:feedback`` the policy learns from what they accept."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="address of the server; it speaks HTTP, so "
+                      "on a network a proxy with TLS stands in front")
+    port: int = Field(8010, ge=0, le=65535, description="of the server; 0 takes a free one")
+    clients: tuple[str, ...] = Field(("editor",), min_length=1, description="names; each has its token in the "
+                               "run folder's clients/NAME.token")
+    max_age_hours: float = Field(24.0, gt=0, description="in which feedback of a completion counts")
+    examples: str = Field("", description="JSON lines with prompt and completion, which text.warm_start "
+                          "clones")
+
+    @field_validator("clients")
+    @classmethod
+    def _are_file_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name, re.ASCII):
+                raise ValueError(f"expected names of letters, digits, - and _, got {name!r}")
+        if len(set(names)) < len(names):
+            raise ValueError("expected each name once")
+        return names
+
+
 class Text(Settings):
     """Conversations of a language model: how they are drawn, and how far behind the learner."""
 
@@ -26,6 +52,9 @@ class Text(Settings):
         "in_process", description="in_process: the trainer's own network draws tokens; openai: a server "
         "with OpenAI's completions, token ids and log-probabilities (vLLM, SGLang)")
     address: str = Field("", pattern=r"^(https?://[^\s]+)?$", description="of such a server")
+    engine_options: dict[str, bool | int | float | str] = Field(
+        {}, description="of the server's client, by name: {model: NAME, folder: PATH, kind: vllm, "
+        "concurrency: 64, timeout_s: 600, key_variable: NAME of the environment variable with the key}")
     options: dict[str, Any] = Field({}, description="of the task: {max_turns: 4}")
     max_new_tokens: int = Field(256, gt=0, description="of one message; a longer one is truncated, "
                                 "which ends its conversation without a reward")
@@ -40,10 +69,14 @@ class Text(Settings):
     recorded: int = Field(16, ge=0, description="conversations of each rollout and of each evaluation "
                           "that are written to the run's conversations folder")
     warm_start: WarmStart = WarmStart()
+    feedback: FeedbackServer = FeedbackServer()
 
     @model_validator(mode="after")
     def _has_an_address(self) -> Text:
         if (self.engine == "openai") != bool(self.address):
             raise ValueError("address: expected http://host:port/v1 with engine openai, and nothing "
                              f"elsewhere; got engine {self.engine}, address '{self.address}'")
+        if self.engine_options and self.engine != "openai":
+            raise ValueError(f"engine_options: expected none with engine {self.engine}, got "
+                             f"{', '.join(self.engine_options)}")
         return self

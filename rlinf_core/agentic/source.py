@@ -12,6 +12,7 @@ from rlinf_core.agentic.conversation import FOLDER, Conversation, Limits, rollou
 from rlinf_core.agentic.engines.base import Engine
 from rlinf_core.agentic.environment import TextEnvironment
 from rlinf_core.agentic.settings import Text, WarmStart
+from rlinf_core.agentic.warm_start import Example, clone_examples
 from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.rollouts.evaluate import EpisodeResult
@@ -100,38 +101,23 @@ class Conversations(Source):
 
     def warm_start(self, warm: WarmStart, seed: int) -> None:
         """Clone the task's examples into the policy, until it succeeds often enough."""
-        import torch
-
         if not hasattr(self.make(), "example"):
             raise RecipeError("text.warm_start.steps: expected 0 for a task whose Environment has no "
                               f"example(), got {warm.steps}")
-        self.policy.train()
-        parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        optimiser = torch.optim.Adam(parameters, lr=warm.learning_rate)
         environment: Any = self.make()
         first, count = self.first_scene + WARM_SCENES, min(warm.steps * warm.batch_size, EXAMPLES)
-        rows = [self._example(environment, first + index) for index in range(count)]
-        longest = max(len(tokens) for tokens, _ in rows)
-        tokens = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens, _ in rows],
-                              device=self.policy.device)
-        mask = torch.tensor([[*marks, *[0.0] * (longest - len(marks))] for _, marks in rows],
-                            device=self.policy.device)
-        generator = torch.Generator().manual_seed(seed)
-        for step in range(warm.steps):
-            batch = torch.randint(count, (warm.batch_size,), generator=generator)
-            optimiser.zero_grad()
-            loss = self.policy.imitation_loss({"executed": mask[batch]}, tokens[batch].unsqueeze(-1))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimiser.step()
-            if warm.until < 1.0 and step % 5 == 4:
-                run_dir, self.run_dir = self.run_dir, None
-                results = self.evaluate(self.policy, range(self.first_scene, self.first_scene + WARM_SCENES))
-                self.run_dir = run_dir
-                if sum(result.success for result in results) >= warm.until * WARM_SCENES:
-                    return
+        examples = [self._example(environment, first + index) for index in range(count)]
+        clone_examples(self.policy, examples, warm, seed, self._success_of_warm_start)
 
-    def _example(self, environment: Any, scene: int) -> tuple[list[int], list[float]]:
+    def _success_of_warm_start(self) -> float:
+        """On scenes of training, none of which is recorded."""
+        run_dir, self.run_dir = self.run_dir, None
+        scenes = range(self.first_scene, self.first_scene + WARM_SCENES)
+        results = self.evaluate(self.policy, scenes)
+        self.run_dir = run_dir
+        return sum(result.success for result in results) / WARM_SCENES
+
+    def _example(self, environment: Any, scene: int) -> Example:
         """Tokens of an example, and 1 for those that the policy is to write."""
         start, tokenizer = environment.reset(scene), self.policy.tokenizer
         tools = [tool.schema() for tool in start.tools]
@@ -218,5 +204,9 @@ def engine_of(settings: Text, policy: LanguagePolicy) -> Engine:
         return InProcessEngine(policy)
     from rlinf_core.agentic.engines.openai import OpenAIEngine
 
-    engine: Engine = OpenAIEngine(settings.address)
+    options: dict[str, Any] = settings.engine_options
+    try:
+        engine: Engine = OpenAIEngine(settings.address, **options)
+    except TypeError as error:
+        raise RecipeError(f"text.engine_options: {error}") from error
     return engine

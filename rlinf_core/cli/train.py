@@ -31,7 +31,7 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
     with defer_signals():
         from rlinf_core.trainer.train import train
 
-    endless = source_of(recipe) == STATIONS
+    endless = source_of(recipe) == STATIONS or recipe.learns_from_feedback
     print(f"run: {run_dir}{_who_feeds(recipe, run_dir) if endless else ''}", flush=True)
     stopped = False
     text = TextColumn("{task.description}", markup=False)
@@ -63,7 +63,11 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
 
 
 def _who_feeds(recipe: Recipe, run_dir: Path) -> str:
-    """Whom a run waits for that stations feed; recordings are no end of it."""
+    """Whom a run waits for that stations or editors feed; recordings are no end of it."""
+    if recipe.learns_from_feedback:
+        served = recipe.text.feedback
+        return (f"; editors call http://{served.host}:{served.port}/v1 with the tokens in "
+                f"{run_dir / 'clients'}; Ctrl-C ends it")
     shown = "recordings demonstrate, and " if recipe.collect.recordings else ""
     token = token_of(recipe.bridge, run_dir)
     by = f" with the token in {token}" if token else ""
@@ -78,7 +82,12 @@ def _line(steps: int, entry: dict[str, float]) -> str:
 
 
 def _words(run: Run) -> str:
-    """Return the progress of a run that stations feed, in words."""
+    """Return the progress of a run that stations or editors feed, in words."""
+    if run.recipe.learns_from_feedback:
+        counts = run.source.counts()
+        return (f"{counts.get('feedback_served', 0):,.0f} completions, {counts.get('feedback_accepted', 0):,.0f} with "
+                f"feedback, newest reward {counts.get('feedback_reward', 0.0):.0%}, {run.updates:,} updates, "
+                f"policy version {run.version}")
     stations = "; ".join(f"{name}: {counts['episodes']} episodes, {counts['steps']:,} steps" for name, counts in
                          run.data.by_station().items()) or "no station yet"
     return (f"{run.phase}, {run.data.demonstrations.episodes} demonstrations, {run.updates:,} updates, policy version "

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlinf_core.agentic.settings import Text
+from rlinf_core.agentic.settings import FEEDBACK, Text
 from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.common.settings import AlgorithmSettings, Computing
 from rlinf_core.algorithms.rlpd import Config as RLPD
@@ -306,6 +306,11 @@ class Recipe(Settings):
         """The task of a language model; empty where the recipe has none."""
         kind, _, name = self.env.partition(":")
         return name if kind == "text" else ""
+
+    @property
+    def learns_from_feedback(self) -> bool:
+        """Whether the run serves completions to editors and learns from their feedback."""
+        return self.text_task == FEEDBACK
 
     @property
     def gymnasium_id(self) -> str:

@@ -185,7 +185,20 @@ def _check_text(recipe: Recipe) -> None:
     if recipe.text.max_tokens <= recipe.text.max_new_tokens:
         raise RecipeError("text.max_tokens: expected more than text.max_new_tokens = "
                           f"{recipe.text.max_new_tokens}, got {recipe.text.max_tokens}")
-    text_task(recipe.text_task, recipe.text.options)
+    if not recipe.learns_from_feedback:
+        text_task(recipe.text_task, recipe.text.options)
+        return
+    unfit = {"text.engine": recipe.text.engine != "in_process", "text.options": bool(recipe.text.options),
+             "text.max_staleness": bool(recipe.text.max_staleness),
+             "algorithm.baseline": getattr(algorithm, "baseline", False)}
+    if which := next((key for key, is_set in unfit.items() if is_set), ""):
+        raise RecipeError(f"{which}: expected its default with env '{recipe.env}': the trainer's own network serves each "
+                          "prompt once, as editors ask")
+    if algorithm.name != "reinforce":
+        raise RecipeError(f"algorithm.name: expected reinforce with env '{recipe.env}', where no two completions have the "
+                          f"same prompt and no critic is trained, got {algorithm.name}")
+    if recipe.text.warm_start.steps and not recipe.text.feedback.examples:
+        raise RecipeError("text.feedback.examples: expected a file for text.warm_start, got none")
 
 
 def _check_env(recipe: Recipe) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlinf_core.agentic.coder import OnlineCoder
 from rlinf_core.agentic.source import Conversations
 from rlinf_core.agentic.tasks import text_task
 from rlinf_core.algorithms.common.settings import ROLLOUTS, offline
@@ -101,6 +102,9 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
                           recipe.bridge.stations)
         if recipe.bridge.metrics_port:
             ending.callback(metrics.serve(source.families, recipe.bridge.metrics_port))
+    elif recipe.learns_from_feedback:
+        source = coder = _online_coder(recipe, run)
+        run.evaluator, run.next_evaluation = coder.evaluate, simulation.evaluate_every
     elif came_from == CONVERSATIONS:
         source = text = _conversations(recipe, run)
         language: Any = run.shipped
@@ -114,6 +118,17 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
     run.start(source)
     ending.callback(lambda: run.learner.close())
     return run
+
+
+def _online_coder(recipe: Recipe, run: Run) -> OnlineCoder:
+    """The source of completions with feedback; it listens when it returns."""
+    policy: Any = run.policy
+    coder = OnlineCoder(recipe.text, policy, recipe.simulation.environments, run.run_dir)
+    if recipe.text.warm_start.steps and not run.before and not checkpoints(run.run_dir / "checkpoints"):
+        with run.clock("warm_start"):
+            coder.warm_start(recipe.seed)
+    coder.start()
+    return coder
 
 
 def _conversations(recipe: Recipe, run: Run) -> Conversations:

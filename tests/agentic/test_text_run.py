@@ -178,8 +178,8 @@ def test_it_learns_a_little(tmp_path):
 
 @pytest.mark.slow
 def test_sums_are_learned(tmp_path):
-    """Seed 0: 40 % of the held-out sums after the warm start, 67 % at the end when it was measured."""
+    """About 40 % of the held-out sums after the warm start, at least 85 % at the end."""
     before = []
     last = train(load_recipe("text_arithmetic"), tmp_path,
                  tell=lambda run, entry: before.append(entry["success"]) if entry else None)
-    assert 0.3 < before[0] < 0.5 and last["success"] > before[0] + 0.2
+    assert 0.3 < before[0] < 0.5 and last["success"] >= 0.85

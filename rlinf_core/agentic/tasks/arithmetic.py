@@ -20,11 +20,15 @@ def sums() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 
 class Environment:
-    """``12+34=`` asks for ``46``; the reward is 1 for exactly the sum, else 0."""
+    """``12+34=`` asks for ``46``; the reward is 1 for exactly the sum, else 0.
+
+    The policy may think first: what stands before a colon does not count. Its examples add the ones
+    before they write the sum: ``6:46``.
+    """
 
     def __init__(self) -> None:
         self.held_out, self.training = sums()
-        self.answer = ""
+        self.answer = self.ones = ""
 
     def reset(self, seed: int) -> Scene:
         """The sum of a seed."""
@@ -32,13 +36,14 @@ class Environment:
             first, second = self.held_out[(seed - EVALUATION.start) % HELD_OUT]
         else:
             first, second = random.Random(seed).choice(self.training)
-        self.answer = str(first + second)
+        self.answer, self.ones = str(first + second), str(first % 10 + second % 10)
         return Scene([{"role": "user", "content": f"{first}+{second}="}])
 
     def step(self, message: Message) -> TextStep:
-        """Judge the answer."""
-        return TextStep(reward=float(message.get("content") == self.answer), done=True)
+        """Judge what stands behind the last colon."""
+        written = str(message.get("content", "")).rpartition(":")[2]
+        return TextStep(reward=float(written == self.answer), done=True)
 
     def example(self) -> list[Message]:
         """The right message for the scene, for a warm start."""
-        return [{"role": "assistant", "content": self.answer}]
+        return [{"role": "assistant", "content": f"{self.ones}:{self.answer}"}]
