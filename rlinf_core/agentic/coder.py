@@ -82,7 +82,7 @@ class OnlineCoder(Feedback):
         if version == self.served_version:
             return
         with self.server.engine_lock:
-            self.engine.policy.network.load_state_dict(self.policy.network.state_dict())  # type: ignore[attr-defined]
+            self.engine.policy.network.load_state_dict(self.policy.network.state_dict())
             self.engine.version = self.served_version = version
 
     def _serve(self) -> None:

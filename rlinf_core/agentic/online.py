@@ -61,7 +61,9 @@ class FeedbackError(RlinfError):
 class TextCodec(Protocol):
     """From text to token ids and back, as the policy's tokenizer does."""
 
-    stop_ids: Sequence[int]
+    @property
+    def stop_ids(self) -> Sequence[int]:
+        """Ids that end a completion."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text."""
