@@ -1,4 +1,4 @@
-"""Foxglove's layout, RViz's displays and package.xml name what there is."""
+"""Foxglove's layout, RViz's displays and package.xml name topics, fields and packages that exist."""
 
 import ast
 import json
@@ -10,16 +10,17 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from rlinf_core.cli.main import main
 from rlinf_core.episodes.messages import typestore
-from rlinf_core.specs.topics import topic
+from rlinf_core.launch.layouts import Shown, foxglove, rviz, rviz_command
+from rlinf_core.specs.topics import DERIVED, EPISODE, topic
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWS = {"Pose": "geometry_msgs/msg/PoseStamped", "Image": "sensor_msgs/msg/Image", "RobotModel": "std_msgs/msg/String",
-         "Wrench": "geometry_msgs/msg/WrenchStamped"}
-IN_RECORDINGS = "/compressed"  # of an image
+SHOWS = {"MarkerArray": "visualization_msgs/msg/MarkerArray", "Image": "sensor_msgs/msg/CompressedImage",
+         "RobotModel": "std_msgs/msg/String"}
 DISTRIBUTION = {"rlinf_core", "sim_bridges", "station", "torch"}  # make setup brings them, and what they need
 RUNS_WITH = {  # launch files, configs/fastdds.xml, the nodes that launch files start
-    "rlinf_ros": {"rmw_fastrtps_cpp"},
+    "rlinf_ros": {"rmw_fastrtps_cpp", "tf2_msgs", "visualization_msgs"},
     "rlinf_bringup": {"ros2launch", "rlinf_interlock", "rlinf_station", "rlinf_operator", "rlinf_drivers", "rlinf_tools",
                       "rlinf_description"},
 }
@@ -46,32 +47,54 @@ def field(kind, path):
     return kind
 
 
-def test_every_path_of_the_foxglove_layout_is_a_field_of_a_topic_of_the_interface():
-    layout = json.loads((ROOT / "configs/foxglove.json").read_text())
-    paths = [text for text in strings(layout["configById"]) if text.startswith("/station_a/")]
-    assert len(paths) > 15
+LAYOUTS = {
+    "station_a": Shown("station_a", ("wrist", "front")),
+    "lab_2": Shown("lab_2", ("top",), ("left", "right"), "left_base_link", clock=True),
+    "bare": Shown("bare", (), base="base", tool="tcp"),
+}
+
+
+@pytest.mark.parametrize("station", LAYOUTS)
+def test_every_path_of_the_foxglove_layout_is_a_field_of_a_topic_of_the_interface(station):
+    layout = json.loads(foxglove(LAYOUTS[station]))
+    paths = [text for text in strings(layout["configById"]) if text.startswith(f"/{station}/")]
+    assert len(paths) > 15 and (station == "station_a" or "station_a" not in json.dumps(layout))
     for text in paths:
-        name, *path = re.sub(r"\[.*?\]", "", text.removeprefix("/station_a/")).split(".")
-        row = topic(name.removesuffix(IN_RECORDINGS))
+        name, *path = re.sub(r"\[.*?\]", "", text.removeprefix(f"/{station}/")).split(".")
+        row = topic(name)
         field(row.type, path)
-        assert row.sampled or row.recorded == "episode", f"{name} is in no recording"
+        assert row.sampled or row.recorded in (EPISODE, DERIVED) or name.endswith("/compressed"), f"{name} is not recorded"
     panels = set(strings(layout["layout"])) - {"first", "second", "direction", "splitPercentage", "row", "column"}
     assert panels == set(layout["configById"])
+    cameras = {panel for panel in panels if panel.startswith("Image!")}
+    assert cameras == {f"Image!{camera}" for camera in LAYOUTS[station].cameras}
 
 
-def test_every_display_of_rviz_shows_a_topic_of_the_interface_of_its_type():
-    displays = yaml.safe_load((ROOT / "configs/station.rviz").read_text())["Visualization Manager"]["Displays"]
-    shown = {
-        display["Name"]: (
-            display["Class"].split("/")[1],
-            display.get("Topic", display.get("Description Topic"))["Value"],
-        )
-        for display in displays
-        if "Topic" in display or "Description Topic" in display
-    }
-    assert len(shown) >= 6
-    for name, (kind, full) in shown.items():
-        assert topic(full.removeprefix("/station_a/")).type == SHOWS[kind], name
+@pytest.mark.parametrize("station", LAYOUTS)
+def test_every_display_of_rviz_shows_a_topic_of_the_interface_of_its_type(station):
+    shown = LAYOUTS[station]
+    document = yaml.safe_load(rviz(shown))["Visualization Manager"]
+    assert document["Global Options"]["Fixed Frame"] == f"{station}/{shown.base}"
+    displays = {display["Name"]: display for display in document["Displays"]}
+    topics = {name: display.get("Topic", display.get("Description Topic"))["Value"] for name, display in displays.items()
+              if "Topic" in display or "Description Topic" in display}
+    assert len(topics) == 2 + len(shown.cameras), "robot, workspace and state, images"
+    for name, full in topics.items():
+        assert topic(full.removeprefix(f"/{station}/")).type == SHOWS[displays[name]["Class"].split("/")[1]], name
+    frames = {display["Reference Frame"] for display in displays.values() if "Reference Frame" in display}
+    tool = f"{station}/left_tool0" if shown.arms else f"{station}/{shown.tool}"
+    assert tool in frames and len(frames) == 3 * max(1, len(shown.arms)) and displays["Robot"]["TF Prefix"] == station
+    command = " ".join(rviz_command("f", shown))
+    assert f"/tf:=/{station}/tf" in command and (f"/clock:=/{station}/clock" in command) is shown.clock
+
+
+def test_the_command_writes_the_layouts_of_a_recipes_station(tmp_path, capsys):
+    changes = ["station.name=lab_3", "station.observe_cameras=[front]"]
+    assert main(["view", "demo", f"--out={tmp_path}", "--set", *changes]) == 0
+    written = yaml.safe_load((tmp_path / "lab_3.rviz").read_text())["Visualization Manager"]
+    assert "lab_3" in (tmp_path / "lab_3.foxglove.json").read_text()
+    assert [display["Name"] for display in written["Displays"] if display["Class"].endswith("/Image")] == ["Front"]
+    assert "rviz2 -d" in (printed := capsys.readouterr().out) and "/tf_static:=/lab_3/tf_static" in printed
 
 
 def test_a_path_that_no_message_has_is_found():

@@ -245,6 +245,9 @@ def _parser() -> argparse.ArgumentParser:
     station_commands(commands)
     fleet_commands(commands)
     show_command(commands)
+    view = recipe_command(commands, "view", "cli.view:view", "write the layouts of RViz and Foxglove for a station, or for "
+                          "an episode's folder")
+    view.add_argument("--rviz", dest="show", action="store_true", help="and open RViz with it, in place of this command")
     chat = command(commands, "chat", "cli.chat:chat_command", "talk with a language policy, or let it play a scene of its "
                    "task; prints tools, tokens and reward")
     chat.add_argument("folder", metavar="run", type=Path,

@@ -11,7 +11,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.paths import message_sources
 from rlinf_core.episodes.ring import Message
-from rlinf_core.specs.topics import arm_of, topic
+from rlinf_core.specs.topics import topic
 
 if TYPE_CHECKING:
     from rosbags.interfaces import Qos
@@ -53,22 +53,18 @@ TOOL = "tool0"  # REP-199's name of a tool's frame; of several arms below the ar
 QUALITY = 90    # of JPEG
 
 
-def standard(name: str, message: Message) -> list[Message]:
-    """Yield the recorded forms of a sampled message: an image as JPEG, a tool's pose also as
-    transform, all else unchanged.
+def standard(message: Message) -> Message:
+    """The recorded form of a sampled message: an image as JPEG, all else unchanged.
 
     What cannot be read is kept as it came.
 
     Args:
-        name: of its topic, as the station names it.
         message: whose topic is the full name.
     """
     try:
-        if message.kind == IMAGE:
-            return [_compressed(message)]
-        return [message, _transform(arm_of(name), message)] if topic(name).name == "current_pose" else [message]
+        return _compressed(message) if message.kind == IMAGE else message
     except Exception:  # whatever a broken message makes the readers raise: it is kept as it came
-        return [message]
+        return message
 
 
 def _compressed(message: Message) -> Message:
@@ -86,17 +82,6 @@ def _compressed(message: Message) -> Message:
     )
     raw = bytes(store.serialize_cdr(compressed, COMPRESSED))
     return replace(message, topic=f"{message.topic}/compressed", kind=COMPRESSED, raw=raw)
-
-
-def _transform(arm: str, message: Message) -> Message:
-    store = typestore()
-    pose, types = store.deserialize_cdr(message.raw, POSE), store.types
-    place = types["geometry_msgs/msg/Vector3"](*(getattr(pose.pose.position, axis) for axis in "xyz"))
-    moved = types["geometry_msgs/msg/TransformStamped"](
-        header=pose.header, child_frame_id=f"{arm}_{TOOL}" if arm else TOOL,
-        transform=types["geometry_msgs/msg/Transform"](translation=place, rotation=pose.pose.orientation))
-    raw = store.serialize_cdr(types[TRANSFORMS](transforms=[moved]), TRANSFORMS)
-    return replace(message, topic="/tf", kind=TRANSFORMS, raw=bytes(raw))
 
 
 @cache

@@ -93,8 +93,7 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
     lockstep = station.lockstep and robot.driver == SIMULATOR
     if robot.driver == SIMULATOR:
         processes.append(_node(recipe, "sim_bridge", "sim_bridges.core.ros_bridge", SHUTDOWN, simulator=robot.simulator,
-                               frames=json.dumps({arm: load_limits(path).frame
-                                                  for arm, path in robot.interlocks.items()}),
+                               frames=[load_limits(path).frame for path in robot.interlocks.values()],
                                options=json.dumps(robot.options),
                                lockstep=station.lockstep, real_time_factor=station.real_time_factor,
                                control_hz=spec.control_hz, **cameras))
@@ -127,7 +126,8 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
               session_gb=station.session_gb, estops=list(robot.estops) or [""],
               lockstep=lockstep, cameras=cameras["cameras"], observed=sorted(station_task(recipe).channels) or [""],
               urdf=str(robot.urdf or ""), tool_frame=robot.tool_frame,
-              mounts=_mounts(robot), specs=json.dumps(spec.to_dict()),
+              limits=[str(path) for path in robot.interlocks.values()], mounts=_mounts(robot),
+              specs=json.dumps(spec.to_dict()),
               attached=[f"recipe.yaml={run_dir / 'recipe.yaml'}",
                         *(f"{f'{arm}_' if arm else ''}limits.yaml={path}" for arm, path in robot.interlocks.items())]),
         _node(recipe, "uplink", "rlinf_station.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,

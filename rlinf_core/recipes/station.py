@@ -26,6 +26,8 @@ def station_robot(recipe: Recipe) -> Robot:
         raise RecipeError(f"env: '{recipe.env}' is no station, and has no robot. rlinf train trains on it; to go on with "
                           "station.robot, leave env out")
     robot, options = load_robot(recipe.station.robot), recipe.station.options
+    robot = robot.but(topics={topic: name if name.startswith("/") else f"/{recipe.station.name}/{name}"
+                              for topic, name in robot.topics.items()})
     return robot.with_options(options, "station.options") if options else robot
 
 

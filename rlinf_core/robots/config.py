@@ -113,15 +113,16 @@ class Robot(Settings):
                                      "hardware that names none needs `no_estop_reason` to be armed")
     no_estop_reason: str = Field("", pattern=r"^(\s*\S.{8,}\S\s*)?$", description="why this robot may be armed although "
                                  "the station hears no e-stop, in a few words; who writes it confirms it")
-    topics: dict[str, Annotated[str, Field(pattern="^/[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
-        {}, description="topics of the robot interface that its driver names otherwise: {joint_states: /joint_states}")
+    topics: dict[str, Annotated[str, Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
+        {}, description="topics of the robot interface that its driver names otherwise: {joint_states: /joint_states}; "
+        "below the station's namespace unless the name begins with /")
     controller: Controller | None = Field(
         None, description="what follows the interlock, where it is no impedance controller on target_pose")
     urdf: Path | None = Field(None, strict=False, description="its URDF, beside it: published as `robot_description`, and "
                               "recorded with each episode")
     hand_eye: Path | None = Field(None, strict=False, description="where its cameras are, a file beside it (rlinf "
-                                  "camera locate): on `/tf_static`")
-    tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the tool's on `/tf`: another name "
+                                  "camera locate): on `tf_static`")
+    tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the tool's on `tf`: another name "
                             "where the driver's robot_state_publisher has this one, empty for none")
     root_frame: str = Field("", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the root of what its driver says on "
                             "`/tf`, where that is the limits' `frame` by another name: it becomes that frame's child, so "
@@ -212,7 +213,7 @@ class Robot(Settings):
                 row = topic(name)
             except RlinfError as error:
                 raise ValueError(f"topics: {error}") from error
-            if row.sender not in ("robot side", "e-stop") and row.receivers != "robot side":
+            if not {"robot side", "e-stop"} & {*row.sender.split(", ")} and row.receivers != "robot side":
                 raise ValueError(f"topics: '{name}' is not the robot side's; expected what a driver speaks or hears")
         return self
 

@@ -16,8 +16,9 @@ from typing import Any
 from rlinf_core.core.errors import RlinfError, nearest
 
 EPISODE, BLACK_BOX, SESSION = "episode", "black box", "session"  # what a recording is of
+DERIVED = "episode, computed"  # by the recorder, of what it hears
 FREE = ("camera/<name>/image", "camera/<name>/camera_info", "camera/<name>/image/compressed", "camera/<name>/depth",
-        "robot_description", "joy", "vr/pose", "vr/joy", "policy/update", "policy/status",
+        "robot_description", "tf", "tf_static", "markers", "joy", "vr/pose", "vr/joy", "policy/update", "policy/status",
         "trainer/status")  # whose quality of service may be overridden
 COUNTED = ("timestep", "applied", "safety/events", "episode", "label", "prompt")
 
@@ -39,7 +40,7 @@ class Topic:
             number a joint.
         newest: only the newest message counts: received with depth 1, reliable in lockstep, best effort in real time, which
             fits every driver's publisher.
-        recorded: with an ``episode``, in the ``black box`` before a fault, or not at all.
+        recorded: with an ``episode``, computed for it by the recorder, in the ``black box`` before a fault, or not at all.
         sampled: its message of a time step's time is recorded with that; of an image as JPEG, on ``<image>/compressed``.
         session: recorded with the session, too: each message where there are no fields here, else one in which one of them
             has changed; None for not at all.
@@ -109,14 +110,23 @@ TOPICS = (
     Topic(name="camera/<name>/camera_info", type="sensor_msgs/msg/CameraInfo", sender="robot side",
           receivers="RViz, Foxglove", rate="control rate", depth=2, newest=True, sampled=True,
           meaning="of that image, as its driver calibrated it; K is zero where nobody has"),
-    Topic(name="camera/<name>/image/compressed", type="sensor_msgs/msg/CompressedImage", sender="camera",
-          receivers="whoever is far", rate="while somebody listens", depth=2, newest=True,
-          meaning="the same as JPEG, with `jpeg` in robot.yaml"),
-    Topic(name="camera/<name>/depth", type="sensor_msgs/msg/Image", sender="camera", receivers="RViz, Foxglove",
+    Topic(name="camera/<name>/image/compressed", type="sensor_msgs/msg/CompressedImage", sender="robot side",
+          receivers="RViz, Foxglove", rate="while somebody listens", depth=2, newest=True,
+          meaning="the same as JPEG, as image_transport has it; `jpeg` in robot.yaml is its quality"),
+    Topic(name="camera/<name>/depth", type="sensor_msgs/msg/Image", sender="robot side", receivers="RViz, Foxglove",
           rate="control rate", depth=2, newest=True,
           meaning="16UC1 [mm], aligned to that image, with `depth` in robot.yaml"),
-    Topic(name="robot_description", type="std_msgs/msg/String", sender="recorder", receivers="RViz, Foxglove",
-          rate="once", depth=1, latched=True, recorded=EPISODE, meaning="the URDF that the robot's YAML names"),
+    Topic(name="robot_description", type="std_msgs/msg/String", sender="robot side, recorder", receivers="RViz, Foxglove",
+          rate="once", depth=1, latched=True, recorded=EPISODE,
+          meaning="the URDF that the robot's YAML names, or that of the driver's robot_state_publisher"),
+    Topic(name="tf", type="tf2_msgs/msg/TFMessage", sender="recorder", receivers="RViz, Foxglove",
+          rate="30 Hz, while somebody listens", depth=100, recorded=DERIVED,
+          meaning="tool, target, object, goal and the robot's links; each frame begins with the station's name"),
+    Topic(name="tf_static", type="tf2_msgs/msg/TFMessage", sender="recorder", receivers="RViz, Foxglove", rate="once",
+          depth=1, latched=True, recorded=DERIVED, meaning="likewise: cameras, and what stands still of the robot"),
+    Topic(name="markers", type="visualization_msgs/msg/MarkerArray", sender="recorder", receivers="RViz, Foxglove",
+          rate="on change", depth=1, latched=True, recorded=DERIVED,
+          meaning="the limits' box, in the colour of the interlock's state, and the state in words"),
     Topic(name="distance", type="sensor_msgs/msg/Range", sender="robot side", receivers="interlock", rate="20 Hz",
           per_arm=True, newest=True, meaning="to the nearest obstacle [m], where the robot's YAML declares it"),
     Topic(name="robot/fault", type="std_msgs/msg/String", sender="robot side", receivers="interlock",

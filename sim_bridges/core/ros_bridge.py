@@ -19,7 +19,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64
 
 from rlinf_core.specs.topics import arm_of, of_arms
-from rlinf_ros.conversions import NS, camera_info, set_stamp, to_ns, to_stamp
+from rlinf_ros.conversions import NS, camera_info, compressed, set_stamp, to_ns, to_stamp
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import kind, publisher, subscription
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, given, prioritise, run
@@ -29,6 +29,7 @@ from sim_bridges.core.isolated import make
 
 COMMAND_FRESH_S = 0.1
 SCENE_NS = 60 * NS  # of simulated time: scenes begin at whole ones
+QUALITY = 90  # of JPEG
 CATCH_UP_S = 0.1  # of what was late by real_time_factor
 
 
@@ -69,9 +70,9 @@ class SimBridge(ControlNode):
 
     def _make_interfaces(self) -> None:
         self.messages = {topic: kind(topic)() for topic in self.simulator.channels()}
-        frames = json.loads(self.declare_parameter("frames", "{}").value)
+        frames = dict(zip(self.simulator.arms, self.declare_parameter("frames", [""]).value, strict=False))
         for topic, message in self.messages.items():
-            message.header.frame_id = frames.get(arm_of(topic), "base_link")
+            message.header.frame_id = frames.get(arm_of(topic)) or "base_link"
         for topic, names in (("joint_states", self.simulator.joint_names), ("gripper/state", ("gripper_opening",)),
                              ("task/success", ("success",))):
             for channel in of_arms(topic, [arm for arm in self.simulator.arms if arm]):
@@ -79,6 +80,7 @@ class SimBridge(ControlNode):
                     self.messages[channel].name = list(names)
         self.outputs = {topic: publisher(self, topic) for topic in self.messages}
         self.images = {name: publisher(self, f"camera/{name}/image") for name in self.cameras}
+        self.jpegs = {name: publisher(self, f"camera/{name}/image/compressed") for name in self.cameras}
         self.infos = {name: publisher(self, f"camera/{name}/camera_info") for name in self.cameras}
         self.clock = publisher(self, "clock") if self.lockstep else None
         for arm in self.simulator.arms:
@@ -164,13 +166,16 @@ class SimBridge(ControlNode):
             self.clock.publish(Clock(clock=to_stamp(self.now_ns)))
 
     def _publish_images(self) -> None:
+        station = self.get_namespace().strip("/")
         for name, (height, width) in self.cameras.items():
             pixels = self.simulator.render(name, height, width)
             message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
-            message.header.frame_id = f"{name}_optical_frame"
+            message.header.frame_id = f"{station}/{name}_optical_frame"
             set_stamp(message.header.stamp, self.now_ns)
             message.data = array.array("B", pixels.tobytes())
             self.images[name].publish(message)
+            if self.jpegs[name].get_subscription_count():
+                self.jpegs[name].publish(compressed(message, pixels, QUALITY))
             fov = getattr(self.simulator, "vertical_fov", _unknown)(name)
             self.infos[name].publish(camera_info(message, pinhole(height, width, fov)))
 

@@ -20,7 +20,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rlinf_msgs.action import ResetScene
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Bool, Float64
+from std_msgs.msg import Bool, Float64, Float64MultiArray
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode
@@ -29,12 +29,23 @@ from rlinf_core.core.errors import nearest
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import ControlNode, run
-from sim_bridges.twins.universal_robots_state import FROZEN, HOME, IDLE, INJECTIONS, RUNNING, SILENT, Control, tool_pose
+from sim_bridges.twins.universal_robots_state import (
+    FROZEN,
+    HOME,
+    IDLE,
+    INJECTIONS,
+    RUNNING,
+    SILENT,
+    Control,
+    joints_at,
+    tool_pose,
+)
 
 TICK_S = 0.01  # 100 Hz, where the driver has 500
 NEAR_M, NOISE_A = 0.02, 0.01
 ARM = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
 DRIVER = "/ur_twin"  # its namespace
+SERVO_TIMEOUT_S = 0.1  # MoveIt Servo's own default
 FOLLOWS = f"{DRIVER}/scaled_joint_trajectory_controller/joint_trajectory"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
@@ -66,6 +77,9 @@ class Twin(ControlNode):
         self.wrenches = self.create_publisher(WrenchStamped, f"{DRIVER}/force_torque_sensor_broadcaster/wrench", 10)
         self.scaling = self.create_publisher(Float64, f"{DRIVER}/speed_scaling_state_broadcaster/speed_scaling", 10)
         self.create_subscription(JointTrajectory, FOLLOWS, self._on_trajectory, 10)
+        self.create_subscription(Float64MultiArray, f"{DRIVER}/forward_position_controller/commands", self._on_positions,
+                                 10)
+        self.create_subscription(PoseStamped, f"{DRIVER}/servo_node/pose_target_cmds", self._on_servo, 10)
         for name, do in ((f"{DRIVER}/dashboard_client/close_safety_popup", lambda: ""),
                          (f"{DRIVER}/dashboard_client/unlock_protective_stop", lambda: self.control.unlock(
                              time.monotonic())),
@@ -105,6 +119,19 @@ class Twin(ControlNode):
             order = [names.index(name) for name in ARM]
             self.control.command([to_ns(point.time_from_start) / NS for point in points],
                                  np.array([point.positions for point in points])[:, order])
+
+    def _on_positions(self, positions: Float64MultiArray) -> None:
+        """Of the forward position controller: each joint at once, in the order of the limits."""
+        if len(positions.data) == len(ARM):  # else the controller refuses it
+            self.control.command([0.0], np.array([positions.data]))
+
+    def _on_servo(self, pose: PoseStamped) -> None:
+        """MoveIt Servo's part: a pose in the base's frame that is not older than its incoming_command_timeout."""
+        age_ns = self.get_clock().now().nanoseconds - to_ns(pose.header.stamp)
+        p, q = pose.pose.position, pose.pose.orientation
+        if pose.header.frame_id == "base" and age_ns < SERVO_TIMEOUT_S * NS:
+            target = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+            self.control.command([0.0], joints_at(target, self.control.points[-1])[None])
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
         """The goal is elsewhere, within reach, and the arm at once at its home, to which a lab would bring it."""

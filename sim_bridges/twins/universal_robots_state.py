@@ -41,6 +41,39 @@ def quaternion(rotation: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.eigh(k / 3.0)[1][:, -1])  # of the lower triangle
 
 
+def joints_at(pose: np.ndarray, joints: np.ndarray, turns: int = 4) -> np.ndarray:
+    """(6,) joints [rad] near ``joints`` whose tool0 is at ``pose`` (7,), by damped least squares (Nakamura 1986)."""
+    joints = np.array(joints, dtype=float)
+    for _ in range(turns):
+        here = tool_pose(joints)
+        error = np.concatenate([pose[:3] - here[:3], _rotation_vector(pose[3:], here[3:])])
+        if np.abs(error).max() < 1e-5:
+            break
+        jacobian = np.stack([_moved(joints, here, axis) for axis in range(len(joints))], axis=1)
+        joints += jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-5 * np.eye(6), error)
+    return joints
+
+
+def _moved(joints: np.ndarray, here: np.ndarray, axis: int, step: float = 1e-5) -> np.ndarray:
+    """(6,) how the tool moves with one joint, by a difference."""
+    other = joints.copy()
+    other[axis] += step
+    after = tool_pose(other)
+    return np.concatenate([after[:3] - here[:3], _rotation_vector(after[3:], here[3:])]) / step
+
+
+def _rotation_vector(to: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """(3,) rotation vector [rad] from one orientation (xyzw) to another, in the base frame."""
+    x, y, z, w = to
+    sx, sy, sz, sw = -start[0], -start[1], -start[2], start[3]
+    vector = np.array([w * sx + x * sw + y * sz - z * sy, w * sy - x * sz + y * sw + z * sx,
+                       w * sz + x * sy - y * sx + z * sw])
+    real = w * sw - x * sx - y * sy - z * sz
+    length = float(np.linalg.norm(vector))
+    angle = 2.0 * math.atan2(length, abs(real))
+    return vector * (math.copysign(angle, real) / length if length > 1e-12 else 0.0)
+
+
 class Control:
     """The robot and its driver. ``inject`` is what goes wrong; what brings it back are the dashboard's own steps.
 

@@ -148,7 +148,7 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
             "lifecycle get --no-daemon --spin-time 4 /station_a/interlock",
             "param describe --no-daemon --spin-time 4 /station_a/interlock limits.speed",
             "node info --no-daemon --spin-time 4 /station_a/environment")
-        assert {"/station_a/safety [rlinf_msgs/msg/SafetyState]", "/tf [tf2_msgs/msg/TFMessage]",
+        assert {"/station_a/safety [rlinf_msgs/msg/SafetyState]", "/station_a/tf [tf2_msgs/msg/TFMessage]",
                 "/station_a/target_pose [geometry_msgs/msg/PoseStamped]",
                 "/station_a/franka_robot_state_broadcaster/robot_state [franka_msgs/msg/FrankaRobotState]"
                 } <= set(topics.splitlines())

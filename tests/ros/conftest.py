@@ -36,11 +36,11 @@ class Peer:
 
     terminal = 2  # whose stderr is not pytest's
 
-    def __init__(self, folder, domain):
+    def __init__(self, folder, domain, station="station_a"):
         self.supervisor = Quick(folder, domain)
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
-        self.node = rclpy.create_node("peer", namespace="/station_a", context=self.context)
+        self.node = rclpy.create_node("peer", namespace=f"/{station}", context=self.context)
         self.executor = single_threaded(self.context)  # as nodes have it: half of what a wait set computes
         self.executor.add_node(self.node)
         self._over, self._live = threading.Event(), []
@@ -108,10 +108,10 @@ class Peer:
 
 
 @contextlib.contextmanager
-def peer_in(folder, domain):
+def peer_in(folder, domain, station="station_a"):
     gc.collect()
     gc.freeze()  # or a collection, in a process that has imported all of it, silences the peer for a second
-    peer = Peer(folder, domain)
+    peer = Peer(folder, domain, station)
     try:
         yield peer
     finally:

@@ -10,7 +10,7 @@ from rlinf_core.specs.topics import topic
 from rlinf_ros.qos import kind, profile
 
 
-def assert_played(folder, domain, least, others=()):
+def assert_played(folder, domain, least, others=(), station="station_a"):
     """Publishers with the recorded quality of service, the bytes as they are: every message is heard by who listens so.
 
     ``least`` topics of the robot interface are in it; ``others`` are none.
@@ -24,7 +24,7 @@ def assert_played(folder, domain, least, others=()):
     try:
         with Reader(folder) as reader:
             for connection in reader.connections:
-                name = connection.topic.removeprefix("/station_a/")
+                name = connection.topic.removeprefix(f"/{station}/")
                 if name in others or name.startswith("/"):
                     continue
                 [offered] = connection.ext.offered_qos_profiles

@@ -3,7 +3,7 @@
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
-from rlinf_core.launch.graph import station_processes
+from rlinf_core.launch.graph import director_process, station_processes, write_plan
 from rlinf_core.recipes import load_recipe
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -33,3 +33,25 @@ def test_every_node_that_can_fail_says_how_it_fares(peer):
     peer.spin(lambda: statuses["station_a/sim_bridge"].level == WARN or not peer.supervisor.children.pop("interlock", 1),
               what="the silence of the interlock")
     assert statuses["station_a/sim_bridge"].message == "no command for the arm"
+
+
+@pytest.mark.domain(120)
+def test_operator_page_director_and_controller_say_it_too(peer, tmp_path):
+    statuses = {}
+    peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda message: statuses.update(
+        {status.name: status for status in message.status}), 10)
+    folder = peer.supervisor.run_dir
+    recipe, arm = load_recipe("demo", ["station.lockstep=false"]), load_recipe("ur5e_twin", ["station.name=station_a"])
+    write_plan(recipe, folder)
+    paged = load_recipe("demo", ["station.lockstep=false", "station.web.port=8479"])
+    wanted = {"operator": (recipe, station_processes(recipe, folder)), "page": (paged, station_processes(paged, folder)),
+              "controller": (arm, station_processes(arm, folder)), "director": (recipe, [director_process(recipe, folder)])}
+    for name, (_, processes) in wanted.items():
+        peer.supervisor.start(next(process for process in processes if process.name == name))
+    expected = {f"station_a/{name}" for name in wanted}
+    peer.spin(lambda: expected <= statuses.keys(), what=lambda: expected - statuses.keys())
+    texts = {name: (statuses[f"station_a/{name}"].level, statuses[f"station_a/{name}"].message) for name in wanted}
+    assert texts["operator"] == (WARN, "waits for one interlock of each arm")
+    assert texts["page"] == (WARN, "hears no interlock") and texts["director"][0] == OK
+    assert texts["controller"][0] == WARN and texts["controller"][1].startswith("nobody listens on /ur_twin/scaled_joint")
+    assert {"targets_hz", "target_age_s"} <= {value.key for value in statuses["station_a/controller"].values}

@@ -1,7 +1,8 @@
-"""Recordings hold standard messages, with their quality of service: what Foxglove, RViz and ros2 bag play show of them."""
+"""Foxglove and RViz show a station while it runs, and its recordings: a test subscribes as their layouts do."""
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from mcap.reader import make_reader
 from rclpy.action import ActionClient
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import TimeStep
@@ -18,34 +20,40 @@ from rosbags.rosbag2 import Reader
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import standard, to_ns, typestore
 from rlinf_core.episodes.ring import Message
+from rlinf_core.episodes.view import View
+from rlinf_core.interlock import load_limits
 from rlinf_core.launch.graph import station_processes
+from rlinf_core.launch.layouts import Shown, foxglove, of_recipe, of_recording, rviz
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs.topics import topic
+from rlinf_ros.qos import kind, profile
 from rlinf_station.recorder import sampled, stamp_ns, step_type
 from tests.ros.conftest import peer_in
 from tests.ros.played import assert_played
 from tests.test_views import strings
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
-URDF = '<robot name="two_links"><link name="base_link"/><link name="tool0"/></robot>'
+pytest.importorskip("tf2_msgs.msg", reason="rlinf messages builds tf2_msgs")
+STATION = "lab_2"
+FRAME = "table"  # of the limits: another than the default
+NEEDS_MARKERS = "visualization_msgs (make setup, or apt-get install ros-jazzy-visualization-msgs)"
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """Recorded episode, and publishers by topic, of a simulated station with one camera.
-
-    Its robot has a URDF.
-    """
+    """Recorded episode, messages that viewers got live, and endpoints by topic, of a station with one camera."""
     folder = tmp_path_factory.mktemp("shown")
     robot = folder / "robot"
     robot.mkdir()
     ours = Path("sim_bridges/simulators/franka_mujoco/franka_sim")
-    (robot / "limits.yaml").write_text((ours / "limits.yaml").read_text())
-    (robot / "arm.urdf").write_text(URDF)
-    (robot / "robot.yaml").write_text((ours / "robot.yaml").read_text() + "urdf: arm.urdf\n")
+    (robot / "limits.yaml").write_text(f"{(ours / 'limits.yaml').read_text()}frame: {FRAME}\n")
+    (robot / "panda.urdf").write_text((ours / "panda.urdf").read_text())
+    (robot / "robot.yaml").write_text((ours / "robot.yaml").read_text())
     recipe = load_recipe("demo", [f"station.robot={robot}", "station.observe_cameras=[wrist]", "station.task=reach",
-                                  "station.real_time_factor=0.3"])  # of a topic the recorder keeps five time steps
-    with peer_in(folder, 117) as peer:
+                                  "station.real_time_factor=0.3",  # of a topic the recorder keeps five time steps
+                                  f"station.name={STATION}"])
+    with peer_in(folder, 117, STATION) as peer:
+        live = watch(peer.node, of_recipe(recipe))
         for process in station_processes(recipe, folder, without=("policy", "uplink")):
             peer.supervisor.start(process)
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
@@ -55,20 +63,32 @@ def played(tmp_path_factory):
         answer = sent.result().get_result_async()
         peer.spin(answer.done, what="two episodes")
         assert answer.result().result.success, answer.result().result.message
-        publishers = {name: peer.node.count_publishers(name) for name in shown_topics()}
-        graph = {name.removeprefix("/station_a/"): (peer.node.get_publishers_info_by_topic(name),
-                                                    peer.node.get_subscriptions_info_by_topic(name))
-                 for name, _ in peer.node.get_topic_names_and_types() if name.startswith("/station_a/")}
-    return sorted((folder / "spool/closed").iterdir())[-1], publishers, graph
+        graph = {name.removeprefix(f"/{STATION}/"): (peer.node.get_publishers_info_by_topic(name),
+                                                     peer.node.get_subscriptions_info_by_topic(name))
+                 for name, _ in peer.node.get_topic_names_and_types() if name.startswith(f"/{STATION}/")}
+    return sorted((folder / "spool/closed").iterdir())[-1], live, graph
 
 
-def shown_topics():
-    """Topics in Foxglove's layout and RViz's displays, with the station's only camera for each."""
-    layout = json.loads(Path("configs/foxglove.json").read_text())
-    rviz = yaml.safe_load(Path("configs/station.rviz").read_text())
-    names = {re.sub(r"\[.*?\]", "", text).split(".")[0] for text in strings([layout, rviz])
-             if text.startswith("/station_a/")}
-    return {re.sub("camera/[^/]+/", "camera/wrist/", name).removesuffix("/compressed") for name in names}
+def watch(node, shown):
+    """What comes on the topics of both layouts, by topic: subscribed as RViz and Foxglove subscribe."""
+    got = {}
+    for name in shown_topics(shown):
+        relative = name.removeprefix(f"/{shown.station}/")
+        row = topic(relative)
+        if find_spec(row.type.partition("/")[0]) is None:
+            continue
+        quality = QoSProfile(depth=row.depth if row.latched else 10, durability=profile(relative).durability,
+                             reliability=ReliabilityPolicy.RELIABLE if row.latched else ReliabilityPolicy.BEST_EFFORT)
+        got[name] = []
+        node.create_subscription(kind(relative), name, got[name].append, quality)
+    return got
+
+
+def shown_topics(shown):
+    """Topics in Foxglove's layout and RViz's displays, and those of tf2."""
+    texts = strings([json.loads(foxglove(shown)), yaml.safe_load(rviz(shown))])
+    names = {re.sub(r"\[.*?\]", "", text).split(".")[0] for text in texts if text.startswith(f"/{shown.station}/")}
+    return names | {f"/{shown.station}/tf", f"/{shown.station}/tf_static"}
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +96,43 @@ def episode(played):
     return played[0]
 
 
-def test_somebody_publishes_each_topic_that_foxglove_and_rviz_show(played):
-    assert len(played[1]) >= 12 and "/station_a/camera/wrist/image" in played[1]
-    silent = [name for name, publishers in played[1].items() if publishers != 1]
-    assert silent == ["/station_a/goal_pose"], "this task alone has no goal"
+def frames(messages):
+    """Parents by child, of transforms in TFMessages of rclpy or rosbags."""
+    return {moved.child_frame_id: moved.header.frame_id for message in messages for moved in message.transforms}
+
+
+LINKS = {f"{STATION}/panda_link{number}": f"{STATION}/panda_link{number - 1}" for number in range(1, 8)}
+MOVING = LINKS | {f"{STATION}/{name}": f"{STATION}/{FRAME}" for name in ("tool0", "target", "object")}
+
+
+def test_live_each_topic_of_both_layouts_comes_and_all_frames_are_one_tree(played):
+    live = {name.removeprefix(f"/{STATION}/"): messages for name, messages in played[1].items()}
+    assert {"robot_description", "tf", "tf_static", "safety", "camera/wrist/image/compressed"} <= live.keys()
+    assert [name for name, messages in live.items() if not messages] == []
+    tree = frames(live["tf"] + live["tf_static"])
+    assert tree.items() >= MOVING.items()
+    assert set(tree.values()) - set(tree) == {f"{STATION}/{FRAME}"}, "one root"
+    picture = live["camera/wrist/image/compressed"][-1]
+    assert cv2.imdecode(np.frombuffer(picture.data, np.uint8), cv2.IMREAD_COLOR).shape == (64, 64, 3)
+    assert live["robot_description"][0].data.startswith("<?xml")
+
+
+def test_live_the_workspace_and_the_state_are_markers(played):
+    pytest.importorskip("visualization_msgs.msg", reason=NEEDS_MARKERS)
+    messages = played[1][f"/{STATION}/markers"]
+    assert_markers(messages)
+
+
+def assert_markers(messages):
+    texts = {marker.text for message in messages for marker in message.markers if marker.text}
+    assert "ACTIVE" in texts, texts
+    [box] = [marker for marker in messages[-1].markers if marker.ns == "workspace"]
+    limits = load_limits(Path("sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml"))
+    corners = np.array([(point.x, point.y, point.z) for point in box.points])
+    np.testing.assert_allclose([corners.min(0), corners.max(0)], [limits.box_low, limits.box_high])
+    assert box.header.frame_id == f"{STATION}/{FRAME}" and len(corners) == 24
+    sides = np.abs(corners[::2] - corners[1::2])
+    assert ((sides > 0).sum(1) == 1).all(), "each line is an edge"
 
 
 def nodes(endpoints):
@@ -89,7 +142,7 @@ def nodes(endpoints):
 
 
 def test_each_sender_and_receiver_of_a_running_station_stands_in_the_table_of_topics(played):
-    rows = {name: topic(name) for name in played[2] if not re.search("/_action/|^interlock/|^tf", name)}
+    rows = {name: topic(name) for name in played[2] if not re.search("/_action/|^interlock/", name)}
     assert len(rows) > 25
     for name, row in rows.items():
         speakers, listeners = map(nodes, played[2][name])
@@ -108,12 +161,12 @@ def recorded(episode):
 
 
 def test_each_time_step_comes_with_the_state_of_its_own_time(recorded, episode):
-    steps = {to_ns(step.header.stamp) for step in recorded["/station_a/timestep"]}
+    steps = {to_ns(step.header.stamp) for step in recorded[f"/{STATION}/timestep"]}
     for name in ("current_pose", "joint_states", "gripper/state", "current_twist", "wrench", "object_pose",
                  "camera/wrist/camera_info", "camera/wrist/image/compressed"):
-        stamps = [to_ns(message.header.stamp) for message in recorded[f"/station_a/{name}"]]
+        stamps = [to_ns(message.header.stamp) for message in recorded[f"/{STATION}/{name}"]]
         assert steps <= set(stamps) and stamps == sorted(stamps), name
-    assert "/station_a/camera/wrist/image" not in recorded, "the observation has its pixels"
+    assert f"/{STATION}/camera/wrist/image" not in recorded, "the observation has its pixels"
     assert len(read_episode(episode, sealed=True)) == len(steps) - 1, "and what learns reads it as before"
 
 
@@ -126,29 +179,37 @@ def test_limits_and_full_specs_are_attached(episode):
 
 
 def test_the_picture_is_that_of_the_observation_and_the_camera_says_how_it_sees(recorded):
-    step, shown = recorded["/station_a/timestep"][3], recorded["/station_a/camera/wrist/image/compressed"]
+    step, shown = recorded[f"/{STATION}/timestep"][3], recorded[f"/{STATION}/camera/wrist/image/compressed"]
     jpeg = next(image for image in shown if image.header.stamp == step.header.stamp)
     picture = cv2.imdecode(jpeg.data, cv2.IMREAD_COLOR)[:, :, ::-1].astype(float)
     observed = step.images[0].data.reshape(64, 64, 3).astype(float)
     assert jpeg.format == "rgb8; jpeg compressed bgr8" and np.abs(picture - observed).mean() < 4.0
     assert np.abs(picture[:, :, ::-1] - observed).mean() > np.abs(picture - observed).mean(), "red is red"
-    info = recorded["/station_a/camera/wrist/camera_info"][0]
+    info = recorded[f"/{STATION}/camera/wrist/camera_info"][0]
     assert (info.width, info.height) == (64, 64) and info.k[0] == info.k[4] > 10 and list(info.k[2::3]) == [32.0, 32.0, 1.0]
-    assert info.header.frame_id == jpeg.header.frame_id == "wrist_optical_frame"
+    assert info.header.frame_id == jpeg.header.frame_id == f"{STATION}/wrist_optical_frame"
 
 
-def test_the_tool_is_a_transform_and_the_robot_described(recorded):
-    poses, moved = recorded["/station_a/current_pose"], [message.transforms[0] for message in recorded["/tf"]]
-    assert {(stamped.header.frame_id, stamped.child_frame_id) for stamped in moved} == {("base_link", "tool0")}
-    for pose, transform in zip(poses, moved, strict=True):
+def test_recorded_the_robot_its_tool_and_the_workspace_are_there_too(recorded, episode):
+    poses, moved = recorded[f"/{STATION}/current_pose"], recorded[f"/{STATION}/tf"]
+    tools = [transform for message in moved for transform in message.transforms
+             if transform.child_frame_id == f"{STATION}/tool0"]
+    for pose, transform in zip(poses, tools, strict=True):
         assert pose.header.stamp == transform.header.stamp
         assert (pose.pose.position.x, pose.pose.orientation.w) == (transform.transform.translation.x,
                                                                   transform.transform.rotation.w)
-    assert [robot.data for robot in recorded["/station_a/robot_description"]] == [URDF], "with each episode, once"
+    tree = frames([*moved, *recorded[f"/{STATION}/tf_static"]])
+    assert tree.items() >= MOVING.items() and set(tree.values()) - set(tree) == {f"{STATION}/{FRAME}"}
+    assert [robot.data[:5] for robot in recorded[f"/{STATION}/robot_description"]] == ["<?xml"], "with each episode, once"
+    assert_markers(recorded[f"/{STATION}/markers"])
+    assert of_recording(episode) == Shown(STATION, ("wrist",), base=FRAME)
+    missing = shown_topics(of_recording(episode)) - recorded.keys()
+    assert missing == {f"/{STATION}/goal_pose"} & missing, "a recording holds all that both layouts show"
 
 
 def test_played_into_a_running_graph_every_topic_is_heard_as_it_was_recorded(episode):
-    assert_played(episode, domain=118, least=11, others=["camera/wrist/image/compressed"])
+    others = ["camera/wrist/image/compressed", *([] if find_spec("visualization_msgs") else ["markers"])]
+    assert_played(episode, domain=118, least=13, others=others, station=STATION)
 
 
 def test_what_is_sampled_is_of_each_arm_and_each_camera():
@@ -165,7 +226,9 @@ def test_what_is_sampled_is_of_each_arm_and_each_camera():
     ("wrench", "geometry_msgs/msg/WrenchStamped", b"\0\1\0\0\2\0\0\0\3\0\0", 0)])
 def test_what_cannot_be_read_is_kept_as_it_came(name, kind, raw, stamp):
     message = Message(f"/s/{name}", kind, 7, raw)
-    assert standard(name, message) == [message] and stamp_ns(raw) == stamp
+    assert standard(message) == message and stamp_ns(raw) == stamp
+    view = View("s", {"": "base_link"}, "tool0", {})
+    assert view.moving(name, raw) is None
 
 
 def test_an_image_of_another_encoding_is_kept_as_it_is():
@@ -176,7 +239,7 @@ def test_an_image_of_another_encoding_is_kept_as_it_is():
                                                  data=np.zeros(8, np.uint8))
     raw = bytes(store.serialize_cdr(depth, "sensor_msgs/msg/Image"))
     message = Message("/s/camera/depth/image", "sensor_msgs/msg/Image", 7, raw)
-    assert standard("camera/depth/image", message) == [message] and stamp_ns(raw) == 3_000_000_004
+    assert standard(message) == message and stamp_ns(raw) == 3_000_000_004
 
 
 @pytest.mark.parametrize("frame", ["", "base", "a_long_name_of_a_frame"])

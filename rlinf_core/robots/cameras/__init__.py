@@ -67,8 +67,8 @@ class DeviceCamera(CameraSettings):
     fps: Positive = Field(30.0, le=1000, description="images a second")
     published: tuple[Count, Count] | None = Field(
         None, description="height and width of what is published, where that is smaller")
-    jpeg: int = Field(0, ge=0, le=100, description="quality of what is also published on `image/compressed` while somebody "
-                      "listens there; 0 for none")
+    jpeg: int = Field(90, ge=0, le=100, description="quality of what is also published on `image/compressed` while "
+                      "somebody listens there, as RViz and Foxglove do; 0 for none")
 
     @property
     def where(self) -> str:

@@ -25,7 +25,7 @@ class Simulator:
 
     tick_s = 0.05
     cameras = ("front", "video")
-    joint_names = tuple(f"joint{i}" for i in range(1, 8))
+    joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
     STEPS = 5
 
     def __init__(self) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import cv2
 import numpy as np
 from rclpy.publisher import Publisher
-from sensor_msgs.msg import CompressedImage, Image
+from sensor_msgs.msg import Image
 
 from rlinf_core.robots.cameras import Frame, Source, make_camera
 from rlinf_drivers.device import DeviceNode
-from rlinf_ros.conversions import NS, camera_info, to_image, to_stamp
+from rlinf_ros.conversions import NS, camera_info, compressed, to_image, to_stamp
 from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
@@ -80,6 +80,8 @@ class Camera(DeviceNode):
         super().__init__("camera")
         self.settings = make_camera(self.declare_parameter("settings", "{}").value)
         self.camera = self.declare_parameter("camera", "").value
+        station = self.get_namespace().strip("/").removesuffix(f"/camera/{self.camera}")
+        self.frame = f"{station}/{self.camera}_optical_frame"
         self.images, self.infos = self._publisher("image"), self._publisher("camera_info")
         self.jpegs = self._publisher("image/compressed") if self.settings.jpeg else None
         self.what, self.tally = f"camera '{self.camera}'", Tally(self.settings.fps)
@@ -107,7 +109,7 @@ class Camera(DeviceNode):
         if size := self.settings.published:
             lens = shrunk_lens(lens, pixels.shape[:2], size)
             pixels = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_AREA)
-        image = to_image(f"{self.camera}_optical_frame", pixels, to_stamp(frame.stamp_ns))
+        image = to_image(self.frame, pixels, to_stamp(frame.stamp_ns))
         self.images.publish(image)
         self.infos.publish(camera_info(image, lens))
         self.tally.add(frame)
@@ -129,12 +131,6 @@ def shrunk_lens(lens: tuple[float, ...], size: tuple[int, ...], to: tuple[int, i
     """
     tall, wide = to[0] / size[0], to[1] / size[1]
     return tuple(value * by for value, by in zip(lens[:4], (wide, tall, wide, tall), strict=False)) + lens[4:]
-
-
-def compressed(image: Image, pixels: np.ndarray, quality: int) -> CompressedImage:
-    """As image_transport's compressed one."""
-    _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return CompressedImage(header=image.header, format="rgb8; jpeg compressed bgr8", data=array.array("B", jpeg.tobytes()))
 
 
 def depth_image(image: Image, depth: np.ndarray, size: Any) -> Image:

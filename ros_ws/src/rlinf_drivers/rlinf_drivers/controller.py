@@ -32,7 +32,7 @@ from rlinf_core.interlock.coordinates import NOISE_M
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.parameters import finite
 from rlinf_ros.qos import OVERHEARD, received, subscription
-from rlinf_ros.spinning import ControlNode, run
+from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
 
 MOVES, HOLDS = (SafetyState.ACTIVE,), (SafetyState.ARMED, SafetyState.HOLD)  # armed, the target comes to the arm
 STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -54,6 +54,9 @@ class Controller(ControlNode):
         self.horizon_s, self.before = self.declare_parameter("horizon_s", 0.05).value, JointState()
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
+        self.received = self.reported = 0  # targets
+        self.received_at = -math.inf
+        self.diagnostics = Diagnostics(self, self._health)
         limits_file = self.declare_parameter("limits_file", "").value
         self.limits, self.loosest = load_with_loosest(limits_file)
         self.slowest_s = max(SLOWEST_S, 3.0 * self.limits.tick)
@@ -80,7 +83,21 @@ class Controller(ControlNode):
             if slowed_by := self.declare_parameter("slowed_by", "").value:
                 self.create_subscription(Float64, slowed_by, self._on_scaling, OVERHEARD)
 
+    def _health(self) -> Health:
+        """Targets a second, their age, and whether the robot's controller listens."""
+        new, self.reported = self.received - self.reported, self.received
+        age_s = time.monotonic() - self.received_at
+        values = {"targets_hz": new, "target_age_s": round(age_s, 3) if math.isfinite(age_s) else "never",
+                  "listeners": self.output.get_subscription_count(), "topic": self.output.topic_name}
+        if not self.output.get_subscription_count():
+            return Health(WARN, f"nobody listens on {self.output.topic_name}: is the robot's controller active?", values)
+        return Health(OK, "follows the interlock" if new else "waits for a target of the interlock", values)
+
+    def _note(self) -> None:
+        self.received, self.received_at = self.received + 1, time.monotonic()
+
     def _on_joints(self, target: JointState) -> None:
+        self._note()
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
@@ -154,6 +171,7 @@ class Controller(ControlNode):
             here.orientation.x, here.orientation.y, here.orientation.z, here.orientation.w)))
 
     def _on_target_pose(self, target: PoseStamped) -> None:
+        self._note()
         now, limits = time.monotonic(), self.limits
         since_s, self.sent_at = now - self.sent_at, now
         if since_s > self.slowest_s:  # it may have stopped meanwhile

@@ -44,7 +44,7 @@ from rlinf_ros.conversions import NS, action_chunk, angles_of, release_chunk, to
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.latest import Latest
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import StationNode, run
+from rlinf_ros.spinning import Diagnostics, StationNode, run
 from rlinf_ros.station_state import Discovery, is_directed, speakers
 
 GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
@@ -302,6 +302,8 @@ class Operator(StationNode):
             self.between = BetweenEpisodes(self, self.person, self.spec, self._busy, self._say)
         if self.script and self.person:
             self.script.arming.trouble = lambda: self.person.trouble if self.person else ""
+        elif self.script:  # a person's devices report for themselves
+            self.diagnostics = Diagnostics(self, self.script.arming.health)
 
     def _devices(self, kind: str) -> list[str]:
         """Return the recipe's settings of each device, as JSON."""

@@ -32,7 +32,7 @@ from rlinf_operator.person import axes
 from rlinf_ros.arms import arm_topic, arms_of, hear, hear_safety
 from rlinf_ros.latest import Latest
 from rlinf_ros.qos import OVERHEARD, subscription
-from rlinf_ros.spinning import StationNode, run
+from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.station_state import AT_REST, GOES_ON, speakers
 from rlinf_station.director_status import OperatorHealth, status_fields
 
@@ -85,6 +85,15 @@ class Page(StationNode):
         self.server.tell("history", self.history.curves(), keep=True)
         for seconds, do in ((STATE_S, self._tell), (FRAME_S, self._show), (LOOK_S, self._look)):
             self.create_timer(seconds, do)
+        self.diagnostics = Diagnostics(self, self._health)
+
+    def _health(self) -> Health:
+        """How many pages are open, and how old the interlock's state is."""
+        age_s = time.monotonic() - max(self.received_at.values(), default=-math.inf)
+        values = {"pages": len(self.server.pages), "safety_age_s": round(age_s, 3) if math.isfinite(age_s) else "never"}
+        if age_s > self.interlock_silence_s:
+            return Health(WARN, "hears no interlock", values)
+        return Health(OK, "serves", values)
 
     def _text_parameter(self, name: str, default: str = "") -> str:
         return str(self.declare_parameter(name, default).value)

@@ -25,6 +25,7 @@ from rlinf_core.tasks.task import Task
 from rlinf_ros.arms import ArmRequests, arm_topic, hear_safety
 from rlinf_ros.latest import Latest
 from rlinf_ros.qos import subscription, witnessed
+from rlinf_ros.spinning import OK, WARN, Health
 from rlinf_ros.station_state import standstill
 
 SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
@@ -76,6 +77,15 @@ class FirstArming:
         """RlinfError once the interlock turned out to be a real one's."""
         if self.refusal:
             raise RlinfError(self.refusal)
+
+    def health(self) -> Health:
+        """Whether it may command, and why the interlock refused the last arming."""
+        values = {"commands": bool(self.armed_interlock), "asked": self.arming_now}
+        if self.refused:
+            return Health(WARN, f"arming is refused: {self.refused}", values)
+        if not self.armed_interlock:
+            return Health(WARN, "waits for one interlock of each arm", values)
+        return Health(OK, "commands" if self.begun else "asks the interlock to arm", values)
 
     def _on_enable(self, message: Bool) -> None:
         self.released = not message.data  # by a person: it stays so until they hold it again

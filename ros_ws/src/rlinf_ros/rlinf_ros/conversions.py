@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import ActionChunk, NamedVector, TimeStep
-from sensor_msgs.msg import CameraInfo, Image, JointState
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from rlinf_core.core.errors import SpecError
 from rlinf_core.specs.arrays import StationSpec
@@ -56,6 +56,20 @@ def to_image(name: str, pixels: np.ndarray, stamp: Time) -> Image:
     message.header.stamp = stamp
     message.data = array.array("B", np.ascontiguousarray(pixels).tobytes())
     return message
+
+
+def compressed(image: Image, pixels: np.ndarray, quality: int) -> CompressedImage:
+    """Return an image as image_transport's compressed one.
+
+    Args:
+        image: whose header it has.
+        pixels: (H, W, 3) uint8, RGB.
+        quality: of JPEG, 1 to 100.
+    """
+    import cv2
+
+    _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return CompressedImage(header=image.header, format="rgb8; jpeg compressed bgr8", data=array.array("B", jpeg.tobytes()))
 
 
 def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:

@@ -15,7 +15,7 @@ LIVE = ("instruction",)  # may change while the node runs
 MEANINGS: dict[str, str] = {
     "address": "host:port of the trainer's bridge",
     "arms": "names of the arms, where there are several",
-    "frames": "the frame of each arm's poses, as its limits say, in the order of `arms`",
+    "frames": "the frame of each arm's poses, as its limits have it, in the order of `arms`",
     "armed_file": "where the scripted operator remembers what it has armed; empty for nowhere",
     "attached": "files that belong to each recording: name=path",
     "autostart": "it ticks from the start, without a lifecycle's activate",

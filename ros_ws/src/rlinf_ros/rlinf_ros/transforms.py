@@ -1,83 +1,99 @@
-"""tf2's view of a station while it runs: each arm's tool on /tf, and what stands still on /tf_static: cameras."""
+"""A station as RViz and Foxglove show it while it runs: ``robot_description``, ``tf``, ``tf_static`` and ``markers``.
+
+This stands in for robot_state_publisher, which no wheel has: its topics are relative, and its frames begin with the
+station's name (``rlinf_core.episodes.view``).
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import rclpy
-from geometry_msgs.msg import PoseStamped, TransformStamped
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.publisher import Publisher
+from std_msgs.msg import String
 
-from rlinf_core.specs.topics import of_arms
-from rlinf_ros.qos import OVERHEARD, subscription
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.episodes.view import MOVING, View
+from rlinf_core.specs.topics import of_arms, topic
+from rlinf_ros.qos import OVERHEARD, kind, publisher, subscription
 from rlinf_ros.spinning import StationNode
 
 EVERY_S = 1 / 30
-DYNAMIC = QoSProfile(depth=100)  # both as tf2_ros has them
-STATIC = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Transforms:
     """Listens while somebody looks, at people's rate, and is no burden to who speaks.
 
     Args:
-        node: whose arms they are.
+        node: whose topics they are.
         arms: their names, or none.
-        tool: the child frame, below the arm's name where there are several; empty for no /tf.
-        mounts: of each frame that stands still in another: that one, position [m], orientation (xyzw), as JSON.
+        view: computes the messages.
+        urdf: file of the robot's URDF; empty where its driver publishes ``robot_description``.
     """
 
-    def __init__(self, node: StationNode, arms: Sequence[str], tool: str, mounts: str) -> None:
-        try:
-            from tf2_msgs.msg import TFMessage
-        except ImportError:
-            node.get_logger().warning("no transforms: expected the package tf2_msgs, found none. Run: rlinf messages")
-            return
-        self.kind, self.node = TFMessage, node
-        self.static = node.create_publisher(TFMessage, "/tf_static", STATIC)
-        self._mount(json.loads(mounts) if mounts else {})
-        if not tool:
-            return
-        self.moving = node.create_publisher(TFMessage, "/tf", DYNAMIC)
+    def __init__(self, node: StationNode, arms: Sequence[str], view: View, urdf: str) -> None:
+        self.node, self.view, self.arms = node, view, arms
+        self.moving, self.static, self.markers = (self._publisher(name) for name in ("tf", "tf_static", "markers"))
+        self.subscriptions: dict[str, Any] = {}
+        if urdf:
+            self.description = publisher(node, "robot_description")
+            text = Path(urdf).read_text()
+            self.description.publish(String(data=text))
+            self.describe(text)
+        self.announce()
         self.inputs = rclpy.create_node(f"{node.get_name()}_poses", namespace=node.get_namespace(), enable_rosout=False,
                                         start_parameter_services=False, use_global_arguments=False)  # nobody spins it
-        topics = of_arms("current_pose", arms)
-        self.poses = {f"{arm}_{tool}" if arm else tool: subscription(
-            self.inputs, topic, lambda _: None, quality=OVERHEARD, at=node.resolve_topic_name(topic))
-            for arm, topic in zip(arms or ("",), topics, strict=True)}
-        node.create_timer(EVERY_S, self._say)
+        if self.moving is not None:
+            node.create_timer(EVERY_S, self._publish_moving)
 
-    def _mount(self, mounts: dict[str, Any]) -> None:
-        """Said once, to whoever comes."""
-        placed = []
-        for child, mount in mounts.items():
-            transform = TransformStamped(child_frame_id=child)
-            transform.header.frame_id, transform.header.stamp = mount["frame"], self.node.get_clock().now().to_msg()
-            p, q = transform.transform.translation, transform.transform.rotation
-            (p.x, p.y, p.z), (q.x, q.y, q.z, q.w) = mount["position"], mount["orientation"]
-            placed.append(transform)
-        if placed:
-            self.static.publish(self.kind(transforms=placed))
+    def describe(self, urdf: str) -> None:
+        """Place the links of a URDF from now on; one that cannot be read is logged."""
+        try:
+            self.view.describe(urdf)
+        except RlinfError as error:
+            self.node.get_logger().warning(f"{error}. The robot is not shown")
+            return
+        self.announce()
 
-    def _say(self) -> None:
-        wanted, moved = self.moving.get_subscription_count(), []
-        for child, pose in self.poses.items():
-            with pose.handle:
-                taken = pose.handle.take_message(PoseStamped, False)  # of depth 1: the newest or none
-            if taken is not None and wanted:
-                moved.append(transform(taken[0], child))
-        if moved:
-            self.moving.publish(self.kind(transforms=moved))
+    def announce(self) -> None:
+        """Publish what is latched: the frames that stand still, and the markers."""
+        for output, make in ((self.static, self.view.static), (self.markers, self.view.markers)):
+            if output is not None:
+                self._publish(output, make)
 
+    def show_state(self, arm: str, state: int, cause: str) -> bool:
+        """Publish the markers where an interlock's state is another; whether it is."""
+        changed = self.view.update(arm, state, cause)
+        if changed and self.markers is not None:
+            self._publish(self.markers, self.view.markers)
+        return changed
 
-def transform(pose: PoseStamped, child: str) -> TransformStamped:
-    """A tool's pose as tf2 has it."""
-    result = TransformStamped(header=pose.header, child_frame_id=child)
-    result.transform.rotation = pose.pose.orientation
-    p, at = result.transform.translation, pose.pose.position
-    p.x = at.x
-    p.y = at.y
-    p.z = at.z
-    return result
+    def _publish(self, output: Publisher, make: Callable[[tuple[int, int]], bytes]) -> None:
+        output.publish(make(self.node.get_clock().now().seconds_nanoseconds()))
+
+    def _publisher(self, name: str) -> Publisher | None:
+        package = topic(name).type.partition("/")[0]
+        try:
+            importlib.import_module(f"{package}.msg")
+        except ImportError:
+            how = "rlinf messages" if package == "tf2_msgs" else \
+                "make setup (with ROS: apt-get install ros-jazzy-visualization-msgs)"
+            self.node.get_logger().warning(f"no {name}: expected the package {package}, found none. Run: {how}")
+            return None
+        return publisher(self.node, name)
+
+    def _publish_moving(self) -> None:
+        assert self.moving is not None
+        if not self.moving.get_subscription_count():
+            return
+        for name in () if self.subscriptions else (name for row in MOVING for name in of_arms(row, self.arms)):
+            self.subscriptions[name] = subscription(self.inputs, name, lambda _: None, quality=OVERHEARD, raw=True,
+                                                    at=self.node.resolve_topic_name(name))
+        for name, poses in self.subscriptions.items():
+            with poses.handle:
+                taken = poses.handle.take_message(kind(name), True)  # of depth 1: the newest or none
+            if taken is not None and (moved := self.view.moving(name, bytes(taken[0]))) is not None:
+                self.moving.publish(moved)

@@ -22,7 +22,7 @@ from rlinf_core.interlock.types import Mode
 from rlinf_core.reports.evaluations import Outcome, evaluation
 from rlinf_ros.action_clients import GoalHandle
 from rlinf_ros.arms import arms_of, hear, hear_safety
-from rlinf_ros.spinning import StationNode, destroy, stop_on_signal
+from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, destroy, stop_on_signal
 from rlinf_ros.station_state import (
     AT_REST,
     GOES_ON,
@@ -88,6 +88,18 @@ class Director(StationNode):
             hear(self, topic, arms, callback)
         hear_safety(self, arms, self._on_safety)
         self.create_timer(0.5, self._write_status)
+        self.diagnostics = Diagnostics(self, self._health)
+
+    def _health(self) -> Health:
+        """The phase of the plan, how far it is, and what it waits for."""
+        values = {"phase": self.phase, "seconds": round(time.monotonic() - self.phase_started), "episodes": self.done,
+                  "successes": self.successes, "env_steps": self.env_steps, "dropped": self.dropped}
+        silent_s = time.monotonic() - self.active_at
+        if trouble := self.operator.trouble:
+            return Health(WARN, f"{self.phase}: the operator's devices: {trouble}", values)
+        if self.request is not None and silent_s > SILENCE_S:
+            return Health(WARN, f"{self.phase}: nothing has moved for {silent_s:.0f} s", values)
+        return Health(OK, self.phase, values)
 
     # What the station says
     def _on_trainer(self, message: TrainerStatus) -> None:

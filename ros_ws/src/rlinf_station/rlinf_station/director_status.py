@@ -81,7 +81,7 @@ class OperatorHealth:
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
             if status.name == self.name:
-                self.trouble = "" if status.level == DiagnosticStatus.OK else status.message
+                self.trouble = status.message if status.level == DiagnosticStatus.ERROR else ""
 
 
 class Recent:

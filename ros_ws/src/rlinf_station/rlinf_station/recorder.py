@@ -4,13 +4,14 @@ An episode is closed once its last time step is written and the actions it holds
 messages in; a thread writes them (``rlinf_core.episodes.record``), so that a disk that takes its time loses none.
 What belongs to no episode goes to the session's recording, whatever becomes of that (``rlinf_core.episodes.record``).
 Problems with the disk never reach the control loop: they are reported as ABORTED events and the recorder goes on with the
-next episode. To whoever shows the station it also says where things are: ``robot_description``, ``/tf``, ``/tf_static``.
+next episode. It also publishes what viewers show: ``robot_description``, ``tf``, ``tf_static``, ``markers``.
 ``Sampled`` picks of each standard topic the message of a time step; ``BlackBox`` keeps the last half minute in memory and
 writes it when a fault latches (S20).
 """
 
 from __future__ import annotations
 
+import json
 import struct
 import time
 from collections import deque
@@ -27,7 +28,6 @@ from rclpy.node import Node
 from rclpy.qos import qos_profile_parameter_events
 from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
-from std_msgs.msg import String
 
 from rlinf_core.core.errors import SpoolError
 from rlinf_core.episodes.messages import TOOL, standard
@@ -35,8 +35,10 @@ from rlinf_core.episodes.names import time_stamp
 from rlinf_core.episodes.record import OF_ROS, Recording, Session, Worker
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import MAX_GB, SPECS, Spool
+from rlinf_core.episodes.view import View, text_of
+from rlinf_core.interlock import load_limits
 from rlinf_core.specs import topics
-from rlinf_core.specs.topics import BLACK_BOX, EPISODE, TOPICS, of_arms
+from rlinf_core.specs.topics import BLACK_BOX, EPISODE, TOPICS, arm_of, of_arms
 from rlinf_ros.arms import arms_of
 from rlinf_ros.conversions import NS
 from rlinf_ros.endpoints import EndpointReport
@@ -263,10 +265,9 @@ class Recorder(StationNode):
                                self.declare_parameter("session_gb", SESSION_GB).value, self._attachments, self._on_session)
         self.diagnostics = Diagnostics(self, self._health)
         self.worker = Worker(self._handle, self._look, self._complain)
-        self.description: Message | None = None  # said once, recorded with each episode
-        self.describing = self._describe(self.declare_parameter("urdf", "").value)
-        self.transforms = Transforms(self, arms, self.declare_parameter("tool_frame", TOOL).value,
-                                     self.declare_parameter("mounts", "").value)
+        self.description: Message | None = None  # published once, recorded with each episode
+        self.view = self._view(arms)
+        self.transforms = Transforms(self, arms, self.view, self.declare_parameter("urdf", "").value)
         estops = [f"estop/{name}" for name in self.declare_parameter("estops", [""]).value if name]
         rows = dict.fromkeys((*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX]), *OF_SESSION))
         for topic in (*estops, *(topic for row in rows if "<name>" not in row for topic in of_arms(row, arms))):
@@ -292,12 +293,15 @@ class Recorder(StationNode):
         specs = {SPECS: self.specs.encode()} if self.specs else {}
         return specs | {name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()}
 
-    def _describe(self, urdf: str) -> Any:
-        """Tell the robot's URDF to whoever shows it, and to the recordings, which hear it like everybody else."""
-        description = publisher(self, "robot_description") if urdf else None
-        if description is not None:
-            description.publish(String(data=Path(urdf).read_text()))
-        return description
+    def _view(self, arms: list[str]) -> View:
+        """Return what viewers are shown of this station, live and recorded."""
+        paths = [path for path in self.declare_parameter("limits", [""]).value if path]
+        limits = dict(zip(arms or [""], map(load_limits, paths), strict=True)) if paths else {}
+        mounts = self.declare_parameter("mounts", "").value
+        bases = {arm: limit.frame for arm, limit in limits.items()} or {"": "base_link"}
+        tool = self.declare_parameter("tool_frame", TOOL).value
+        boxes = {arm: (limit.box_low, limit.box_high) for arm, limit in limits.items()}
+        return View(self.get_namespace().strip("/"), bases, tool, json.loads(mounts) if mounts else {}, boxes)
 
     # In the node's thread
     def _listen(self, topic: str) -> None:
@@ -360,8 +364,10 @@ class Recorder(StationNode):
     def _handle(self, item: tuple[str, Any]) -> None:
         topic, message = item
         if topic == SAMPLED:
-            for shown in (shown for name, payload in message for shown in standard(name, payload)):
-                self.recording.take(shown)
+            for name, payload in message:
+                self.recording.take(standard(payload))
+                if (moved := self.view.moving(name, payload.raw)) is not None:
+                    self._take_shown("tf", moved, payload)
             return
         if topic == OVER:
             self.session.close()
@@ -372,6 +378,7 @@ class Recorder(StationNode):
             return
         if topic == "robot_description":
             self.description = message
+            self.transforms.describe(text_of(message.raw))
             return
         if topic != "timestep":  # half a minute of images is too much to hold
             self.box.add(message)
@@ -379,18 +386,32 @@ class Recorder(StationNode):
         if row is None or row.session is not None:
             self.session.take(topic, message)
         if row is not None and row.name == "safety":
-            self._on_safety(topic, deserialize_message(message.raw, SafetyState))
+            self._on_safety(topic, message)
         if row is not None and row.recorded == EPISODE:
             event = deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None
             self.recording.take(message, event)
-            if event is not None and event.kind == EpisodeEvent.STARTED and self.description is not None:
-                self.recording.take(self.description.at_time_of(message))
+            if event is not None and event.kind == EpisodeEvent.STARTED:
+                self._begin_view(message)
+
+    def _begin_view(self, message: Message) -> None:
+        """Each recording begins with what is latched for viewers."""
+        if self.description is not None:
+            self.recording.take(self.description.at_time_of(message))
+        stamp = divmod(message.log_ns, NS)
+        self._take_shown("tf_static", self.view.static(stamp), message)
+        self._take_shown("markers", self.view.markers(stamp), message)
+
+    def _take_shown(self, name: str, raw: bytes, at: Message) -> None:
+        self.recording.take(replace(at, topic=self.resolve_topic_name(name), kind=topics.topic(name).type, raw=raw))
 
     def _look(self) -> None:
         self.recording.look(time.monotonic_ns())
 
-    def _on_safety(self, topic: str, safety: SafetyState) -> None:
-        """The half minute before a fault is kept, once per fault and arm."""
+    def _on_safety(self, topic: str, message: Message) -> None:
+        """The half minute before a fault is kept, once per fault and arm; viewers are shown the state."""
+        safety = deserialize_message(message.raw, SafetyState)
+        if self.transforms.show_state(arm_of(topic), safety.state, safety.cause) and self.recording.writer is not None:
+            self._take_shown("markers", self.view.markers(divmod(message.log_ns, NS)), message)
         fault = safety.cause if safety.state == SafetyState.FAULT else ""
         if fault and fault != self.faults.get(topic):
             try:

@@ -1,0 +1,43 @@
+"""``rlinf view``: layouts of RViz and Foxglove for a station or a recording."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.ros import of_every_process
+from rlinf_core.launch.layouts import Shown, foxglove, of_recipe, of_recording, rviz, rviz_command
+from rlinf_core.recipes import load_recipe
+
+
+def view(name: str, overrides: list[str], run_dir: Path, show: bool) -> int:
+    """Write both layouts of a recipe's station, or of the station in a recording, and say how to open them."""
+    shown, domain = _shown(name, overrides)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    files = {kind: run_dir / f"{shown.station}.{kind}" for kind in ("rviz", "foxglove.json")}
+    files["rviz"].write_text(rviz(shown))
+    files["foxglove.json"].write_text(foxglove(shown))
+    command = rviz_command(str(files["rviz"]), shown)
+    print(f"RViz:     {shlex.join(command)}")
+    print(f"Foxglove: open {files['foxglove.json']} (Layouts, Import), then a connection, or the recording's .mcap file")
+    if not show:
+        return 0
+    if not shutil.which("rviz2"):
+        raise RlinfError("rviz2: expected it in this shell, found none. Run: source /opt/ros/$ROS_DISTRO/setup.bash, or "
+                         "apt-get install ros-$ROS_DISTRO-rviz2")
+    if domain is not None:
+        os.environ.update(of_every_process(domain))
+    os.execvp(command[0], command)
+
+
+def _shown(name: str, overrides: list[str]) -> tuple[Shown, int | None]:
+    folder = Path(name)
+    if (folder / "metadata.yaml").is_file():
+        if overrides:
+            raise RlinfError(f"--set: expected none with a recording, got {' '.join(overrides)}")
+        return of_recording(folder), None
+    recipe = load_recipe(name, overrides)
+    return of_recipe(recipe), recipe.station.domain

@@ -1,0 +1,176 @@
+"""Layouts of RViz and Foxglove for one station, made of ``configs/station.rviz`` and ``configs/foxglove.json``."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.paths import shared
+from rlinf_core.episodes.messages import TOOL
+from rlinf_core.interlock import load_limits
+from rlinf_core.recipes.schema import Recipe
+from rlinf_core.recipes.station import station_robot
+from rlinf_core.specs.topics import arm_of, of_arms, topic
+
+SHIPPED = "station_a"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a layout shows.
+
+    Attributes:
+        station: its name.
+        cameras, arms: their names; no arms for one without a name.
+        base: the frame in which all is shown.
+        tool: frame of the tool; empty for none.
+        clock: the time is simulated, on the station's own clock.
+    """
+
+    station: str
+    cameras: tuple[str, ...]
+    arms: tuple[str, ...] = ()
+    base: str = "base_link"
+    tool: str = TOOL
+    clock: bool = False
+
+
+def of_recipe(recipe: Recipe) -> Shown:
+    """What there is to show of a recipe's station."""
+    robot = station_robot(recipe)
+    cameras = recipe.station.observe_cameras if robot.without_hardware else robot.cameras
+    base = load_limits(next(iter(robot.interlocks.values()))).frame
+    return Shown(recipe.station.name, tuple(cameras), tuple(robot.arms), base, robot.tool_frame,
+                 robot.without_hardware and recipe.station.lockstep)
+
+
+def of_recording(folder: Path) -> Shown:
+    """What there is to show of an episode. RlinfError if it is from before there was something."""
+    from rosbags.rosbag2 import Reader
+
+    with Reader(folder) as reader:
+        names = [connection.topic for connection in reader.connections]
+    stations = [name.strip("/").partition("/")[0] for name in names if name.endswith("/tf_static")]
+    if not stations:
+        raise RlinfError(f"{folder}: expected a recording with tf_static of a station, found none: it is of an earlier "
+                         "version. Foxglove shows its topics without a layout")
+    relative = [name.removeprefix(f"/{stations[0]}/") for name in names if name.startswith(f"/{stations[0]}/")]
+    cameras = sorted({name.split("/")[1] for name in relative if name.startswith("camera/")})
+    arms = sorted({arm for name in relative if (arm := _arm(name))})
+    return Shown(stations[0], tuple(cameras), tuple(arms), _base(folder, f"/{stations[0]}/markers"))
+
+
+def _arm(name: str) -> str:
+    try:
+        topic(name)
+    except RlinfError:  # of others
+        return ""
+    return arm_of(name)
+
+
+def _base(folder: Path, name: str) -> str:
+    from rosbags.rosbag2 import Reader
+
+    from rlinf_core.episodes.messages import typestore
+
+    with Reader(folder) as reader:
+        for connection, _, raw in reader.messages(
+                [connection for connection in reader.connections if connection.topic == name]):
+            markers = typestore().deserialize_cdr(raw, connection.msgtype).markers
+            if markers:
+                return str(markers[0].header.frame_id).partition("/")[2]
+    return "base_link"
+
+
+def rviz(shown: Shown) -> str:
+    """RViz' file."""
+    document = yaml.safe_load((shared() / "configs/station.rviz").read_text())
+    manager = document["Visualization Manager"]
+    displays = []
+    for display in manager["Displays"]:
+        kind = display["Class"].rpartition("/")[2]
+        if kind == "Axes":
+            displays += _axes(display, shown)
+        elif kind != "Image":
+            displays.append(display)
+    image = next(display for display in manager["Displays"] if display["Class"].endswith("/Image"))
+    for camera in shown.cameras:
+        displays.append(copy.deepcopy(image) | {"Name": camera.capitalize()})
+        displays[-1]["Topic"]["Value"] = f"/{SHIPPED}/camera/{camera}/image/compressed"
+    manager["Displays"] = displays
+    manager["Global Options"]["Fixed Frame"] = f"{SHIPPED}/{shown.base}"
+    return yaml.safe_dump(renamed(document, shown.station), sort_keys=False)
+
+
+def _axes(display: dict[str, Any], shown: Shown) -> list[dict[str, Any]]:
+    frame = display["Reference Frame"].rpartition("/")[2]
+    frame = shown.tool if frame == TOOL else frame
+    return [display | {"Name": " ".join(filter(None, (arm, display["Name"]))),
+                       "Reference Frame": f"{SHIPPED}/{f'{arm}_{frame}' if arm else frame}"}
+            for arm in shown.arms or ("",) if frame]
+
+
+def foxglove(shown: Shown) -> str:
+    """Foxglove's layout, for Layouts, Import."""
+    document = json.loads((shared() / "configs/foxglove.json").read_text())
+    panels: dict[str, Any] = document["configById"]
+    images = [name for name in panels if name.startswith("Image!")]
+    template = panels[images[0]]
+    for name in images:
+        del panels[name]
+    for camera in shown.cameras:
+        panels[f"Image!{camera}"] = json.loads(json.dumps(template).replace("/camera/wrist/", f"/camera/{camera}/"))
+    document["layout"]["first"] = _columns("3D!scene", [f"Image!{camera}" for camera in shown.cameras])
+    panels["3D!scene"]["followTf"] = f"{SHIPPED}/{shown.base}"
+    panels["3D!scene"]["transforms"] = {
+        f"frame:{SHIPPED}/{f'{arm}_{frame}' if arm else frame}": {"visible": True}
+        for arm in shown.arms or ("",) for frame in (shown.tool, "target", "object", "goal") if frame}
+    return json.dumps(renamed(_by_arm(document, shown.arms), shown.station), indent=1) + "\n"
+
+
+def _columns(left: str, right: Sequence[str]) -> Any:
+    if not right:
+        return left
+    column: Any = right[-1]
+    for name in reversed(right[:-1]):
+        column = {"first": name, "second": column, "direction": "column"}
+    return {"first": left, "second": column, "direction": "row", "splitPercentage": 65}
+
+
+def _by_arm(part: Any, arms: Sequence[str]) -> Any:
+    """Plots have a line for each arm."""
+    if isinstance(part, dict):
+        return {key: _by_arm(value, arms) for key, value in part.items()}
+    if not isinstance(part, list) or not arms:
+        return part
+    lines = []
+    for entry in part:
+        value = entry.get("value", "") if isinstance(entry, dict) else ""
+        name, dot, field = value.removeprefix(f"/{SHIPPED}/").partition(".")
+        lines += [entry | {"value": f"/{SHIPPED}/{full}{dot}{field}"} for full in of_arms(name, arms)] if value else [entry]
+    return lines
+
+
+def renamed(part: Any, station: str) -> Any:
+    """The same for another station than the shipped one."""
+    if isinstance(part, dict):
+        return {renamed(key, station): renamed(value, station) for key, value in part.items()}
+    if isinstance(part, list):
+        return [renamed(entry, station) for entry in part]
+    if not isinstance(part, str):
+        return part
+    return station if part == SHIPPED else part.replace(f"{SHIPPED}/", f"{station}/")
+
+
+def rviz_command(file: str, shown: Shown) -> list[str]:
+    """The command that shows it."""
+    remapped = [f"/{name}:=/{shown.station}/{name}" for name in ("tf", "tf_static", *(["clock"] if shown.clock else []))]
+    simulated = ["-p", "use_sim_time:=true"] if shown.clock else []
+    return ["rviz2", "-d", file, "--ros-args", *simulated, *(part for name in remapped for part in ("-r", name))]

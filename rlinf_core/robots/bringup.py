@@ -1,0 +1,46 @@
+"""``bringup.yaml`` of a robot: the vendor's launch file that starts its driver, and the controllers that it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from rlinf_core.config.base import Settings
+from rlinf_core.config.checking import checked
+from rlinf_core.config.yaml_source import read
+from rlinf_core.core.errors import RecipeError
+from rlinf_core.robots.config import robot_folder
+
+FILE, PARAMETERS = "bringup.yaml", "controllers.yaml"
+
+
+class Bringup(Settings):
+    """A launch file of a vendor's package. ``{station}``, ``{robot_ip}`` and ``{folder}`` are filled in."""
+
+    package: str = Field(min_length=1, description="the vendor's package")
+    launch: str = Field(min_length=1, description="its launch file, in launch/ of its share folder")
+    arguments: dict[str, str] = Field({}, description="of that launch file")
+    controller_manager: str = Field(min_length=1, description="the controller manager, by its full name")
+    controllers: tuple[str, ...] = Field(
+        (), description="controllers that are spawned once the driver runs; controllers.yaml beside it has their "
+        "parameters")
+
+    def filled(self, station: str, robot_ip: str, folder: Path) -> Bringup:
+        """With the names of this station."""
+        def fill(text: str) -> str:
+            return text.replace("{station}", station).replace("{robot_ip}", robot_ip).replace("{folder}", str(folder))
+
+        return self.but(arguments={name: fill(value) for name, value in self.arguments.items()},
+                        controller_manager=fill(self.controller_manager))
+
+
+def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:
+    """A robot's bringup and its folder. RecipeError names the robots that have one."""
+    folder = robot_folder(robot).resolve()
+    file = folder / FILE
+    if not file.is_file():
+        raise RecipeError(f"{folder}: expected {FILE}, with the vendor's launch file of this robot, found none. Start its "
+                          "driver as docs/robots/index.md says, or write one as robots/ur5e has it")
+    filled = checked(Bringup, read(file, "bringup")).filled(station, robot_ip, folder)
+    return filled, folder

@@ -1,0 +1,143 @@
+"""A robot's URDF as transforms from link to link, as robot_state_publisher computes them.
+
+robot_state_publisher is C++ and is in no wheel. These are its rules: a fixed joint is a static transform, a movable one
+is placed from the newest ``joint_states``, and a joint that nobody reports is not placed. ``<mimic>`` is followed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from rlinf_core.core.errors import RlinfError
+
+Vector = tuple[float, float, float]
+Quaternion = tuple[float, float, float, float]
+STILL: Quaternion = (0.0, 0.0, 0.0, 1.0)
+MOVABLE = ("revolute", "continuous", "prismatic")
+
+
+class Frame(NamedTuple):
+    """A frame in its parent: position [m], orientation (x, y, z, w)."""
+
+    parent: str
+    child: str
+    position: Vector
+    orientation: Quaternion
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A joint of a URDF; ``axis`` is a unit vector in the frame of ``origin``."""
+
+    name: str
+    kind: str
+    origin: Frame
+    axis: Vector = (1.0, 0.0, 0.0)
+    mimic: tuple[str, float, float] | None = None  # joint, multiplier, offset
+
+
+@dataclass(frozen=True)
+class Description:
+    """The links and joints of a URDF.
+
+    Attributes:
+        links: names, in the file's order.
+        root: the link that no joint has as its child.
+        joints: those that place a link.
+    """
+
+    links: tuple[str, ...]
+    root: str
+    joints: tuple[Joint, ...]
+
+    def fixed(self) -> list[Frame]:
+        """Links that stand still in their parent."""
+        return [joint.origin for joint in self.joints if joint.kind not in MOVABLE]
+
+    def moved(self, positions: Mapping[str, float]) -> list[Frame]:
+        """Links behind the movable joints whose position [rad, m] is given."""
+        return [_placed(joint, value) for joint in self.joints
+                if joint.kind in MOVABLE and (value := _position(joint, positions)) is not None]
+
+
+def read(text: str) -> Description:
+    """Read a URDF. RlinfError names what is missing in it."""
+    try:
+        robot = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise RlinfError(f"robot_description: expected a URDF, got no XML: {error}") from error
+    links = tuple(link.get("name", "") for link in robot.iter("link"))
+    if robot.tag != "robot" or not links:
+        raise RlinfError(f"robot_description: expected a <robot> with links, got <{robot.tag}> with {len(links)}")
+    joints = tuple(_joint(element) for element in robot.findall("joint"))
+    children = {joint.origin.child for joint in joints}
+    roots = [link for link in links if link not in children]
+    if len(roots) != 1:
+        raise RlinfError(f"robot_description: expected one root link, got {', '.join(roots) or 'none'}")
+    return Description(links, roots[0], joints)
+
+
+def _joint(element: ElementTree.Element) -> Joint:
+    name, kind = element.get("name", ""), element.get("type", "fixed")
+    ends = [part.get("link", "") if (part := element.find(tag)) is not None else "" for tag in ("parent", "child")]
+    if not all(ends):
+        raise RlinfError(f"robot_description: joint '{name}': expected <parent link=...> and <child link=...>")
+    origin, axis, mimic = (element.find(tag) for tag in ("origin", "axis", "mimic"))
+    place = _vector(name, "0 0 0" if origin is None else origin.get("xyz", "0 0 0"))
+    turn = _vector(name, "0 0 0" if origin is None else origin.get("rpy", "0 0 0"))
+    x, y, z = _vector(name, "1 0 0" if axis is None else axis.get("xyz", "1 0 0"))
+    length = math.sqrt(x * x + y * y + z * z) or 1.0
+    follows = None if mimic is None else (
+        mimic.get("joint", ""), float(mimic.get("multiplier", "1")), float(mimic.get("offset", "0")))
+    return Joint(name, kind, Frame(ends[0], ends[1], place, _of_rpy(*turn)), (x / length, y / length, z / length), follows)
+
+
+def _vector(name: str, text: str) -> Vector:
+    try:
+        x, y, z = map(float, text.split())
+    except ValueError as error:
+        raise RlinfError(f"robot_description: joint '{name}': expected three numbers, got '{text}'") from error
+    return x, y, z
+
+
+def _position(joint: Joint, positions: Mapping[str, float]) -> float | None:
+    if joint.mimic is None:
+        return positions.get(joint.name)
+    other, multiplier, offset = joint.mimic
+    value = positions.get(other)
+    return None if value is None else multiplier * value + offset
+
+
+def _placed(joint: Joint, value: float) -> Frame:
+    parent, child, place, turn = joint.origin
+    if joint.kind == "prismatic":
+        shift = _rotated(turn, joint.axis)
+        return Frame(parent, child, (place[0] + value * shift[0], place[1] + value * shift[1],
+                                     place[2] + value * shift[2]), turn)
+    half, sine = math.cos(value / 2), math.sin(value / 2)
+    return Frame(parent, child, place, multiplied(turn, (*(sine * part for part in joint.axis), half)))  # type: ignore[arg-type]
+
+
+def multiplied(a: Quaternion, b: Quaternion) -> Quaternion:
+    """The rotation ``b`` in the frame of ``a``."""
+    ax, ay, az, aw = a
+    bx, by, bz, bw = b
+    return (aw * bx + ax * bw + ay * bz - az * by, aw * by - ax * bz + ay * bw + az * bx,
+            aw * bz + ax * by - ay * bx + az * bw, aw * bw - ax * bx - ay * by - az * bz)
+
+
+def _rotated(turn: Quaternion, vector: Vector) -> Vector:
+    x, y, z, w = turn
+    rx, ry, rz, _ = multiplied(multiplied(turn, (*vector, 0.0)), (-x, -y, -z, w))
+    return rx, ry, rz
+
+
+def _of_rpy(roll: float, pitch: float, yaw: float) -> Quaternion:
+    """Fixed axes x, y, z, as URDF has them."""
+    cr, sr, cp, sp, cy, sy = (f(angle / 2) for angle in (roll, pitch, yaw) for f in (math.cos, math.sin))
+    return (sr * cp * cy - cr * sp * sy, cr * sp * cy + sr * cp * sy, cr * cp * sy - sr * sp * cy,
+            cr * cp * cy + sr * sp * sy)
