@@ -27,6 +27,7 @@ from launch import LaunchContext, LaunchDescription
 
 if TYPE_CHECKING:
     from rlinf_core.launch.graph import Process
+    from rlinf_core.recipes import Recipe
 
 ARGUMENTS = {
     "recipe": ("demo", None, "recipe: a name in configs/ or a YAML file"),
@@ -99,7 +100,7 @@ def _start(context: LaunchContext) -> list:
             actions.append(RegisterEventHandler(OnProcessExit(target_action=node, on_exit=[
                 EmitEvent(event=Shutdown(reason=f"collecting ended; rlinf data list {run_dir}"))])))
     if value["rviz"] == "true":
-        actions.append(rviz(recipe.station.name))
+        actions.append(rviz(recipe, run_dir))
     if recipe.station.operator.kind != SCRIPTED and not recipe.station.web.port:
         operator = operator_process(recipe)
         parameters = {
@@ -203,9 +204,12 @@ def watched(process: Process, node: Node, cannot_go_on: Callable[[str], list | N
             RegisterEventHandler(OnProcessExit(target_action=node, on_exit=ended))]
 
 
-def rviz(station: str) -> Node:
-    """RViz with the layout of a station; the station goes on where it is closed."""
-    from rlinf_core.core.paths import shared
+def rviz(recipe: Recipe, run_dir: Path) -> Node:
+    """RViz with the layout of a recipe's station; the station goes on where it is closed."""
+    from rlinf_core.launch import layouts
 
-    return Node(package="rviz2", executable="rviz2", namespace=station, output="log",
-                arguments=["-d", str(shared() / "configs/station.rviz")])
+    shown, file = layouts.of_recipe(recipe), run_dir / "station.rviz"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(layouts.rviz(shown))
+    command = layouts.rviz_command(str(file), shown)
+    return Node(package="rviz2", executable="rviz2", namespace=shown.station, output="log", arguments=command[1:])
