@@ -245,6 +245,11 @@ def _parser() -> argparse.ArgumentParser:
     station_commands(commands)
     fleet_commands(commands)
     show_command(commands)
+    contract = command(commands, "import-contract", "cli.contract:import_contract", "make a robot and a task of a "
+                       "contract of Rosetta", "Reads a YAML from ROS topics to features (iblnkn/rosetta). It has no "
+                       "limits: a person fills them in, and the interlock does not start before.")
+    contract.add_argument("file", type=Path, help="the contract")
+    contract.add_argument("--out", type=Path, metavar="FOLDER", help="the robot's folder (default: its robot_type)")
     view = recipe_command(commands, "view", "cli.view:view", "write the layouts of RViz and Foxglove for a station, or for "
                           "an episode's folder")
     view.add_argument("--rviz", dest="show", action="store_true", help="and open RViz with it, in place of this command")
