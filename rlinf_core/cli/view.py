@@ -7,7 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.ros import of_every_process
 from rlinf_core.launch.layouts import Shown, foxglove, of_recipe, of_recording, rviz, rviz_command
 from rlinf_core.recipes import load_recipe
@@ -26,7 +26,7 @@ def view(name: str, overrides: list[str], run_dir: Path, show: bool) -> int:
     if not show:
         return 0
     if not shutil.which("rviz2"):
-        raise RlinfError("rviz2: expected it in this shell, found none. Run: source /opt/ros/$ROS_DISTRO/setup.bash, or "
+        raise RecipeError("rviz2: expected it in this shell, found none. Run: source /opt/ros/$ROS_DISTRO/setup.bash, or "
                          "apt-get install ros-$ROS_DISTRO-rviz2")
     if domain is not None:
         os.environ.update(of_every_process(domain))
@@ -37,7 +37,7 @@ def _shown(name: str, overrides: list[str]) -> tuple[Shown, int | None]:
     folder = Path(name)
     if (folder / "metadata.yaml").is_file():
         if overrides:
-            raise RlinfError(f"--set: expected none with a recording, got {' '.join(overrides)}")
+            raise RecipeError(f"--set: expected none with a recording, got {' '.join(overrides)}")
         return of_recording(folder), None
     recipe = load_recipe(name, overrides)
     return of_recipe(recipe), recipe.station.domain

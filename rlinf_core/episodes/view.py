@@ -45,7 +45,7 @@ class View:
         self.states: dict[str, tuple[int, str]] = {}  # by arm: state and cause
 
     def describe(self, urdf: str) -> None:
-        """From now on the links of this URDF are placed, too. RlinfError says why they cannot be."""
+        """From now on the links of this URDF are placed, too. RecipeError says why they cannot be."""
         self.description = read(urdf)
 
     def static(self, stamp: tuple[int, int]) -> bytes:

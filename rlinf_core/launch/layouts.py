@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.paths import shared
 from rlinf_core.episodes.messages import TOOL
 from rlinf_core.interlock import load_limits
@@ -52,14 +52,14 @@ def of_recipe(recipe: Recipe) -> Shown:
 
 
 def of_recording(folder: Path) -> Shown:
-    """What there is to show of an episode. RlinfError if it is from before there was something."""
+    """What there is to show of an episode. RecipeError if it is from before there was something."""
     from rosbags.rosbag2 import Reader
 
     with Reader(folder) as reader:
         names = [connection.topic for connection in reader.connections]
     stations = [name.strip("/").partition("/")[0] for name in names if name.endswith("/tf_static")]
     if not stations:
-        raise RlinfError(f"{folder}: expected a recording with tf_static of a station, found none: it is of an earlier "
+        raise RecipeError(f"{folder}: expected a recording with tf_static of a station, found none: it is of an earlier "
                          "version. Foxglove shows its topics without a layout")
     relative = [name.removeprefix(f"/{stations[0]}/") for name in names if name.startswith(f"/{stations[0]}/")]
     cameras = sorted({name.split("/")[1] for name in relative if name.startswith("camera/")})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.errors import RecipeError
 
 Vector = tuple[float, float, float]
 Quaternion = tuple[float, float, float, float]
@@ -65,19 +65,19 @@ class Description:
 
 
 def read(text: str) -> Description:
-    """Read a URDF. RlinfError names what is missing in it."""
+    """Read a URDF. RecipeError names what is missing in it."""
     try:
         robot = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise RlinfError(f"robot_description: expected a URDF, got no XML: {error}") from error
+        raise RecipeError(f"robot_description: expected a URDF, got no XML: {error}") from error
     links = tuple(link.get("name", "") for link in robot.iter("link"))
     if robot.tag != "robot" or not links:
-        raise RlinfError(f"robot_description: expected a <robot> with links, got <{robot.tag}> with {len(links)}")
+        raise RecipeError(f"robot_description: expected a <robot> with links, got <{robot.tag}> with {len(links)}")
     joints = tuple(_joint(element) for element in robot.findall("joint"))
     children = {joint.origin.child for joint in joints}
     roots = [link for link in links if link not in children]
     if len(roots) != 1:
-        raise RlinfError(f"robot_description: expected one root link, got {', '.join(roots) or 'none'}")
+        raise RecipeError(f"robot_description: expected one root link, got {', '.join(roots) or 'none'}")
     return Description(links, roots[0], joints)
 
 
@@ -85,7 +85,7 @@ def _joint(element: ElementTree.Element) -> Joint:
     name, kind = element.get("name", ""), element.get("type", "fixed")
     ends = [part.get("link", "") if (part := element.find(tag)) is not None else "" for tag in ("parent", "child")]
     if not all(ends):
-        raise RlinfError(f"robot_description: joint '{name}': expected <parent link=...> and <child link=...>")
+        raise RecipeError(f"robot_description: joint '{name}': expected <parent link=...> and <child link=...>")
     origin, axis, mimic = (element.find(tag) for tag in ("origin", "axis", "mimic"))
     place = _vector(name, "0 0 0" if origin is None else origin.get("xyz", "0 0 0"))
     turn = _vector(name, "0 0 0" if origin is None else origin.get("rpy", "0 0 0"))
@@ -100,7 +100,7 @@ def _vector(name: str, text: str) -> Vector:
     try:
         x, y, z = map(float, text.split())
     except ValueError as error:
-        raise RlinfError(f"robot_description: joint '{name}': expected three numbers, got '{text}'") from error
+        raise RecipeError(f"robot_description: joint '{name}': expected three numbers, got '{text}'") from error
     return x, y, z
 
 
