@@ -88,6 +88,15 @@ def test_every_display_of_rviz_shows_a_topic_of_the_interface_of_its_type(statio
     assert f"/tf:=/{station}/tf" in command and (f"/clock:=/{station}/clock" in command) is shown.clock
 
 
+def test_topics_that_a_driver_names_otherwise_are_shown_by_its_names():
+    shown = Shown("cell", ("wrist",), topics=(("camera/wrist/image", "/cam/color"), ("joint_states", "/joint_states"),
+                                              ("robot_description", "/robot_description")))
+    texts = {*strings(json.loads(foxglove(shown))), *strings(yaml.safe_load(rviz(shown)))}
+    assert {"/cam/color/compressed", "/joint_states.position[:]", "/robot_description"} <= texts
+    assert not any(re.match("/cell/(camera/wrist/image|joint_states|robot_description)", text) for text in texts)
+    assert "/cell/camera/wrist/camera_info" in texts
+
+
 def test_the_command_writes_the_layouts_of_a_recipes_station(tmp_path, capsys):
     changes = ["station.name=lab_3", "station.observe_cameras=[front]"]
     assert main(["view", "demo", f"--out={tmp_path}", "--set", *changes]) == 0

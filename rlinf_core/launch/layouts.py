@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ class Shown:
         base: the frame in which all is shown.
         tool: frame of the tool; empty for none.
         clock: the time is simulated, on the station's own clock.
+        topics: names that a robot's driver has for topics of the station.
     """
 
     station: str
@@ -40,6 +42,7 @@ class Shown:
     base: str = "base_link"
     tool: str = TOOL
     clock: bool = False
+    topics: tuple[tuple[str, str], ...] = ()
 
 
 def of_recipe(recipe: Recipe) -> Shown:
@@ -48,7 +51,7 @@ def of_recipe(recipe: Recipe) -> Shown:
     cameras = recipe.station.observe_cameras if robot.without_hardware else robot.cameras
     base = load_limits(next(iter(robot.interlocks.values()))).frame
     return Shown(recipe.station.name, tuple(cameras), tuple(robot.arms), base, robot.tool_frame,
-                 robot.without_hardware and recipe.station.lockstep)
+                 robot.without_hardware and recipe.station.lockstep, tuple(sorted(robot.topics.items())))
 
 
 def of_recording(folder: Path) -> Shown:
@@ -106,7 +109,7 @@ def rviz(shown: Shown) -> str:
         displays[-1]["Topic"]["Value"] = f"/{SHIPPED}/camera/{camera}/image/compressed"
     manager["Displays"] = displays
     manager["Global Options"]["Fixed Frame"] = f"{SHIPPED}/{shown.base}"
-    return yaml.safe_dump(renamed(document, shown.station), sort_keys=False)
+    return yaml.safe_dump(renamed(document, shown), sort_keys=False)
 
 
 def _axes(display: dict[str, Any], shown: Shown) -> list[dict[str, Any]]:
@@ -132,7 +135,7 @@ def foxglove(shown: Shown) -> str:
     panels["3D!scene"]["transforms"] = {
         f"frame:{SHIPPED}/{f'{arm}_{frame}' if arm else frame}": {"visible": True}
         for arm in shown.arms or ("",) for frame in (shown.tool, "target", "object", "goal") if frame}
-    return json.dumps(renamed(_by_arm(document, shown.arms), shown.station), indent=1) + "\n"
+    return json.dumps(renamed(_by_arm(document, shown.arms), shown), indent=1) + "\n"
 
 
 def _columns(left: str, right: Sequence[str]) -> Any:
@@ -158,15 +161,18 @@ def _by_arm(part: Any, arms: Sequence[str]) -> Any:
     return lines
 
 
-def renamed(part: Any, station: str) -> Any:
-    """The same for another station than the shipped one."""
+def renamed(part: Any, shown: Shown) -> Any:
+    """The same for another station than the shipped one, by the names that its robot's driver has."""
     if isinstance(part, dict):
-        return {renamed(key, station): renamed(value, station) for key, value in part.items()}
+        return {renamed(key, shown): renamed(value, shown) for key, value in part.items()}
     if isinstance(part, list):
-        return [renamed(entry, station) for entry in part]
+        return [renamed(entry, shown) for entry in part]
     if not isinstance(part, str):
         return part
-    return station if part == SHIPPED else part.replace(f"{SHIPPED}/", f"{station}/")
+    for name, theirs in shown.topics:  # a field, or the compressed image beside an image, may follow the name
+        if re.match(rf"/{SHIPPED}/{re.escape(name)}(?=$|\.|/compressed$)", part):
+            return theirs + part.removeprefix(f"/{SHIPPED}/{name}")
+    return shown.station if part == SHIPPED else part.replace(f"{SHIPPED}/", f"{shown.station}/")
 
 
 def rviz_command(file: str, shown: Shown) -> list[str]:

@@ -24,7 +24,7 @@ def test_the_simulator_knows_its_speed_cameras_and_frames(tmp_path):
     robot = load_robot("franka_sim")
     assert parameters["real_time_factor"] == 0.3 and parameters["cameras"] == ["wrist"]
     assert parameters["simulator"] == robot.simulator == "franka_mujoco"
-    assert json.loads(parameters["frames"]) == {"": load_limits(robot.limits).frame}
+    assert parameters["frames"] == [load_limits(robot.limits).frame]
 
 
 def test_an_interlock_has_the_limits_of_its_arm(tmp_path):
