@@ -23,6 +23,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -163,8 +164,10 @@ def _by_up(name: str, given: dict, run_dir: Path) -> list:
 
 
 def _decisive(node) -> tuple:
-    """What decides on a node: its package and name, whether it is started again, and how many nodes end before it."""
-    return (node.node_package, node.node_executable, node._ExecuteLocal__respawn, len(node.before))
+    """What decides on a node: its process, whether it is started again, and how many nodes end before it."""
+    ignored = {"parameters": {key: value for key, value in node.process.parameters.items() if "/run" not in str(value)
+                              and "/up" not in str(value)}}
+    return (asdict(node.process) | ignored, node._ExecuteLocal__respawn, len(node.before))
 
 
 def main() -> int:

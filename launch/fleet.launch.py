@@ -60,12 +60,13 @@ def _start(context: LaunchContext) -> list:
 
 def _station(member, processes: list, playing: set) -> list:
     """Its nodes; the end of the director, or of one that it cannot do without, is the station's."""
-    from station import nodes_of, watched
+    from station import environment_in, nodes_of, watched
 
     from rlinf_core.cli.launched import launched_environment
     from rlinf_core.launch.graph import ONCE
 
-    nodes = nodes_of(processes, member.folder, f"{member.name}.", additional_env=launched_environment(member.recipe))
+    variables = environment_in(launched_environment(member.recipe))
+    nodes = nodes_of(processes, member.folder, f"{member.name}.", additional_env=variables)
 
     def end(outcome: str) -> list:
         if member.name not in playing:  # it ends already

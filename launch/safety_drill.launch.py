@@ -33,15 +33,18 @@ def generate_launch_description() -> LaunchDescription:
 
 
 def _start(context: LaunchContext) -> list:
-    from station import find_rlinf
+    from station import environment_in, find_rlinf, program_of
 
-    find_rlinf()
+    python = find_rlinf()
     from rlinf_core.cli.launched import file
     from rlinf_core.core.ros import of_every_process
+    from rlinf_core.launch.graph import Process
 
-    domain = of_every_process(int(os.environ.get("ROS_DOMAIN_ID") or 42)) | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    domain = environment_in(of_every_process(int(os.environ.get("ROS_DOMAIN_ID") or 42))
+                            | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"})
     only, rows = (LaunchConfiguration(name).perform(context) for name in ("only", "json"))
-    drill = Node(package="rlinf_tools", executable="drill", output="screen", emulate_tty=True,
-                 arguments=["--only", only, "--json", str(file("json", rows))])
+    program = program_of(Process("drill", "rlinf_tools", "drill", "rlinf_tools.drill", ""), python)
+    arguments = [*program.pop("arguments", []), "--only", only, "--json", str(file("json", rows))]
+    drill = Node(**program, name="drill", output="screen", emulate_tty=True, arguments=arguments)
     ended = OnProcessExit(target_action=drill, on_exit=[EmitEvent(event=Shutdown())])
     return [*(SetEnvironmentVariable(*pair) for pair in domain.items()), drill, RegisterEventHandler(ended)]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from launch.actions import (
     DeclareLaunchArgument,
     EmitEvent,
@@ -56,6 +60,7 @@ ARGUMENTS = {
 }
 UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"  # Python's own answer, while it starts, is a traceback
 SESSION = "setpriv --pdeathsig TERM setsid"  # a session: Ctrl-C interrupts launch alone, which ends the nodes in order
+SEARCH_PATHS = ("PYTHONPATH", "AMENT_PREFIX_PATH", "LD_LIBRARY_PATH")
 OUTPUT_LIMIT = 1 << 14  # characters of a node's output in which its last error is looked for
 
 
@@ -69,6 +74,9 @@ def description(**defaults: str) -> LaunchDescription:
 
 def find_rlinf() -> str:
     """The Python that rlinf is installed for: launch runs in ROS's own. Makes rlinf importable here, too."""
+    if not find_spec("rlinf_ros"):  # no workspace is sourced: these are the launch files of a clone, or of a wheel
+        here, version = Path(__file__).resolve().parent, f"python{sys.version_info.major}.{sys.version_info.minor}"
+        sys.path += [str(here.parent / "ros_ws/src/rlinf_ros"), str(here.parents[2] / f"lib/{version}/site-packages")]
     from rlinf_ros.interpreter import importable
 
     return importable()
@@ -88,7 +96,7 @@ def _start(context: LaunchContext) -> list:
     recipe, run_dir, wanted = invocation.recipe, invocation.run_dir, invocation.wanted
     if not invocation.processes:
         return [LogInfo(msg=f"{invocation.before.succeeded} of {wanted} demonstrations are in {run_dir} already")]
-    actions: list = [SetEnvironmentVariable(*pair) for pair in launched_environment(recipe).items()]
+    actions: list = [SetEnvironmentVariable(*pair) for pair in environment_in(launched_environment(recipe)).items()]
     nodes = nodes_of(invocation.processes, run_dir, **options)
 
     def cannot_go_on(text: str) -> None:
@@ -121,13 +129,14 @@ class StationNode(Node):
     """A node of a station, which ends after those that it must outlast.
 
     Args:
+        process: of the station.
         before: the nodes that end before it.
         settings: of Node.
     """
 
-    def __init__(self, *, before: list[StationNode], **settings: Any) -> None:
+    def __init__(self, process: Process, *, before: list[StationNode], **settings: Any) -> None:
         super().__init__(**settings)
-        self.before, self.waits = before, False
+        self.process, self.before, self.waits = process, before, False
 
     @property
     def runs(self) -> bool:
@@ -161,11 +170,11 @@ def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: 
     from rlinf_core.launch.restart import RESPAWN_DELAY_S, ends_last
     from rlinf_core.launch.supervisor import parameters_file
 
-    folder, nodes, commanders = run_dir / f"params/launch-{os.getpid()}", [], []
+    python, folder, nodes, commanders = find_rlinf(), run_dir / f"params/launch-{os.getpid()}", [], []
     extra = more.pop("parameters", [])
     for process in processes:
         node = StationNode(
-            before=commanders if ends_last(process) else [], package=process.package, executable=process.executable,
+            process, before=commanders if ends_last(process) else [], **program_of(process, python),
             name=process.executable, namespace=process.namespace,
             parameters=[str(parameters_file(process, folder)), *extra], remappings=list(process.remappings),
             respawn=process.restart == RESPAWN, respawn_delay=RESPAWN_DELAY_S,
@@ -176,6 +185,28 @@ def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: 
         if not ends_last(process):
             commanders.append(node)
     return nodes
+
+
+def program_of(process: Process, python: str) -> dict[str, Any]:
+    """Settings of Node: the executable of a sourced workspace, else the module as ``rlinf up`` starts it."""
+    try:
+        get_package_prefix(process.package)
+    except PackageNotFoundError:
+        return {"executable": python, "arguments": ["-m", process.module]}
+    return {"package": process.package, "executable": process.executable}
+
+
+def environment_in(variables: dict[str, str]) -> dict[str, str]:
+    """The environment variables of nodes; where no workspace is sourced, those that find messages and modules, too."""
+    try:
+        get_package_prefix("rlinf_station")
+        return variables
+    except PackageNotFoundError:
+        code = "import json; from rlinf_core.core.ros import ros_environment as of; print(json.dumps(of(int({}))))"
+        answer = subprocess.run([find_rlinf(), "-c", code.format(variables["ROS_DOMAIN_ID"])], text=True, check=True,
+                                stdout=subprocess.PIPE)
+        theirs = json.loads(answer.stdout)
+        return {name: theirs[name] for name in SEARCH_PATHS if name in theirs} | variables
 
 
 def watched(process: Process, node: Node, cannot_go_on: Callable[[str], list | None]) -> list[RegisterEventHandler]:

@@ -33,16 +33,16 @@ SIGNS = re.compile(r"Traceback|InvalidHandle|RCLError|context is not valid|proce
 class Workspace:
     """The shell of somebody who has ROS and has built this package, of an environment in a folder with a space."""
 
-    def __init__(self, folder, clone):
+    def __init__(self, folder, clone=None):
         sourced = f'. "{SETUP}"; ' if SETUP else ""
         messages, site = built_messages(), message_packages()
         (folder / "my own").symlink_to(sys.prefix)
         self.python = f"{folder}/my own/bin/{Path(sys.executable).name}"
         self.environment = CLEAN | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "RLINF_PYTHON": self.python}
-        output = self.shell(
-            f"{sourced} export AMENT_PREFIX_PATH={messages}:$AMENT_PREFIX_PATH PYTHONPATH={site}:$PYTHONPATH "
-            f"LD_LIBRARY_PATH={messages}/lib:$LD_LIBRARY_PATH; . {clone}/ros_ws/install/local_setup.sh; "
-            f"{as_installed(folder / 'ros')} env -0")
+        workspace = (
+            f"export AMENT_PREFIX_PATH={messages}:$AMENT_PREFIX_PATH PYTHONPATH={site}:$PYTHONPATH "
+            f"LD_LIBRARY_PATH={messages}/lib:$LD_LIBRARY_PATH; . {clone}/ros_ws/install/local_setup.sh; " if clone else "")
+        output = self.shell(f"{sourced} {workspace} {as_installed(folder / 'ros')} env -0")
         self.environment = dict(variable.split("=", 1) for variable in output.split("\0") if variable)
 
     def shell(self, script):
@@ -72,7 +72,8 @@ class Workspace:
         """
         mark = f"{log}"
         with open(log, "wb") as file:
-            launch = subprocess.Popen(["ros2", "launch", "rlinf", *words.split()], cwd=ROOT, stdout=file,
+            package = [] if words.startswith("/") else ["rlinf_bringup" if words.startswith("station") else "rlinf"]
+            launch = subprocess.Popen(["ros2", "launch", *package, *words.split()], cwd=ROOT, stdout=file,
                                       start_new_session=True, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                       env=self.environment | {"ROS_DOMAIN_ID": str(domain), MARK: mark})
         with suppress(OSError):
@@ -172,8 +173,10 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
         ("collect", "", "now waits for you", 210), ("safety_drill", "json:={out}.json", r"held +S2", 211),
         ("fleet", "recipe:=demo_tiny stations:=1 set:=station.domain_id=213", "demonstrations succeeded", 212)))])
 def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign, domain):
+    """The file of a clone whose workspace is not built starts the same modules."""
     arguments = words.format(out=tmp_path / name) + ("" if name == "safety_drill" else f" run_dir:={tmp_path / name}")
-    with ros.launched(f"{name}.launch.py {arguments}", tmp_path / f"{name}.log", domain) as launch:
+    workspace, file = (Workspace(tmp_path), f"{ROOT}/launch/sim.launch.py") if name == "sim" else (ros, f"{name}.launch.py")
+    with workspace.launched(f"{file} {arguments}", tmp_path / f"{name}.log", domain) as launch:
         launch.until(sign)
         if name in ("sim", "collect"):
             message_text = ros.ros2("topic echo --once --no-daemon /station_a/safety rlinf_msgs/msg/SafetyState", domain)

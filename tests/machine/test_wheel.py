@@ -62,7 +62,13 @@ def test_it_holds_what_is_no_python_and_nothing_else(wheel):
     packages = [re.sub(r"^ros_ws/src/(rlinf_\w+)/\1/", r"\1/", path) for path in tracked]
     python = ("rlinf_core", "sim_bridges", *(Path(folder).name for folder in NODES))
     expected = {path if path.split("/")[0] in python else f"rlinf_core/share/{path}" for path in packages}
-    assert {name for name in names if ".dist-info/" not in name} == expected
+    installed = {name.partition(".data/data/")[2] for name in names} - {""}
+    assert {name for name in names if ".dist-info/" not in name and ".data/data/" not in name} == expected
+    listed = subprocess.run(["git", "ls-files", "launch", "robots"], cwd=ROOT, text=True,
+                            capture_output=True).stdout.split()
+    assert installed == {f"share/rlinf_bringup/{path}" for path in (
+        *listed, "package.xml", "systemd/rlinf@.service", "systemd/station.conf", "udev/70-rlinf-operators.rules",
+        "udev/71-rlinf-devices.rules")} | {"share/ament_index/resource_index/packages/rlinf_bringup"}
 
 
 def test_pypi_takes_wheel_and_sdist(wheel):

@@ -24,7 +24,7 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
-        *tree("launch"), *tree("robots"),
+        *tree("launch"), *tree("robots"), *tree("udev"), *tree("systemd"),
     ],
     install_requires=["setuptools"],
     extras_require={"test": ["pytest"]},

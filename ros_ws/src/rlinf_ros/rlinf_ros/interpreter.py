@@ -6,7 +6,7 @@ what they need) may be installed in a virtual environment. The first of these Py
 1. ``RLINF_PYTHON``;
 2. the Python that runs already;
 3. the active environment (``VIRTUAL_ENV``);
-4. ``.venv`` in a folder above the workspace.
+4. the environment that has this module, or ``.venv`` in a folder above the workspace.
 
 This module needs only the standard library.
 """
@@ -98,5 +98,8 @@ def _candidates() -> Iterator[str]:
         return
     if active := os.environ.get("VIRTUAL_ENV"):
         yield f"{active}/bin/python"
-    yield from (str(folder / ".venv/bin/python") for folder in Path(__file__).resolve().parents
-                if (folder / ".venv/bin/python").exists())
+    for folder in Path(__file__).resolve().parents:
+        if (folder / "pyvenv.cfg").exists():  # an environment that has this module itself
+            yield str(folder / "bin/python")
+        if (folder / ".venv/bin/python").exists():
+            yield str(folder / ".venv/bin/python")
