@@ -32,6 +32,8 @@ def interrupted(*_):
 signal.signal(signal.SIGINT, interrupted)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
 tell("starts")
+while len({{line.split()[0] for line in open(log)}}) < {count}:  # all of the station run
+    time.sleep(0.02)
 {body}
 """
 SLEEPS, DIES = "time.sleep(60)", "time.sleep(0.05); os.kill(os.getpid(), signal.SIGKILL)"
@@ -69,8 +71,9 @@ class Programs:
         (index / "odd").touch()
         for name, restart in restarts.items():
             program = prefix / "lib/odd" / name
-            program.write_text(PROGRAM.format(python=sys._base_executable, log=str(self.log), body=bodies.get(name, SLEEPS),
-                                              patience=0.5 if restart != SHUTDOWN else 0.0))
+            program.write_text(PROGRAM.format(
+                python=sys._base_executable, log=str(self.log), body=bodies.get(name, SLEEPS), count=len(restarts),
+                patience=0.5 if restart != SHUTDOWN else 0.0))
             program.chmod(0o755)
         (folder / "odd.launch.py").write_text(DESCRIPTION.format(
             launch=str(ROOT / "launch"), restarts=restarts, folder=str(folder)))
