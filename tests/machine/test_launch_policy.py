@@ -98,8 +98,8 @@ class Programs:
                 return str(error)
         raise AssertionError("it goes on")
 
-    def launch(self, interrupt):
-        """By ROS's launch: its exit code and output. It is interrupted as by a terminal."""
+    def launch(self, interrupt, how=signal.SIGINT):
+        """By ROS's launch: its exit code and output. It is interrupted as by a terminal, or gets another signal."""
         words = f'[ -z "{SETUP}" ] || . "{SETUP}"; exec ros2 launch {self.folder}/odd.launch.py'
         with open(self.folder / "output", "wb") as file:
             prefixes = ":".join((f"{self.folder}/prefix", os.environ.get("AMENT_PREFIX_PATH", "")))
@@ -111,7 +111,7 @@ class Programs:
             assert ran.poll() is None and time.monotonic() < end, (self.folder / "output").read_text()
             time.sleep(0.02)
         if interrupt:
-            os.killpg(ran.pid, signal.SIGINT)
+            os.killpg(ran.pid, how)
         return ran.wait(60), (self.folder / "output").read_text()
 
 
@@ -149,6 +149,24 @@ def test_both_end_first_what_commands_and_then_interlock_and_robot_side(programs
     assert code == 0, output
     assert ends_of(up) == ends_of(launch) == [{"uplink", "director"}, {"interlock", "sim_bridge"}]
     assert "escalating" not in output
+
+
+def test_no_node_outlives_a_launch_that_is_killed(programs):
+    station = programs("launch", STATION)
+    code, _ = station.launch(interrupt=True, how=signal.SIGKILL)
+    end = time.monotonic() + 20
+    while alive := [pid for pid in Path("/proc").glob("[0-9]*") if str(station.folder).encode() in command(pid)]:
+        assert time.monotonic() < end, alive
+        time.sleep(0.05)
+    assert code == -signal.SIGKILL
+
+
+def command(folder):
+    """The command line of a process; empty once it has ended."""
+    try:
+        return (folder / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def ends_of(station):
