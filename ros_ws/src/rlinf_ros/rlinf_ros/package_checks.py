@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 RELEASE = re.compile(r"^(\d+\.\d+\.\d+) \(\d{4}-\d{2}-\d{2}\)$", re.M)  # REP 132
-FIELDS = ("description", "maintainer", "license", "url", "test_depend")
+FIELDS = ("description", "maintainer", "license", "test_depend")
 
 
 class PackageChecks:
