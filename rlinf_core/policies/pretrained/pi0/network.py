@@ -55,7 +55,9 @@ class Pi0Factory(NetworkFactory):
     def make(self, config: Mapping[str, Any]) -> Any:
         from transformers import PI0Config, PI0ForConditionalGeneration
 
-        return PI0ForConditionalGeneration(PI0Config.from_dict(json.loads(json.dumps(config)))).float()
+        network = PI0ForConditionalGeneration(PI0Config.from_dict(json.loads(json.dumps(config)))).float()
+        network.embed_action_time.sinusoid_embeds = _times(network.config)
+        return network
 
     def smallest(self) -> dict[str, Any]:
         from transformers import PI0Config
@@ -114,6 +116,24 @@ class Pi0Factory(NetworkFactory):
             weights[theirs + name.removeprefix(mine)] = tensor
         document = {**self.describe(network), "model_type": self.kind}
         return weights, {"config.json": json.dumps(document, indent=1), "tokenizer.json": tokenizer.text}
+
+
+def _times(config: Any) -> Any:
+    """Embeds times in float64, as LeRobot and openpi do; transformers' float32 is off by up to 1e-4 radians.
+
+    The shortest period is 0.004, so that angles reach 1,571 radians.
+    """
+    from torch import nn
+
+    from rlinf_core.policies.action_expert import sines
+
+    class Times(nn.Module):
+        """Of times (B,), (B, width)."""
+
+        def forward(self, time: Tensor) -> Tensor:
+            return sines(time, config.dit_config.hidden_size, config.min_period, config.max_period)
+
+    return Times()
 
 
 def _ours(name: str) -> str:
