@@ -299,6 +299,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
     serve.add_argument("--plaintext", action="store_true",
                        help="listen beyond this machine though there is no encryption or no key")
+    serve.add_argument("--lerobot-port", type=at_least(0, int, MAX_PORT), metavar="PORT",
+                       help="also answer LeRobot's robot client (asynchronous inference, gRPC) at this port of 127.0.0.1; "
+                       "0 takes a free one (default: not)")
     serve.add_argument("--max-batch", type=at_least(1, int), default=16, metavar="N",
                        help="requests that are answered together (default: 16)")
     serve.add_argument("--max-wait-ms", type=at_least(0, float), default=5.0, metavar="MS",
@@ -329,13 +332,17 @@ def _parser() -> argparse.ArgumentParser:
                       "(default: 7)")
     tiny.add_argument("--state", type=at_least(1, int), default=8, metavar="N", help="openvla_oft: of a state (default: 8)")
     tiny.add_argument("--seed", type=at_least(0, int), default=0, help="of the weights (default: 0)")
-    vla = commands.add_parser("vla", help="vision-language-action policies: adapters").add_subparsers(
+    vla = commands.add_parser("vla", help="published policies: adapters, LeRobot's folders").add_subparsers(
         required=True, metavar="COMMAND")
     adapters = command(vla, "adapters", "cli.serve:adapters", "a policy file's adapters, as the library peft keeps them", (
         "Writes adapter_config.json and adapter_model.safetensors for PeftModel.from_pretrained of the published model "
         "(docs/howto/vla.md)."))
     adapters.add_argument("policy", type=Path, help="a policy-*.safetensors that policy.lora trained, or a run's folder")
     adapters.add_argument("--out", dest="folder", type=Path, required=True, help="folder to write to")
+    lerobot = command(vla, "lerobot", "cli.serve:lerobot", "a policy file of kind act or diffusion, as LeRobot's folder", (
+        "Writes config.json, model.safetensors and both processors, which LeRobot's own class loads (docs/howto/vla.md)."))
+    lerobot.add_argument("policy", type=Path, help="a policy-*.safetensors, or a run's folder")
+    lerobot.add_argument("--out", dest="folder", type=Path, required=True, help="a new folder; nothing is overwritten")
     find_dynamics = command(
         commands, "find-dynamics", "cli.data:identify_command",
         "estimate the delay, lag and gain with which an arm follows, from recorded episodes")

@@ -16,14 +16,14 @@ from rlinf_core.recipes import load_recipe
 
 def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float, device: str, precision: str,
           execution: str, recipe: str | None = None, api_key_file: Path | None = None, tls_cert: Path | None = None,
-          tls_key: Path | None = None, plaintext: bool = False) -> None:
+          tls_key: Path | None = None, plaintext: bool = False, lerobot_port: int | None = None) -> None:
     """Load, warm up, listen, and serve until Ctrl-C; newer files of a folder are served as they come."""
     if recipe is not None:
         load_recipe(recipe)  # policy files may name its kinds
     extras.require("policy", "rlinf serve")
 
     from rlinf_core.core.errors import ServingError
-    from rlinf_core.deploy.serving import access
+    from rlinf_core.deploy.serving import access, lerobot
     from rlinf_core.deploy.serving.server import PolicyServer, serve_until_cancelled
     from rlinf_core.deploy.serving.weights import Weights
     from rlinf_core.policies import acting
@@ -32,6 +32,9 @@ def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float
     if (tls_cert is None) != (tls_key is None):
         raise ServingError("--tls-cert: expected --tls-key beside it, and the other way round, got one of both")
     key = access.read_key(api_key_file) if api_key_file else ""
+    if key and lerobot_port is not None:
+        raise ServingError("--lerobot-port: expected no --api-key-file beside it, since LeRobot's client shows no key: "
+                           "every user of this machine could ask without one")
     tls = access.server_context(tls_cert, tls_key) if tls_cert and tls_key else None
     access.check_exposure(host, tls is not None, key, plaintext)
     sizes = {1, max_batch} if execution == "eager" else acting.rows(max_batch)
@@ -53,7 +56,8 @@ def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float
 
     async def until_stopped() -> None:
         """Told by the loop itself: an exception out of a signal could come within any callback, which would swallow it."""
-        serving = asyncio.ensure_future(serve_until_cancelled(server, host, port, ready))
+        other = None if lerobot_port is None else lerobot.listening(server, lerobot_port)
+        serving = asyncio.ensure_future(serve_until_cancelled(server, host, port, ready, other))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
         with contextlib.suppress(asyncio.CancelledError):  # asked before it began
@@ -82,6 +86,19 @@ def adapters(policy: Path, folder: Path) -> None:
     peft_folder.save(loaded.network, loaded.config.lora, loaded.factory, base, folder)
     print(f"{folder}: LoRA of rank {loaded.config.lora.rank} on {base or 'a network from scratch'}. It is used by "
           f"PeftModel.from_pretrained(model, {str(folder)!r}), or by policy.adapters with policy.checkpoint")
+
+
+def lerobot(policy: Path, folder: Path) -> None:
+    """Write a policy file as LeRobot's folder, and say how it is loaded."""
+    from rlinf_core.core.errors import SpecError
+    from rlinf_core.policies.pretrained.visuomotor import Visuomotor
+    from rlinf_core.policies.serialization import load_policy, newest_policy
+
+    loaded = load_policy(newest_policy(policy))
+    if not isinstance(loaded, Visuomotor):
+        raise SpecError(f"vla lerobot: expected a policy of kind act or diffusion, got a {loaded.config.kind}")
+    loaded.save_folder(folder)
+    print(f"{folder}: LeRobot's {loaded.config.kind}, in the task's units. LeRobot loads it: --policy.path={folder}")
 
 
 def tiny(family: str, folder: Path, tokenizer: Path | None, horizon: int, actions: int, state: int, seed: int) -> None:

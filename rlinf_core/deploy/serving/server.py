@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from ssl import SSLContext
 from typing import Any
 
@@ -264,9 +264,15 @@ def _port(server: Server) -> int:
     return port
 
 
-async def serve_until_cancelled(server: PolicyServer, host: str, port: int, ready: Callable[[int], None]) -> None:
-    """Serve until this task is cancelled; ``ready`` is called with the port once it listens."""
+async def serve_until_cancelled(server: PolicyServer, host: str, port: int, ready: Callable[[int], None],
+                                other: AbstractAsyncContextManager[object] | None = None) -> None:
+    """Serve until this task is cancelled.
+
+    Args:
+        ready: is called with the port once it listens.
+        other: serves another protocol meanwhile.
+    """
     with suppress(asyncio.CancelledError):
-        async with server.listening(host, port) as at:
+        async with server.listening(host, port) as at, other or nullcontext():
             ready(at)
             await asyncio.Event().wait()

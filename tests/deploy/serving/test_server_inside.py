@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
 from rlinf_core.core.errors import AnswerError, RefusedRequestError, ServingError, SpecError
+from rlinf_core.deploy.serving import lerobot
 from rlinf_core.deploy.serving import server as serving_server
 from rlinf_core.deploy.serving.batching import Batcher, Waiting
 from rlinf_core.deploy.serving.client import PolicyClient
@@ -44,7 +45,7 @@ def figures(text):
 class Inside:
     """A server in a thread of this process."""
 
-    def __init__(self, weights, max_batch=4, max_wait_s=0.0, **access):
+    def __init__(self, weights, max_batch=4, max_wait_s=0.0, lerobot_port=None, **access):
         self.lines, self.loop, listening = [], asyncio.new_event_loop(), threading.Event()
 
         def ready(port):
@@ -53,13 +54,19 @@ class Inside:
 
         async def run():
             self.server = PolicyServer(weights, max_batch, max_wait_s, self.lines.append, **access)
-            await serve_until_cancelled(self.server, "127.0.0.1", 0, ready)
+            other = None if lerobot_port is None else self._lerobot(lerobot_port)
+            await serve_until_cancelled(self.server, "127.0.0.1", 0, ready, other)
 
         self.task = self.loop.create_task(run())
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         assert listening.wait(20)
         self.address = f"ws://127.0.0.1:{self.port}"
+
+    @contextlib.asynccontextmanager
+    async def _lerobot(self, port):
+        async with lerobot.listening(self.server, port) as self.lerobot:
+            yield
 
     def _run(self):
         with contextlib.suppress(asyncio.CancelledError):

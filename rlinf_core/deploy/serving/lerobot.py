@@ -1,0 +1,386 @@
+"""LeRobot's asynchronous inference (0.4 to 0.6): its robot client asks this server over gRPC.
+
+The client sends what it knows as pickles, and reads one. ``unpickled`` builds nothing but plain values, arrays and records
+of the client's; a pickle that names anything else is refused. The protocol has neither a key nor encryption, so the server
+listens on this machine alone; others come through ``ssh -L``.
+
+    Ready, SendPolicyInstructions    the client's features, which must be the policy's
+    SendObservations                 the newest observation; an older one that waits is dropped
+    GetActions                       a chunk of actions [SI], each with its time step
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import pickle
+import pickletools
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from rlinf_core.core.errors import ServingError, SpecError, escape_ascii
+from rlinf_core.deploy.serving import lerobot_pb2 as messages
+from rlinf_core.deploy.serving.protocol import KINDS, MAX_BYTES, PROMPT, Request, read_request
+from rlinf_core.deploy.serving.server import PolicyServer
+from rlinf_core.specs.arrays import StationSpec
+
+SERVICE, HEALTH = "transport.AsyncInference", "grpc.health.v1.Health"
+SERVING = b"\x08\x01"  # a HealthCheckResponse of status SERVING
+WAIT_S = 1.0  # for an observation, after which GetActions answers with nothing
+CLIENTS = 64
+MAX_OPERATIONS = 10_000  # of a pickle; an observation of 50 numbers and 4 cameras takes some hundred
+STATE, PICTURES, TASK = "observation.state", "observation.images.", "task"
+RECORDS = {("lerobot.async_inference.helpers", name) for name in ("RemotePolicyConfig", "TimedObservation")} | {
+    ("lerobot.configs.types", "PolicyFeature")}
+FEATURE_TYPE = ("lerobot.configs.types", "FeatureType")
+ACTION = b"clerobot.async_inference.helpers\nTimedAction\n"  # how a pickle names the client's class
+
+
+# Pickles
+def unpickled(data: bytes) -> Any:
+    """The value of a client's pickle; SpecError where it names a class that is not LeRobot's or an array's."""
+    try:
+        for count, _ in enumerate(pickletools.genops(data)):
+            if count >= MAX_OPERATIONS:
+                raise SpecError(f"lerobot: expected a pickle of at most {MAX_OPERATIONS} operations, got more")
+        return _Unpickler(io.BytesIO(data)).load()
+    except SpecError:
+        raise
+    except Exception as error:  # a pickle can raise anything
+        raise SpecError(f"lerobot: expected a pickle of LeRobot's robot client, got {len(data)} bytes: "
+                        f"{type(error).__name__}: {escape_ascii(error)[:200]}") from error
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds stand-ins alone. They are made anew for each pickle, so that none is changed for the next one."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """See ``pickle.Unpickler``."""
+        if (module, name) in RECORDS:
+            return type(name, (_Record,), {})
+        if (module, name) == FEATURE_TYPE:
+            return _Global(str)
+        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric",
+                      "numpy._core.numeric") and name in _NUMPY:
+            return _Global(_NUMPY[name])
+        raise SpecError(f"lerobot: expected numbers, texts, arrays and LeRobot's records, got "
+                        f"{escape_ascii(module)[:80]}.{escape_ascii(name)[:80]}. It is not unpickled")
+
+
+class _Record:
+    """A record of the client's: its fields are attributes."""
+
+
+class _Global:
+    """Something that a pickle may call, and may not change."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._make(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise SpecError("lerobot: expected no state of a function")
+
+
+class _Dtype:
+    """A dtype of numbers. A pickle gives it a state, of which nothing is taken."""
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        if not isinstance(name, str) or name[:1] not in KINDS or not name[1:].isdigit() or int(name[1:]) > 8:
+            raise SpecError(f"lerobot: expected a dtype of numbers, got {escape_ascii(name)[:40]}")
+        self.dtype = np.dtype(name)
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _Array:
+    """An array, whose numbers are its state."""
+
+    def __init__(self, *_: Any) -> None:
+        self.array = np.zeros(0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, transposed, data = state
+        self.array = _filled(data, dtype, shape, "F" if transposed else "C")
+
+
+def _filled(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
+    if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or len(shape) > 8:
+        raise SpecError("lerobot: expected the bytes, dtype and shape of an array")
+    values = np.frombuffer(data, dtype.dtype)
+    if any(type(side) is not int or side < 0 for side in shape) or np.prod([int(side) for side in shape]) != len(values):
+        raise SpecError(f"lerobot: expected {len(values)} numbers of an array, got the shape {escape_ascii(shape)[:80]}")
+    return values.reshape(shape, order="F" if order == "F" else "C")
+
+
+def _scalar(dtype: Any, data: Any) -> Any:
+    return _filled(data, dtype, ())[()]
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Dtype, "scalar": _scalar,
+                                         "_frombuffer": _filled}
+
+
+def _plain(value: Any) -> Any:
+    return value.array if isinstance(value, _Array) else value
+
+
+class _TimedAction:
+    """LeRobot's record of an action, pickled under its own name."""
+
+
+class _Pickler(pickle._Pickler):  # type: ignore[name-defined]  # the one in Python, whose parts can be replaced
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        if obj is _TimedAction:
+            self.write(ACTION)
+            self.memoize(obj)
+        else:
+            super().save_global(obj, name)
+
+    dispatch = {**pickle._Pickler.dispatch, type: save_global}  # type: ignore[attr-defined]
+
+
+def pickled_actions(actions: np.ndarray, timestamp: float, timestep: int, period: float) -> bytes:
+    """A list of LeRobot's ``TimedAction``.
+
+    Args:
+        actions: (H, A).
+        timestamp: of the observation [s, the client's clock].
+        timestep: of the observation.
+        period: of a time step [s].
+    """
+    timed = []
+    for index, action in enumerate(torch.from_numpy(actions.astype(np.float32))):
+        one = _TimedAction()
+        vars(one).update(timestamp=timestamp + index * period, timestep=timestep + index, action=action.clone())
+        timed.append(one)
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=4).dump(timed)
+    return buffer.getvalue()
+
+
+# The service
+@dataclass(eq=False)
+class Robot:
+    """One client.
+
+    Attributes:
+        names: of the numbers of its state, in the policy's order.
+        actions: of a chunk that it asks for.
+        waiting: its newest observation, which was not answered yet.
+        answered: time steps of which it has actions.
+    """
+
+    names: list[str] = field(default_factory=list)
+    actions: int = 0
+    waiting: Any = None
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: set[int] = field(default_factory=set)
+
+
+class Service:
+    """LeRobot's service over a policy server: its versions, its batches and its figures.
+
+    Args:
+        server: answers requests.
+    """
+
+    def __init__(self, server: PolicyServer) -> None:
+        self.server, self.robots = server, dict[str, Robot]()
+
+    @property
+    def spec(self) -> StationSpec:
+        """Of the policy that is served."""
+        spec: StationSpec = self.server.weights.newest.policy.spec
+        return spec
+
+    def handlers(self) -> list[grpc.GenericRpcHandler]:
+        """Of LeRobot's service and of gRPC's health protocol."""
+        empty, unary = messages.Empty, grpc.unary_unary_rpc_method_handler
+
+        def answered(call: Callable[..., Any], requests: Any, answers: Any = empty) -> Any:
+            return unary(call, requests.FromString, answers.SerializeToString)
+
+        methods = {"Ready": answered(self.ready, empty),
+                   "SendPolicyInstructions": answered(self.instructions, messages.PolicySetup),
+                   "SendObservations": grpc.stream_unary_rpc_method_handler(
+                       self.observation, messages.Observation.FromString, empty.SerializeToString),
+                   "GetActions": answered(self.get_actions, empty, messages.Actions)}
+        return [grpc.method_handlers_generic_handler(SERVICE, methods),
+                grpc.method_handlers_generic_handler(HEALTH, {"Check": unary(self.health)})]
+
+    async def health(self, request: bytes, context: Any) -> bytes:
+        """Serving: the policy is loaded and warmed up before the port listens."""
+        return SERVING
+
+    async def ready(self, request: Any, context: Any) -> Any:
+        """A client begins anew."""
+        while len(self.robots) >= CLIENTS:
+            del self.robots[next(iter(self.robots))]
+        self.robots[context.peer()] = Robot()
+        return messages.Empty()
+
+    async def instructions(self, request: Any, context: Any) -> Any:
+        """Check the client's features. Its policy type and path are not followed: one policy is served."""
+        robot = await self._robot(context)
+        with Refusal(self.server) as refusal:
+            config = unpickled(request.data)
+            robot.names, robot.actions = self._features(config), _chunk(config)
+        await refusal.passed_on(context)
+        return messages.Empty()
+
+    def _features(self, config: Any) -> list[str]:
+        features = getattr(config, "lerobot_features", None)
+        if not isinstance(features, dict):
+            raise SpecError("lerobot: expected lerobot_features in the client's instructions, got none")
+        state = features.get(STATE)
+        names = state.get("names") if isinstance(state, dict) else None
+        if not isinstance(names, list) or len(names) != self.spec.vector_size or not all(
+                isinstance(name, str) for name in names):
+            raise SpecError(f"lerobot: expected {self.spec.vector_size} names of {STATE} "
+                            f"({', '.join(item.name for item in self.spec.vectors)}), got {escape_ascii(names)[:200]}")
+        cameras = {str(name).removeprefix(PICTURES) for name in features if str(name).startswith(PICTURES)}
+        if missing := [image.name for image in self.spec.images if image.name not in cameras]:
+            raise SpecError(f"lerobot: expected the cameras {', '.join(missing)}, got "
+                            f"{', '.join(sorted(cameras)) or 'none'}. Name the robot's cameras so")
+        return names
+
+    async def observation(self, requests: AsyncIterator[Any], context: Any) -> Any:
+        """Keep the client's newest observation."""
+        robot, parts, size = await self._robot(context), [], 0
+        async for part in requests:
+            parts.append(part.data)
+            size += len(part.data)
+            if size > MAX_BYTES:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"expected at most {MAX_BYTES >> 20} MiB")
+        with Refusal(self.server) as refusal:
+            timed = await asyncio.to_thread(unpickled, b"".join(parts))
+            timestep, timestamp = getattr(timed, "timestep", None), getattr(timed, "timestamp", None)
+            if type(timestep) is not int or not isinstance(timestamp, float | int):
+                raise SpecError("lerobot: expected an observation with a timestep and a timestamp")
+            request = self._request(robot, getattr(timed, "observation", None))
+            if getattr(timed, "must_go", False) is True or timestep not in robot.answered:
+                robot.waiting = request, float(timestamp), timestep
+                robot.arrived.set()
+        await refusal.passed_on(context)
+        return messages.Empty()
+
+    def _request(self, robot: Robot, observation: Any) -> Request:
+        """An observation {name of a number: float, camera: (H, W, 3) uint8, task: sentence} as the server takes it."""
+        if not robot.names:
+            raise SpecError("lerobot: expected policy instructions before the first observation")
+        if not isinstance(observation, dict):
+            raise SpecError(f"lerobot: expected a map as an observation, got a {type(observation).__name__}")
+        if missing := [name for name in robot.names if name not in observation]:
+            raise SpecError(f"lerobot: expected {', '.join(missing)} in the observation, got nothing")
+        try:
+            vectors = np.array([float(_plain(observation[name])) for name in robot.names], np.float32)
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"lerobot: expected numbers of {', '.join(robot.names)}, got: {error}") from error
+        message: dict[str, Any] = {"state": vectors}
+        for image in self.spec.images:
+            message[image.name] = resized(_plain(observation.get(image.name)), image.name, image.shape)
+        if isinstance(task := observation.get(TASK), str) and task:
+            message[PROMPT] = task
+        return read_request(self.spec, message, self.server.weights.newest.needs_instruction)
+
+    async def get_actions(self, request: Any, context: Any) -> Any:
+        """The chunk of the newest observation; nothing where none comes within ``WAIT_S``."""
+        robot = await self._robot(context)
+        try:
+            await asyncio.wait_for(robot.arrived.wait(), WAIT_S)
+        except asyncio.TimeoutError:
+            return messages.Actions()
+        robot.arrived.clear()
+        asked, timestamp, timestep = robot.waiting
+        started, version = time.monotonic(), self.server.weights.newest
+        done = None
+        with Refusal(self.server) as refusal:
+            done = await self.server.batcher.ask(version.kind(asked), asked)
+        await refusal.passed_on(context)
+        assert done is not None
+        self.server.metrics.answered(time.monotonic() - started, done.size)
+        robot.answered.add(timestep)
+        chunk = done.request["actions"][:robot.actions]
+        return messages.Actions(data=pickled_actions(chunk, timestamp, timestep, 1.0 / self.spec.control_hz))
+
+    async def _robot(self, context: Any) -> Robot:
+        robot = self.robots.get(context.peer())
+        if robot is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "expected Ready first")
+        assert robot is not None
+        return robot
+
+
+def _chunk(config: Any) -> int:
+    actions = getattr(config, "actions_per_chunk", None)
+    if type(actions) is not int or actions < 1:
+        raise SpecError(f"lerobot: expected actions_per_chunk of 1 or more, got {escape_ascii(actions)[:40]}")
+    return actions
+
+
+def resized(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A camera's picture in the policy's size, as LeRobot's server does: bilinear, without antialiasing."""
+    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 \
+            or not picture.size:
+        got = f"{picture.dtype}{list(picture.shape)}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise SpecError(f"lerobot: expected a picture (height, width, 3) of uint8 from the camera {name}, got {got}")
+    if picture.shape == shape:
+        return picture
+    pixels = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float()
+    resized = F.interpolate(pixels, shape[:2], mode="bilinear", align_corners=False)
+    return resized[0].permute(1, 2, 0).round().to(torch.uint8).numpy()
+
+
+class Refusal:
+    """Within, what is wrong with a request is kept and counted, for its client alone."""
+
+    def __init__(self, server: PolicyServer) -> None:
+        self.server, self.error = server, ""
+
+    def __enter__(self) -> Refusal:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.error = str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+        self.server.metrics.refused += 1
+        self.server.log(f"serve: {self.error}")
+        return True
+
+    async def passed_on(self, context: Any) -> None:
+        """End the call where there is an error."""
+        if self.error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, escape_ascii(self.error)[:1000])
+
+
+@asynccontextmanager
+async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
+    """Serve LeRobot's clients on this machine while the block runs; yields the port, which 0 leaves to the system."""
+    served = grpc.aio.server(options=[("grpc.max_receive_message_length", 4 << 20), ("grpc.so_reuseport", 0)])
+    served.add_generic_rpc_handlers(tuple(Service(server).handlers()))
+    try:
+        at = served.add_insecure_port(f"127.0.0.1:{port}")
+    except RuntimeError as error:
+        raise ServingError(f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop who does, or choose another with "
+                           "--lerobot-port") from error
+    await served.start()
+    server.say(f"grpc://127.0.0.1:{at} serves LeRobot's robot client, on this machine alone; its policy is this one")
+    try:
+        yield at
+    finally:
+        await served.stop(0.5)
