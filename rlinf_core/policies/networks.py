@@ -17,7 +17,7 @@ from rlinf_core.policies.statistics import Kind
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlinf_core.policies.settings import PretrainedSettings
+    from rlinf_core.policies.settings import PretrainedSettings, VisuomotorSettings
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Published:
     settings: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     undecided: Mapping[str, str] = field(default_factory=dict)
 
-    def check_settings(self, config: PretrainedSettings) -> None:
+    def check_settings(self, config: PretrainedSettings | VisuomotorSettings) -> None:
         """PolicyFileError where a key that the recipe leaves out differs from the folder's.
 
         A key that the recipe names stays as it is there.

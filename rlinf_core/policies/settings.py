@@ -89,6 +89,28 @@ class PretrainedSettings(PolicySettings):
         return self
 
 
+class VisuomotorSettings(PolicySettings):
+    """Of small networks from pictures and state to a chunk, without a language model, as LeRobot publishes them.
+
+    The keys about encoders and trunks are of no use to them.
+    """
+
+    checkpoint: Place = Field("", description="a folder as LeRobot has it: config.json, model.safetensors. Empty to begin "
+                            "with random weights")
+    network: dict[str, Any] = Field(
+        {}, description="without a checkpoint: keys of LeRobot's config.json that differ from the small network here")
+    statistics: Place = Field(
+        "", description="the folder's ...normalizer_processor.safetensors, or stats.json of a data set: by it state and "
+        "pictures are normalised, and actions have its units; empty where both are learned anew, and pictures have "
+        "ImageNet's statistics")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> VisuomotorSettings:
+        if self.checkpoint and self.network:
+            raise ValueError("network: expected nothing beside a checkpoint, which has its own. Leave one of them out")
+        return self
+
+
 class TokenSettings(PretrainedSettings):
     """Of language models whose last 256 tokens stand for the numbers of an action."""
 

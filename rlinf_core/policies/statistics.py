@@ -99,6 +99,31 @@ def take(path: Path, kinds: tuple[Kind, Kind], spec: StationSpec, room: tuple[in
     units.gain.copy_(torch.from_numpy(size / scale))
 
 
+def picture_ranges(path: Path, camera: str, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """What 0 stands for in a camera's pictures in [0, 1], and how much 1 is beyond it, both (3,) by colour.
+
+    Args:
+        path: one of the files above.
+        camera: the part behind ``observation.images.``.
+        kind: of the statistics.
+
+    Raises:
+        PolicyFileError: the file has none of that camera, or other numbers than three.
+    """
+    if kind == "identity":
+        return np.zeros(3, np.float32), np.ones(3, np.float32)
+    features = _read(path)
+    names = [name for name in features if name.startswith("observation.image")]
+    name = next((name for name in names if name.rpartition(".")[2] == camera), names[0] if len(names) == 1 else None)
+    if name is None:
+        raise PolicyFileError(f"policy.statistics {path}: expected observation.images.{camera}, got "
+                              f"{', '.join(features) or 'nothing'}")
+    middle, size = ranges(features[name], kind, f"policy.statistics {path}", name)
+    if len(middle) != 3 or not (size > 0.0).all():
+        raise PolicyFileError(f"policy.statistics {path}: expected three colours of {name} that vary, got {len(middle)}")
+    return middle, size
+
+
 def ranges(feature: Any, kind: Kind, where: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     """What 0 stands for (N,), and how much 1 is beyond it (N,); all finite, none negative.
 

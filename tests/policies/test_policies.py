@@ -23,7 +23,7 @@ from rlinf_core.policies.small.tanh_gaussian.policy import Actor, log_prob
 from rlinf_core.recipes import load_recipe
 from tests.algorithms.toy import acted
 
-WITHOUT_DENSITY = {"groot", "pi0", "pi05", "smolvla"}
+WITHOUT_DENSITY = {"act", "diffusion", "groot", "pi0", "pi05", "smolvla"}
 ROBOT_KINDS = [kind for kind in kinds() if kind != "language"]  # which acts on no robot: tests/agentic
 
 

@@ -1,18 +1,25 @@
-"""The config.json of LeRobot's policies (0.4.4 to 0.6.1): which keys are read, which have no effect, which are refused."""
+"""The folders of LeRobot's policies (0.4.4 to 0.6.1): keys of config.json that are read, have no effect or are refused.
+
+``save_folder`` writes one that LeRobot's own classes load, with its processors.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.huggingface import read_json
 from rlinf_core.policies.statistics import Kind
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 MODES: dict[str, Kind] = {"MEAN_STD": "deviations", "QUANTILES": "quantiles", "QUANTILE10": "deciles",
-                          "MIN_MAX": "extremes", "IDENTITY": "identity"}
+                          "MIN_MAX": "bounds", "IDENTITY": "identity"}
 SETTINGS = {"num_inference_steps": "flow_steps", "num_steps": "flow_steps", "tokenizer_max_length": "tokens",
             "n_action_steps": "n_action_steps"}
 # Keys of training, of the machine and of the hub, and those by which only masked input changes. None changes an action.
@@ -35,19 +42,21 @@ class Training:
     """How a policy was trained.
 
     Attributes:
-        state, action: statistics that normalise both.
+        state, action, pictures: statistics that normalise them.
         settings: a policy's keys, with LeRobot's key and its value.
         tells_relative: whether it has LeRobot's key use_relative_actions, which 0.5.1 and later write.
     """
 
     state: Kind
     action: Kind
+    pictures: Kind
     settings: Mapping[str, tuple[str, int]]
     tells_relative: bool
 
 
 def read_config(folder: Path, kind: str, needed: Collection[str], optional: Collection[str],
-                fixed: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], Training]:
+                fixed: Mapping[str, Any] | None = None, settings: Mapping[str, str] = SETTINGS,
+                pictures: Collection[str] = ("IDENTITY",)) -> tuple[dict[str, Any], Training]:
     """The network's keys of a config.json of LeRobot's, and how the policy was trained.
 
     Args:
@@ -56,6 +65,8 @@ def read_config(folder: Path, kind: str, needed: Collection[str], optional: Coll
         needed: keys of the network that must be there.
         optional: keys of the network that may be there.
         fixed: keys that may have one value alone.
+        settings: LeRobot's keys that are a policy's, with the policy's key.
+        pictures: the normalisations of pictures that the family does.
 
     Raises:
         PolicyFileError: names a key that is missing, has a value that is not known here, or is unknown.
@@ -69,39 +80,85 @@ def read_config(folder: Path, kind: str, needed: Collection[str], optional: Coll
         raise PolicyFileError(f"{where}: expected a config.json of LeRobot's type {kind}, got {got!r}")
     if missing := [key for key in needed if key not in document]:
         raise PolicyFileError(f"{where}: expected {' and '.join(missing)} in config.json, got nothing")
-    for key, value in {**EXPECTED, **(fixed or {})}.items():
+    expected = {key: value for key, value in {**EXPECTED, **(fixed or {})}.items() if key not in needed}
+    for key, value in expected.items():
         if document.get(key, value) != value:
             raise PolicyFileError(f"{where}: expected {key} of {value} in config.json, got {document[key]!r}. "
                                   f"{HELP.get(key, 'Another value is not known here')}")
-    read = {*needed, *optional, *(fixed or {}), *EXPECTED, *SETTINGS, "normalization_mapping", "type"}
+    read = {*needed, *optional, *(fixed or {}), *EXPECTED, *settings, "normalization_mapping", "type"}
     for key, value in document.items():
         if key not in read and key not in WITHOUT_EFFECT and not key.startswith(("optimizer_", "scheduler_")) and value:
             raise PolicyFileError(f"{where}: expected keys of LeRobot 0.4 to 0.6 in config.json, got "
                                   f"'{escape_ascii(key)}: {escape_ascii(value)[:60]}', whose effect is not known here. "
                                   "Where it has none, take the line out")
     network = {key: value for key, value in document.items() if key in needed or key in optional}
-    return network, Training(*_modes(document, where), _settings(document, where),
+    return network, Training(*_modes(document, where, pictures), _settings(document, where, settings),
                              "use_relative_actions" in document)
 
 
-def _settings(document: Mapping[str, Any], where: str) -> dict[str, tuple[str, int]]:
-    settings = {mine: (theirs, document[theirs]) for theirs, mine in SETTINGS.items() if theirs in document}
+def _settings(document: Mapping[str, Any], where: str, names: Mapping[str, str]) -> dict[str, tuple[str, int]]:
+    settings = {mine: (theirs, document[theirs]) for theirs, mine in names.items()
+                if document.get(theirs) is not None}
     for theirs, value in settings.values():
         if type(value) is not int or value < 1:
             raise PolicyFileError(f"{where}: expected {theirs} of 1 or more in config.json, got {value!r}")
     return settings
 
 
-def _modes(document: Mapping[str, Any], where: str) -> tuple[Kind, Kind]:
-    """The kind of statistics of state and of action."""
+def _modes(document: Mapping[str, Any], where: str, pictures: Collection[str]) -> tuple[Kind, Kind, Kind]:
+    """The kinds of statistics of state, of action and of pictures."""
     mapping = document.get("normalization_mapping")
     if not isinstance(mapping, Mapping) or not mapping.keys() >= {"STATE", "ACTION"}:
         raise PolicyFileError(f"{where}: expected a normalization_mapping with STATE and ACTION in config.json, got "
                               f"{escape_ascii(mapping)[:80]}: it says what the network's numbers stand for")
-    if (got := mapping.get("VISUAL", "IDENTITY")) != "IDENTITY":
-        raise PolicyFileError(f"{where}: expected a normalization_mapping of VISUAL: IDENTITY in config.json, got {got!r}")
+    if (visual := mapping.get("VISUAL", "IDENTITY")) not in pictures:
+        raise PolicyFileError(f"{where}: expected a normalization_mapping of VISUAL: {' or '.join(pictures)} in "
+                              f"config.json, got {visual!r}")
     for feature in ("STATE", "ACTION"):
         if mapping[feature] not in MODES:
             raise PolicyFileError(f"{where}: expected a normalization_mapping of {', '.join(MODES)} for {feature} in "
                                   f"config.json, got {escape_ascii(mapping[feature])[:40]!r}")
-    return MODES[mapping["STATE"]], MODES[mapping["ACTION"]]
+    return MODES[mapping["STATE"]], MODES[mapping["ACTION"]], MODES[visual]
+
+
+Statistics = Mapping[str, Mapping[str, "Tensor"]]  # by feature, then by statistic
+
+
+def save_folder(folder: Path, document: Mapping[str, Any], weights: Mapping[str, Tensor], statistics: Statistics) -> None:
+    """Write a policy and its processors as LeRobot's ``save_pretrained`` does.
+
+    Args:
+        folder: a new one, or an empty one.
+        document: of config.json, with ``input_features``, ``output_features`` and ``normalization_mapping``.
+        weights: by LeRobot's names.
+        statistics: that normalise the features, in the data set's units.
+
+    Raises:
+        PolicyFileError: the folder holds something.
+    """
+    from safetensors.torch import save_file
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise PolicyFileError(f"{folder}: expected a new folder, or an empty one, found something. Nothing is overwritten")
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / "model.safetensors",
+              {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(document, indent=1))
+    inputs, outputs, mapping = (document[key] for key in ("input_features", "output_features", "normalization_mapping"))
+    device = {"registry_name": "device_processor", "config": {"device": "cpu", "float_dtype": None}}
+    tensors = {f"{feature}.{name}": tensor.detach().cpu().clone() for feature, numbers in statistics.items()
+               for name, tensor in numbers.items()}
+
+    def scaling(name: str, pipeline: str, index: int, features: Mapping[str, Any]) -> dict[str, Any]:
+        file = f"{pipeline}_step_{index}_{name}.safetensors"
+        save_file(tensors, folder / file)
+        return {"registry_name": name, "config": {"eps": 1e-8, "features": features, "norm_map": mapping},
+                "state_file": file}
+
+    before, after = "policy_preprocessor", "policy_postprocessor"
+    steps = {before: [{"registry_name": "rename_observations_processor", "config": {"rename_map": {}}},
+                      {"registry_name": "to_batch_processor", "config": {}}, device,
+                      scaling("normalizer_processor", before, 3, {**inputs, **outputs})],
+             after: [scaling("unnormalizer_processor", after, 0, outputs), device]}
+    for name, listed in steps.items():
+        (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": listed}, indent=1))

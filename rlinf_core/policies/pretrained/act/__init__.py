@@ -1,0 +1,15 @@
+"""ACT: an action chunking transformer, cloned with a latent variable of the demonstration's style."""
+
+from __future__ import annotations
+
+from rlinf_core.config.base import with_default
+from rlinf_core.core.plugins import deferred
+from rlinf_core.policies.settings import VisuomotorSettings
+
+__getattr__ = deferred(__name__, "policy")
+
+
+class Config(VisuomotorSettings):
+    """ACT, as LeRobot publishes it or from scratch: SFT. Where it explores, it draws the latent."""
+
+    kind: str = with_default(VisuomotorSettings, "kind", "act")

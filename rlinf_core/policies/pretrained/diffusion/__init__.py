@@ -1,0 +1,30 @@
+"""Diffusion Policy: noise is carried to a chunk of actions by a network that predicts the noise."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from rlinf_core.config.base import with_default
+from rlinf_core.core.plugins import deferred
+from rlinf_core.policies.settings import VisuomotorSettings
+
+__getattr__ = deferred(__name__, "policy")
+
+
+class Config(VisuomotorSettings):
+    """Diffusion Policy, as LeRobot publishes it or from scratch: SFT. A checkpoint draws the noise of every chunk."""
+
+    kind: str = with_default(VisuomotorSettings, "kind", "diffusion")
+    horizon: int = with_default(VisuomotorSettings, "horizon", 16)
+    denoising_steps: int = Field(
+        0, ge=0, le=1000, description="steps from noise to action; 0 for those of the checkpoint's "
+        "config.json, or 10 from scratch")
+    n_obs_steps: int = Field(
+        1, gt=0, le=16, description="time steps that the network reads. The policy gives it the present one so many "
+        "times, as LeRobot does at the beginning of an episode: a checkpoint of 2 needs fine-tuning")
+
+    @model_validator(mode="after")
+    def _draws_as_its_makers(self) -> Config:
+        if self.checkpoint and "stochastic_eval" not in self.model_fields_set:
+            vars(self)["stochastic_eval"] = True
+        return self

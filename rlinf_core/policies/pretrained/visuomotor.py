@@ -1,0 +1,258 @@
+"""What ACT and Diffusion Policy share: LeRobot's folder, its statistics of pictures, state and action, and cloning.
+
+A network is described by LeRobot's own config.json, with ``input_features`` and ``output_features`` of the station. A
+station without cameras gives its vector twice, as ``observation.state`` and as ``observation.environment_state``, since
+LeRobot's classes ask for pictures or for the latter.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii
+from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
+from rlinf_core.policies.encoder import MEAN, STD
+from rlinf_core.policies.huggingface import check_horizon, filled, load_weights, over, tokenizer_of
+from rlinf_core.policies.networks import Published
+from rlinf_core.policies.normalization import Normalisation
+from rlinf_core.policies.pretrained import lerobot
+from rlinf_core.policies.pretrained.resnet import LAYERS
+from rlinf_core.policies.settings import VisuomotorSettings
+from rlinf_core.policies.statistics import Given, Kind, Units, picture_ranges, take
+from rlinf_core.specs.arrays import StationSpec
+
+STATE, ENVIRONMENT, ACTION, PICTURES = ("observation.state", "observation.environment_state", "action",
+                                        "observation.image")
+PREFIX = {"act": "model.", "diffusion": "diffusion."}  # of LeRobot's names of weights
+COMPILED = "_orig_mod."
+Features = Mapping[str, Mapping[str, Any]]
+
+
+def features_of(spec: StationSpec) -> dict[str, Any]:
+    """``input_features`` and ``output_features`` of a station, as LeRobot writes them."""
+    state = {"type": "STATE", "shape": [spec.vector_size]}
+    pictures = {f"observation.images.{image.name}": {"type": "VISUAL", "shape": [3, *image.shape[:2]]}
+                for image in spec.images}
+    environment = {} if pictures else {ENVIRONMENT: {"type": "ENV", "shape": [spec.vector_size]}}
+    return {"input_features": {STATE: state, **pictures, **environment},
+            "output_features": {ACTION: {"type": "ACTION", "shape": [spec.action.dim]}}}
+
+
+def size_of(document: Mapping[str, Any], name: str) -> int:
+    """Numbers of a feature; 0 where there is none."""
+    feature = {**document["input_features"], **document["output_features"]}.get(name)
+    return feature["shape"][0] if feature else 0
+
+
+def picture_shapes(document: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Height and width of each camera's pictures."""
+    return [tuple(feature["shape"][1:]) for name, feature in document["input_features"].items()
+            if name.startswith(PICTURES)]
+
+
+def check_features(folder: Path, document: Mapping[str, Any]) -> None:
+    """PolicyFileError where features of a config.json are not as LeRobot writes them, or are unknown here."""
+    for key, sides in (("input_features", (STATE, ENVIRONMENT)), ("output_features", (ACTION,))):
+        where = f"policy.checkpoint {folder}: expected {key} in config.json"
+        if not isinstance(document[key], Mapping):
+            raise PolicyFileError(f"{where} as a map, got {escape_ascii(document[key])[:80]}")
+        for name, feature in document[key].items():
+            size = 3 if name.startswith(PICTURES) else 1
+            if name not in sides and (size == 1 or key != "input_features"):
+                raise PolicyFileError(f"{where} among {', '.join(sides)} and pictures, got '{escape_ascii(name)[:80]}'")
+            shape = feature.get("shape") if isinstance(feature, Mapping) else None
+            if not isinstance(shape, list) or len(shape) != size or not all(type(side) is int for side in shape):
+                raise PolicyFileError(f"{where} with a shape of {size} numbers for {name}, got "
+                                      f"{escape_ascii(feature)[:80]}")
+
+
+class Pictures(nn.Module):
+    """Pictures {camera: (B, H, W, 3) uint8} as the network takes them, each camera by its own statistics."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names = names
+        for name, values in (("mean", MEAN), ("std", STD)):
+            self.register_buffer(name, torch.tensor(values).repeat(len(names), 1)[:, :, None, None])
+
+    def forward(self, batch: Batch) -> list[Tensor]:
+        """(B, 3, H, W) for each camera."""
+        return [(batch[name].permute(0, 3, 1, 2).float() / 255.0 - self.mean[index]) / self.std[index]
+                for index, name in enumerate(self.names)]
+
+
+class Visuomotor(NetworkPolicy):
+    """A subclass says what the network is.
+
+    Attributes:
+        smallest: LeRobot's keys of the network, with values for one from scratch.
+        supported: of a key, the only value that is known here.
+        optional: keys that older folders lack, whose values here are LeRobot's defaults.
+        measured_by: the statistics of state and of action without a folder that says so.
+    """
+
+    config: VisuomotorSettings
+    uses_images = True
+    smallest: ClassVar[Mapping[str, Any]]
+    supported: ClassVar[Mapping[str, Any]] = {}
+    optional: ClassVar[frozenset[str]] = frozenset({"pretrained_backbone_weights"})
+    measured_by: ClassVar[Kind]
+
+    def __init__(self, spec: StationSpec, config: VisuomotorSettings, network: Any = None) -> None:
+        super().__init__(spec, config)
+        begins, given = network is None, bool(config.statistics)
+        kinds: tuple[Kind, Kind, Kind] = self.measured_by, self.measured_by, "deviations"
+        names = tuple(image.name for image in spec.images)
+        self.normalisation, self.units = (Given if given else Normalisation)(spec), Units(spec.action, given)
+        if begins and config.checkpoint:
+            network, kinds, names = self._published(Path(config.checkpoint))
+        elif begins:
+            keys_of = f"LeRobot's {config.kind}"
+            document = over(self.smallest, config.network, "policy.network", keys_of)
+            network = self._made({**document, **features_of(spec), **self.sized(document)})
+        self.network, self.pictures = network.eval(), Pictures(names)
+        if begins and given:
+            path = Path(config.statistics)
+            take(path, kinds[:2], spec, (spec.vector_size, spec.action.dim), self.normalisation, self.units)
+            for index, name in enumerate(names):
+                middle, size = picture_ranges(path, name, kinds[2])
+                self.pictures.mean[index, :, 0, 0] = torch.from_numpy(middle)
+                self.pictures.std[index, :, 0, 0] = torch.from_numpy(size)
+
+    @classmethod
+    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> Visuomotor:
+        """From the values of ``describe``: without its checkpoint, which is elsewhere."""
+        policy = cls(spec, config, cls._made(described["network"]))
+        policy.pictures.names = tuple(described["cameras"])
+        return policy
+
+    def describe(self) -> dict[str, Any]:
+        """With the network's config."""
+        return super().describe() | {"network": self.network.config, "cameras": list(self.pictures.names)}
+
+    def train(self, mode: bool = True) -> Visuomotor:
+        """The network stays as it acts: statistics of batches are not learned anew, and dropout is for a loss alone."""
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    @abstractmethod
+    def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """LeRobot's keys that follow from the policy's settings, of a network from scratch."""
+
+    @classmethod
+    @abstractmethod
+    def make(cls, document: Mapping[str, Any]) -> nn.Module:
+        """The network of a config.json, with random weights; any exception where there is none."""
+
+    @classmethod
+    @abstractmethod
+    def actions_of(cls, document: Mapping[str, Any]) -> int:
+        """Actions of a chunk from the present time step on."""
+
+    @classmethod
+    def _made(cls, document: Mapping[str, Any]) -> nn.Module:
+        if (backbone := document["vision_backbone"]) not in LAYERS:
+            raise PolicyFileError(f"vision_backbone: expected {' or '.join(LAYERS)}, got {backbone!r}")
+        try:
+            return cls.make(document)
+        except Exception as error:  # torch raises many kinds
+            raise PolicyFileError(f"policy.network: expected keys and values of LeRobot's config.json, got: "
+                                  f"{type(error).__name__}: {error}") from error
+
+    def _published(self, folder: Path) -> tuple[nn.Module, tuple[Kind, Kind, Kind], tuple[str, ...]]:
+        """The network of a folder, how it normalises state, action and pictures, and its cameras in their order."""
+        kind, keys = self.config.kind, [key for key in self.smallest if key not in self.optional]
+        needed = ("input_features", "output_features", self.horizon_key, *self.needed, *keys)
+        document, training = lerobot.read_config(folder, kind, needed, self.smallest, self.supported,
+                                                 {"n_action_steps": "n_action_steps"}, [*lerobot.MODES])
+        check_features(folder, document)
+        names = self._cameras(folder, document)
+        document = {**self.smallest, **document}
+        published = Published(document, tokenizer_of(""), settings=training.settings)
+        self.check_document(folder, document)
+        published.check_settings(self.config)
+        check_horizon(folder, self.actions_of(document), self.config.horizon)
+        network = self._made(document)
+        weights = {name.replace(COMPILED, "").removeprefix(PREFIX[kind]): tensor
+                   for name, tensor in load_weights(folder).items()}
+        return filled(network, weights, folder), (training.state, training.action, training.pictures), names
+
+    horizon_key: ClassVar[str]
+    needed: ClassVar[tuple[str, ...]] = ()
+
+    def check_document(self, folder: Path, document: Mapping[str, Any]) -> None:
+        """PolicyFileError where a key of a folder asks for another policy than the settings."""
+
+    def _cameras(self, folder: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
+        """The station's cameras in the folder's order; SpecError where its features are not the station's."""
+        where, station = f"policy.checkpoint {folder}", features_of(self.spec)
+        for name in (STATE, ENVIRONMENT, ACTION):
+            got, expected = size_of(document, name), size_of(station, name)
+            if got != expected:
+                raise SpecError(f"{where}: expected {expected} numbers of {name}, as this task has them, got {got}. Take "
+                                "the task that it was trained on")
+        mine = {image.name: image for image in self.spec.images}
+        theirs = [name.rpartition(".")[2] for name in document["input_features"] if name.startswith(PICTURES)]
+        names = theirs if set(theirs) == set(mine) else [*mine]
+        shapes = picture_shapes(document)
+        if len(shapes) != len(mine) or [mine[name].shape[:2] for name in names] != shapes:
+            cameras = ", ".join(f"{name} {height}x{width}" for name, (height, width) in zip(theirs, shapes, strict=True))
+            raise SpecError(f"{where}: expected the cameras {cameras or 'of none'} (height x width), got "
+                            f"{', '.join(f'{image.name} {image.shape[0]}x{image.shape[1]}' for image in mine.values())}. "
+                            "Set station.observe_cameras and station.image_size")
+        return tuple(names)
+
+    def save_folder(self, folder: Path) -> None:
+        """Write the policy for LeRobot's own class: the same numbers, in the task's units.
+
+        LeRobot neither clips a state to five deviations nor an action to the task's largest step.
+
+        Raises:
+            SpecError: it is a policy of several robots.
+            PolicyFileError: the folder holds something.
+        """
+        if self.normalisation.whose is not None:
+            raise SpecError("vla lerobot: expected the policy of one robot, got one of several")
+        names = [name for name in self.network.config["input_features"] if name.startswith(PICTURES)]
+        scale = torch.tensor(self.spec.action.scale, device=self.device)
+        state = {"mean": self.normalisation.mean, "std": self.normalisation.std}
+        statistics = {STATE: state, ENVIRONMENT: state,
+                      ACTION: {"mean": self.units.offset * scale, "std": self.units.gain * scale}}
+        statistics |= {name: {"mean": self.pictures.mean[index], "std": self.pictures.std[index]}
+                       for index, name in enumerate(names)}
+        mapping = dict.fromkeys(("VISUAL", "STATE", "ENV", "ACTION"), "MEAN_STD")
+        document = {"n_obs_steps": 1, **self.network.config, "n_action_steps": self.config.executed,
+                    "type": self.config.kind, "device": "cpu", "push_to_hub": False, "normalization_mapping": mapping}
+        weights = {PREFIX[self.config.kind] + name: tensor for name, tensor in self.network.state_dict().items()}
+        lerobot.save_folder(folder, document, weights, statistics)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """Normalised state (B, V), and pictures (B, 3, H, W) of each camera."""
+        return self.normalisation.normalised(batch["vectors"]), self.pictures(batch)
+
+    def played(self, numbers: Tensor) -> Tensor:
+        """The network's numbers (B, H, A) as a chunk's normalised actions."""
+        return self.units.played(numbers[:, :self.config.horizon])
+
+    def goal(self, actions: Tensor) -> Tensor:
+        """Demonstrated actions (B, H A) as the network's numbers (B, H, A)."""
+        return self.units.to_network(actions.unflatten(-1, (-1, self.spec.action.dim)))
+
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """See ``Policy``."""
+        return self.chunk(self.decode(self.to_batch(observation), self.draws(explore), generator))
+
+    @abstractmethod
+    def decode(self, batch: Batch, draws: bool, generator: torch.Generator | None) -> Tensor:
+        """Chunks (B, H, A) of normalised actions."""
