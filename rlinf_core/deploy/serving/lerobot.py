@@ -142,7 +142,12 @@ class _TimedAction:
     """LeRobot's record of an action, pickled under its own name."""
 
 
-class _Pickler(pickle._Pickler):  # type: ignore[name-defined]  # the one in Python, whose parts can be replaced
+_PYTHONS: Any = pickle._Pickler  # the one in Python, whose parts can be replaced
+
+
+class _Pickler(_PYTHONS):
+    """Writes LeRobot's name of ``_TimedAction``."""
+
     def save_global(self, obj: Any, name: str | None = None) -> None:
         if obj is _TimedAction:
             self.write(ACTION)
@@ -150,7 +155,7 @@ class _Pickler(pickle._Pickler):  # type: ignore[name-defined]  # the one in Pyt
         else:
             super().save_global(obj, name)
 
-    dispatch = {**pickle._Pickler.dispatch, type: save_global}  # type: ignore[attr-defined]
+    dispatch = {**_PYTHONS.dispatch, type: save_global}
 
 
 def pickled_actions(actions: np.ndarray, timestamp: float, timestep: int, period: float) -> bytes:
