@@ -1,6 +1,10 @@
 """/diagnostics: every node of a station says how it fares, and what is wrong in a sentence."""
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
 from rlinf_core.launch.graph import director_process, station_processes, write_plan
@@ -55,3 +59,18 @@ def test_operator_page_director_and_controller_say_it_too(peer, tmp_path):
     assert texts["page"] == (WARN, "hears no interlock") and texts["director"][0] == OK
     assert texts["controller"][0] == WARN and texts["controller"][1].startswith("nobody listens on /ur_twin/scaled_joint")
     assert {"targets_hz", "target_age_s"} <= {value.key for value in statuses["station_a/controller"].values}
+
+
+def test_the_aggregators_file_puts_every_node_of_a_station_in_one_group(tmp_path):
+    document = yaml.safe_load(Path("configs/monitoring/diagnostic_aggregator.yaml").read_text())["analyzers"]
+    groups = [group for group in document["ros__parameters"].values() if isinstance(group, dict)]
+    assert {group["type"] for group in groups} == {"diagnostic_aggregator/GenericAnalyzer"}
+    processes = [process for name in ("demo", "franka_twin_devices", "ur5e_twin")
+                 for process in station_processes(load_recipe(name, ["station.web.port=8479"]), tmp_path)]
+    two_arms = ["station.robot=two_franka_sim", "station.task=reach_both", "station.name=cell"]
+    processes += station_processes(load_recipe("demo", two_arms), tmp_path)
+    processes.append(director_process(load_recipe("demo"), tmp_path))
+    names = {f"{process.namespace}/{process.executable}".strip("/") for process in processes}
+    assert {"cell/left/interlock", "station_a/camera/wrist/camera", "station_a/page", "station_a/controller"} <= names
+    for name in names:
+        assert sum(bool(re.fullmatch(pattern, name)) for group in groups for pattern in group["regex"]) == 1, name
