@@ -54,6 +54,7 @@ EXAMPLES = """examples:
   rlinf collect demo --episodes 5 --set station.operator.kind=keyboard # demonstrations by hand, here; goes on with --out
   rlinf train demo                          # the trainer alone, waiting for stations
   rlinf train sim_sac --out runs/sac        # SAC in simulation alone, without ROS; sim_ppo for PPO
+  rlinf plan sim_sac --set placement=auto   # where its parts would run here, how fast, and why
   rlinf check sim maniskill                 # does a simulator work here, through both front ends?
   rlinf train text_arithmetic               # a language model learns to add; rlinf chat RUN talks with it
   rlinf compare runs/sac runs/ppo           # their curves in one picture
@@ -172,6 +173,28 @@ def _duel(commands: Commands) -> None:
     duel.add_argument("--json", **JSON, help="write the result as one flat object")
 
 
+def _plan(commands: Commands) -> None:
+    plan = command(commands, "plan", "cli.plan:plan_command", "where the parts of a run execute, and why", (
+        "Prints the graph of a recipe's run, the layout on this machine with its expected rate, the runner-up, and the "
+        "layouts that cannot be. With placement.auto=true the run itself chooses so. Nothing is started."))
+    plan.add_argument("name", metavar="recipe", help="a name in configs/ or a YAML file")
+    plan.add_argument("--set", **SET, help="override, e.g. placement=auto")
+    plan.add_argument("--run", dest="run_dir", type=Path, metavar="RUN", help="use the measurements of this run's folder")
+    plan.add_argument("--picture", type=written(*PICTURES), metavar="FILE", help="draw the graph, e.g. plan.svg")
+    plan.add_argument("--cpus", type=at_least(0, int), default=0, metavar="N",
+                      help="of another machine (default: those of this one)")
+    plan.add_argument("--gpus", type=at_least(-1, int), default=-1, metavar="N",
+                      help="of another machine (default: those of this one)")
+
+
+def _trace(commands: Commands) -> None:
+    trace = command(commands, "trace", "cli.plan:trace_command", "the timeline of a run, for Chrome or Perfetto", (
+        "Writes what trainer, workers and learners did when, from what rlinf train has recorded in the run's folder."))
+    trace.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
+    trace.add_argument("--out", type=written(".json"), default=Path("trace.json"), metavar="FILE",
+                       help="the trace (default: trace.json)")
+
+
 def _which_extra(error: ModuleNotFoundError) -> str:
     """Return how to install the extra that brings a missing module."""
     extra = extras.extra_of(error.name or "")
@@ -199,6 +222,8 @@ def _parser() -> argparse.ArgumentParser:
                             "or on what stations send until Ctrl-C; resumes what is in --out")
     train.add_argument("--no-report", dest="report", action="store_false",
                        help="leave out report.md, its picture and its video")
+    _plan(commands)
+    _trace(commands)
     sweep = recipe_command(commands, "sweep", "cli.sweep:sweep_command", "train every combination of overrides (Hydra's "
                             "grammar: seed=0,1 lr=choice(1e-3,3e-4) n=range(1,4)), then a table and a picture; goes on "
                             "with what is in --out")

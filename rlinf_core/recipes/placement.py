@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,8 +14,20 @@ PER_CPU = 8  # processes that may share one
 FULL_GPU = 10_000  # parts of a GPU that Ray tells apart
 
 
+CHOSEN = ("workers", "learners", "mode")  # keys that a run may choose
+
+
 class Placement(Settings):
-    """Processes that learn and processes that play, and their devices. GPUs are asked of Ray as they stand here."""
+    """Processes that learn and processes that play, and their devices. GPUs are asked of Ray as they stand here.
+
+    ``placement: auto`` is short for ``placement: {auto: true}``.
+    """
+
+    auto: bool = Field(
+        False, description="the run chooses workers, learners and mode from its measurements, and changes them while it "
+        "runs; those that a recipe sets stay as they are")
+    fixed: tuple[Literal["workers", "learners", "mode"], ...] = Field(
+        (), description="keys that auto leaves as they are; those that the recipe sets, if it names none here")
 
     ray: str = Field(
         "", pattern=r"^([^\s:/]+:\d{1,5})?$", description="host:port of a Ray cluster to join; empty for one of this "
@@ -31,6 +43,9 @@ class Placement(Settings):
     workers: int = Field(
         0, ge=0, le=1024, description="rollout workers, each with its share of the environments; 0 plays in the trainer's "
         "own process")
+    simulators: int = Field(
+        0, ge=0, le=1024, description="processes that only step environments, for a policy that acts "
+        "on all of them in one batch; 0 steps them where the policy acts")
     ingest: int = Field(
         0, ge=0, le=256, description="processes, on whatever machines, that read and check what stations send; 0 reads it "
         "in the trainer's own process")
@@ -41,11 +56,37 @@ class Placement(Settings):
         "collocated", description="learners and workers take turns on the same devices (collocated); each have devices of "
         "their own (disaggregated); and workers play on while the learners learn, with a policy that is one update older "
         "(pipelined)")
+    offload: bool = Field(
+        False, description="weights and moments leave the learners' device during rollouts, and the "
+        "workers' policies during updates; in turns only")
     learner_gpus: float = Field(0.0, ge=0, description="GPUs of each learner; 0 learns on CPUs")
     worker_gpus: float = Field(0.0, ge=0, description="GPUs of each worker, for its policy and simulators; 0 for none")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_auto(cls, data: Any) -> Any:
+        if isinstance(data, str) and data == "auto":
+            data = {"auto": True}
+        if isinstance(data, dict) and data.get("auto") is True and "fixed" not in data:
+            data = data | {"fixed": tuple(key for key in CHOSEN if key in data)}
+        if isinstance(data, dict) and isinstance(data.get("fixed"), list):
+            data = data | {"fixed": tuple(data["fixed"])}  # JSON has no tuples
+        return data
+
     @model_validator(mode="after")
     def _fits_together(self) -> Placement:
+        if self.fixed and not self.auto:
+            raise ValueError(f"fixed: expected none without auto, got {', '.join(self.fixed)}")
+        if self.simulators % max(self.workers, 1):
+            raise ValueError(f"simulators: expected a multiple of workers = {self.workers}, got {self.simulators}")
+        if self.offload and (self.mode == "pipelined" or (self.auto and "mode" not in self.fixed)):
+            raise ValueError("offload: expected false where workers play while learners learn (mode pipelined, or auto "
+                             "that may choose it), since both then need their device; got true. Set mode to collocated")
+        if self.offload and self.strategy == "fsdp":
+            raise ValueError("offload: expected false with strategy fsdp, whose weights are sharded, got true. Set "
+                             "strategy to ddp")
+        if self.auto and self.mode == "pipelined" and not self.workers and "workers" not in self.fixed:
+            return self  # the run chooses how many
         if self.mode != "collocated" and not self.workers:
             raise ValueError(f"workers: expected at least 1 for mode {self.mode}, got 0")
         for who, count, gpus in (("learner", self.learners, self.learner_gpus), ("worker", self.workers, self.worker_gpus)):
@@ -68,7 +109,8 @@ class Placement(Settings):
     @property
     def on_ray(self) -> dict[str, int]:
         """All processes there, by what they do; without those of which there is none."""
-        every = {"learners": self.learners, "workers": self.workers, "processes of ingest": self.ingest,
+        every = {"learners": self.learners, "workers": self.workers, "simulators": self.simulators,
+                 "processes of ingest": self.ingest,
                  "replay shards": self.replay_shards}
         return {what: count for what, count in every.items() if count}
 

@@ -80,6 +80,9 @@ def check_source(recipe: Recipe) -> None:
     if workers and (source != SIMULATORS or algorithm.learns_from == DEMONSTRATIONS):
         raise RecipeError(f"placement.workers: expected 0 for {algorithm.name} on {source}, which plays no rollouts, got "
                           f"{workers}")
+    if recipe.placement.simulators and source != SIMULATORS:
+        raise RecipeError(f"placement.simulators: expected 0 on {source}, which steps no environments, got "
+                          f"{recipe.placement.simulators}")
     if recipe.placement.replay_shards and algorithm.learns_from not in (REPLAY, EXPERT):
         raise RecipeError(f"placement.replay_shards: expected 0 for {algorithm.name}, which keeps no replay, got "
                           f"{recipe.placement.replay_shards}")
@@ -102,10 +105,28 @@ def check_source(recipe: Recipe) -> None:
     if workers and environments % workers:
         raise RecipeError(f"simulation.environments: expected a multiple of placement.workers = {workers}, got "
                           f"{environments}")
+    _check_simulators(recipe)
     size, group = environments // max(workers, 1), algorithm.rollout.get("group", 1)
     if size % group:
         raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {group} for each worker, got "
                           f"{size}")
+
+
+def _check_simulators(recipe: Recipe) -> None:
+    """Environments in processes of their own: each of these has as many, of one robot."""
+    count, environments = recipe.placement.simulators, recipe.simulation.environments
+    if not count:
+        return
+    if environments % count:
+        raise RecipeError(f"simulation.environments: expected a multiple of placement.simulators = {count}, "
+                          f"got {environments}")
+    unfit = {"embodiments": recipe.embodiments, "world.run": recipe.world.run}
+    if which := next((key for key, value in unfit.items() if value), ""):
+        raise RecipeError(f"placement.simulators: expected 0 with {which}, whose environments stay in the trainer's "
+                          f"process, got {count}")
+    if recipe.env.partition(":")[0] in batched():
+        raise RecipeError(f"placement.simulators: expected 0 with env '{recipe.env}', which steps all of its "
+                          f"environments at once, got {count}")
 
 
 def _check_world(recipe: Recipe) -> None:

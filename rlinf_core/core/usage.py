@@ -1,0 +1,49 @@
+"""Seconds that this process computed, and seconds that it waited for something else than a core."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+
+@dataclass
+class Usage:
+    """Seconds of one piece of work.
+
+    Attributes:
+        began: wall-clock time at its begin [s since 1970].
+        wall_s: by the wall clock.
+        busy_s: on a core.
+        idle_s: neither on a core nor in the queue for one: asleep, or waiting for a device or
+            another process.
+    """
+
+    began: float = 0.0
+    wall_s: float = 0.0
+    busy_s: float = 0.0
+    idle_s: float = 0.0
+
+
+@contextmanager
+def measured() -> Iterator[Usage]:
+    """Measure what is done within, in this thread; the fields are filled in at the end.
+
+    A busy machine lengthens ``wall_s`` alone: Linux counts the time in the queue for a core
+    (``schedstat``).
+    """
+    usage = Usage(began=time.time())
+    wall, busy, queued = time.perf_counter(), time.thread_time(), _queued_s()
+    try:
+        yield usage
+    finally:
+        usage.wall_s, usage.busy_s = time.perf_counter() - wall, time.thread_time() - busy
+        usage.idle_s = max(0.0, usage.wall_s - usage.busy_s - (_queued_s() - queued))
+
+
+def _queued_s() -> float:
+    """Seconds that this thread has waited for a core; 0 where the kernel does not count them."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
+        return int(file.read().split()[1]) * 1e-9
+    return 0.0

@@ -1,0 +1,184 @@
+"""The cost of one turn in a layout: cores, GPUs, memory, pipelining, transfer and switching.
+
+Work on a core is shared by all processes of a machine. Waiting (a sleeping or remote simulator) is
+not: it divides by the processes until it ends. So two numbers for each node say how it scales. A
+third one, ``fixed_s``, does not divide at all: a policy takes nearly as long for four observations
+as for eight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlinf_core.plan.graph import ENVIRONMENT, LEARNER, POLICY, WEIGHTS
+
+GPU, CPU = "gpu", "cpu"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Resources of a machine or cluster.
+
+    Attributes:
+        cpus: cores.
+        gpus: devices.
+        gpu_bytes: memory of each device [bytes]; 0 where it is unknown.
+    """
+
+    cpus: float
+    gpus: int = 0
+    gpu_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Processes of a run and the way they take turns.
+
+    Attributes:
+        workers: rollout workers; 0 plays in the trainer's process.
+        learners: learner processes; 0 learns in the trainer's process.
+        pipelined: workers play on while the learners learn.
+        simulators: processes that step environments for a policy elsewhere; 0 steps them beside the
+            policy.
+        worker_gpus, learner_gpus: GPUs of each.
+    """
+
+    workers: int = 0
+    learners: int = 0
+    pipelined: bool = False
+    simulators: int = 0
+    worker_gpus: float = 0.0
+    learner_gpus: float = 0.0
+
+    def __str__(self) -> str:
+        def counted(count: int, who: str, work: str, gpus: float) -> str:
+            devices = f" on {gpus:g} GPU{'s' * (gpus != 1)} each" if gpus and count else ""
+            return (
+                f"{count} {who}{'s' * (count != 1)}{devices}"
+                if count
+                else f"{work} in the trainer's process"
+            )
+
+        stepping = f", {self.simulators} simulator processes" if self.simulators else ""
+        order = "pipelined" if self.pipelined else "in turns"
+        return (
+            f"{counted(self.workers, 'worker', 'rollouts', self.worker_gpus)}, "
+            f"{counted(self.learners, 'learner', 'updates', self.learner_gpus)}{stepping}, {order}"
+        )
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """Seconds of a node in one turn.
+
+    Attributes:
+        busy_s: seconds of a core (or of a GPU), all processes together; it divides by them.
+        wait_s: seconds without a core; it divides by the processes, too.
+        fixed_s: seconds of a core that every process spends, whatever its share.
+        join_s: seconds on top where several processes must agree, as gradients of learners do.
+        call_s: seconds on top where the work is in another process than the trainer's.
+        peak_bytes: memory of a process at most [bytes].
+        gpu_speed: by how much busy and fixed seconds shrink on a GPU; 0 where the node has none.
+    """
+
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+    fixed_s: float = 0.0
+    join_s: float = 0.0
+    call_s: float = 0.0
+    peak_bytes: float = 0.0
+    gpu_speed: float = 0.0
+
+    def seconds(self, size: int, on_gpu: bool = False) -> float:
+        """Wall-clock seconds of ``size`` processes on as many free cores."""
+        speed = self.gpu_speed if on_gpu and self.gpu_speed else 1.0
+        return (
+            self.fixed_s / speed
+            + (self.busy_s / speed + self.wait_s) / size
+            + self.join_s * (size > 1)
+        )
+
+    def load_s(self, size: int, on_gpu: bool = False) -> float:
+        """Core seconds of ``size`` processes together; none where a GPU does the work."""
+        return 0.0 if on_gpu and self.gpu_speed else self.busy_s + size * self.fixed_s
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of one turn of a run.
+
+    Attributes:
+        nodes: by name; a missing node costs nothing.
+        steps: time steps of a turn, over all environments.
+        measured: names of nodes that were measured; the others are guesses.
+        switch_s: seconds for one GPU to change hands between rollout and learner, there and back.
+        stages: groups of environments that alternate, where simulators are in processes of their
+            own.
+    """
+
+    nodes: Mapping[str, NodeCost]
+    steps: float = 1.0
+    measured: frozenset[str] = frozenset()
+    switch_s: float = 0.0
+    stages: int = 2
+
+    def node(self, name: str) -> NodeCost:
+        """The cost of a node."""
+        return self.nodes.get(name, NodeCost())
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The expected seconds of one turn.
+
+    Attributes:
+        seconds: of the turn.
+        parts: seconds of rollout, learner, weights and switching, by name.
+        limit: what bounds the turn, in words.
+        rate: time steps a second.
+    """
+
+    seconds: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    limit: str = ""
+    rate: float = 0.0
+
+
+def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
+    """The seconds of one turn in a layout."""
+    workers, learners = max(layout.workers, 1), max(layout.learners, 1)
+    environment, policy = costs.node(ENVIRONMENT), costs.node(POLICY)
+    learner, weights = costs.node(LEARNER), costs.node(WEIGHTS)
+    acts_on_gpu, learns_on_gpu = layout.worker_gpus > 0, layout.learner_gpus > 0
+    acting = policy.seconds(workers, acts_on_gpu)
+    if layout.simulators:
+        stepping = environment.seconds(layout.simulators)
+        rollout_load = environment.load_s(layout.simulators) + policy.load_s(workers, acts_on_gpu)
+        longest = max(stepping, acting)
+        rollout = (
+            longest + (stepping + acting - longest) / costs.stages
+        )  # the first stage fills the pipeline
+    else:
+        rollout_load = environment.load_s(workers) + policy.load_s(workers, acts_on_gpu)
+        rollout = environment.seconds(workers) + acting
+    rollout = max(rollout, rollout_load / machine.cpus)
+    learn_load = learner.load_s(learners, learns_on_gpu)
+    learn = max(learner.seconds(learners, learns_on_gpu), learn_load / machine.cpus)
+    learn += learner.call_s if layout.learners else 0.0
+    send = weights.fixed_s + weights.busy_s * workers if layout.workers else 0.0
+    shares = (
+        layout.worker_gpus * layout.workers + layout.learner_gpus * layout.learners
+        > machine.gpus
+        > 0
+    )
+    switch = costs.switch_s if shares else 0.0
+    parts = {"rollout": rollout, "learner": learn, "weights": send, "switch": switch}
+    if layout.pipelined:
+        cores = (rollout_load + learn_load) / machine.cpus
+        longest = max(rollout, learn, cores)
+        limit = {rollout: "the rollout", learn: "the learner", cores: "the cores"}[longest]
+        total = longest + send
+    else:
+        total, limit = rollout + learn + send + switch, "the sum of rollout and learner"
+    return Expectation(total, parts, limit, costs.steps / total if total > 0 else 0.0)

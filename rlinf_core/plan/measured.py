@@ -1,0 +1,262 @@
+"""Costs from real turns of a run, by node, size and device; guesses for what was not measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from rlinf_core.algorithms.common.settings import ROLLOUTS
+from rlinf_core.core.atomic_io import write_atomically
+from rlinf_core.plan.cost import CPU, GPU, Costs, NodeCost
+from rlinf_core.plan.graph import ENVIRONMENT, LEARNER, POLICY, WEIGHTS
+from rlinf_core.recipes import Recipe
+
+FILE = "measured.json"
+TURNS = 15  # newest turns of each size that count
+SLICE = 25  # time steps of every environment in a turn, of learners with a replay
+FIXED = {
+    ENVIRONMENT: 0.0,
+    POLICY: 0.6,
+    LEARNER: 0.0,
+}  # part that does not divide, while one size alone was measured
+UPDATE_S = 2e-3  # of a gradient step of several learners on top, until that is measured
+CALL_S = 2e-3  # for an update, or a turn's weights, in another process, until that is measured
+GUESS_S = {
+    ENVIRONMENT: 1.0e-3,
+    POLICY: 0.3e-3,
+    LEARNER: 0.7e-3,
+}  # a time step, of a small network and simulator
+LARGE = 30.0  # times as much of policy and learner, for a network that is not small
+GPU_SPEED = 8.0  # of policy and learner over one core, until that is measured
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One node in one turn.
+
+    Attributes:
+        busy_s: core seconds a time step, all processes together.
+        idle_s: seconds a time step that a process waited, their mean.
+        call_s: seconds a turn of the calls into other processes; negative where there were none.
+        sent_bytes: that left the node in the turn.
+        peak_bytes: memory of a process at most.
+    """
+
+    busy_s: float
+    idle_s: float = 0.0
+    call_s: float = 0.0
+    sent_bytes: float = 0.0
+    peak_bytes: float = 0.0
+
+
+Key = tuple[str, int, str]
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """A hash of what the costs of a recipe depend on."""
+    keys = {"policy", "algorithm", "env", "env_options", "simulation", "learner", "station"}
+    document = recipe.model_dump(mode="json", include=keys)
+    for volatile in ("env_steps", "evaluate_every", "evaluate_episodes", "initial_policy"):
+        document["simulation"].pop(volatile, None)
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Measurements:
+    """Samples of a run, and seconds of each change of its layout.
+
+    Args:
+        recipe: of the run.
+        machine: in words; samples of another machine are not reused.
+    """
+
+    def __init__(self, recipe: Recipe, machine: str) -> None:
+        self.recipe, self.machine = recipe, machine
+        self.samples: dict[Key, deque[Sample]] = {}
+        self.switches: dict[str, list[float]] = {}
+        self.steps = float(turn_steps(recipe))
+
+    def add(self, node: str, size: int, device: str, sample: Sample) -> None:
+        """Take in a turn of a node."""
+        self.samples.setdefault((node, size, device), deque(maxlen=TURNS)).append(sample)
+
+    def add_switch(self, change: str, seconds: float) -> None:
+        """Take in the seconds of a change of the layout, by its name."""
+        self.switches.setdefault(change, []).append(seconds)
+
+    def switch_s(self, default: float = 10.0) -> float:
+        """Expected seconds of a change: the longest median of any kind."""
+        return max((median(values) for values in self.switches.values()), default=default)
+
+    def forget(self, size: Mapping[str, int]) -> None:
+        """The load has changed: only the newest sample of each node at its present size still
+        counts."""
+        self.samples = {
+            key: deque([samples[-1]], TURNS)
+            for key, samples in self.samples.items()
+            if size.get(key[0]) == key[1]
+        }
+
+    def costs(self) -> Costs:
+        """The costs of a turn."""
+        nodes = {name: self._node(name) for name in (ENVIRONMENT, POLICY, LEARNER)}
+        sent = [
+            sample
+            for (name, _, _), samples in self.samples.items()
+            if name == WEIGHTS
+            for sample in samples
+        ]
+        seconds = median(sample.call_s for sample in sent) if sent else CALL_S
+        nodes[WEIGHTS] = NodeCost(fixed_s=seconds)
+        names = {name for name, _, _ in self.samples}
+        return Costs(nodes, self.steps, frozenset(names | {WEIGHTS}))
+
+    def _node(self, name: str) -> NodeCost:
+        by_size = {
+            size: samples
+            for (node, size, device), samples in self.samples.items()
+            if node == name and device == CPU
+        }
+        on_gpu = {
+            size: samples
+            for (node, size, device), samples in self.samples.items()
+            if node == name and device == GPU
+        }
+        if not by_size and not on_gpu:
+            return self._guess(name)
+        sizes = np.array(sorted(by_size or on_gpu), float)
+        samples = [(by_size or on_gpu)[int(size)] for size in sizes]
+        busy = np.array([median(sample.busy_s for sample in row) for row in samples])
+        idle = np.array([median(sample.idle_s for sample in row) for row in samples])
+        calls = [sample.call_s for row in samples for sample in row if sample.call_s >= 0]
+        call = median(calls) if calls else self._calls() * CALL_S
+        peak = max(sample.peak_bytes for row in samples for sample in row)
+        if len(sizes) == 1:
+            fixed = FIXED[name] * busy[0] / sizes[0]
+            total = busy[0] - fixed * sizes[0]
+        else:  # busy = total + size * fixed
+            fixed, total = np.polyfit(sizes, busy, 1)
+            if fixed < 0 or total < 0:
+                fixed, total = (
+                    (0.0, busy.mean()) if fixed < 0 else (float((busy / sizes).mean()), 0.0)
+                )
+        wait, join = float(np.mean(idle * sizes)), 0.0
+        if name == LEARNER:  # learners wait for each other's gradients, which divides by nothing
+            single = idle[sizes == 1]
+            wait = float(single[0]) if len(single) else 0.0
+            join = (
+                float(np.mean(idle[sizes > 1]))
+                if (sizes > 1).any()
+                else self._steps() * UPDATE_S / self.steps
+            )
+        speed = GPU_SPEED if name != ENVIRONMENT else 0.0
+        if on_gpu and not by_size:
+            total, fixed, wait = wait * speed, 0.0, 0.0  # the process waits for its device
+        scale = self.steps
+        return NodeCost(
+            float(total) * scale,
+            wait * scale,
+            float(fixed) * scale,
+            join * scale,
+            call,
+            peak,
+            speed,
+        )
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether the policy is one of a few layers."""
+        return "hidden" in type(self.recipe.policy).model_fields
+
+    def _steps(self) -> float:
+        """Gradient steps of a turn."""
+        algorithm = self.recipe.algorithm
+        if algorithm.learns_from == ROLLOUTS:
+            return float(getattr(algorithm, "epochs", 1) * getattr(algorithm, "minibatches", 1))
+        ratio = algorithm.utd_ratio
+        return self.steps * (self.recipe.simulation.updates_per_step if ratio is None else ratio)
+
+    def _calls(self) -> float:
+        """Updates of a turn: calls into learners elsewhere."""
+        return 1.0 if self.recipe.algorithm.learns_from == ROLLOUTS else self._steps()
+
+    def _guess(self, name: str) -> NodeCost:
+        seconds = (
+            self.steps * GUESS_S[name] * (1.0 if self._is_small or name == ENVIRONMENT else LARGE)
+        )
+        speed = 0.0 if name == ENVIRONMENT else GPU_SPEED
+        fixed = FIXED[name] * seconds
+        return NodeCost(
+            seconds - fixed,
+            0.0,
+            fixed,
+            self._steps() * UPDATE_S if name == LEARNER else 0.0,
+            self._calls() * CALL_S if name == LEARNER else 0.0,
+            0.0,
+            speed,
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write the samples into a run's folder."""
+        rows = [
+            {
+                "node": node,
+                "size": size,
+                "device": device,
+                "turns": [asdict(sample) for sample in samples],
+            }
+            for (node, size, device), samples in self.samples.items()
+        ]
+        document = {
+            "machine": self.machine,
+            "recipe": fingerprint(self.recipe),
+            "steps": self.steps,
+            "samples": rows,
+            "switches": self.switches,
+        }
+        write_atomically(
+            folder / FILE, lambda path: path.write_text(json.dumps(document, indent=1) + "\n")
+        )
+
+    def load(self, folder: Path) -> bool:
+        """Reuse the samples of a folder, if they are of this machine and recipe; returns whether
+        they are.
+        """
+        try:
+            document = json.loads((folder / FILE).read_text())
+            if (document["machine"], document["recipe"]) != (
+                self.machine,
+                fingerprint(self.recipe),
+            ):
+                return False
+            samples = {
+                (row["node"], int(row["size"]), row["device"]): deque(
+                    (Sample(**turn) for turn in row["turns"]), TURNS
+                )
+                for row in document["samples"]
+                if row["turns"]
+            }
+            switches = {
+                name: [float(value) for value in values]
+                for name, values in document["switches"].items()
+            }
+            steps = float(document["steps"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False
+        self.samples, self.switches, self.steps = samples, switches, steps
+        return bool(samples)
+
+
+def turn_steps(recipe: Recipe) -> float:
+    """Time steps of a turn, as far as a recipe says: an episode counts as 50."""
+    size = max(recipe.simulation.environments, 1)
+    if recipe.algorithm.learns_from == ROLLOUTS:
+        chunks = recipe.algorithm.rollout.get("chunks", 0)
+        return size * (chunks * recipe.policy.executed if chunks else 50)
+    return size * SLICE
