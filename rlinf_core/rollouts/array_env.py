@@ -157,9 +157,10 @@ class TensorRollouts(Rollouts):
         if chunk.log_probs is None:
             raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
                              "one that has a density (policy.kind)")
-        started = time.perf_counter()
+        started, busy = time.perf_counter(), time.thread_time()
         steps = self.tensors.step(chunk.actions[:, 0].to(self.tensors.device))
         self.simulate_s += time.perf_counter() - started
+        self.simulate_busy_s += time.thread_time() - busy
         ones = torch.ones_like(steps.reward)
         return {"observations": before | policy_inputs, "next_observations": steps.next_observations | policy_inputs,
                 "actions": chunk.drawn[:, :1], "log_probs": chunk.log_probs[:, :1].flatten(1),

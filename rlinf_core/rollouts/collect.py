@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import replace
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from rlinf_core.algorithms.common.rollout import Rollout
+from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.usage import Usage, measured
 from rlinf_core.policies.base import ActionChunk, Observation, Policy
 from rlinf_core.policies.torch_device import restore
 from rlinf_core.rollouts.envs import Chunks, EpisodeAccumulator, Steps, VectorEnv
 from rlinf_core.rollouts.types import DEMONSTRATION, Experience, Trajectory
 from rlinf_core.specs.arrays import Arrays
+
+
+@dataclass
+class PlayUsage:
+    """Seconds of a rollout.
+
+    Attributes:
+        total: of the whole rollout.
+        simulate: of the environments alone.
+        environment: (busy, idle) seconds of the environments, and
+        policy: of the policy.
+    """
+
+    total: Usage
+    simulate: float
+    environment: tuple[float, float]
+    policy: tuple[float, float]
 
 
 class Rollouts(ABC):
@@ -29,7 +49,8 @@ class Rollouts(ABC):
 
     Attributes:
         scene: the next episodes begin in, where somebody begins them.
-        simulate_s: seconds spent in the environments.
+        simulate_s: seconds spent in the environments, and
+        simulate_busy_s: those of them that this thread was on a core.
         version: of the policy, for what says it.
     """
 
@@ -37,11 +58,27 @@ class Rollouts(ABC):
         self.env, self.policy, self.scene = env, policy, first_scene
         self.random, self.generator = np.random.default_rng(seed), torch.Generator(policy.device).manual_seed(seed)
         self.observation: Arrays | None = None
-        self.simulate_s, self.version = 0.0, 0
+        self.simulate_s, self.simulate_busy_s, self.version = 0.0, 0.0, 0
+
+    def play_measured(self, amount: RolloutLength) -> tuple[Experience, PlayUsage]:
+        """Play so much; the experience, and the seconds of environments and policy."""
+        before, busy_before = self.simulate_s, self.simulate_busy_s
+        with measured() as usage:
+            brought = self.play(**amount)
+        simulate = self.simulate_s - before
+        busy = self.simulate_busy_s - busy_before
+        off_core = max(usage.wall_s - usage.busy_s, 1e-9)  # asleep, or in the queue for a core
+        stepping = usage.idle_s * min(1.0, max(0.0, simulate - busy) / off_core)
+        acting = max(0.0, usage.busy_s - busy), usage.idle_s - stepping
+        return brought, PlayUsage(usage, simulate, (busy, stepping), acting)
 
     @abstractmethod
     def play(self, *_: Any, **amount: Any) -> Experience:
         """As much as is asked for, by those keys of an ``RolloutLength`` that this kind knows."""
+
+    def continue_noise(self, former: Rollouts) -> None:
+        """Draw noise and scenes as another one would have, in environments of another number."""
+        self.random, self.generator, self.scene = former.random, former.generator, former.scene
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is, to go on exactly; without the environments, where these cannot say it."""
@@ -71,10 +108,19 @@ class Rollouts(ABC):
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         """One time step of the environments."""
-        started = time.perf_counter()
+        started, busy = time.perf_counter(), time.thread_time()
         result = self.env.step(actions, active)
         self.simulate_s += time.perf_counter() - started
+        self.simulate_busy_s += time.thread_time() - busy
         return result
+
+    def cut(self) -> list[Trajectory]:
+        """The episodes that are not over, as if a time limit had ended them; new ones begin.
+
+        Rollouts of chunks hand out everything as it comes, and have none.
+        """
+        self.observation = None
+        return []
 
 
 class EpisodeRollouts(Rollouts):
@@ -95,6 +141,15 @@ class EpisodeRollouts(Rollouts):
         if self.observation is not None:
             self.gather.load_state_dict(state["gather"])
             self.chunks.load_state_dict(state["chunks"])
+
+    def cut(self) -> list[Trajectory]:
+        if self.observation is None:
+            return []
+        pieces = self.gather.cut(self.observation)
+        self.chunks.schedule.cut(np.ones(self.env.size, bool))
+        super().cut()
+        return [replace(episode, chunk_starts=noted[0], latents=noted[1]) if noted else episode
+                for episode, noted in pieces]
 
     def play(self, steps: int, random_warmup: bool = False) -> Experience:
         """``steps`` time steps of every environment, by the policy or at random; the episodes that ended in them."""
@@ -133,6 +188,14 @@ class ExpertRollouts(Rollouts):
         super().load_state_dict(state)
         if self.observation is not None:
             self.gather.load_state_dict(state["gather"])
+
+    def cut(self) -> list[Trajectory]:
+        if self.observation is None:
+            return []
+        pieces = self.gather.cut(self.observation)
+        super().cut()
+        return [replace(episode, sources=np.where(drove, "operator", "policy").tolist())
+                for episode, (drove,) in pieces]
 
     def play(self, steps: int, expert_fraction: float) -> Experience:
         """``steps`` time steps of every environment, that fraction of them driven by the task's script."""
@@ -223,6 +286,57 @@ class ChunkRollouts(Rollouts):
                   "log_probs": chunk.log_probs[:, :execute].flatten(1).numpy(force=True),
                   "versions": np.full(size, float(self.version))}
         return arrays, observation
+
+
+class Stages(Rollouts):
+    """Rollouts in halves of the environments, which alternate: the policy acts for one while the other is stepped.
+
+    Args:
+        env: all of the environments.
+        parts: rollouts of each half, of the same policy.
+    """
+
+    def __init__(self, env: VectorEnv, parts: list[Rollouts]) -> None:
+        super().__init__(env, parts[0].policy)
+        self.parts, self.threads = parts, ThreadPoolExecutor(len(parts), "rollouts")
+
+    def play(self, **amount: Any) -> Experience:
+        return self.play_measured(cast(RolloutLength, amount))[0]
+
+    def play_measured(self, amount: RolloutLength) -> tuple[Experience, PlayUsage]:
+        for part in self.parts:
+            part.version = self.version
+        with measured() as usage:
+            begun = [self.threads.submit(part.play_measured, amount) for part in self.parts]
+            results = [one.result() for one in begun]
+        experience = Experience(
+            [trajectory for brought, _ in results for trajectory in brought.trajectories],
+            [rollout for brought, _ in results for rollout in brought.rollouts],
+            sum(brought.steps for brought, _ in results),
+        )
+        usages = [one for _, one in results]
+        simulate = sum(one.simulate for one in usages) / len(usages)
+        environment, policy = (
+            (sum(one[0] for one in pairs), sum(one[1] for one in pairs))
+            for pairs in ([one.environment for one in usages], [one.policy for one in usages])
+        )
+        return experience, PlayUsage(usage, simulate, environment, policy)
+
+    def continue_noise(self, former: Rollouts) -> None:
+        if isinstance(former, Stages):
+            for part, other in zip(self.parts, former.parts, strict=True):
+                part.continue_noise(other)
+
+    def cut(self) -> list[Trajectory]:
+        return [trajectory for part in self.parts for trajectory in part.cut()]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stages": {str(index): part.state_dict() for index, part in enumerate(self.parts)}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for index, part in enumerate(self.parts):
+            if str(index) in state.get("stages", {}):
+                part.load_state_dict(state["stages"][str(index)])
 
 
 def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:

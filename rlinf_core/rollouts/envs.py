@@ -202,26 +202,30 @@ class EpisodeAccumulator:
                              *(np.copy(remark[index]) for remark in remarks))))
             if result.done[index]:
                 last = {name: values[index] for name, values in result.next_observations.items()}
-                observations = [observation for observation, _ in episode] + [last]
-                columns = zip(*(values for _, values in episode), strict=True)
-                played, rewards, discounts, *noted = (np.array(column) for column in columns)
-                episode.clear()
-                yield (
-                    Trajectory(
-                        {
-                            name: np.stack(
-                                [step_observation[name] for step_observation in observations]
-                            )
-                            for name in last
-                        },
-                        played,
-                        rewards,
-                        discounts,
-                        success=bool(result.success[index]),
-                    ),
-                    noted,
-                )
+                yield self._taken(episode, last, bool(result.success[index]))
 
+    def cut(self, observation: Arrays) -> list[tuple[Trajectory, list[np.ndarray]]]:
+        """The episodes that are not over, as if a time limit had ended them, with their remarks.
+
+        Args:
+            observation: the newest of each, name to (N, ...).
+        """
+        return [
+            self._taken(episode, {name: values[index] for name, values in observation.items()}, False)
+            for index, episode in enumerate(self.steps)
+            if episode
+        ]
+
+    def _taken(
+        self, episode: list[tuple[Arrays, tuple[np.ndarray, ...]]], last: Arrays, success: bool
+    ) -> tuple[Trajectory, list[np.ndarray]]:
+        """The steps of one, which are taken out, and what was observed after them."""
+        observations = [observation for observation, _ in episode] + [last]
+        columns = zip(*(values for _, values in episode), strict=True)
+        played, rewards, discounts, *noted = (np.array(column) for column in columns)
+        episode.clear()
+        stacked = {name: np.stack([step[name] for step in observations]) for name in last}
+        return Trajectory(stacked, played, rewards, discounts, success=success), noted
 
     def state_dict(self) -> dict[str, Any]:
         """The episodes that are not over."""

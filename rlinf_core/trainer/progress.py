@@ -7,7 +7,7 @@ import errno
 import json
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,16 +23,27 @@ if TYPE_CHECKING:
 SLOWEST = 0.02  # weight of the newest value in a metric's mean
 EVALUATED = {"success", "failure", "return", "robot_minutes", "successes_per_hour", "time_to_success_s", "longest_run"}
 WRITE_S = 2.0  # between two times that scalars are written
+SPANS = 20_000  # that wait for the disk at most
 AGAIN_S = 10.0  # after which a disk that took nothing is tried again
 
 
 class Clock:
     """Seconds spent in each of simulate, infer, transfer, learn, demonstrate and evaluate; a part within another counts
-    as the outer one."""
+    as the outer one.
+
+    Attributes:
+        seconds: by part.
+        spans: (part, process, begin [s since 1970], seconds), for the trace; the newest ones.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.spans: deque[tuple[str, str, float, float]] = deque(maxlen=SPANS)
         self.part = ""
+
+    def span(self, part: str, process: str, began: float, seconds: float) -> None:
+        """Remember for the trace that a process did something."""
+        self.spans.append((part, process, began, seconds))
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
@@ -44,7 +55,9 @@ class Clock:
             yield
         finally:
             self.part = ""
-            self.seconds[part] += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            self.seconds[part] += seconds
+            self.span(part, "trainer", time.time() - seconds, seconds)
 
 
 class Disk:
@@ -129,6 +142,10 @@ class Progress:
                 self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
         except OSError:  # of what was to be written before, maybe; the line stands
             self.close()
+
+    def placed(self, entry: dict[str, Any]) -> None:
+        """A decision on the layout: a line in progress.jsonl."""
+        append_line(self.file, json.dumps({"event": "placement", "time": time.time()} | entry))
 
     def state_dict(self) -> dict[str, Any]:
         """The means, and what they are of."""

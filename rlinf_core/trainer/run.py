@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,13 @@ import torch
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.learner import Checkpointed, Learner
+from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
-from rlinf_core.core.errors import RecipeError
+from rlinf_core.core.errors import RecipeError, RestartLimitError
+from rlinf_core.core.usage import Usage, measured
+from rlinf_core.plan.choose import with_layout
+from rlinf_core.plan.conductor import Conductor, Turn
+from rlinf_core.plan.cost import Layout
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import Normalisation
@@ -45,11 +51,29 @@ from rlinf_core.specs.text import TextSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.distributed.group import LearnerGroup
-from rlinf_core.trainer.distributed.ray_cluster import cpus_per_process
+from rlinf_core.trainer.distributed.ray_cluster import cpus_for
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.prefetch import prefetch_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Disk, Progress
 from rlinf_core.trainer.sources.recordings import Intake, check_shown, read_recordings
+from rlinf_core.trainer.sources.simulators import Simulators
+from rlinf_core.trainer.trace import write_spans
+
+Parts = list[tuple[float, float]]  # (busy, idle) seconds of each process
+
+
+def added(before: Parts, parts: Parts) -> Parts:
+    """The seconds of each process, over both."""
+    pairs = zip(before or [(0.0, 0.0)] * len(parts), parts, strict=True)
+    return [(one[0] + two[0], one[1] + two[1]) for one, two in pairs]
+
+
+def usage_of(learner: Learner, usage: Usage) -> tuple[Parts, float]:
+    """(busy, idle) seconds of each learner process in the last update, and seconds of the call to them."""
+    if isinstance(learner, LearnerGroup):
+        inside = max(part.wall_s for part in learner.usages)
+        return [(part.busy_s, part.idle_s) for part in learner.usages], max(0.0, usage.wall_s - inside)
+    return [(usage.busy_s, usage.idle_s)], 0.0
 
 
 def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Learner:
@@ -68,7 +92,7 @@ def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy
         strategy=placement.strategy,
         restarts=placement.restarts,
         gpus=placement.learner_gpus,
-        cpus=cpus_per_process(placement.processes),
+        cpus=cpus_for(placement),
         computing=recipe.learner,
     )
 
@@ -107,6 +131,7 @@ def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Netw
 
 
 GROUP, REPORT_S = 16, 0.25  # updates between two looks at the world; seconds between two reports
+TURN = ("simulate", "infer", "wait", "transfer", "switch", "learn")  # seconds of a turn, by the clock
 PARTS = ("learner", "data", "intake", "source", "progress", "clock", "run")  # of a checkpoint
 Tell = Callable[["Run", dict[str, float] | None], None]
 Evaluator = Callable[[], list[EpisodeResult]]
@@ -137,6 +162,8 @@ class Run:
         self.version, self.published_at, self.fitted, self.stopping = 0, -1, sees(self.policy, self.before), False
         self.saved, self.next_evaluation, self.seconds = (-1,) * 5, 0, 0.0  # seconds: of what was resumed
         self.evaluator: Evaluator | None = None
+        self.conductor: Conductor | None = None
+        self.turn, self.turn_began = Turn(), 0.0
 
     # Where it stands
     @property
@@ -231,7 +258,7 @@ class Run:
                 self._take()
             self._look_around(worked)
         self.save()
-        self.disk.keep("curves", lambda: self.progress.write(self.steps, self.counts()))
+        self.disk.keep("curves", self._write)
         return self.progress.last
 
     def _due(self) -> int:
@@ -268,16 +295,97 @@ class Run:
         draw = partial(self.data.demonstrated, warm.batch_size) if warm else self.data.batch
         with self.clock("learn"):
             for batch in self.prefetch.batches(draw, max(1, min(due, GROUP, left))):
-                self.progress.note(self.learner.update(batch), self.learner.updates)
+                with measured() as usage:
+                    metrics = self.learner.update(batch)
+                self._count(usage)
+                self.progress.note(metrics, self.learner.updates)
                 self.data.learned(self.learner)
         return True
 
+    def _count(self, usage: Usage) -> None:
+        """An update belongs to the turn."""
+        parts, call_s = usage_of(self.learner, usage)
+        self.turn.call_s += call_s
+        self.turn.learner = added(self.turn.learner, parts)
+
     def _take(self) -> None:
         if not self.source.asynchronous:
+            self._end_turn()
             self.learner.sync()
-        brought = self.source.take(self.learner.updates, self.data.order())
+        with self._off_device():
+            brought = self.source.take(self.learner.updates, self.data.order())
         with self.clock("transfer"):
             self.data.put(brought, self.version)
+        self.turn.steps += brought.steps
+        if isinstance(self.source, Simulators):
+            usages = self.source.usages
+            self.turn.environment = added(self.turn.environment, [usage.environment for usage in usages])
+            self.turn.policy = added(self.turn.policy, [usage.policy for usage in usages])
+
+    @contextmanager
+    def _off_device(self) -> Iterator[None]:
+        """Within, the learner leaves its device to the rollouts, if the recipe says so."""
+        if not self.recipe.placement.offload or self.source.asynchronous:
+            yield
+            return
+        learner: Any = self.learner
+        moved = learner if isinstance(learner, LearnerGroup) else Offload(learner, self.policy)
+        with self.clock("switch"):
+            moved.off()
+        try:
+            yield
+        finally:
+            with self.clock("switch"):
+                moved.on()
+
+    def _end_turn(self) -> None:
+        """Between two turns: what the last one took is measured, and the layout may change."""
+        if self.conductor is None or not isinstance(self.source, Simulators):
+            return
+        turn, source = self.turn, self.source
+        if not turn.learner and self.learner.updates:
+            return  # such as rollouts that wait for more before they are learned from
+        now = sum(self.clock.seconds[part] for part in TURN)
+        turn.seconds, self.turn_began = now - self.turn_began, now
+        turn.send_s, turn.sent_bytes = source.send_s, source.sent_bytes
+        if self.policy.device.type == "cuda":
+            turn.peak_bytes = float(torch.cuda.max_memory_allocated(self.policy.device))
+        self.turn = Turn()
+        layout = self.conductor.turn(turn, self.total - self.steps) if turn.learner else None
+        if layout is not None:
+            self.place(layout)
+
+    def place(self, layout: Layout) -> None:
+        """Go on in another layout, from the state as it is; one that cannot be is noted, and nothing changes."""
+        conductor, source = self.conductor, self.source
+        assert conductor is not None and isinstance(source, Simulators)
+        before, started = self.recipe, time.perf_counter()
+        recipe = with_layout(self.recipe, layout)
+        try:
+            with self.clock("place"):
+                source.place(recipe)
+                self._place_learner(recipe)
+        except (RecipeError, RestartLimitError) as error:
+            source.place(before)
+            conductor.refuse(layout, str(error))
+            return
+        seconds = time.perf_counter() - started
+        print(f"layout: {layout}, in {seconds:.1f} s", flush=True)
+        conductor.changed(layout, seconds)
+
+    def _place_learner(self, recipe: Recipe) -> None:
+        before, count = self.recipe.placement.learners, recipe.placement.learners
+        if isinstance(self.learner, LearnerGroup) and count:
+            self.learner.resize(count)
+        elif count != before:
+            self.learner.sync()
+            state = self.learner.state_dict()
+            learner = learner_for(recipe, self.config, self.policy)
+            learner.load_state_dict(state)
+            self.learner.close()
+            self.learner = learner
+        self.recipe = recipe
+        self.prefetch = prefetch_for(recipe, self.policy.device)
 
     def _look_around(self, worked: bool) -> None:
         """Whatever is due beside learning: the next stage, a policy for the stations, a checkpoint, a report."""
@@ -295,7 +403,7 @@ class Run:
         if time.monotonic() - self.saved_at > 60.0 * self.recipe.checkpoint.every_minutes:
             self.disk.keep("a checkpoint", self.save)
         if time.monotonic() - self.progress.written_at > WRITE_S:
-            self.disk.keep("curves", lambda: self.progress.write(self.steps, self.counts()))
+            self.disk.keep("curves", self._write)
         self.tell(self, None)
 
     # What it leaves
@@ -334,6 +442,13 @@ class Run:
         self.progress.evaluated(entry)
         self.save()
         self.tell(self, entry)
+
+    def _write(self) -> None:
+        """What a run leaves every few seconds, off the path of its turns."""
+        self.progress.write(self.steps, self.counts())
+        write_spans(self.run_dir, self.clock.spans)
+        if self.conductor is not None:
+            self.conductor.save()
 
     def counts(self) -> dict[str, float]:
         """Return counts of all experience, in total and by station."""

@@ -16,6 +16,8 @@ from rlinf_core.algorithms.common.settings import ROLLOUTS, offline
 from rlinf_core.core import metrics
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.signals import defer_signals, on_signal
+from rlinf_core.plan.choose import with_layout
+from rlinf_core.plan.conductor import Conductor
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.exposure import fleet_of, token_of
 from rlinf_core.recipes.placement import check_placement
@@ -29,7 +31,7 @@ from rlinf_core.specs.embodiment import joined
 from rlinf_core.specs.text import TextSpec
 from rlinf_core.trainer.checkpoint import checkpoints
 from rlinf_core.trainer.distributed.ray_cluster import connect, connected, disconnect, gpus_of_machines, resources
-from rlinf_core.trainer.distributed.rollout_workers import Make
+from rlinf_core.trainer.distributed.remote_envs import Make, rollout_envs
 from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.sources.imagined import with_world
@@ -72,9 +74,13 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
     """A run with its source and its evaluations, which close with ``ending``."""
     came_from, simulation = source_of(recipe), recipe.simulation
     fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
+    given, decisions, conductor = recipe, list[dict[str, Any]](), None
+    if came_from == SIMULATORS and not (recipe.embodiments or recipe.world.share or recipe.world.run):
+        conductor = Conductor(recipe, run_dir, decisions.append)
+        recipe = with_layout(recipe, conductor.first()) if recipe.placement.auto else recipe
+    if (recipe.placement.on_ray or recipe.placement.auto) and not connected():
+        ending.callback(disconnect)  # else whoever was before goes on
     if recipe.placement.on_ray:
-        if not connected():  # else whoever was before goes on
-            ending.callback(disconnect)
         connect(recipe.placement.ray)
         check_placement(recipe.placement, resources(), gpus_of_machines())
     at_once, robots, judged = simulation.environments or 1, dict[str, VectorEnv](), dict[str, VectorEnv]()
@@ -114,8 +120,12 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         run.evaluator = partial(several.evaluate, run.shipped, scenes)
     source = with_world(recipe, source, run.data, run.policy, run.clock)
     ending.callback(source.close)
-    keep_recipe(recipe, run_dir, ours=True)
+    keep_recipe(given, run_dir, ours=True)
     run.start(source)
+    if conductor is not None:
+        for decision in decisions:
+            run.progress.placed(decision)
+        conductor.note, run.conductor = run.progress.placed, conductor
     ending.callback(lambda: run.learner.close())
     return run
 
@@ -154,8 +164,12 @@ def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
             held_out = make(recipe, min(simulation.environments, 8))
             ending.callback(held_out.close)
         return imagined_envs(recipe), held_out
-    if simulation.environments and not recipe.placement.workers:
-        env = held_out = make(recipe, simulation.environments)
+    placement = recipe.placement
+    may_play = placement.auto and "workers" not in placement.fixed  # in this process, later
+    if simulation.environments and (may_play or not placement.workers):
+        env = rollout_envs(recipe, make, simulation.environments) if not placement.workers else make(
+            recipe, simulation.environments)
+        held_out = env
         ending.callback(env.close)
     if isinstance(env, ArrayEnv) and env.tensors.alone:
         check_alone(recipe)

@@ -202,8 +202,8 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
     class Players(OnRay):
         def __init__(self):
             self.recipe = load_recipe("sim_ppo", ["placement.workers=2"])
-            self.resources, self.worker_arguments, self.died, self.begun = {}, (), 0, 0
-            self.seeds_and_scenes, self.workers = [], [0, 1]
+            self.resources, self.worker_arguments, self.died, self.begun, self.spawned = {}, (), 0, 0, 0
+            self.seeds_and_scenes, self.workers, self.editions = [], [0, 1], [0, 0]
             self.ray = self
 
         def remote(self, *what, **_):
@@ -216,8 +216,8 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
             pass
 
     players = Players()
-    for worker in (0, 1):
-        players._worker(worker)
+    for _ in range(2):
+        players._worker()
     players.go_on(1)
     players.go_on(2)
     assert len({seed for seed, _ in players.seeds_and_scenes}) == len({scene for _, scene in players.seeds_and_scenes}) == 6
@@ -253,7 +253,8 @@ class Lost:
 def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_heard_refuses_no_episode(tmp_path):
     workers, replaced = OnRay.__new__(OnRay), []
     workers.ray, workers.died, workers.workers, workers.pending = Lost(ray.exceptions.OutOfMemoryError("m")), 0, [0], [0]
-    workers._worker, workers._begin = lambda index: replaced.append(index), lambda worker: None
+    workers._worker, workers._begin = lambda: replaced.append(0), lambda worker: None
+    workers.editions = [0]
     with pytest.raises(RlinfError, match="rollout workers died"):
         workers._answer(0)
     assert len(replaced) > 1

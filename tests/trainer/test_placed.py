@@ -16,6 +16,7 @@ from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.collect import EpisodeRollouts
 from rlinf_core.trainer.distributed.ray_cluster import connect, connected, disconnect
 from rlinf_core.trainer.distributed.rollout_workers import OnRay, RolloutRequest, Worker
+from rlinf_core.trainer.distributed.weights import WeightUpdate
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.test_simulators import recipe_of
@@ -93,31 +94,34 @@ def test_a_rollout_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path, ca
 
 
 @pytest.mark.slow
-def test_what_stays_in_a_policy_is_sent_to_a_rollout_worker_when_it_changed_and_to_its_successor():
+def test_a_rollout_worker_gets_the_weights_that_changed_and_its_successor_gets_all():
     """It plays what one plays that is given everything each time."""
     recipe = recipe_of("sac", "placement.workers=1", "simulation.environments=1", "policy.hidden=[16]")
     policy = make_policy(SPEC, recipe.policy)
-    policy.is_frozen = lambda name: name.startswith(("encoder.", "trunk."))
-    players, here = OnRay(recipe, points, EpisodeRollouts, policy), Worker(recipe, points, EpisodeRollouts, recipe.seed,
-                                                                         recipe.scene(0))
+    players = OnRay(recipe, points, EpisodeRollouts, policy)
+    here = Worker(recipe, points, EpisodeRollouts, recipe.seed, recipe.scene(0))
 
     def played(version):
         players.start(version, {"steps": 40})
         brought, _ = players.take()
         weights = {name: tensor.numpy().copy() for name, tensor in policy.state_dict().items()}
-        expected, _, _ = here.play(RolloutRequest(weights, version, {"steps": 40}), {}, 0)
+        expected, _ = here.play(RolloutRequest(version, {"steps": 40}, 1), WeightUpdate(0, 1, weights))
         assert brought[0].trajectories
         for one, other in zip(brought[0].trajectories, expected.trajectories, strict=True):
             np.testing.assert_array_equal(one.actions, other.actions)
-        return players.edition, {name.partition(".")[0] for name in ray.get(players.order).weights}
+        update = ray.get(players.update)
+        return {name.partition(".")[0] for name in update.full | update.parts}, players.sent_bytes
 
-    assert played(0) == (1, {"head"})
+    everything = sum(tensor.nbytes for tensor in policy.state_dict().values())
+    assert played(0)[1] == everything
+    assert played(1) == (set(), 0)
     torch.nn.init.normal_(policy.head.weight)
-    assert played(1) == (1, {"head"})
-    torch.nn.init.normal_(policy.trunk[0].weight)
-    assert played(2) == (2, {"head"})
+    assert played(2) == ({"head"}, policy.head.weight.nbytes)
+    with torch.no_grad():
+        policy.trunk[0].weight[0, 0] += 1.0
+    assert played(3) == ({"trunk"}, 12), "one word and its place"
     os.kill(ray.get(players.workers[0].pid.remote()), signal.SIGKILL)
-    players.start(3, {"steps": 40})
+    players.start(4, {"steps": 40})
     assert players.take()[0][0].steps == 40 and players.died == 1, "by one that was sent everything"
     players.close()
 

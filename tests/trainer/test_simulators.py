@@ -180,7 +180,7 @@ def test_the_same_seed_gives_the_same_run(workers, tmp_path):
 def test_pipelined_the_next_is_asked_for_in_the_same_amount_before_what_came_is_learned_from():
     class Players:
         def __init__(self):
-            self.requests = []
+            self.requests, self.usages = [], []
 
         def start(self, version, amount):
             self.requests.append((version, amount))
@@ -190,7 +190,7 @@ def test_pipelined_the_next_is_asked_for_in_the_same_amount_before_what_came_is_
 
     recipe = recipe_of("sac", "placement={workers: 1, mode: pipelined}")
     source = Simulators(recipe_of("sac"), Points(2), make_policy(SPEC, recipe.policy), points, Clock())
-    source.recipe, source.players, source.slice = recipe, Players(), {"steps": 25}
+    source.recipe, source.players = recipe, Players()
     assert source.take(5, {"random_warmup": True}).steps == 7
     assert source.players.requests == [(5, {"steps": 25, "random_warmup": True})] * 2
     assert source.take(6, {"random_warmup": False}).steps == 7 and source.clock.seconds["wait"] == 2.0

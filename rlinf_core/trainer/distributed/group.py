@@ -23,15 +23,25 @@ from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.data_parallel import Strategy, full_weights, parallelise
 from rlinf_core.algorithms.common.learner import AVERAGED
+from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RestartLimitError, RlinfError
+from rlinf_core.core.usage import Usage, measured
 from rlinf_core.policies import encoder, policy_config, policy_kind
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.recipes.placement import check_shards
 from rlinf_core.specs.arrays import StationSpec
-from rlinf_core.trainer.distributed.ray_cluster import START_S, check_begun, connect, cpus_per_process, lost, no_room
+from rlinf_core.trainer.distributed.ray_cluster import (
+    START_S,
+    check_begun,
+    check_room,
+    connect,
+    cpus_per_process,
+    lost,
+    no_room,
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,10 @@ class LearnerProcess:
         if self.address == "127.0.0.1":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
+    def place(self, rank: int, size: int) -> None:
+        """Be another one of a group of another size; ``join`` follows."""
+        self.rank, self.size = rank, size
+
     def open(self) -> tuple[str, int]:
         """Return the address of the first process for the others; it listens on that address only.
         """
@@ -98,16 +112,26 @@ class LearnerProcess:
             self.learner = module.Learner(policy.to(device).train(), settings, learner_spec.seed)
         parallelise(self.learner, learner_spec.strategy)
         compute(self.learner, Computing.model_validate_json(learner_spec.computing))
+        self.offload = Offload(self.learner)
         return next(name for name, module in self.learner.modules.items() if module is policy)
 
     def pid(self) -> int:
         """The process id."""
         return os.getpid()
 
-    def update(self, batch: Any) -> tuple[dict[str, float], int]:
-        """Metrics of this process's shard, and updates so far."""
-        with full_weights(self.learner):
-            return self.learner.update(batch), self.learner.updates
+    def update(self, batch: Any) -> tuple[dict[str, float], int, Usage]:
+        """Metrics of this process's shard, updates so far, and seconds."""
+        with measured() as usage, full_weights(self.learner):
+            metrics = self.learner.update(batch)
+        return metrics, self.learner.updates, usage
+
+    def off(self) -> int:
+        """Leave the device; returns the bytes."""
+        return self.offload.off()
+
+    def on(self) -> int:
+        """Come back to the device; returns the bytes."""
+        return self.offload.on()
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
         self.learner.fit_normalisation(vectors)
@@ -171,9 +195,7 @@ class LearnerGroup:
         self.ray = connect()
         self.policy, self.config, self.size, self.restarts = policy, config, size, restarts
         self.learner = algorithm(kind).Learner
-        self.divides = partial(check_shards, learners=size, halves=config.half_demonstrations)
-        if config.transitions_per_batch is not None:
-            self.divides("algorithm.batch_size", config.transitions_per_batch)
+        self.divides = self._shards(size)
         weights = {name: tensor.numpy(force=True) for name, tensor in policy.state_dict().items()}
         described = json.dumps(policy.describe())
         self.spec_ref = self.ray.put(
@@ -185,20 +207,66 @@ class LearnerGroup:
         self.since: list[tuple[str, tuple[Any, ...]]] = []
         self.failures, self.updates = 0, 0
         self.processes: list[Any] = []  # Ray actors
+        self.usages: list[Usage] = []  # of each in the last update
         try:
             self._start()
         except LostProcess as error:
             self._recover(error)
+
+    def _shards(self, size: int) -> partial[None]:
+        """The check of batches for so many processes; RecipeError where the recipe's do not divide."""
+        divides = partial(check_shards, learners=size, halves=self.config.half_demonstrations)
+        if self.config.transitions_per_batch is not None:
+            divides("algorithm.batch_size", self.config.transitions_per_batch)
+        return divides
+
+    def resize(self, size: int) -> None:
+        """Go on with so many processes, from the state as it is: results stay those of an undisturbed run.
+
+        Processes that stay do not start anew. One that dies in the change is replaced, as at any other time.
+
+        Raises:
+            RecipeError: batches do not divide by so many.
+            RestartLimitError: the cluster has no room; the group is that of before.
+        """
+        divides = self._shards(size)
+        if size == self.size:
+            return
+        check_room("learner group", size - self.size, self.resources)
+        self._keep()
+        self.divides, before = divides, self.size
+        added: list[Any] = []
+        try:
+            added = [self._spawn(rank) for rank in range(before, size)]
+            self.ray.get([process.__ray_ready__.remote() for process in added], timeout=START_S)
+        except self.ray.exceptions.GetTimeoutError as error:
+            for process in added:
+                self.ray.kill(process)
+            self.divides = self._shards(before)
+            raise no_room("learner group", size, self.resources, START_S) from error
+        except lost():  # all are started anew
+            pass
+        for process in self.processes[size:]:
+            self.ray.kill(process)
+        self.processes, self.size = self.processes[:size] + added, size
+        try:
+            self.ray.get([process.place.remote(rank, size) for rank, process in enumerate(self.processes)])
+            self._join()
+            self._restore()
+        except LostProcess as error:
+            self._recover(error)
+        except lost() as error:
+            self._recover(_lost(error))
 
     def update(self, batch: dict[str, np.ndarray] | Rollout) -> dict[str, float]:
         """One update on a batch, each process on its shard; returns metrics of the whole batch."""
         if not isinstance(batch, Rollout):
             self.divides("batch", len(next(iter(batch.values()))))
         answers = self._call("update", self.ray.put(batch))
-        self.updates = answers[0][1]
+        self.updates, self.usages = answers[0][1], [usage for _, _, usage in answers]
         if isinstance(batch, Rollout) or len(self.since) >= KEEP:
             self._keep()
-        return {name: float(np.mean([metrics[name] for metrics, _ in answers])) for name in answers[0][0]}
+        return {name: float(np.mean([metrics[name] for metrics, _, _ in answers])) for name in answers[0][0]}
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
         """Centre and scale observations (N, V) alike in every encoder."""
@@ -237,6 +305,22 @@ class LearnerGroup:
         except LostProcess as error:
             self._recover(error)
         self._keep()  # the caller may go on with what it gave
+
+    def off(self) -> int:
+        """Have all processes leave their devices; returns the bytes of one. ``on`` brings them back."""
+        return self._moved("off")
+
+    def on(self) -> int:
+        """Have all processes come back to their devices; returns the bytes of one."""
+        return self._moved("on")
+
+    def _moved(self, direction: str) -> int:
+        try:
+            size: int = self._ask(direction)[0]
+            return size
+        except LostProcess as error:  # those that start anew are on their devices
+            self._recover(error)
+            return 0
 
     def close(self) -> None:
         """End the processes."""
@@ -287,11 +371,18 @@ class LearnerGroup:
         ray = self.ray
         self.processes = [self._spawn(rank) for rank in range(self.size)]
         try:
-            meeting = ray.get(self.processes[0].open.remote(), timeout=START_S)
             ray.get([process.__ray_ready__.remote() for process in self.processes], timeout=START_S)
         except ray.exceptions.GetTimeoutError as error:
             self.close()
             raise no_room("learner group", self.size, self.resources, START_S) from error
+        except lost() as error:
+            raise _lost(error) from error
+        self._join()
+
+    def _join(self) -> None:
+        """Let the processes find each other and make their learners."""
+        try:
+            meeting = self.ray.get(self.processes[0].open.remote())
         except lost() as error:
             raise _lost(error) from error
         self.name = self._ask("join", meeting, self.spec_ref)[0]

@@ -9,12 +9,15 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from rlinf_core.core.errors import RestartLimitError, RlinfError, StartupError
+from rlinf_core.recipes.placement import PER_CPU, Placement
 
 START_S = 180.0  # within which a cluster is to have room for a process
+FREED_S = 10.0  # within which a cluster has room for more processes of a run, or a change is refused
 ROOM = Path("/tmp")  # for folders of clusters: sockets need a short path
 OURS = "rlinf-ray-"  # they begin with, then the process that made them
 _folder: Path | None = None  # of the cluster that this process started
@@ -150,3 +153,26 @@ def gpus_of_machines() -> list[float]:
 def cpus_per_process(processes: int) -> float:
     """CPUs to ask of Ray for each of so many processes: 1, or less where there are more processes than CPUs."""
     return min(1.0, int(1000 * resources().get("CPU", 0) / max(processes, 1)) / 1000)
+
+
+def check_room(who: str, count: int, per_process: dict[str, float]) -> None:
+    """Raise RestartLimitError if the cluster has no room for so many more processes, before any is started.
+
+    Ray frees the resources of processes that have just ended within seconds.
+    """
+    import ray
+
+    names = {"CPU": "num_cpus", "GPU": "num_gpus"}
+    end = time.monotonic() + FREED_S
+    while count > 0:
+        free = ray.available_resources()
+        if all(free.get(name, 0.0) + 1e-6 >= count * per_process[key] for name, key in names.items()):
+            return
+        if time.monotonic() > end:
+            raise no_room(who, count, per_process, FREED_S)
+        time.sleep(0.2)
+
+
+def cpus_for(placement: Placement) -> float:
+    """CPUs to ask of Ray for each process of a run; as little as possible where their number may change."""
+    return 1.0 / PER_CPU if placement.auto else cpus_per_process(placement.processes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,31 +12,46 @@ import torch
 
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import RolloutLength
-from rlinf_core.core.errors import RestartLimitError, RlinfError
+from rlinf_core.core.errors import RecipeError, RestartLimitError, RlinfError
+from rlinf_core.core.usage import Usage
 from rlinf_core.policies import encoder, make_policy
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.torch_device import device_of
 from rlinf_core.recipes import Recipe
-from rlinf_core.rollouts.collect import Rollouts
-from rlinf_core.rollouts.envs import VectorEnv
-from rlinf_core.rollouts.types import Experience
-from rlinf_core.trainer.distributed.ray_cluster import START_S, check_begun, connect, cpus_per_process, lost, no_room
+from rlinf_core.rollouts.collect import PlayUsage, Rollouts
+from rlinf_core.rollouts.types import Experience, Trajectory
+from rlinf_core.trainer.distributed.ray_cluster import (
+    START_S,
+    check_begun,
+    check_room,
+    connect,
+    cpus_for,
+    lost,
+    no_room,
+)
+from rlinf_core.trainer.distributed.remote_envs import Make, rollout_envs, rollouts_in
+from rlinf_core.trainer.distributed.weights import WeightSender, WeightUpdate, put, receive
 
-Make = Callable[[Recipe, int], VectorEnv]
-Weights = dict[str, np.ndarray]
 SCENE_STRIDE = 10_000_000  # between the scenes of two workers
 RESTARTS = 3  # of workers that died, in a run
 
 
 @dataclass
 class RolloutRequest:
-    """A request to workers: the policy's trained weights by name, its version, and the length of
-    the rollout.
+    """A request to workers.
+
+    Attributes:
+        version: of the policy.
+        amount: length of the rollout.
+        environments: of each worker.
     """
 
-    weights: Weights
     version: int
     amount: RolloutLength
+    environments: int
+
+
+NOTHING = PlayUsage(Usage(), 0.0, (0.0, 0.0), (0.0, 0.0))
 
 
 class Worker:
@@ -46,106 +60,192 @@ class Worker:
     def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int) -> None:
         self.recipe, self.make, self.kind, self.first = recipe, make, kind, (seed, first_scene)
         self.rollouts: Rollouts | None = None
-        self.edition = 0
+        self.unfinished: list[Trajectory] = []  # episodes that were cut, as its share of environments changed
 
-    def _begun(self) -> Rollouts:
-        """Its rollouts, made where there are none yet."""
-        if self.rollouts is None:
-            torch.set_num_threads(1)
-            recipe, placement = self.recipe, self.recipe.placement
-            env = self.make(recipe, recipe.simulation.environments // placement.workers)
-            device = device_of("cuda" if placement.worker_gpus else "cpu")
+    def _begun(self, environments: int) -> Rollouts:
+        """Its rollouts, made where there are none yet, or of another number of environments."""
+        former = self.rollouts
+        if former is not None and former.env.size == environments:
+            return former
+        torch.set_num_threads(1)
+        recipe = self.recipe
+        self.unfinished += self.cut()
+        env = rollout_envs(recipe, self.make, environments)
+        if former is None:
+            self.device = device_of("cuda" if recipe.placement.worker_gpus else "cpu")
             with encoder.rebuilt():  # its weights come with the first order
-                self.policy = make_policy(env.spec, recipe.policy).to(device)
-            self.rollouts = self.kind(env, self.policy, *self.first)
+                self.policy = make_policy(env.spec, recipe.policy).to(self.device)
+        group = recipe.algorithm.rollout.get("group", 1)
+        self.rollouts = rollouts_in(self.kind, env, self.policy, *self.first, group)
+        if former is not None:
+            self.rollouts.continue_noise(former)
+            former.env.close()
         return self.rollouts
 
     def pid(self) -> int:
         """The process id."""
         return os.getpid()
 
-    def play(self, order: RolloutRequest, stays: Weights, edition: int) -> tuple[Experience, float, float]:
-        """Play the request. Return the experience, and the seconds of simulation and in total.
+    def cut(self) -> list[Trajectory]:
+        """Its unfinished episodes, as if a time limit had ended them; it begins new ones."""
+        return self.rollouts.cut() if self.rollouts is not None else []
 
-        Args:
-            order: with the weights that learn.
-            stays: the others; Ray's store on this machine has them.
-            edition: of these, another one after each change.
-        """
-        rollouts = self._begun()
-        new = order.weights | (stays if edition != self.edition else {})
-        self.policy.load_state_dict({name: torch.tensor(values) for name, values in new.items()}, strict=not stays)
-        self.edition = edition
+    def play(self, order: RolloutRequest, update: WeightUpdate) -> tuple[Experience, PlayUsage]:
+        """Play the request with changed weights; the experience and its seconds."""
+        rollouts = self._begun(order.environments)
+        offload = self.recipe.placement.offload and self.device.type == "cuda"
+        receive(self.policy.to(self.device), update)
         rollouts.version = order.version
-        before, started = rollouts.simulate_s, time.perf_counter()
-        brought = rollouts.play(**order.amount)
+        brought, usage = rollouts.play_measured(order.amount)
+        if offload:
+            self.policy.cpu()
+            torch.cuda.empty_cache()
+        brought.trajectories += self.unfinished
+        self.unfinished = []
         brought.rollouts = [_convert(rollout, tensors=False) for rollout in brought.rollouts]
-        return brought, rollouts.simulate_s - before, time.perf_counter() - started
+        return brought, usage
 
 
 class OnRay:
-    """Workers as Ray actors; one that dies is replaced, and plays what it was asked for in scenes of its own."""
+    """Workers as Ray actors; one that dies is replaced, and plays what it was asked for in scenes of its own.
 
-    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: NetworkPolicy) -> None:
+    Attributes:
+        begun: how often the run was gone on with.
+        spawned: workers that were started in all of them; each has seeds and scenes of its own.
+        sent_bytes: weights of the last request to a worker that has the ones before.
+        usages: seconds of each worker in the last rollout.
+    """
+
+    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: NetworkPolicy,
+                 spawned: int = 0) -> None:
         placement = recipe.placement
         self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
-        self.begun = 0  # how often the run was gone on with
-        self.resources = {"num_cpus": cpus_per_process(placement.processes), "num_gpus": placement.worker_gpus}
+        self.begun, self.spawned, self.sent_bytes = 0, spawned, 0
+        self.usages: list[PlayUsage] = []
+        self.resources = {"num_cpus": cpus_for(placement), "num_gpus": placement.worker_gpus}
         self.worker_arguments = (recipe, make, kind)
-        self.workers = [self._worker(index) for index in range(placement.workers)]
+        self.sender = WeightSender(policy.is_frozen)
+        self.workers = [self._worker() for _ in range(placement.workers)]
+        self.editions = [0] * placement.workers  # of the weights that each has
         self.pending: list[Any] = []
+        self.early_answers: list[tuple[Experience, PlayUsage]] = []
         self.placed = False
-        self.frozen, self.edition = self.ray.put({}), 0
 
-    def _worker(self, index: int) -> Any:
-        number = index + (self.died + self.begun * (RESTARTS + 1)) * self.recipe.placement.workers
+    def _worker(self) -> Any:
+        number, self.spawned = self.spawned, self.spawned + 1
         return self.ray.remote(**self.resources)(Worker).remote(
             *self.worker_arguments, self.recipe.seed + number, self.recipe.scene(number * SCENE_STRIDE))
 
-    def go_on(self, begun: int) -> None:
-        """In scenes of their own, that many beginnings after the first."""
+    def go_on(self, begun: int, spawned: int = 0) -> None:
+        """In scenes of their own, that many beginnings after the first.
+
+        Args:
+            begun: beginnings.
+            spawned: workers that were started before; 0 where an older checkpoint does not say.
+        """
         self.begun = begun
+        self.spawned = max(spawned or begun * (RESTARTS + 1) * len(self.workers), self.spawned)
         for index, worker in enumerate(self.workers):
             self.ray.kill(worker)
-            self.workers[index] = self._worker(index)
+            self.workers[index], self.editions[index] = self._worker(), 0
+
+    def resize(self, count: int) -> None:
+        """Play on so many workers from the next request on; nothing that was played is lost.
+
+        Those that go hand out their unfinished episodes first. Those that stay get another share of
+        the environments with the next request.
+
+        Raises:
+            RecipeError: the environments do not divide.
+            RestartLimitError: the cluster has no room; the workers are those of before.
+        """
+        total = self.recipe.simulation.environments
+        if count < 1 or total % count:
+            raise RecipeError(f"placement.workers: expected a divisor of the {total} environments, got {count}")
+        check_room("rollout workers", count - len(self.workers), self.resources)
+        added = [self._worker() for _ in range(count - len(self.workers))]
+        try:
+            self._wait_for_room(added)
+        except RestartLimitError:
+            for worker in added:
+                self.ray.kill(worker)
+            raise
+        if self.pending:
+            self.early_answers += self._answers()
+        self.early_answers += [(cut, NOTHING) for cut in self._cut(self.workers[count:])]
+        for worker in self.workers[count:]:
+            self.ray.kill(worker)
+        self.workers = self.workers[:count] + added
+        self.editions = self.editions[:count] + [0] * len(added)
+
+    def cut(self) -> list[Experience]:
+        """What was played before and not taken, and the unfinished episodes of all workers."""
+        early = [brought for brought, _ in self.early_answers]
+        return early + self._cut(self.workers)
+
+    def _cut(self, workers: list[Any]) -> list[Experience]:
+        parts = []
+        for worker in workers:
+            try:
+                parts.append(Experience(self.ray.get(worker.cut.remote())))
+            except lost():
+                print("a rollout worker died before its end; its unfinished episodes are lost", flush=True)
+        return parts
 
     def start(self, version: int, amount: RolloutLength) -> None:
-        """Send every worker the policy as it is now; what stays in it (``NetworkPolicy.is_frozen``) where it has changed.
+        """Send every worker the weights that changed since the last request, and the request.
 
         RestartLimitError where, the first time, the cluster has no room for them.
         """
         if not self.placed:
-            self._wait_for_room()
-        weights = {name: tensor.numpy(force=True) for name, tensor in self.policy.state_dict().items()}
-        stays = {name: weights.pop(name) for name in [*weights] if self.policy.is_frozen(name)}
-        if not _same(stays, self.ray.get(self.frozen)):
-            self.frozen, self.edition = self.ray.put(stays), self.edition + 1
-        self.order = self.ray.put(RolloutRequest(weights, version, amount))
-        self.pending = [self._begin(worker) for worker in self.workers]
+            self._wait_for_room(self.workers)
+            self.placed = True
+        update = self.sender.changes(self.policy.state_dict())
+        self.sent_bytes = update.nbytes
+        self.base, self.update = update.base, put(self.ray, update)
+        self.everything: Any = self.update if update.base == 0 else None
+        share = self.recipe.simulation.environments // len(self.workers)
+        self.order = put(self.ray, RolloutRequest(version, amount, share))
+        self.pending = [self._begin(index) for index in range(len(self.workers))]
 
-    def _wait_for_room(self) -> None:
-        ready = [worker.__ray_ready__.remote() for worker in self.workers]
+    def _wait_for_room(self, workers: list[Any]) -> None:
+        ready = [worker.__ray_ready__.remote() for worker in workers]
+        if not ready:
+            return
         _, waiting = self.ray.wait(ready, num_returns=len(ready), timeout=START_S)
         if waiting:
             raise no_room("rollout workers", len(ready), self.resources, START_S)
-        self.placed = True
 
-    def _begin(self, worker: Any) -> Any:
-        return worker.play.remote(self.order, self.frozen, self.edition)
+    def _begin(self, index: int) -> Any:
+        """Have a worker play; one that lacks the weights of before gets everything."""
+        update = self.update
+        if self.editions[index] != self.base:
+            if self.everything is None:
+                self.everything = put(self.ray, self.sender.everything())
+            update = self.everything
+        self.editions[index] = self.sender.edition
+        return self.workers[index].play.remote(self.order, update)
+
+    def _answers(self) -> list[tuple[Experience, PlayUsage]]:
+        answers = [self._answer(index) for index in range(len(self.pending))]
+        self.pending = []
+        return answers
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
         """Return the experience of every worker, and mean seconds by part."""
         started = time.perf_counter()
-        answers = [self._answer(index) for index in range(len(self.workers))]
+        answers = self._answers()
+        self.usages = [usage for _, usage in answers]
+        answers, self.early_answers = self.early_answers + answers, []
         waited = time.perf_counter() - started
-        for brought, _, _ in answers:
+        for brought, _ in answers:
             brought.rollouts = [_convert(rollout, tensors=True) for rollout in brought.rollouts]
-        simulated = float(np.mean([answer[1] for answer in answers]))
-        total = float(np.mean([answer[2] for answer in answers]))
+        simulated = float(np.mean([usage.simulate for usage in self.usages] or [0.0]))
+        total = float(np.mean([usage.total.wall_s for usage in self.usages] or [0.0]))
         return [answer[0] for answer in answers], {"wait": waited, "workers_simulate": simulated,
                                                    "workers_infer": total - simulated}
 
-    def _answer(self, index: int) -> tuple[Experience, float, float]:
+    def _answer(self, index: int) -> tuple[Experience, PlayUsage]:
         while True:
             try:
                 return self.ray.get(self.pending[index])
@@ -162,17 +262,13 @@ class OnRay:
                         "is good; fewer environments need less memory"
                     ) from error
                 print(f"a rollout worker died and is replaced ({self.died} of {RESTARTS}): {error}", flush=True)
-                self.workers[index] = self._worker(index)
-                self.pending[index] = self._begin(self.workers[index])
+                self.workers[index], self.editions[index] = self._worker(), 0
+                self.pending[index] = self._begin(index)
 
     def close(self) -> None:
         """End the workers."""
         for worker in self.workers:
             self.ray.kill(worker)
-
-
-def _same(one: Weights, other: Weights) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def _convert(rollout: Rollout, tensors: bool) -> Rollout:

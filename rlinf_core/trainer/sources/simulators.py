@@ -19,13 +19,21 @@ from rlinf_core.policies.base import NetworkPolicy, OneRobot
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.station import robots_of
 from rlinf_core.rollouts.array_env import ArrayEnv, TensorRollouts
-from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
+from rlinf_core.rollouts.collect import (
+    ChunkRollouts,
+    EpisodeRollouts,
+    ExpertRollouts,
+    PlayUsage,
+    Rollouts,
+    demonstrate,
+)
 from rlinf_core.rollouts.envs import VectorEnv
 from rlinf_core.rollouts.evaluate import EpisodeResult, evaluate
 from rlinf_core.rollouts.types import Experience, Source, Trajectory
 from rlinf_core.specs import arrays
 from rlinf_core.specs.embodiment import JointSpec
-from rlinf_core.trainer.distributed.rollout_workers import Make, OnRay
+from rlinf_core.trainer.distributed.remote_envs import Make, rollouts_in
+from rlinf_core.trainer.distributed.rollout_workers import OnRay
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.worlds.imagined import Imagined
 
@@ -48,15 +56,71 @@ class Simulators(Source):
 
     def __init__(self, recipe: Recipe, env: VectorEnv, policy: NetworkPolicy, make: Make, clock: Clock) -> None:
         self.recipe, self.env, self.clock = recipe, env, clock
-        kind, workers = KINDS.get(recipe.algorithm.learns_from), recipe.placement.workers
+        self.make, self.policy = make, policy
+        self.kind = KINDS.get(recipe.algorithm.learns_from)
         self.report: dict[str, Any] = {}  # nobody asks
         self.players: InProcess | OnRay | None = None
-        if kind:
-            in_tensors = isinstance(env, ArrayEnv) and kind is ChunkRollouts
-            self.players = OnRay(recipe, make, kind, policy) if workers else InProcess(
-                (TensorRollouts if in_tensors else kind)(env, policy, recipe.seed, recipe.scene(0)))
-        self.slice: RolloutLength = {} if kind is ChunkRollouts else {"steps": SLICE if workers else 1}
-        self.is_pending = False
+        self.is_pending, self.spawned, self.send_s = False, 0, 0.0
+        self.early: list[Experience] = []  # experience from before a change of the layout
+        if self.kind:
+            self.players = self._players(self.kind)
+
+    def _players(self, kind: type[Rollouts]) -> InProcess | OnRay:
+        recipe, env = self.recipe, self.env
+        if recipe.placement.workers:
+            return OnRay(recipe, self.make, kind, self.policy, self.spawned)
+        in_tensors = isinstance(env, ArrayEnv) and kind is ChunkRollouts
+        kind = TensorRollouts if in_tensors else kind
+        group = recipe.algorithm.rollout.get("group", 1)
+        return InProcess(rollouts_in(kind, env, self.policy, recipe.seed, recipe.scene(0), group))
+
+    @property
+    def slice(self) -> RolloutLength:
+        """The length of a rollout of a learner with a replay."""
+        if self.kind is ChunkRollouts:
+            return {}
+        return {"steps": SLICE if self.recipe.placement.workers or self.recipe.placement.auto else 1}
+
+    @property
+    def usages(self) -> list[PlayUsage]:
+        """Seconds of each player in the last rollout."""
+        return self.players.usages if self.players else []
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of weights that the last request sent."""
+        return self.players.sent_bytes if self.players else 0
+
+    def place(self, recipe: Recipe) -> None:
+        """Play in the layout of another recipe from the next request on; nothing that was played is lost.
+
+        Raises:
+            RecipeError: the environments do not divide among the workers.
+            RestartLimitError: the cluster has no room; the players are those of before.
+        """
+        before, workers = self.recipe, recipe.placement.workers
+        players = self.players
+        if players is None or workers == before.placement.workers:
+            self.recipe = recipe
+            return
+        if isinstance(players, OnRay) and workers:
+            players.resize(workers)
+            self.recipe = recipe
+            return
+        assert self.kind is not None
+        self.recipe, self.spawned = recipe, max(self.spawned, 1)  # the trainer's own process was the first
+        replacing = self._players(self.kind)
+        if self.is_pending:
+            brought, _ = players.take()
+            self.early += brought
+            self.is_pending = False
+        if isinstance(players, OnRay):
+            self.spawned = players.spawned
+            self.early += players.cut()
+        else:
+            self.early.append(Experience(players.rollouts.cut()))
+        players.close()
+        self.players = replacing
 
     def demonstrate(self) -> Experience:
         """The recipe's demonstrations, by the task's script."""
@@ -76,6 +140,9 @@ class Simulators(Source):
         brought, seconds = self.players.take()
         for part, value in seconds.items():
             self.clock.seconds[part] += value
+        for index, usage in enumerate(self.players.usages):
+            self.clock.span("rollout", f"worker {index}", usage.total.began, usage.total.wall_s)
+        brought, self.early = self.early + brought, []
         self.is_pending = False
         if self.recipe.placement.mode == "pipelined":
             self._ask(self.players, updates, amount)
@@ -86,21 +153,22 @@ class Simulators(Source):
         )
 
     def _ask(self, players: InProcess | OnRay, updates: int, amount: RolloutLength) -> None:
+        started = time.perf_counter()
         with self.clock("transfer"):
             players.start(updates, amount)
-        self.is_pending = True
+        self.is_pending, self.send_s = True, time.perf_counter() - started
 
     def state_dict(self) -> dict[str, Any]:
         """Where the environments of this process are; workers on Ray begin new episodes."""
         if isinstance(self.players, OnRay):
-            return {"begun": self.players.begun}
+            return {"begun": self.players.begun, "spawned": self.players.spawned}
         return self.players.rollouts.state_dict() if self.players else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         if isinstance(self.players, OnRay):
-            self.players.go_on(state.get("begun", 0) + 1)
-        elif "generator" in state and self.players:  # else they were on Ray
+            self.players.go_on(state.get("begun", 0) + 1, state.get("spawned", 0))
+        elif ("generator" in state or "stages" in state) and self.players:  # else they were on Ray
             self.players.rollouts.load_state_dict(state)
 
     def close(self) -> None:
@@ -113,7 +181,8 @@ class InProcess:
     """Rollouts in this process."""
 
     def __init__(self, rollouts: Rollouts) -> None:
-        self.rollouts = rollouts
+        self.rollouts, self.sent_bytes = rollouts, 0
+        self.usages: list[PlayUsage] = []
 
     def start(self, version: int, amount: RolloutLength) -> None:
         """Ask for so much of the rollouts."""
@@ -121,10 +190,9 @@ class InProcess:
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
         """What every rollout worker brought, and seconds by part."""
-        before, started = self.rollouts.simulate_s, time.perf_counter()
-        brought = self.rollouts.play(**self.amount)
-        simulated = self.rollouts.simulate_s - before
-        return [brought], {"simulate": simulated, "infer": time.perf_counter() - started - simulated}
+        brought, usage = self.rollouts.play_measured(self.amount)
+        self.usages = [usage]
+        return [brought], {"simulate": usage.simulate, "infer": usage.total.wall_s - usage.simulate}
 
     def close(self) -> None:
         """Nothing was started."""

@@ -1,0 +1,488 @@
+"""Placement: predictions, choices, changes while a run goes on, weights to workers, and separate
+simulators.
+
+    python benchmarks/placement.py --json results.json
+    python benchmarks/placement.py --parts choice apart
+
+The workloads are runs of small networks in simulators that sleep (``SleepingPoints``), and are
+named so: a busy machine then matters less. Layouts of a workload are visited in turn within one
+run, several rounds, and medians of their turns are compared. Figures: the worst relative error of a
+prediction; the worst ratio of the chosen layout's seconds to those of the best one that was
+visited; the largest difference of a weight after learners changed from 1 to 2 to 1; the worst ratio
+over two phases of the best static layout's seconds to those of a run that follows its load; seconds
+of a change of 1 % of 80 MB of weights over those of all; time steps a second of eight slow
+environments in processes of their own over the best of the other layouts. Clusters are simulated
+from published costs, and marked so. It does not cover GPUs, several machines, real simulators, or
+how well a policy learns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+from benchmarks.figures import write  # noqa: E402
+from rlinf_core.plan.choose import Stage, choose, split, turn_seconds  # noqa: E402
+from rlinf_core.plan.conductor import Conductor, Turn  # noqa: E402
+from rlinf_core.plan.cost import Layout, expected  # noqa: E402
+from rlinf_core.recipes import load_recipe  # noqa: E402
+from rlinf_core.rollouts.envs import VectorEnv  # noqa: E402
+from rlinf_core.trainer import train as training  # noqa: E402
+from tests.algorithms.point import SPEC, Points  # noqa: E402
+
+SLOW_S, FAST_S = 8e-3, 0.5e-3  # of one environment's time step
+NETWORKS = {
+    "mlp": (
+        "sim_sac",
+        ["policy.hidden=[32, 32]", "algorithm.critic_hidden=[32, 32]", "algorithm.batch_size=64"],
+    ),
+    "wide": (
+        "sim_sac",
+        [
+            "policy.hidden=[512, 512]",
+            "algorithm.critic_hidden=[512, 512]",
+            "algorithm.batch_size=256",
+        ],
+    ),
+    "flow": (
+        "sim_sac_flow",
+        ["policy.hidden=[32, 32]", "algorithm.critic_hidden=[32, 32]", "algorithm.batch_size=64"],
+    ),
+    "ppo": (
+        "sim_ppo",
+        [
+            "policy.hidden=[32, 32]",
+            "algorithm.name=async_ppo",
+            "algorithm.chunks=25",
+            "algorithm.epochs=4",
+        ],
+    ),
+}
+LAYOUTS = [
+    Layout(1),
+    Layout(2),
+    Layout(0),
+    Layout(4),
+    Layout(1, pipelined=True),
+    Layout(2, pipelined=True),
+    Layout(4, pipelined=True),
+]
+PUBLISHED = {
+    "rollout": 59.9,
+    "inference": 30.8,
+    "actor": 95.7,
+}  # s: RLinf, toolkits/auto_placement/profiler.yaml
+
+
+class SleepingPoints(Points):
+    """A simulator that sleeps: each of its environments takes ``step_s``."""
+
+    def __init__(self, size: int, step_s: float) -> None:
+        super().__init__(size)
+        self.step_s = step_s
+
+    def step(self, actions: np.ndarray, active: Any = None) -> Any:
+        time.sleep(self.step_s * self.size)
+        return super().step(actions, active)
+
+
+class Sleeping:
+    """Makes them; picklable for workers."""
+
+    def __init__(self, step_s: float) -> None:
+        self.step_s = step_s
+
+    def __call__(self, recipe: Any, size: int) -> VectorEnv:
+        return SleepingPoints(size, self.step_s)
+
+
+class Turning(Sleeping):
+    """Steps become as slow as ``step_s`` at ``at``, and are ``before`` until then [s since
+    1970]."""
+
+    def __init__(self, before: float, step_s: float, at: float) -> None:
+        super().__init__(step_s)
+        self.before, self.at = before, at
+
+    def __call__(self, recipe: Any, size: int) -> VectorEnv:
+        outer = self
+
+        class Env(SleepingPoints):
+            def step(self, actions: np.ndarray, active: Any = None) -> Any:
+                self.step_s = outer.before if time.time() < outer.at else outer.step_s
+                return super().step(actions, active)
+
+        return Env(size, self.before)
+
+
+def recipe_of(network: str, *more: str) -> Any:
+    name, keys = NETWORKS[network]
+    short = [
+        "simulation.environments=4",
+        "simulation.start_steps=50",
+        "simulation.env_steps=1000000",
+        "simulation.evaluate_every=1000000000",
+        "simulation.evaluate_episodes=1",
+        "checkpoint.every_minutes=60.0",
+        "simulation.updates_per_step=0.2",
+        "placement=auto",
+    ]
+    return load_recipe(name, [*short, *keys, *more])
+
+
+class Tour(Conductor):
+    """Visits layouts one after another, several rounds, and notes the seconds a time step of each
+    turn.
+    """
+
+    layouts: list[Layout]
+    rounds, visit = 2, 4
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.route = [layout for _ in range(self.rounds) for layout in self.layouts]
+        self.seconds: dict[Layout, list[float]] = defaultdict(list)
+        self.changes: list[float] = []
+        self.counted, self.two_sizes, self.done = 0, None, False
+        Tour.newest = self
+
+    def first(self) -> Layout:
+        self.layout = self.route.pop(0)
+        return self.layout
+
+    def changed(self, layout: Layout, seconds: float) -> None:
+        super().changed(layout, seconds)
+        self.changes.append(seconds)
+
+    def turn(self, turn: Turn, steps_left: float) -> Layout | None:
+        if turn.steps <= 0 or self.done:
+            return None
+        if self.skip:
+            self.skip -= 1
+            return None
+        self._measure(turn)
+        self.seconds[self.layout].append(turn.seconds / turn.steps)
+        self.counted += 1
+        if self.counted < self.visit:
+            return None
+        self.counted = 0
+        if self.two_sizes is None and len(self.seconds) == 2:
+            self.two_sizes = self.measurements.costs()  # the others are predicted from these
+        if not self.route:
+            self.done = True
+            return None
+        return self.route.pop(0)
+
+
+def tour(network: str, step_s: float, layouts: list[Layout], rounds: int) -> Tour:
+    """Visit layouts in one run."""
+    Tour.layouts, Tour.rounds = layouts, rounds
+    before, training.Conductor = training.Conductor, Tour
+    try:
+        with TemporaryDirectory() as folder:
+            training.train(
+                recipe_of(network),
+                Path(folder),
+                Sleeping(step_s),
+                tell=lambda run, entry: setattr(run, "stopping", run.stopping or Tour.newest.done),
+            )
+    finally:
+        training.Conductor = before
+    return Tour.newest
+
+
+def choices(workloads: list[tuple[str, float]], rounds: int) -> dict[str, float]:
+    """Predictions and choices on workloads, against visits of every layout."""
+    worst_error = worst_ratio = 0.0
+    figures = {}
+    for network, step_s in workloads:
+        visited = tour(network, step_s, LAYOUTS, rounds)
+        rates = {layout: median(values) for layout, values in visited.seconds.items()}
+        costs, machine = visited.two_sizes, visited.machine
+        origin = LAYOUTS[0]
+        scale = rates[origin] / expected(costs, origin, machine).seconds  # one layout sets the unit
+        errors = {
+            layout: abs(scale * expected(costs, layout, machine).seconds / rate - 1)
+            for layout, rate in rates.items()
+        }
+        allowed = [layout for layout in rates]
+        chosen = choose(visited.recipe, costs, machine).layout
+        if (
+            chosen not in rates
+        ):  # one that was not visited: the nearest that was, by its expectation
+            chosen = min(allowed, key=lambda layout: expected(costs, layout, machine).seconds)
+        ratio = rates[chosen] / min(rates.values())
+        name = f"{network}_{'slow' if step_s == SLOW_S else 'fast'}"
+        figures |= {
+            f"{name}_prediction_error": max(errors.values()),
+            f"{name}_choice_ratio": ratio,
+            f"{name}_change_s": median(visited.changes),
+        }
+        print(
+            f"{name}: error {max(errors.values()):.2f}, chosen {chosen}, ratio {ratio:.3f}",
+            flush=True,
+        )
+        for layout, rate in sorted(rates.items(), key=lambda pair: pair[1]):
+            print(
+                f"    {1e3 * rate:7.3f} ms a step, expected {1e3 * scale * expected(costs, layout, machine).seconds:7.3f}"
+                f"  {layout}",
+                flush=True,
+            )
+        worst_error, worst_ratio = max(worst_error, max(errors.values())), max(worst_ratio, ratio)
+    return {"worst_prediction_error": worst_error, "worst_choice_ratio": worst_ratio, **figures}
+
+
+def resized() -> dict[str, float]:
+    """Learners from one to two to one, against an undisturbed one."""
+    from rlinf_core.trainer.distributed.group import LearnerGroup
+    from tests.trainer.distributed.test_group import alone, batch_of, config_of, policy_of
+
+    random, learner = np.random.default_rng(3), alone("rlpd")
+    group = LearnerGroup(
+        "rlpd", policy_of("rlpd"), config_of("rlpd"), 3, size=1, strategy="ddp", cpus=0.25
+    )
+    seconds = []
+    for size in (1, 2, 1):
+        started = time.perf_counter()
+        group.resize(size)
+        seconds.append(time.perf_counter() - started)
+        for _ in range(4):
+            batch = batch_of("rlpd", random)
+            learner.update(batch)
+            group.update(batch)
+    error = max(
+        float((value - group.state_dict()["modules"][name][key]).abs().max())
+        for name, module in learner.modules.items()
+        for key, value in module.state_dict().items()
+    )
+    group.close()
+    return {
+        "resize_weight_error": error,
+        "learners_1_to_2_s": seconds[1],
+        "learners_2_to_1_s": seconds[2],
+    }
+
+
+def turning(seconds: float, rounds: int) -> dict[str, float]:
+    """A load that turns at half-time: a run that follows it, against every static layout."""
+    layouts = [
+        Layout(0),
+        Layout(1),
+        Layout(4),
+        Layout(1, pipelined=True),
+        Layout(4, pipelined=True),
+    ]
+    phases = {step_s: tour("mlp", step_s, layouts, rounds).seconds for step_s in (FAST_S, SLOW_S)}
+    best = {
+        step_s: min(median(values) for values in rates.values()) for step_s, rates in phases.items()
+    }
+    at = time.time() + seconds
+    steps: list[tuple[float, float]] = []
+    with TemporaryDirectory() as folder:
+
+        def tell(run: Any, entry: Any) -> None:
+            now = time.time()
+            steps.append((now, run.data.steps))
+            run.stopping = run.stopping or now > at + seconds
+
+        training.train(recipe_of("mlp"), Path(folder), Turning(FAST_S, SLOW_S, at), tell)
+        print((Path(folder) / "progress.jsonl").read_text())
+    ratios = []
+    for step_s, begin, end in ((FAST_S, at - seconds, at), (SLOW_S, at, at + seconds)):
+        inside = [row for row in steps if begin <= row[0] <= end]
+        rate = (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+        ratios.append(best[step_s] * rate)
+    return {
+        "turning_load_ratio": min(ratios),
+        "turning_first_phase": ratios[0],
+        "turning_second_phase": ratios[1],
+    }
+
+
+def weights(rounds: int) -> dict[str, float]:
+    """80 MB of which 1 % changed: everything through the object store, against what changed."""
+    from rlinf_core.trainer.distributed.ray_cluster import connect
+    from rlinf_core.trainer.distributed.weights import WeightSender, put, receive
+
+    ray = connect(num_cpus=2)
+
+    def network() -> torch.nn.Module:
+        return torch.nn.Sequential(*[torch.nn.Linear(1000, 1000) for _ in range(20)])
+
+    class Receiver:
+        def __init__(self) -> None:
+            torch.set_num_threads(1)
+            self.module = network()
+
+        def all_of(self, arrays: dict[str, np.ndarray]) -> None:
+            self.module.load_state_dict(
+                {name: torch.tensor(values) for name, values in arrays.items()}
+            )
+
+        def changes(self, update: Any) -> None:
+            receive(self.module, update)
+
+    torch.set_num_threads(1)
+    module, sender = network(), WeightSender(lambda name: False)
+    receiver = ray.remote(num_cpus=0.5)(Receiver).remote()
+    ray.get(receiver.changes.remote(put(ray, sender.changes(module.state_dict()))))
+    spent: dict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for mode in ("all", "changes"):
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    flat = parameter.view(-1)
+                    flat[torch.randperm(len(flat))[: max(1, len(flat) // 100)]] += 1.0
+            started = time.perf_counter()
+            if mode == "all":
+                arrays = {
+                    name: value.numpy(force=True) for name, value in module.state_dict().items()
+                }
+                ray.get(receiver.all_of.remote(ray.put(arrays)))
+            else:
+                ray.get(receiver.changes.remote(put(ray, sender.changes(module.state_dict()))))
+            spent[mode].append(time.perf_counter() - started)
+            if mode == "all":
+                sender.changes(module.state_dict())
+    ray.kill(receiver)
+    print(
+        {mode: [round(value, 4) for value in values] for mode, values in spent.items()}, flush=True
+    )
+    every, changed = (median(spent[mode]) for mode in ("all", "changes"))
+    return {"sync_seconds_ratio": changed / every, "sync_all_s": every, "sync_changes_s": changed}
+
+
+def separate(rounds: int, steps: int) -> dict[str, float]:
+    """Eight slow environments and a tiny VLA: simulators in processes of their own, against
+    workers.
+    """
+    from rlinf_core.policies import make_policy, tiny
+    from rlinf_core.rollouts.collect import EpisodeRollouts
+    from rlinf_core.trainer.distributed.ray_cluster import connect
+    from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, rollouts_in
+    from rlinf_core.trainer.distributed.rollout_workers import OnRay
+
+    connect(num_cpus=2)
+    rates: dict[str, list[float]] = defaultdict(list)
+    with TemporaryDirectory() as folder:
+        checkpoint = tiny.write("smolvla", Path(folder) / "tiny", horizon=2)
+        recipe = load_recipe(
+            "sim_sac",
+            ["simulation.environments=8", "simulation.start_steps=0", "placement={workers: 1}"],
+        )
+        from rlinf_core.policies import policy_kind
+
+        vla = policy_kind("smolvla").Config(checkpoint=str(checkpoint), horizon=2)
+        recipe = recipe.model_copy(update={"policy": vla})
+        policy, make = make_policy(SPEC, vla), Sleeping(SLOW_S * 4)
+        players = {
+            f"workers_{count}": OnRay(with_workers(recipe, count), make, EpisodeRollouts, policy)
+            for count in (1, 2, 8)
+        }
+        env = RemoteEnvs.started(recipe, make, 8, 8)
+        stages = rollouts_in(EpisodeRollouts, env, policy, 0, 0, 1)
+        for number in range(rounds + 1):
+            for name, player in players.items():
+                started = time.perf_counter()
+                player.start(number, {"steps": steps})
+                player.take()
+                rates[name].append(8 * steps / (time.perf_counter() - started))
+            started = time.perf_counter()
+            stages.play_measured({"steps": steps})
+            rates["simulators_8"].append(8 * steps / (time.perf_counter() - started))
+        for player in players.values():
+            player.close()
+        env.close()
+    medians = {
+        name: median(values[1:]) for name, values in rates.items()
+    }  # the first one starts environments
+    print(medians, flush=True)
+    today = max(value for name, value in medians.items() if name != "simulators_8")
+    return {
+        "apart_speedup": medians["simulators_8"] / today,
+        **{f"apart_{name}": value for name, value in medians.items()},
+    }
+
+
+def with_workers(recipe: Any, count: int) -> Any:
+    return recipe.model_copy(update={"placement": recipe.placement.but(workers=count)})
+
+
+def clusters() -> dict[str, float]:
+    """SIMULATED clusters of 8 to 1,024 GPUs, with RLinf's published costs of ManiSkill and OpenVLA
+    on 8.
+
+    The batch grows with the cluster. Seconds of a stage fall as its devices to the power of 0.85,
+    which is assumed. 16 micro-batches; devices change hands in 5 s.
+    """
+    figures = {}
+    for devices in (8, 16, 32, 64, 128, 256, 512, 1024):
+        stages = [
+            Stage(name, tuple(seconds * (devices / n) ** 0.85 for n in range(1, devices + 1)))
+            for name, seconds in PUBLISHED.items()
+        ]
+        started = time.perf_counter()
+        plan = split(stages, devices, batches=16, switch_s=5.0)
+        took = time.perf_counter() - started
+        collocated = sum(stage.seconds[devices - 1] for stage in stages) + 15.0
+        third = max(1, devices // 3)
+        equal = turn_seconds([stage.seconds[third - 1] for stage in stages], 16)
+        figures |= {
+            f"simulated_{devices}_over_collocated": collocated / plan.seconds,
+            f"simulated_{devices}_over_disaggregated": equal / plan.seconds,
+            f"simulated_{devices}_plan_s": took,
+        }
+        groups = ", ".join(f"{'+'.join(names)} on {count}" for names, count in plan.groups)
+        print(
+            f"simulated, {devices:5} GPUs: {plan.seconds:6.1f} s a turn ({groups}); collocated "
+            f"{collocated / plan.seconds:.2f}, thirds {equal / plan.seconds:.2f}; planned in {took:.3f} s",
+            flush=True,
+        )
+    print("published by RLinf on its clusters: 1.07 to 2.43", flush=True)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = ("clusters", "weights", "resize", "apart", "choice", "turning")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--rounds", type=int, default=2, help="visits of each layout")
+    parser.add_argument(
+        "--phase", type=float, default=60.0, help="seconds of each half of the load that turns"
+    )
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    workloads = [(network, step_s) for network in options.networks for step_s in (FAST_S, SLOW_S)]
+    todo = {
+        "clusters": clusters,
+        "weights": lambda: weights(3 * options.rounds + 1),
+        "resize": resized,
+        "apart": lambda: separate(options.rounds, 20),
+        "choice": lambda: choices(workloads, options.rounds),
+        "turning": lambda: turning(options.phase, options.rounds),
+    }
+    figures: dict[str, Any] = {}
+    for part in options.parts:
+        figures |= todo[part]()
+        if options.json:
+            write(options.json, figures)
+    for name, value in figures.items():
+        print(f"{name:40}{value:10.4f}")
+
+
+if __name__ == "__main__":
+    main()

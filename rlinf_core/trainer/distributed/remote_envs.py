@@ -1,0 +1,215 @@
+"""Environments in processes of their own, for a policy that acts on all of them in one batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlinf_core.core.errors import RestartLimitError, RlinfError
+from rlinf_core.policies.base import Policy
+from rlinf_core.recipes import Recipe
+from rlinf_core.rollouts.collect import Rollouts, Stages
+from rlinf_core.rollouts.envs import Steps, VectorEnv
+from rlinf_core.specs.arrays import Arrays
+from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, cpus_for, lost
+
+Make = Callable[[Recipe, int], VectorEnv]
+RESTARTS = 10  # of simulator processes, in a run
+HALF_STRIDE = 5_000_000  # between the scenes of two halves
+SEED_STRIDE = 7_919  # between the scenes of a process that was replaced
+
+
+class SimulatorProcess:
+    """Ray actor: some of the environments."""
+
+    def __init__(self, recipe: Recipe, make: Make, size: int) -> None:
+        self.env = make(recipe, size)
+
+    def pid(self) -> int:
+        """The process id."""
+        return os.getpid()
+
+    def describe(self) -> Any:
+        """The specification of observations and actions."""
+        return self.env.spec
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """The answer of the environments to a method."""
+        return getattr(self.env, name)(*arguments)
+
+
+class RemoteEnvs:
+    """A ``VectorEnv`` whose parts are stepped at the same time, each in a process.
+
+    A process that dies is replaced. Its episodes end there as by a time limit.
+
+    Args:
+        recipe, make: of the environments.
+        processes: Ray actors with ``share`` environments each.
+        share: environments of a process.
+    """
+
+    auto_reset = True
+
+    def __init__(self, recipe: Recipe, make: Make, processes: list[Any], share: int) -> None:
+        self.ray, self.recipe, self.make = connect(recipe.placement.ray), recipe, make
+        self.processes, self.share, self.died = processes, share, 0
+        self.size = share * len(processes)
+        self.spec = self._ask(0, "describe")
+        self.seeds = np.arange(self.size)
+        self.newest: list[Arrays] = [{} for _ in processes]
+
+    @classmethod
+    def started(cls, recipe: Recipe, make: Make, size: int, count: int) -> RemoteEnvs:
+        """So many environments on ``count`` new processes."""
+        ray = connect(recipe.placement.ray)
+        processes = [_spawn(ray, recipe, make, size // count) for _ in range(count)]
+        return cls(recipe, make, processes, size // count)
+
+    def halves(self) -> list[RemoteEnvs]:
+        """The same processes, as two vectors."""
+        middle = len(self.processes) // 2
+        parts = self.processes[:middle], self.processes[middle:]
+        return [RemoteEnvs(self.recipe, self.make, part, self.share) for part in parts]
+
+    def reset(self, seeds: Sequence[int]) -> Arrays:
+        self.seeds = np.array(list(seeds))
+        self.newest = self._all("reset", [[row.tolist()] for row in self._parts(self.seeds)])
+        return _joined(self.newest)
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
+        masks = [None] * len(self.processes) if active is None else self._parts(active)
+        parts = self._all(
+            "step", [list(pair) for pair in zip(self._parts(actions), masks, strict=True)]
+        )
+        self.newest = [part.observation for part in parts]
+        nobody = np.zeros(self.share, bool)
+        flags = [nobody if part.held is None else part.held for part in parts]
+        held = np.concatenate(flags) if any(part.held is not None for part in parts) else None
+        names = ("reward", "terminated", "truncated", "success")
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return Steps(
+            _joined([part.next_observations for part in parts]),
+            observation=_joined(self.newest),
+            held=held,
+            **columns,
+        )
+
+    def expert(self) -> np.ndarray:
+        return np.concatenate(self._all("expert", [[] for _ in self.processes]))
+
+    def state_dict(self) -> dict[str, Any]:
+        states = self._all("state_dict", [[] for _ in self.processes])
+        return {str(index): state for index, state in enumerate(states)} if all(states) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if len(state) == len(self.processes):
+            self._all("load_state_dict", [[state[str(index)]] for index in range(len(state))])
+
+    def render(self, index: int = 0) -> np.ndarray:
+        picture: np.ndarray = self._ask(index // self.share, "call", "render", index % self.share)
+        return picture
+
+    def close(self) -> None:
+        for process in self.processes:
+            self.ray.kill(process)
+
+    def _parts(self, values: np.ndarray) -> list[np.ndarray]:
+        return np.split(np.asarray(values), len(self.processes))
+
+    def _all(self, name: str, arguments: list[list[Any]]) -> list[Any]:
+        begun = [
+            process.call.remote(name, *row)
+            for process, row in zip(self.processes, arguments, strict=True)
+        ]
+        return [self._answer(index, name, answer) for index, answer in enumerate(begun)]
+
+    def _answer(self, index: int, name: str, answer: Any) -> Any:
+        try:
+            return self.ray.get(answer)
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RlinfError):
+                raise error.cause from None
+            raise RlinfError(f"a simulator process stopped: {error}") from error
+        except lost() as error:
+            observation = self._replace(index, error)
+            if name != "step":
+                if name == "reset":
+                    return observation
+                return self._ask(index, "call", name)
+            nothing, last = np.zeros(self.share), self.newest[index] or observation
+            return Steps(last, nothing, nothing, np.ones(self.share), nothing, observation)
+
+    def _replace(self, index: int, error: Exception) -> Arrays:
+        """Another process; the first observation of its new episodes."""
+        check_begun("simulator processes", error)
+        self.died += 1
+        if self.died > RESTARTS:
+            raise RestartLimitError(
+                f"simulator processes died {self.died} times, the last by: {error}. The last "
+                "checkpoint is good; fewer placement.simulators need less memory"
+            ) from error
+        print(
+            f"a simulator process died and is replaced ({self.died} of {RESTARTS}): {error}",
+            flush=True,
+        )
+        self.processes[index] = _spawn(self.ray, self.recipe, self.make, self.share)
+        seeds = self._parts(self.seeds)[index] + SEED_STRIDE * self.died
+        observation: Arrays = self._ask(index, "call", "reset", seeds.tolist())
+        return observation
+
+    def _ask(self, index: int, method: str, *arguments: Any) -> Any:
+        try:
+            return self.ray.get(getattr(self.processes[index], method).remote(*arguments))
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RlinfError):
+                raise error.cause from None
+            raise RlinfError(f"a simulator process stopped: {error}") from error
+        except lost() as error:
+            check_begun("simulator processes", error)
+            raise RlinfError(f"a simulator process died as it began: {error}") from error
+
+
+def _spawn(ray: Any, recipe: Recipe, make: Make, size: int) -> Any:
+    return ray.remote(num_cpus=cpus_for(recipe.placement))(SimulatorProcess).remote(
+        recipe, make, size
+    )
+
+
+def _joined(parts: list[Arrays]) -> Arrays:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def rollout_envs(recipe: Recipe, make: Make, size: int) -> VectorEnv:
+    """Environments for rollouts, in processes of their own where the recipe says so."""
+    placement = recipe.placement
+    if not placement.simulators:
+        return make(recipe, size)
+    return RemoteEnvs.started(recipe, make, size, placement.simulators // max(placement.workers, 1))
+
+
+def rollouts_in(
+    kind: type[Rollouts], env: VectorEnv, policy: Policy, seed: int, scene: int, group: int
+) -> Rollouts:
+    """Rollouts in environments; two alternating halves where these are in processes of their own.
+
+    While one half is stepped, the policy acts for the other.
+
+    Args:
+        kind: of rollouts.
+        env, policy, seed, scene: as of ``Rollouts``.
+        group: episodes of a scene, which stay in one half.
+    """
+    if not isinstance(env, RemoteEnvs) or len(env.processes) % 2 or (env.size // 2) % max(group, 1):
+        return kind(env, policy, seed, scene)
+    halves = env.halves()
+    return Stages(
+        env,
+        [
+            kind(half, policy, seed + index * SEED_STRIDE, scene + index * HALF_STRIDE)
+            for index, half in enumerate(halves)
+        ],
+    )

@@ -1,0 +1,148 @@
+"""Weights on their way to rollout workers: only the numbers that changed since they were sent last.
+
+Of adapters (LoRA) only the adapters change, so only they travel. A station gets files by whole
+tensors (``deploy/bridge/policy_parts.py``), since it must verify them; a worker of the same run
+trusts its trainer and gets single numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+DENSE = 0.3  # part of a tensor beyond which it is sent whole
+WORD = 8  # bytes that are compared at once
+CHUNK = 1 << 14  # words of a piece
+
+Weights = dict[str, np.ndarray]
+
+
+@dataclass
+class WeightUpdate:
+    """A change of weights.
+
+    Attributes:
+        base: edition that the receiver must have; 0 for none.
+        edition: that it has afterwards.
+        full: tensors that changed for the most part, by name.
+        parts: of other tensors the places and values (N,) of changed words, by name.
+    """
+
+    base: int
+    edition: int
+    full: Weights = field(default_factory=dict)
+    parts: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel."""
+        pairs = [array for pair in self.parts.values() for array in pair]
+        return sum(array.nbytes for array in (*self.full.values(), *pairs))
+
+
+class WeightSender:
+    """Remembers what was sent last.
+
+    Args:
+        is_frozen: whether no update changes a weight, by name. It is compared only after torch has
+            counted a change.
+    """
+
+    def __init__(self, is_frozen: Callable[[str], bool]) -> None:
+        self.is_frozen, self.edition = is_frozen, 0
+        self.sent: Weights = {}
+        self._stamps: dict[str, tuple[int, int]] = {}
+
+    def changes(self, weights: Mapping[str, Tensor]) -> WeightUpdate:
+        """The change since the last call; the first one is everything."""
+        update = WeightUpdate(self.edition, self.edition + 1)
+        for name, tensor in weights.items():
+            stamp = tensor.data_ptr(), tensor._version
+            if name in self.sent and self.is_frozen(name) and self._stamps.get(name) == stamp:
+                continue
+            self._stamps[name] = stamp
+            self._compare(name, tensor.numpy(force=True), update)
+        self.edition += 1
+        return update
+
+    def everything(self) -> WeightUpdate:
+        """What was sent last, for a worker that has nothing yet."""
+        return WeightUpdate(0, self.edition, dict(self.sent))
+
+    def _compare(self, name: str, array: np.ndarray, update: WeightUpdate) -> None:
+        before = self.sent.get(name)
+        if before is None or before.shape != array.shape or before.dtype != array.dtype:
+            self.sent[name] = update.full[name] = array.copy()
+            return
+        new, old = _words(array), _words(before)
+        places = _changed(new, old)
+        if places is None:
+            self.sent[name] = update.full[name] = array.copy()
+        elif len(places):
+            values = new[places]
+            old[places] = values
+            update.parts[name] = places, values
+
+
+def receive(module: nn.Module, update: WeightUpdate) -> None:
+    """Change a module's weights in place.
+
+    Raises:
+        KeyError: it lacks a weight that was sent.
+    """
+    state = module.state_dict(keep_vars=True)
+    with torch.no_grad():
+        for name, array in update.full.items():
+            state[name].copy_(
+                torch.from_numpy(np.array(array) if not array.flags.writeable else array)
+            )
+        for name, (places, values) in update.parts.items():
+            tensor = state[name].detach()
+            if tensor.device.type == "cpu" and tensor.is_contiguous():
+                _words(tensor.numpy())[places] = values
+            else:
+                array = tensor.numpy(force=True).copy()
+                _words(array)[places] = values
+                tensor.copy_(torch.from_numpy(array))
+
+
+def _changed(new: np.ndarray, old: np.ndarray) -> np.ndarray | None:
+    """Places (N,) of the words that differ; None for more than ``DENSE`` of them.
+
+    The arrays are compared in pieces that stay in a core's cache.
+    """
+    differs = np.empty(CHUNK, bool)
+    kind = np.dtype(np.int32 if len(new) < 2**31 else np.int64)
+    places: list[np.ndarray] = []
+    count = 0
+    for begin in range(0, len(new), CHUNK):
+        piece = new[begin : begin + CHUNK]
+        flags = np.not_equal(piece, old[begin : begin + CHUNK], out=differs[: len(piece)])
+        if flags.any():
+            places.append((np.flatnonzero(flags) + begin).astype(kind))
+            count += len(places[-1])
+            if count > DENSE * len(new):
+                return None
+    return np.concatenate(places) if places else np.zeros(0, kind)
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+    """The memory of an array as unsigned integers (N,): a NaN equals itself."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    size = WORD if flat.nbytes % WORD == 0 else flat.itemsize
+    return flat.view(f"u{size}")
+
+
+def put(ray: Any, payload: Any) -> Any:
+    """A reference with which any process of the cluster gets the payload, by the fastest way there
+    is.
+
+    Between processes of a machine that is Ray's object store: readers map the same memory. Between
+    machines Ray copies it once to each.
+    """
+    return ray.put(payload)

@@ -1,0 +1,94 @@
+"""The timeline of a run: spans on disk while it runs, and a Chrome or Perfetto trace of them."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.reports.curves import read_events
+
+FILE = "spans.jsonl"
+MAX_BYTES = 64 << 20  # of the file; later spans are not written
+Span = tuple[str, str, float, float]  # part, process, begin [s since 1970], seconds
+
+
+def write_spans(run_dir: Path, spans: deque[Span]) -> None:
+    """Append spans to the run's file, and forget them; OSError where the disk does not take
+    them."""
+    if not spans:
+        return
+    path = run_dir / FILE
+    if not path.exists() or path.stat().st_size < MAX_BYTES:
+        text = "".join(
+            json.dumps([part, process, round(began, 6), round(seconds, 6)]) + "\n"
+            for part, process, began, seconds in spans
+        )
+        with path.open("a") as file:
+            file.write(text)
+    spans.clear()
+
+
+def trace_of(run_dir: Path) -> dict[str, Any]:
+    """The trace of a run in Chrome's Trace Event Format, which Perfetto reads, too.
+
+    Raises:
+        RlinfError: the run has recorded no spans.
+    """
+    path = run_dir / FILE
+    rows: list[Span] = []
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
+        try:
+            part, process, began, seconds = json.loads(line)
+            rows.append((str(part), str(process), float(began), float(seconds)))
+        except (ValueError, TypeError):  # the rest of a line that a power cut left
+            continue
+    if not rows:
+        raise RlinfError(
+            f"{path}: expected the spans of a run, got none. rlinf train writes them as it runs"
+        )
+    decisions = [event for event in read_events(run_dir) if event.get("event") == "placement"]
+    start = min([began for _, _, began, _ in rows] + [event["time"] for event in decisions])
+    lanes = {
+        name: number
+        for number, name in enumerate(
+            sorted(
+                {process for _, process, _, _ in rows}, key=lambda name: (name != "trainer", name)
+            )
+        )
+    }
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": run_dir.name}}
+    ]
+    events += [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": name}}
+        for name, number in lanes.items()
+    ]
+    events += [
+        {
+            "name": part,
+            "cat": "turn",
+            "ph": "X",
+            "pid": 0,
+            "tid": lanes[process],
+            "ts": 1e6 * (began - start),
+            "dur": 1e6 * seconds,
+        }
+        for part, process, began, seconds in rows
+    ]
+    events += [
+        {
+            "name": f"placement: {event['decision']}",
+            "cat": "placement",
+            "ph": "i",
+            "s": "g",
+            "pid": 0,
+            "tid": 0,
+            "ts": 1e6 * (event["time"] - start),
+            "args": event,
+        }
+        for event in decisions
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
