@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from rlinf_core.core.errors import RecipeError
 from rlinf_core.plan.cost import Costs, Expectation, Layout, Machine, expected
 from rlinf_core.plan.graph import LEARNER, POLICY
 from rlinf_core.recipes import Recipe
-from rlinf_core.recipes.placement import CHOSEN, PER_CPU
+from rlinf_core.recipes.placement import CHOSEN, PER_CPU, Placement
 from rlinf_core.recipes.sources import SIMULATORS, source_of
 
 ENUMERATED = 64  # devices up to which every split is tried
@@ -83,22 +83,22 @@ def layout_of(recipe: Recipe) -> Layout:
     )
 
 
+def placement_of(recipe: Recipe, layout: Layout) -> Placement:
+    """The recipe's placement with another layout; ValueError where the two contradict each other."""
+    mode = recipe.placement.mode.replace("pipelined", "collocated")
+    return recipe.placement.but(
+        workers=layout.workers,
+        learners=layout.learners,
+        mode="pipelined" if layout.pipelined else mode,
+        worker_gpus=layout.worker_gpus,
+        learner_gpus=layout.learner_gpus,
+        simulators=layout.simulators,
+    )
+
+
 def with_layout(recipe: Recipe, layout: Layout) -> Recipe:
     """The recipe with another layout."""
-    mode = (
-        "pipelined"
-        if layout.pipelined
-        else recipe.placement.mode.replace("pipelined", "collocated")
-    )
-    changes = {
-        "workers": layout.workers,
-        "learners": layout.learners,
-        "mode": mode,
-        "worker_gpus": layout.worker_gpus,
-        "learner_gpus": layout.learner_gpus,
-        "simulators": layout.simulators,
-    }
-    return recipe.but(placement=recipe.placement.but(**changes))
+    return recipe.but(placement=placement_of(recipe, layout))
 
 
 def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Costs) -> str:
@@ -129,6 +129,8 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
         return f"{rows} rows of a batch do not divide among the learners"
     if layout.pipelined and not layout.workers:
         return "pipelined needs a worker that plays while the trainer learns"
+    if recipe.placement.mode == "disaggregated" and not layout.workers:
+        return "disaggregated needs a worker with devices of its own"
     if layout.pipelined and algorithm.learns_from == ROLLOUTS and not algorithm.accepts_stale:
         return f"{algorithm.name} learns from rollouts of the newest policy alone, so it cannot be pipelined"
     if processes > PER_CPU * machine.cpus:
@@ -143,6 +145,15 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
         )
         if share_of_gpu and machine.gpu_bytes and need > room:
             return f"the {name} needs {need / 2**30:.1f} GiB of GPU memory, and has room for {room / 2**30:.1f}"
+    try:
+        placement_of(recipe, layout)
+    except ValueError as error:
+        return (
+            str(error)
+            .strip()
+            .splitlines()[-2 if "further information" in str(error) else -1]
+            .strip()
+        )
     return ""
 
 
@@ -153,6 +164,8 @@ def candidates(recipe: Recipe, machine: Machine) -> Iterator[Layout]:
         source_of(recipe) == SIMULATORS
     )  # elsewhere nothing but the mode of a guess could be chosen
     fixed = set(placement.fixed) if placement.auto and measurable else set(CHOSEN)
+    if placement.simulators:  # they are started for so many workers
+        fixed |= {"workers"}
     size, rows = recipe.simulation.environments, recipe.algorithm.transitions_per_batch
     most = int(max(machine.cpus * (PER_CPU / 2), machine.gpus, 2))
     workers = [placement.workers] if "workers" in fixed else [0, *_sizes(size, most)]
@@ -162,19 +175,15 @@ def candidates(recipe: Recipe, machine: Machine) -> Iterator[Layout]:
         else [0, *_sizes(rows or 2**20, int(max(machine.cpus, machine.gpus)))]
     )
     modes = [placement.mode == "pipelined"] if "mode" in fixed else [False, True]
-    gpus = [0.0] + ([1.0] if machine.gpus else [])
-    for count in workers:
-        for group in learners:
-            for pipelined in modes:
-                for worker_gpus in (
-                    [placement.worker_gpus] if placement.worker_gpus or not count else gpus
-                ):
-                    for learner_gpus in (
-                        [placement.learner_gpus] if placement.learner_gpus or not group else gpus
-                    ):
-                        yield Layout(
-                            count, group, pipelined, placement.simulators, worker_gpus, learner_gpus
-                        )
+    any_gpus = [0.0, 1.0] if machine.gpus else [0.0]
+
+    def gpus(count: int, given: float) -> list[float]:
+        return [0.0] if not count else [given] if given else any_gpus
+
+    for count, group, pipelined in product(workers, learners, modes):
+        for acting in gpus(count, placement.worker_gpus):
+            for learning in gpus(group, placement.learner_gpus):
+                yield Layout(count, group, pipelined, placement.simulators, acting, learning)
 
 
 def _sizes(total: int, most: int) -> list[int]:

@@ -41,6 +41,7 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     for text in overrides:
         if text not in named:
             override(document, text)
+            _spell_out(document)
     _resolve_paths(document, Path.cwd())  # in a run's own recipe.yaml it must mean the same
     return checked(Recipe, document)
 
@@ -83,6 +84,7 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     if path.resolve() in below:
         raise RecipeError(f"recipe {path}: expected 'defaults' that end somewhere, got a circle")
     document = read(path, "recipe")
+    _spell_out(document)
     if document.data.keys() & {"collect", "policy"} and is_resolved(path):
         document.data = with_current_keys(document.data)
         document.places = {current_key(key): place for key, place in document.places.items()}
@@ -96,6 +98,12 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
         under.forget(("algorithm",))  # another one has other hyper-parameters
         del under.data["algorithm"]
     return document.over(under)
+
+
+def _spell_out(document: Document) -> None:
+    """``placement: auto`` as a mapping, to which other keys of it can be added."""
+    if document.data.get("placement") == "auto":
+        document.data["placement"] = {"auto": True}
 
 
 def _below(document: Document, base: Any, folder: Path) -> Path:

@@ -85,7 +85,7 @@ class Placement(Settings):
         if self.offload and self.strategy == "fsdp":
             raise ValueError("offload: expected false with strategy fsdp, whose weights are sharded, got true. Set "
                              "strategy to ddp")
-        if self.auto and self.mode == "pipelined" and not self.workers and "workers" not in self.fixed:
+        if self.auto and self.mode != "collocated" and not self.workers and "workers" not in self.fixed:
             return self  # the run chooses how many
         if self.mode != "collocated" and not self.workers:
             raise ValueError(f"workers: expected at least 1 for mode {self.mode}, got 0")
@@ -104,7 +104,7 @@ class Placement(Settings):
     @property
     def processes(self) -> int:
         """On Ray, those that compute all the while."""
-        return self.learners + self.workers
+        return self.learners + self.workers + self.simulators
 
     @property
     def on_ray(self) -> dict[str, int]:

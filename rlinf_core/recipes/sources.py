@@ -80,6 +80,8 @@ def check_source(recipe: Recipe) -> None:
     if workers and (source != SIMULATORS or algorithm.learns_from == DEMONSTRATIONS):
         raise RecipeError(f"placement.workers: expected 0 for {algorithm.name} on {source}, which plays no rollouts, got "
                           f"{workers}")
+    if recipe.placement.auto:
+        _check_auto(recipe, source)
     if recipe.placement.simulators and source != SIMULATORS:
         raise RecipeError(f"placement.simulators: expected 0 on {source}, which steps no environments, got "
                           f"{recipe.placement.simulators}")
@@ -110,6 +112,17 @@ def check_source(recipe: Recipe) -> None:
     if size % group:
         raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {group} for each worker, got "
                           f"{size}")
+
+
+def _check_auto(recipe: Recipe, source: str) -> None:
+    """Turns are measured, and layouts changed, in simulators of one robot."""
+    unfit = {"embodiments": recipe.embodiments, "world.run": recipe.world.run,
+             "world.share": recipe.world.share}
+    if which := next((key for key, value in unfit.items() if value), ""):
+        raise RecipeError(f"placement.auto: expected false with {which}, which runs in the trainer's process, got true")
+    if source != SIMULATORS or recipe.algorithm.learns_from == DEMONSTRATIONS:
+        raise RecipeError(f"placement.auto: expected false for {recipe.algorithm.name} on {source}, where no turns of "
+                          "rollouts and updates are measured, got true. Set placement.learners by hand")
 
 
 def _check_simulators(recipe: Recipe) -> None:

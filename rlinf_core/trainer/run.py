@@ -22,7 +22,7 @@ from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.learner import Checkpointed, Learner
 from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
-from rlinf_core.core.errors import RecipeError, RestartLimitError
+from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.usage import Usage, measured
 from rlinf_core.plan.choose import with_layout
 from rlinf_core.plan.conductor import Conductor, Turn
@@ -51,7 +51,7 @@ from rlinf_core.specs.text import TextSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.distributed.group import LearnerGroup
-from rlinf_core.trainer.distributed.ray_cluster import cpus_for
+from rlinf_core.trainer.distributed.ray_cluster import NoRoomError, cpus_for
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.prefetch import prefetch_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Disk, Progress
@@ -360,12 +360,13 @@ class Run:
         conductor, source = self.conductor, self.source
         assert conductor is not None and isinstance(source, Simulators)
         before, started = self.recipe, time.perf_counter()
+        self.turn = Turn()
         recipe = with_layout(self.recipe, layout)
         try:
             with self.clock("place"):
                 source.place(recipe)
                 self._place_learner(recipe)
-        except (RecipeError, RestartLimitError) as error:
+        except (RecipeError, NoRoomError) as error:
             source.place(before)
             conductor.refuse(layout, str(error))
             return

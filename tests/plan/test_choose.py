@@ -23,6 +23,7 @@ from rlinf_core.plan.choose import (
 from rlinf_core.plan.cost import Costs, Layout, Machine, NodeCost, expected
 from rlinf_core.plan.graph import graph_of
 from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.sources import check_source
 
 TWO = Machine(cpus=2)
 PUBLISHED = Costs({"environment": NodeCost(busy_s=1.556), "learner": NodeCost(busy_s=0.747)}, 1000)
@@ -128,6 +129,42 @@ def test_fixed_points_stay_and_come_back_from_a_resolved_recipe():
         type(placed.placement).model_validate_json(placed.placement.model_dump_json())
         == placed.placement
     )
+
+
+def test_a_fixed_point_may_follow_the_short_form():
+    recipe = load_recipe("sim_ppo", ["placement=auto", "placement.workers=2"])
+    assert recipe.placement.auto and recipe.placement.fixed == ("workers",)
+    assert recipe.placement.workers == 2
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "{auto: true, mode: disaggregated}",
+        "{auto: true, worker_gpus: 1.0, workers: 1}",
+        "{auto: true, mode: pipelined}",
+        "{auto: true, learners: 2, learner_gpus: 1.0}",
+        "{auto: true, simulators: 4}",
+    ],
+)
+def test_every_layout_that_is_chosen_makes_a_recipe(keys):
+    recipe = load_recipe("sim_sac", ["simulation.environments=8", f"placement={keys}"])
+    choice = choose(recipe, PUBLISHED, Machine(8, 4))
+    assert layout_of(with_layout(recipe, choice.layout)) == choice.layout
+
+
+@pytest.mark.parametrize(
+    "name, more",
+    [
+        ("demo", []),
+        ("text_arithmetic", []),
+        ("sim_embodiments", []),
+        ("sim_sac", ["algorithm={name: sft}", "policy.kind=tanh_gaussian"]),
+    ],
+)
+def test_auto_is_refused_where_nothing_could_be_chosen(name, more):
+    with pytest.raises(RecipeError, match="placement.auto: expected false"):
+        check_source(load_recipe(name, [*more, "placement=auto"]))
 
 
 def test_a_device_without_room_is_refused_with_both_figures():

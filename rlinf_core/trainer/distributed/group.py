@@ -35,6 +35,7 @@ from rlinf_core.recipes.placement import check_shards
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer.distributed.ray_cluster import (
     START_S,
+    NoRoomError,
     check_begun,
     check_room,
     connect,
@@ -227,7 +228,8 @@ class LearnerGroup:
 
         Raises:
             RecipeError: batches do not divide by so many.
-            RestartLimitError: the cluster has no room; the group is that of before.
+            NoRoomError: the cluster has no room; the group is that of before.
+            RestartLimitError: processes died once too often; the group has ended.
         """
         divides = self._shards(size)
         if size == self.size:
@@ -250,13 +252,17 @@ class LearnerGroup:
             self.ray.kill(process)
         self.processes, self.size = self.processes[:size] + added, size
         try:
-            self.ray.get([process.place.remote(rank, size) for rank, process in enumerate(self.processes)])
-            self._join()
-            self._restore()
+            try:
+                self.ray.get([process.place.remote(rank, size) for rank, process in enumerate(self.processes)])
+                self._join()
+                self._restore()
+            except lost() as error:
+                raise _lost(error) from error
         except LostProcess as error:
-            self._recover(error)
-        except lost() as error:
-            self._recover(_lost(error))
+            try:
+                self._recover(error)
+            except NoRoomError as ended:  # not a refused change: the group is gone
+                raise RestartLimitError(str(ended)) from ended
 
     def update(self, batch: dict[str, np.ndarray] | Rollout) -> dict[str, float]:
         """One update on a batch, each process on its shard; returns metrics of the whole batch."""

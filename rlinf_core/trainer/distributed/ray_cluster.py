@@ -54,7 +54,11 @@ def check_begun(who: str, error: Exception) -> None:
         ) from error
 
 
-def no_room(who: str, count: int, per_process: dict[str, float], within_s: float) -> RestartLimitError:
+class NoRoomError(RestartLimitError):
+    """The cluster does not start more processes."""
+
+
+def no_room(who: str, count: int, per_process: dict[str, float], within_s: float) -> NoRoomError:
     """Return the error for a cluster that did not start so many processes in time, each with its
     resources.
     """
@@ -62,7 +66,7 @@ def no_room(who: str, count: int, per_process: dict[str, float], within_s: float
 
     all_of, free = (", ".join(f"{resource_table.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
                     for resource_table in (resources(), ray.available_resources()))
-    return RestartLimitError(f"{who}: expected room for {count} processes of {per_process['num_cpus']:g} CPU, "
+    return NoRoomError(f"{who}: expected room for {count} processes of {per_process['num_cpus']:g} CPU, "
                         f"{per_process['num_gpus']:g} GPU each within {within_s:.0f} s; the cluster has {all_of}, of which "
                         f"{free} are free. Ask for fewer in placement, or end what runs there")
 
@@ -156,7 +160,7 @@ def cpus_per_process(processes: int) -> float:
 
 
 def check_room(who: str, count: int, per_process: dict[str, float]) -> None:
-    """Raise RestartLimitError if the cluster has no room for so many more processes, before any is started.
+    """Raise NoRoomError if the cluster has no room for so many more processes, before any is started.
 
     Ray frees the resources of processes that have just ended within seconds.
     """

@@ -157,7 +157,7 @@ class OnRay:
 
         Raises:
             RecipeError: the environments do not divide.
-            RestartLimitError: the cluster has no room; the workers are those of before.
+            NoRoomError: the cluster has no room; the workers are those of before.
         """
         total = self.recipe.simulation.environments
         if count < 1 or total % count:

@@ -96,7 +96,7 @@ class Simulators(Source):
 
         Raises:
             RecipeError: the environments do not divide among the workers.
-            RestartLimitError: the cluster has no room; the players are those of before.
+            NoRoomError: the cluster has no room; the players are those of before.
         """
         before, workers = self.recipe, recipe.placement.workers
         players = self.players
@@ -162,10 +162,14 @@ class Simulators(Source):
         """Where the environments of this process are; workers on Ray begin new episodes."""
         if isinstance(self.players, OnRay):
             return {"begun": self.players.begun, "spawned": self.players.spawned}
-        return self.players.rollouts.state_dict() if self.players else {}
+        if self.players is None:
+            return {}
+        spawned = {"spawned": self.spawned} if self.spawned else {}
+        return self.players.rollouts.state_dict() | spawned
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
+        self.spawned = max(self.spawned, state.get("spawned", 0))
         if isinstance(self.players, OnRay):
             self.players.go_on(state.get("begun", 0) + 1, state.get("spawned", 0))
         elif ("generator" in state or "stages" in state) and self.players:  # else they were on Ray

@@ -121,7 +121,8 @@ def test_workers_change_in_number_and_no_time_step_is_lost(cluster):
 
 @pytest.mark.slow
 def test_a_run_whose_layout_changes_learns_what_an_undisturbed_one_learns(cluster, tmp_path):
-    alone_run = train(recipe_of("sac", *RLPD), tmp_path / "alone", points)
+    auto = "placement={auto: true, fixed: [workers, learners, mode]}"
+    undisturbed = train(recipe_of("sac", *RLPD, auto), tmp_path / "alone", points)
     layouts = [Layout(0, 1), Layout(0, 2), Layout(0, 1), Layout(0, 0)]
     seconds = []
 
@@ -130,13 +131,8 @@ def test_a_run_whose_layout_changes_learns_what_an_undisturbed_one_learns(cluste
             run.place(layouts.pop(0))
             seconds.append(run.clock.seconds["place"])
 
-    placed = train(
-        recipe_of("sac", *RLPD, "placement=auto", "placement.fixed=[workers, learners, mode]"),
-        tmp_path / "placed",
-        points,
-        tell,
-    )
-    assert not layouts and placed["updates"] == alone_run["updates"] == 10
+    placed = train(recipe_of("sac", *RLPD, auto), tmp_path / "placed", points, tell)
+    assert not layouts and placed["updates"] == undisturbed["updates"] == 20
     assert torch.allclose(weights(tmp_path / "alone"), weights(tmp_path / "placed"), atol=1e-5)
 
 
