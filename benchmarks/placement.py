@@ -38,10 +38,17 @@ from rlinf_core.plan.conductor import Conductor, Turn  # noqa: E402
 from rlinf_core.plan.cost import Layout, expected  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.rollouts.envs import VectorEnv  # noqa: E402
+from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec  # noqa: E402
 from rlinf_core.trainer import train as training  # noqa: E402
-from tests.algorithms.point import SPEC, Points  # noqa: E402
+from tests.algorithms.point import Points  # noqa: E402
 
 SLOW_S, FAST_S = 8e-3, 0.5e-3  # of one environment's time step
+PICTURES = StationSpec(
+    (ArraySpec("pose", (3,)), ArraySpec("front", (32, 32, 3), "uint8")),
+    ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")),
+    10.0,
+    "push",
+)
 NETWORKS = {
     "mlp": (
         "sim_sac",
@@ -95,6 +102,22 @@ class SleepingPoints(Points):
     def step(self, actions: np.ndarray, active: Any = None) -> Any:
         time.sleep(self.step_s * self.size)
         return super().step(actions, active)
+
+
+class SleepingPictures(SleepingPoints):
+    """The same with a camera, whose picture is black, for a VLA."""
+
+    def __init__(self, size: int, step_s: float) -> None:
+        super().__init__(size, step_s)
+        self.spec = PICTURES
+
+    def observation(self) -> dict[str, np.ndarray]:
+        vectors = np.pad(self.at.astype(np.float32), ((0, 0), (0, 1)))
+        return {"vectors": vectors, "front": np.zeros((self.size, 32, 32, 3), np.uint8)}
+
+
+def pictures(recipe: Any, size: int) -> VectorEnv:
+    return SleepingPictures(size, 4 * SLOW_S)
 
 
 class Sleeping:
@@ -315,7 +338,7 @@ def weights(rounds: int) -> dict[str, float]:
     from rlinf_core.trainer.distributed.ray_cluster import connect
     from rlinf_core.trainer.distributed.weights import WeightSender, put, receive
 
-    ray = connect(num_cpus=2)
+    ray = connect(num_cpus=16)
 
     def network() -> torch.nn.Module:
         return torch.nn.Sequential(*[torch.nn.Linear(1000, 1000) for _ in range(20)])
@@ -339,11 +362,14 @@ def weights(rounds: int) -> dict[str, float]:
     ray.get(receiver.changes.remote(put(ray, sender.changes(module.state_dict()))))
     spent: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for mode in ("all", "changes"):
+        for mode in ("all", "changes", "scattered"):
             with torch.no_grad():
-                for parameter in module.parameters():
-                    flat = parameter.view(-1)
-                    flat[torch.randperm(len(flat))[: max(1, len(flat) // 100)]] += 1.0
+                if mode == "scattered":  # over all tensors
+                    for parameter in module.parameters():
+                        flat = parameter.view(-1)
+                        flat[torch.randperm(len(flat))[: max(1, len(flat) // 100)]] += 1.0
+                else:  # in one tensor, as of a head or adapters
+                    next(module.parameters())[:200] += 1.0
             started = time.perf_counter()
             if mode == "all":
                 arrays = {
@@ -359,8 +385,13 @@ def weights(rounds: int) -> dict[str, float]:
     print(
         {mode: [round(value, 4) for value in values] for mode, values in spent.items()}, flush=True
     )
-    every, changed = (median(spent[mode]) for mode in ("all", "changes"))
-    return {"sync_seconds_ratio": changed / every, "sync_all_s": every, "sync_changes_s": changed}
+    every, changed, scattered = (median(spent[mode]) for mode in ("all", "changes", "scattered"))
+    return {
+        "sync_seconds_ratio": changed / every,
+        "sync_scattered_ratio": scattered / every,
+        "sync_all_s": every,
+        "sync_changes_s": changed,
+    }
 
 
 def separate(rounds: int, steps: int) -> dict[str, float]:
@@ -373,7 +404,7 @@ def separate(rounds: int, steps: int) -> dict[str, float]:
     from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, rollouts_in
     from rlinf_core.trainer.distributed.rollout_workers import OnRay
 
-    connect(num_cpus=2)
+    connect(num_cpus=16)
     rates: dict[str, list[float]] = defaultdict(list)
     with TemporaryDirectory() as folder:
         checkpoint = tiny.write("smolvla", Path(folder) / "tiny", horizon=2)
@@ -385,7 +416,7 @@ def separate(rounds: int, steps: int) -> dict[str, float]:
 
         vla = policy_kind("smolvla").Config(checkpoint=str(checkpoint), horizon=2)
         recipe = recipe.model_copy(update={"policy": vla})
-        policy, make = make_policy(SPEC, vla), Sleeping(SLOW_S * 4)
+        policy, make = make_policy(PICTURES, vla), pictures
         players = {
             f"workers_{count}": OnRay(with_workers(recipe, count), make, EpisodeRollouts, policy)
             for count in (1, 2, 8)
@@ -466,6 +497,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     workloads = [(network, step_s) for network in options.networks for step_s in (FAST_S, SLOW_S)]
     todo = {
         "clusters": clusters,

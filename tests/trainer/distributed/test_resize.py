@@ -124,12 +124,10 @@ def test_a_run_whose_layout_changes_learns_what_an_undisturbed_one_learns(cluste
     auto = "placement={auto: true, fixed: [workers, learners, mode]}"
     undisturbed = train(recipe_of("sac", *RLPD, auto), tmp_path / "alone", points)
     layouts = [Layout(0, 1), Layout(0, 2), Layout(0, 1), Layout(0, 0)]
-    seconds = []
 
     def tell(run, entry):
         if run.last_stage and layouts and run.learner.updates >= 2 * (5 - len(layouts)):
             run.place(layouts.pop(0))
-            seconds.append(run.clock.seconds["place"])
 
     placed = train(recipe_of("sac", *RLPD, auto), tmp_path / "placed", points, tell)
     assert not layouts and placed["updates"] == undisturbed["updates"] == 20
