@@ -16,6 +16,7 @@ from pathlib import Path
 from rlinf_core.cli.terminal import Display, foreground
 from rlinf_core.core import extras
 from rlinf_core.core.errors import RecipeError, RlinfError
+from rlinf_core.core.progress import Progress
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.launch.graph import (
     Process,
@@ -32,7 +33,7 @@ from rlinf_core.page.access import token_of
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.reports.curves import read_events
-from rlinf_core.reports.report import write_report
+from rlinf_core.reports.report import REPORT_STEPS, write_report
 from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
 from rlinf_core.specs.topics import EPISODE
 from rlinf_core.trainer.folder import keep_recipe
@@ -69,14 +70,17 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
     extras.require("trainer", "rlinf demo")
     check_trainer(recipe, run_dir)
     check_policy_device(recipe)
-    with _alone(recipe, run_dir) as supervisor:
-        print(f"run folder: {run_dir}", flush=True)
-        say_where(recipe)
-        supervisor.start(trainer_process(run_dir))
-        for process in station_processes(recipe, run_dir):
-            supervisor.start(process)
-        since = direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
-    return _tell(recipe, run_dir, since)
+    with Progress(1 + REPORT_STEPS) as progress:
+        with _alone(recipe, run_dir) as supervisor:
+            print(f"run folder: {run_dir}", flush=True)
+            say_where(recipe)
+            supervisor.start(trainer_process(run_dir))
+            for process in station_processes(recipe, run_dir):
+                supervisor.start(process)
+            director = director_process(recipe, run_dir)
+            since = direct_to_its_end(supervisor, director, run_dir, Display(recipe, run_dir, quiet))
+            progress.step("stopping the station and its trainer")
+        return _tell(recipe, run_dir, since, progress)
 
 
 def _check_stations(recipe: Recipe, name: str) -> None:
@@ -107,10 +111,11 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
     prepare(recipe, run_dir, starts=False)
     with Supervisor(run_dir, recipe.station.domain) as supervisor:
         since = direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
-    return _tell(recipe, run_dir, since)
+    with Progress(REPORT_STEPS) as progress:
+        return _tell(recipe, run_dir, since, progress)
 
 
-def _tell(recipe: Recipe, run_dir: Path, since: int = 0) -> int:
+def _tell(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | None = None) -> int:
     """Print the report of the events from ``since`` on, or, where nothing was learned, what was recorded; 130 where the
     director was asked to end early.
     """
@@ -127,7 +132,7 @@ def _tell(recipe: Recipe, run_dir: Path, since: int = 0) -> int:
             flush=True,
         )
     else:
-        print(write_report(recipe, run_dir, since), flush=True)
+        print(write_report(recipe, run_dir, since, progress), flush=True)
     return 0
 
 

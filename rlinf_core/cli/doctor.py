@@ -17,6 +17,7 @@ from rlinf_core.cli.terminal import foreground
 from rlinf_core.core import extras, machine
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.paths import built_messages, explanation, message_packages
+from rlinf_core.core.progress import Progress
 from rlinf_core.core.ros import provides_messages, ros_is_sourced
 from rlinf_core.deploy.bridge import PORT
 from rlinf_core.deploy.bridge.credentials import read_certificate
@@ -44,7 +45,9 @@ class Finding:
 def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] = ()) -> int:
     """Print the table, of this machine or of a recipe's station; 1 when something that is needed is missing."""
     if station is None:
-        return show([run_check(check) for check in CHECKS])
+        with Progress(len(CHECKS)) as progress:
+            findings = [run_check(check, progress) for check in CHECKS]
+        return show(findings)
     from rlinf_core.core.ros import ros_environment
     from rlinf_core.recipes import check_recipe, load_recipe
 
@@ -54,8 +57,9 @@ def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] 
                       ros_environment(recipe.station.domain))
 
 
-def run_check(check: Callable[[], Finding]) -> Finding:
+def run_check(check: Callable[[], Finding], progress: Progress) -> Finding:
     """Return a check's finding, or why it cannot be known. The doctor reports in every case."""
+    progress.step(check.__name__.strip("_").replace("_", " "))
     try:
         return check()
     except Exception as error:

@@ -19,6 +19,7 @@ from typing import Any
 
 from rlinf_core.core.errors import escape_control
 from rlinf_core.core.signals import end_with_parent, on_signal
+from rlinf_core.page.views import why
 from rlinf_core.recipes import Recipe
 
 PATIENCE_S = 20.0  # a drill's station ends in that time
@@ -80,6 +81,7 @@ def terminal_as_before() -> Iterator[None]:
 PHASES = {"start": "starting the station", "collect": "collecting demonstrations", "sft": "supervised fine-tuning",
           "evaluate_before": "evaluating before RL", "online": "improving online",
           "drain": "letting the learner catch up", "evaluate_after": "evaluating after RL", "done": "done"}
+LINES_S = 4.0  # between two lines where there is no terminal
 NEARLY_FULL, FULL = 0.5, ": nothing is played or recorded until the trainer takes episodes"
 
 
@@ -91,6 +93,7 @@ class Display:
         self.notes: list[str] = []
         self.started, self.printed_at = time.monotonic(), 0.0
         self.changes: Any = None
+        self.trainer_connected_once = False
         self.live: Any = None
 
     def __enter__(self) -> Display:
@@ -119,7 +122,7 @@ class Display:
             return
         if self.live:
             self.live.update(self._panel(status))
-        elif self._changes(status) != self.changes or time.monotonic() - self.printed_at > 15.0:
+        elif self._changes(status) != self.changes or time.monotonic() - self.printed_at > LINES_S:
             self.changes, self.printed_at = self._changes(status), time.monotonic()
             print("  " + "  ".join(f"{key}: {escape_control(value)}" for key, value in self._rows(status)), flush=True)
 
@@ -143,13 +146,13 @@ class Display:
                 ("episodes", f"{status['done']}{total}, {status['successes']} succeeded")]
         if status["phase"] == "online":
             rows.append(("success (last 50)", f"{status['recent_success']:.0%} without help"))
-            if status["recent_intervened"]:
-                rows.append(("taken over (last 50)", f"{status['recent_intervened']:.0%} of the time"))
+            rows.append(("taken over (last 50)", f"{status['recent_intervened']:.0%} of the time steps"))
             rows.append(("env steps", f"{status['env_steps']} of {self.recipe.online.max_env_steps}"))
         held = ", held for this evaluation" if status["phase"].startswith("evaluate") else ""
         rows += [("updates", f"{trainer['updates']} ({trainer['update_ratio']:.2f} per step)"),
-                 ("policy", f"version {status['policy_version']}{held}, {status['inference_p50_ms']:.1f} ms"),
-                 ("interlock", f"{safety['state']} {safety['cause']} ({safety['limited']} limited, {safety['holds']} "
+                 ("policy", f"version {status['policy_version']}{held}, {status['inference_p50_ms']:.1f} ms"
+                            if status["policy_version"] >= 0 else "none yet"),
+                 ("interlock", f"{_interlock(safety)} ({safety['limited']} limited, {safety['holds']} "
                                f"held, {safety['refused']} refused)"),
                  ("in command", safety.get("takeover", "PAUSED"))]
         for key, title in (("waiting_for", "waiting for you"), ("operator", "operator")):
@@ -163,8 +166,9 @@ class Display:
             rows.append(("set aside", f"{trainer['set_aside']} episodes that the trainer refused; why is in spool/refused"))
         if trainer.get("spool_full", 0.0) > NEARLY_FULL:
             rows.append(("spool", f"{trainer['spool_full']:.0%} full{FULL if trainer['spool_full'] >= 1.0 else ''}"))
+        self.trainer_connected_once |= bool(trainer["connected"])
         if not trainer["connected"]:
-            rows.append(("trainer", "starting" if status["phase"] in ("start", "collect") else "away; nothing is lost"))
+            rows.append(("trainer", "away; nothing is lost" if self.trainer_connected_once else "not connected yet"))
         return rows
 
     def _left(self, status: dict[str, Any]) -> str:
@@ -174,7 +178,7 @@ class Display:
             fraction = max(status["env_steps"] / online.max_env_steps, spent / 60.0 / online.max_minutes)
         else:
             fraction = status["done"] / status["total"] if status["total"] else 0.0
-        return clock(spent * (1.0 - fraction) / fraction) if fraction > 0.02 else "-"
+        return clock(max(0.0, spent * (1.0 - fraction) / fraction)) if fraction > 0.02 else "-"
 
     def _panel(self, status: dict[str, Any]) -> Any:
         from rich.panel import Panel
@@ -188,6 +192,11 @@ class Display:
             table.add_row("[yellow]note", Text(escape_control(note)))
         title = Text(escape_control(f"rlinf · {self.recipe.name} · seed {self.recipe.seed}"))
         return Panel(table, title=title, expand=False)
+
+
+def _interlock(safety: Mapping[str, Any]) -> str:
+    """The state, and in a sentence why the arm stands in it."""
+    return f"{safety['state']} {safety['cause']}: {why(safety['cause'])}" if safety["cause"] else str(safety["state"])
 
 
 def clock(seconds: float) -> str:

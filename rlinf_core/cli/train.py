@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf_core.cli.evaluate import how_to_judge
+from rlinf_core.cli.terminal import LINES_S
+from rlinf_core.core import progress
 from rlinf_core.core.signals import defer_signals
 from rlinf_core.launch.preflight import check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.recipes.exposure import token_of
 from rlinf_core.recipes.sources import STATIONS, source_of
-from rlinf_core.reports.report import write_training_report
+from rlinf_core.reports.report import TRAINING_REPORT_STEPS, write_training_report
 
 if TYPE_CHECKING:
     from rlinf_core.trainer.run import Run
-
-LINES_S = 15.0  # between two lines where there is no terminal
 
 
 def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) -> int:
@@ -57,7 +57,8 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
         print(f"stopped before its end; the same command with --out {run_dir} goes on")
         return 130
     if last and report:
-        print(write_training_report(recipe, run_dir))
+        with progress.Progress(TRAINING_REPORT_STEPS) as steps:
+            print(write_training_report(recipe, run_dir, steps))
     print(f"policies: {run_dir / 'policies'}{how_to_judge(recipe, run_dir)}")
     return 0
 

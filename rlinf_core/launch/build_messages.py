@@ -25,7 +25,7 @@ from rlinf_core.core.extras import how_to_get
 from rlinf_core.core.paths import built_messages, definitions, message_packages, message_sources
 from rlinf_core.core.ros import ros_is_sourced
 
-SILENCE_S = 15.0
+SILENCE_S = 4.0
 PROSE = (".md", ".rst")  # what is not compiled
 STEP = re.compile(r"\[\s*(\d+)(?:/(\d+)|%)\]")
 PYTHON_INCLUDES = re.compile(r'INTERFACE_INCLUDE_DIRECTORIES "[^";]*/include/python3\.\d+;[^"]*"')
@@ -40,27 +40,27 @@ def build_messages() -> Path:
     Raises:
         RlinfError: no ROS, no compiler, or the build failed; its last lines are quoted.
     """
-    prefix = built_messages()
-    _build(message_sources(), prefix)
-    for sources in definitions():
+    prefix, total = built_messages(), 1 + len(definitions())
+    _build(message_sources(), prefix, f"[1 of {total}] ")
+    for number, sources in enumerate(definitions(), 2):
         if _has_ros(sources.name, prefix):
             _forget(sources.name, prefix)
         else:
-            _build(sources, prefix)
+            _build(sources, prefix, f"[{number} of {total}] ")
     return prefix
 
 
-def _build(sources: Path, prefix: Path) -> None:
+def _build(sources: Path, prefix: Path, position: str) -> None:
     name, recipe = sources.name, _recipe(sources)
     stamp = prefix / f"share/{name}/built_from"
     if message_packages(name) and stamp.exists() and stamp.read_text() == recipe:
-        print(f"{name}: up to date in {prefix}")
+        print(f"{position}{name}: up to date in {prefix}")
         return
     for tool, how in (("cmake", f"{how_to_get('ros')}, or apt-get install cmake"), ("cc", "apt-get install gcc"),
                       ("c++", "apt-get install g++")):
         if not shutil.which(tool, path=_path()):
             raise RlinfError(f"{name}: expected the tool {tool}, which is not there. Run: {how}")
-    print(f"{name}: compiling for Python {sys.version.split()[0]}; one to three minutes on two cores", flush=True)
+    print(f"{position}{name}: compiling for Python {sys.version.split()[0]}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
         _run(name, _configure(sources, Path(folder), prefix), "looking for the compiler, Python and ROS")

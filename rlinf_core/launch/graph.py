@@ -96,7 +96,7 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
                                frames=[load_limits(path).frame for path in robot.interlocks.values()],
                                options=json.dumps(robot.options),
                                lockstep=station.lockstep, real_time_factor=station.real_time_factor,
-                               control_hz=spec.control_hz, **cameras))
+                               control_hz=spec.control_hz, views=_views(recipe, robot), **cameras))
     if robot.twin:
         processes.append(_node(recipe, "twin", "rlinf_drivers.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
                                priority=CONTROLLER, simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),
@@ -241,11 +241,18 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     token = str(expanded(web.token_file, "station.web.token_file").resolve()) if web.token_file else ""
     return _node(recipe, "page", "rlinf_operator.page", task_file=str(task_file(recipe)), run_dir=str(run_dir),
                  port=web.port, host=web.host, token_file=token, lockstep=station.lockstep and robot.driver == SIMULATOR,
-                 cameras=list(cameras) or [""],
+                 cameras=list(cameras) or [""], views=_views(recipe, robot),
+                 script=recipe.station.operator.kind == SCRIPTED,
                  references=[str(reference(folder, camera)) for camera in cameras] or [""],
                  limits=[str(path) for path in robot.interlocks.values()],
                  first_seeds=[recipe.scene(recipe.collect.first_seed), recipe.scene(recipe.online.first_seed),
                               recipe.evaluate.first_seed])
+
+
+def _views(recipe: Recipe, robot: Robot) -> list[str]:
+    """The simulator's pictures for people, of a page, whatever the policy sees: its own view, and the observed cameras."""
+    shown = robot.driver == SIMULATOR and recipe.station.web.port
+    return ["video", *recipe.station.observe_cameras] if shown else [""]
 
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:

@@ -70,44 +70,64 @@ class Views:
         return result | ({"right": how.right, "down": how.down, "turned": how.turned} if how.alike >= ALIKE else {})
 
 
-WHY = {
-    "stale_command": "No command comes: policy and operator are silent, or the policy is too slow.",
-    "enable": "Nobody holds the enable. Any touch or key here renews it.",
-    "new_session": "A commander was started again. Arm once more.",
-    "operator_silent": "The operator fell silent in a takeover. Let go of every device, then press a key or a button; if "
-                       "that does not help, arm once more.",
-    "handing_back": "Command goes back to the policy, after a pause.",
-    "realigning": "The arm was elsewhere than its set-point, which goes there first.",
-    "invalid_command": "A command was refused. The interlock's log has it.",
-    "contact": "The tool is pressed harder than allowed.",
-    "divergence": "The arm has not followed its target: something is in its way.",
-    "stale_state": "Nothing is heard of the arm's pose. Does its driver run?",
-    "state_jump": "The measured pose has jumped further than an arm can move.",
-    "state_frame": "The measured pose is in another frame than the limits.",
-    "state_units": "The measured state cannot be in metres and radians. The interlock's log and rlinf doctor say more.",
-    "distance_silent": "The distance sensor is silent.",
-    "distance_units": "The distance cannot be in metres.",
-    "obstacle": "An obstacle is at the arm.",
-    "outside_box": "The tool is outside of its box. Move it back by hand.",
-    "outside_joints": "A joint is outside of its range. Move it back by hand.",
-    "clock": "The clock has jumped.",
-    "stalled": "The interlock was held up.",
-    "estop:page": "The stop on this page is pressed.",
-    "estop_silent:page": "The server of this page was not heard. It is an e-stop too.",
-    "estop": "The e-stop '{}' is pressed.",
-    "estop_silent": "The e-stop '{}' is not heard.",
-    "foreign_publisher": "Somebody else publishes on {}.",
-    "two_publishers": "Two publishers speak on {}. Does rlinf teleop run beside this page?",
-    "silent": "Nothing is heard on {}, which a limit needs.",
-    "robot": "The robot reports a fault: {}.",
-    "arm": "Another arm may not move: {}.",
+RESET = "when that is over, reset and arm"
+WAIT = "wait; it ends by itself"
+WHY = {  # of each cause of HOLD or FAULT: the reason, and what a person does next
+    "stale_command": ("The policy sends no command in time, so the arm stands still.",
+                      "wait, or hold a key or a pad. If it lasts, rlinf status names the slow part."),
+    "enable": ("Nobody has shown lately that a person is there.", "touch anything here, or press a key."),
+    "new_session": ("A program that commands was started again.", "arm once more."),
+    "operator_silent": ("The operator fell silent in a takeover.",
+                        "let go of every device, then press a key or a button; if that does not help, arm once more."),
+    "handing_back": ("Command goes back to the policy, after a pause.", WAIT + "."),
+    "realigning": ("The arm was elsewhere than its set-point, which goes there first.", WAIT + "."),
+    "invalid_command": ("A command was refused.", "the interlock's log names it; reset and arm."),
+    "contact": ("The tool is pressed harder than allowed.", "free the tool, reset, then arm."),
+    "divergence": ("The arm has not followed its target: something is in its way.",
+                   "clear the way, reset, then arm."),
+    "stale_state": ("Nothing is heard of the arm's pose.", "start its driver, or look at its cable; reset and arm."),
+    "state_jump": ("The measured pose has jumped further than an arm can move.",
+                   "look at the arm; if it is well, reset and arm."),
+    "state_frame": ("The measured pose is in another frame than the limits.",
+                    "correct the frame in limits.yaml or in the driver, and start again."),
+    "state_units": ("The measured state cannot be in metres and radians.",
+                    "the interlock's log and rlinf doctor say more."),
+    "distance_silent": ("The distance sensor is silent.", f"look at its cable; {RESET}."),
+    "distance_units": ("The distance cannot be in metres.", f"correct the sensor's unit; {RESET}."),
+    "obstacle": ("An obstacle is at the arm.", f"take it away; {RESET}."),
+    "outside_box": ("The tool is outside of its box.", "move it back by hand, reset, then arm."),
+    "outside_joints": ("A joint is outside of its range.", "move it back by hand, reset, then arm."),
+    "clock": ("The clock has jumped.", "let the clock settle, reset, then arm."),
+    "stalled": ("The interlock was held up.", "see what else this machine does, reset, then arm."),
+    "estop:page": ("The stop on this page is pressed.", "release the stop, reset, then arm."),
+    "estop_silent:page": ("The server of this page was not heard. It is an e-stop too.", "reset, then arm."),
+    "estop": ("The e-stop '{}' is pressed.", "release it, reset, then arm."),
+    "estop_silent": ("The e-stop '{}' is not heard.", f"look at its cable; {RESET}."),
+    "foreign_publisher": ("Somebody else publishes on {}.", f"end that program; {RESET}."),
+    "two_publishers": ("Two publishers speak on {}.", "end one of them: does rlinf teleop run beside this page?"),
+    "silent": ("Nothing is heard on {}, which a limit needs.", f"start its publisher; {RESET}."),
+    "robot": ("The robot reports a fault: {}.", "look at the robot, reset, then arm."),
+    "arm": ("Another arm may not move: {}.", "see to that arm; this one goes on with it."),
 }
+NOBODY_COMMANDS = ("Nobody commands now, so the arm stands still. This is no fault.",
+                   "hold a key or a pad to move it.")
 
 
 def why(cause: str) -> str:
     """The sentence for a cause of HOLD or FAULT; the cause itself where there is none."""
+    return _of(cause, 0) or cause
+
+
+def next_step(cause: str) -> str:
+    """What a person does next about a cause of HOLD or FAULT; empty where nothing is known of it."""
+    return _of(cause, 1)
+
+
+def _of(cause: str, part: int) -> str:
     kind, _, of = cause.partition(":")
-    return WHY.get(cause) or WHY.get(kind, cause).format(of)
+    if cause in WHY:
+        return WHY[cause][part].format("")
+    return WHY[kind][part].format(of) if kind in WHY else ""
 
 
 MAX_EPISODES, WINDOW_EPISODES = 300, 20

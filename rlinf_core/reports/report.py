@@ -14,6 +14,7 @@ import numpy as np
 
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.progress import Progress, Silent
 from rlinf_core.policies.serialization import policy_name
 from rlinf_core.recipes import Recipe, station_task
 from rlinf_core.reports.curves import draw, measure_of, read_evaluations, read_events, shortened
@@ -74,14 +75,19 @@ FILMS = ("before_after.mp4", "before_after.png")
 NO_FILM_YET = "No video: the films were not finished."
 
 
-def write_report(recipe: Recipe, run_dir: Path, since: int = 0) -> str:
+REPORT_STEPS = 3
+
+
+def write_report(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | None = None) -> str:
     """Write everything a run leaves for people to look at; returns what to print.
 
     Args:
         recipe: of the run.
         run_dir: its folder.
         since: how many of its events are of earlier attempts, which are left out.
+        progress: is told of REPORT_STEPS steps.
     """
+    progress = progress or Silent()
     events = read_events(run_dir)[since:]
     exported = run_dir / "policy"
     result = next((event for event in reversed(events) if event["event"] == "result"), None)
@@ -97,6 +103,7 @@ def write_report(recipe: Recipe, run_dir: Path, since: int = 0) -> str:
         _replace(run_dir / "report.md", _markdown(recipe, run_dir, summary, events, "\n\n".join(filter(None, more))))
 
     task = station_task(recipe).spec.instruction or recipe.station.task
+    progress.step("drawing the learning curve")
     curve = _attempt("learning_curve.png", _curve, events, summary, f"{shortened(task)}: learned online",
                      run_dir / "learning_curve.png")
     sides = {"before RL": exported / "policy_before.safetensors", "after RL": exported / "policy.safetensors"}
@@ -107,8 +114,10 @@ def write_report(recipe: Recipe, run_dir: Path, since: int = 0) -> str:
     with _report_failures(words, run_dir):
         _replace(run_dir / "report.json", json.dumps(summary, indent=2))
         write(curve, *policies, NO_FILM_YET)  # a renderer may end the process
+    progress.step("filming the policies before and after")
     video = "No video: a policy is missing." if any(policies) else _filmed(
         recipe, run_dir, sides, "before RL (left) and after (right)", _learned(events))
+    progress.step("making the poster")
     poster = _attempt("learned.png", _poster, run_dir)
     unfilmed = _attempt("films in report.md", write, curve, *policies, video, poster)
     return "\n".join(filter(None, (words, curve, *policies, unfilmed, f"report: {run_dir / 'report.md'}")))
@@ -149,8 +158,16 @@ def _keep_policy(source: Path, policy: Path) -> None:
     shutil.copy(source, policy)
 
 
-def write_training_report(recipe: Recipe, run_dir: Path) -> str:
-    """Curve, table and, where it can be filmed, first and last policy side by side; returns what to print."""
+TRAINING_REPORT_STEPS = 2
+
+
+def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | None = None) -> str:
+    """Curve, table and, where it can be filmed, first and last policy side by side; returns what to print.
+
+    ``progress`` is told of TRAINING_REPORT_STEPS steps.
+    """
+    progress = progress or Silent()
+    progress.step("drawing the learning curve")
     evaluations = read_evaluations(run_dir)
     measure = measure_of([evaluations]) if recipe.env else "success"
     rows = [_row(entry) for entry in evaluations if entry["episodes"]]
@@ -175,6 +192,7 @@ def write_training_report(recipe: Recipe, run_dir: Path) -> str:
     curve = _attempt("learning_curve.png", draw, {recipe.name: evaluations}, run_dir / "learning_curve.png", measure)
     with _report_failures(words, run_dir):
         write(curve, NO_FILM_YET)  # a renderer may end the process
+    progress.step("filming the first and the last policy")
     video = _filmed(recipe, run_dir, sides, "before training (left) and after (right)") if len(sides) > 1 else (
         "No video: there is one evaluation so far.")
     unfilmed = _attempt("films in report.md", write, curve, video)

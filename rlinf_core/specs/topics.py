@@ -17,8 +17,8 @@ from rlinf_core.core.errors import RlinfError, nearest
 
 EPISODE, BLACK_BOX, SESSION = "episode", "black box", "session"  # what a recording is of
 DERIVED = "episode, computed"  # by the recorder, of what it hears
-FREE = ("camera/<name>/image", "camera/<name>/camera_info", "camera/<name>/image/compressed", "camera/<name>/depth",
-        "robot_description", "tf", "tf_static", "markers", "joy", "vr/pose", "vr/joy", "policy/update", "policy/status",
+FREE = ("camera/<name>/image", "camera/<name>/view", "camera/<name>/camera_info", "camera/<name>/image/compressed",
+        "camera/<name>/depth", "robot_description", "tf", "tf_static", "markers", "joy", "vr/pose", "vr/joy", "policy/update", "policy/status",
         "trainer/status")  # whose quality of service may be overridden
 COUNTED = ("timestep", "applied", "safety/events", "episode", "label", "prompt")
 
@@ -100,13 +100,16 @@ TOPICS = (
     _state("gripper/state", "JointState", (1,), "10 Hz", "the gripper's width [m]", "sensor_msgs",
            "interlock, environment, operator"),
     _state("object_pose", "PoseStamped", (7,), "control rate", "the object of the task, where something knows it",
-           receivers="environment, operator"),
-    _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs", receivers="environment, operator"),
+           receivers="environment, operator, page"),
+    _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs", receivers="environment, operator, page"),
     _state("task/success", "JointState", (1,), "control rate", "external success signal: 1 once the task is done",
            "sensor_msgs", per_arm=False, sampled=False),
     Topic(name="camera/<name>/image", type="sensor_msgs/msg/Image", sender="robot side",
           receivers="environment, page", rate="control rate", depth=2, newest=True,
           channel=(-1, -1, 3), sampled=True, meaning="rgb8 or bgr8"),
+    Topic(name="camera/<name>/view", type="sensor_msgs/msg/Image", sender="robot side", receivers="page",
+          rate="up to 10 Hz, while a page is open", depth=2, newest=True,
+          meaning="a picture for people, whatever size the policy sees; `video` is the simulator's own view"),
     Topic(name="camera/<name>/camera_info", type="sensor_msgs/msg/CameraInfo", sender="robot side",
           receivers="RViz, Foxglove", rate="control rate", depth=2, newest=True, sampled=True,
           meaning="of that image, as its driver calibrated it; K is zero where nobody has"),
@@ -137,8 +140,8 @@ TOPICS = (
           depth=1, per_arm=True, session=(),
           meaning="a person resets the fault of this name, and the robot's own stands: what brings "
           "the robot back may be asked of it now, and at no other time; meanwhile `robot/fault` is another"),
-    Topic(name="target_pose", type="geometry_msgs/msg/PoseStamped", sender="interlock", receivers="robot side",
-          rate="every tick", per_arm=True, recorded=BLACK_BOX, sampled=True,
+    Topic(name="target_pose", type="geometry_msgs/msg/PoseStamped", sender="interlock",
+          receivers="robot side, page", rate="every tick", per_arm=True, recorded=BLACK_BOX, sampled=True,
           meaning="where the tool shall be, in the base frame"),
     Topic(name="target_joints", type="sensor_msgs/msg/JointState", sender="interlock", receivers="robot side",
           rate="every tick", per_arm=True, meaning="the same for joints, in joint_delta instead of target_pose [rad]"),

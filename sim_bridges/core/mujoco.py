@@ -13,6 +13,8 @@ import numpy as np
 from rlinf_core.core import machine
 from rlinf_core.core.errors import RlinfError
 
+FILM_HEIGHT = 480  # a live view of less has no shadows
+
 machine.choose()  # before anything below imports mujoco
 
 
@@ -78,7 +80,7 @@ class Scene:
         return np.concatenate([self.rotation.T @ twist[3:], self.rotation.T @ twist[:3]])
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        """(height, width, 3) uint8; shadows and reflections, which cost most of the time, only for people (``video``)."""
+        """(height, width, 3) uint8; shadows and reflections, which cost most of the time, only in films (``video``)."""
         if (height, width) not in self._renderers:
             glob = self.model.vis.global_
             glob.offheight, glob.offwidth = max(glob.offheight, height), max(glob.offwidth, width)
@@ -95,7 +97,7 @@ class Scene:
             option.geomgroup[group] = 0
         option.sitegroup[:] = 0
         renderer.update_scene(self.data, self.cameras[camera], option)
-        if camera != "video":
+        if camera != "video" or height < FILM_HEIGHT:
             renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_SHADOW] = 0
             renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
         return renderer.render().copy()

@@ -30,6 +30,8 @@ from sim_bridges.core.isolated import make
 COMMAND_FRESH_S = 0.1
 SCENE_NS = 60 * NS  # of simulated time: scenes begin at whole ones
 QUALITY = 90  # of JPEG
+VIEW_HEIGHT, VIEW_ASPECT, VIEW_S = 360, 4 / 3, 0.1  # of pictures for people
+VIEW_SHARE = 0.1  # of the time, at most, that they take
 CATCH_UP_S = 0.1  # of what was late by real_time_factor
 
 
@@ -53,6 +55,9 @@ class SimBridge(ControlNode):
         self.camera_ticks = round(1.0 / self.declare_parameter("camera_hz", control_hz).value / self.simulator.tick_s)
         self.slow_ticks = round(1.0 / control_hz / self.simulator.tick_s) if self.lockstep else 1
         self.cameras = {name: (int(size[0]), int(size[1])) for name in names}
+        self.views = {name: (VIEW_HEIGHT, round(VIEW_HEIGHT * self._aspect(name)))
+                      for name in self.declare_parameter("views", [""]).value if name in self.simulator.cameras}
+        self.view_due, self.view_count = 0.0, 0
         self.tick_ns = round(self.simulator.tick_s * NS)
         self.now_ns, self.index = self.tick_ns, 0
         if self.lockstep:
@@ -61,12 +66,27 @@ class SimBridge(ControlNode):
         self.simulator.reset(self.declare_parameter("seed", 0).value)
         for name, (height, width) in self.cameras.items():
             self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
+        self._warm_views()
         self._make_interfaces()
         prioritise(self.declare_parameter("priority", 0).value)
 
     def around(self, simulator: Any) -> Any:
         """Return the layer between topics and simulator: none."""
         return simulator
+
+    def _aspect(self, name: str) -> float:
+        """Of a camera that the policy sees too: the same, so that a reference picture lies over it."""
+        height, width = self.cameras.get(name, (1.0, VIEW_ASPECT))
+        return width / height
+
+    def _warm_views(self) -> None:
+        """The first picture takes long; a renderer that fails costs the views, and no station."""
+        try:
+            for name, size in self.views.items():
+                self.simulator.render(name, *size)
+        except Exception as error:  # whatever a renderer raises
+            self.get_logger().warning(f"the page shows no picture of the simulator: {error}. rlinf doctor names a renderer")
+            self.views = {}
 
     def _make_interfaces(self) -> None:
         self.messages = {topic: kind(topic)() for topic in self.simulator.channels()}
@@ -82,6 +102,7 @@ class SimBridge(ControlNode):
         self.images = {name: publisher(self, f"camera/{name}/image") for name in self.cameras}
         self.jpegs = {name: publisher(self, f"camera/{name}/image/compressed") for name in self.cameras}
         self.infos = {name: publisher(self, f"camera/{name}/camera_info") for name in self.cameras}
+        self.viewed = {name: publisher(self, f"camera/{name}/view") for name in self.views}
         self.clock = publisher(self, "clock") if self.lockstep else None
         for arm in self.simulator.arms:
             subscription(self, _of(arm, "target_pose"), partial(self._on_target, arm))
@@ -164,15 +185,31 @@ class SimBridge(ControlNode):
             self._publish_images()
         if slow and self.clock is not None:
             self.clock.publish(Clock(clock=to_stamp(self.now_ns)))
+        if self.views and time.monotonic() >= self.view_due:
+            self._publish_view()
+
+    def _publish_view(self) -> None:
+        """One picture for people, of those that somebody looks at, in turn; a slow renderer makes fewer."""
+        begun = time.monotonic()
+        self.view_due = begun + VIEW_S
+        if watched := [name for name, output in self.viewed.items() if output.get_subscription_count()]:
+            self.view_count += 1
+            name = watched[self.view_count % len(watched)]
+            self.viewed[name].publish(self._image(name, *self.views[name])[0])
+            now = time.monotonic()
+            self.view_due = now + max(VIEW_S / len(watched), (now - begun) * (1 / VIEW_SHARE - 1))
+
+    def _image(self, name: str, height: int, width: int) -> tuple[Image, np.ndarray]:
+        pixels, station = self.simulator.render(name, height, width), self.get_namespace().strip("/")
+        message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
+        message.header.frame_id = f"{station}/{name}_optical_frame"
+        set_stamp(message.header.stamp, self.now_ns)
+        message.data = array.array("B", pixels.tobytes())
+        return message, pixels
 
     def _publish_images(self) -> None:
-        station = self.get_namespace().strip("/")
         for name, (height, width) in self.cameras.items():
-            pixels = self.simulator.render(name, height, width)
-            message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
-            message.header.frame_id = f"{station}/{name}_optical_frame"
-            set_stamp(message.header.stamp, self.now_ns)
-            message.data = array.array("B", pixels.tobytes())
+            message, pixels = self._image(name, height, width)
             self.images[name].publish(message)
             if self.jpegs[name].get_subscription_count():
                 self.jpegs[name].publish(compressed(message, pixels, QUALITY))

@@ -175,7 +175,7 @@ def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path,
                                               ("result", 0, "the report")])
 def test_a_run_that_was_stopped_has_no_report(last, code, message, capsys, tmp_path, monkeypatch):
     (tmp_path / "progress.jsonl").write_text(json.dumps({"event": "result"}) + "\n" + json.dumps({"event": last}) + "\n")
-    monkeypatch.setattr(demo, "write_report", lambda recipe, folder, since: "the report")
+    monkeypatch.setattr(demo, "write_report", lambda recipe, folder, since, progress: "the report")
     assert demo._tell(load_recipe("demo"), tmp_path) == code
     assert message in capsys.readouterr().out
 
@@ -277,12 +277,12 @@ def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
     text = report._markdown(recipe, tmp_path, summary, [], "")
     assert "| after RL | 55 | 100% |" in text and "Training ended because 9 time steps were played." in text
     status = {"phase": "evaluate_after", "phase_seconds": 1.0, "done": 1, "total": 2, "successes": 1, "policy_version": 55,
-              "inference_p50_ms": 1.0, "waiting_for": "disarmed; arm it again", "safety": {
+              "inference_p50_ms": 1.0, "waiting_for": "disarmed; arm it", "safety": {
                   "state": "DISARMED", "cause": "", "limited": 0, "holds": 0, "refused": 0},
               "trainer": {"updates": 8, "update_ratio": 1.0, "backlog": 0, "connected": True}}
     rows = dict(terminal.Display(recipe, tmp_path, quiet=True)._rows(status))
     assert rows["policy"].startswith("version 55, held for this evaluation")
-    assert rows["waiting for you"] == "disarmed; arm it again"
+    assert rows["waiting for you"] == "disarmed; arm it"
     assert "spool" not in rows and "set aside" not in rows
 
 

@@ -2,27 +2,12 @@
 
 import contextlib
 import re
-import shutil
 
-import pytest
 from rlinf_msgs.msg import SafetyState
 
-KINDS = ("chromium-headless-shell", "chromium", "google-chrome")  # the first, which has no window, computes least
-CHROMIUM = next(filter(None, map(shutil.which, KINDS)), None)
-needs_browser = pytest.mark.skipif(
-    not CHROMIUM, reason=f"no browser: expected one of {', '.join(KINDS)}. Run: make browser")
+from tests.page.rendered import chromium, needs_browser
 
-
-@contextlib.contextmanager
-def chromium():
-    """The browser of this machine."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        print(f"browser: {browser.version}")
-        yield browser
-        browser.close()
+__all__ = ["Network", "Phone", "Tab", "chromium", "needs_browser"]
 
 
 class Tab:

@@ -30,7 +30,7 @@ def test_every_node_that_can_fail_says_how_it_fares(peer):
     peer.spin(lambda: "127.0.0.1:1" in statuses["station_a/uplink"].message, what="the uplink's trouble")
     assert statuses["station_a/uplink"].level == WARN
     peer.spin(lambda: statuses["station_a/environment"].level == WARN, what="what it waits for")
-    assert statuses["station_a/environment"].message.startswith("disarmed; arm it again: rlinf arm")
+    assert statuses["station_a/environment"].message.startswith("disarmed; arm it: rlinf arm")
     assert {"current_pose age_s"} <= {value.key for value in statuses["station_a/environment"].values}
     interlock = peer.supervisor.children["interlock"].popen
     interlock.kill()

@@ -99,7 +99,7 @@ def test_teleop_looks_in_the_shells_domain_and_shows_the_answer_with_the_state(p
         second = peer.node.create_publisher(Bool, "enable", profile("enable"))
         for name in ("sim_bridge", "interlock"):
             start(peer, name, "station.lockstep=false")
-        peer.spin(lambda: "the interlock is there" in output() and "disarmed; arm it again: rlinf arm" in output(),
+        peer.spin(lambda: "the interlock is there" in output() and "disarmed; arm it: rlinf arm" in output(),
                   what=output)
         refusal = "cannot arm: this is missing: two_publishers:enable"
         pressed(peer, terminal, b"e", output, refusal)

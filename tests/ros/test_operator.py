@@ -143,19 +143,19 @@ def station(only_one):
 
 def test_a_disarming_stands_until_a_person_arms_again(station):
     peer = station.peer
-    log_count, died = station.log("operator").count("disarmed; arm it again"), len(peer.supervisor.events)
+    log_count, died = station.log("operator").count("disarmed; arm it"), len(peer.supervisor.events)
     station.arm(False)
     station.reach(SafetyState.DISARMED)
     station.stays(SafetyState.DISARMED, 3.0)
-    message = "disarmed; arm it again: rlinf arm --set station.domain_id=65, or e in `rlinf teleop`"
+    message = "disarmed; arm it: rlinf arm --set station.domain_id=65, or e in `rlinf teleop`"
     assert station.log("operator").count(message) == log_count + 1
     operator = peer.supervisor.children["operator"].popen
     operator.kill()  # nor does the one that comes after it
-    peer.spin(lambda: station.log("operator").count("disarmed; arm it again") == log_count + 2,
+    peer.spin(lambda: station.log("operator").count("disarmed; arm it") == log_count + 2,
               what="another operator to say it")
     assert peer.supervisor.events[died:] == ["operator ended (killed by SIGKILL) and was started again"]
     station.stays(SafetyState.DISARMED, 3.0)
-    assert station.log("operator").count("disarmed; arm it again") == log_count + 2
+    assert station.log("operator").count("disarmed; arm it") == log_count + 2
     station.arm(True)
     station.reach(SafetyState.ARMED)
     station.arm(False)
@@ -215,7 +215,7 @@ def test_an_environment_that_waits_for_a_person_says_so_and_waits_as_long_as_it_
     answer = sent.result().get_result_async()
     end = time.monotonic() + 2 * PATIENCE_S + 3  # longer than it has patience with machines
     peer.spin(lambda: time.monotonic() > end)
-    assert "disarmed; arm it again" in station.log("environment") and not answer.done() and not station.episodes
+    assert "disarmed; arm it" in station.log("environment") and not answer.done() and not station.episodes
     station.arm(True)
     peer.spin(answer.done, what="the episode")
     assert answer.result().result.success

@@ -168,3 +168,34 @@ def test_a_fault_and_a_disarming_cancel_what_was_started_here(asks, state, cance
     ask(asks, "start")
     asks.stood(SafetyState(state=state))
     assert (asks.request is None) is cancels and asks.runner._cancel_goal_async.called is cancels
+
+
+def test_a_mode_that_cannot_be_played_is_refused_with_its_reason(asks):
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
+    asks.refusals = {"demonstration": "", "train": "no policy", "evaluate": "no policy has come yet"}
+    with pytest.raises(RlinfError, match="start: no policy has come yet"):
+        ask(asks, "start", mode="evaluate")
+    assert not asks.runner.send_goal_async.called
+    assert ask(asks, "start", mode="demonstration") == "an episode begins: demonstration"
+
+
+@pytest.mark.parametrize("detail, ends", [("no time step for 15 s; waiting for an action", True),
+                                          ("the operator asked for it once more", False),
+                                          ("the operator discarded it", False)])
+def test_one_failed_try_ends_what_was_started_here(asks, detail, ends):
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
+    asks.runner._cancel_goal_async.side_effect = lambda handle: accepted()
+    ask(asks, "start")
+    event = EpisodeEvent(kind=EpisodeEvent.ABORTED, mode="evaluate", detail=detail)
+    assert asks.aborted(event) is ends
+    assert (asks.request is None) is ends and asks.runner._cancel_goal_async.called is ends
+    assert not asks.aborted(event) or not ends, "once"
+
+
+def test_a_request_that_failed_before_its_episode_is_reported(asks):
+    lines = []
+    asks.report = lines.append
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
+    ask(asks, "start")
+    asks._on_result(asks.request, MagicMock(result=MagicMock(success=False, message="nobody records")))
+    assert lines == ["No episode was played: nobody records. Nothing further is started."] and asks.request is None

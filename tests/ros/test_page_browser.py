@@ -160,7 +160,9 @@ def test_a_second_tab_watches_until_it_takes_the_controls(browser, tab, station)
     assert "You have" in tab.page.inner_text("#controls"), "a touch by chance takes nothing"
     other.takes()
     tab.sees("#controls", "has the controls: hold to take them")
-    for camera in ("front", "wrist"):
+    size = "canvas => [canvas.width, canvas.height]"
+    for camera in ("simulator", "front", "wrist"):  # the policy sees 32x32 pixels
         other.until(lambda: "fps" in other.page.inner_text(f"[data-camera={camera}]"), "pictures")  # noqa: B023
+        assert min(other.page.eval_on_selector(f"[data-camera={camera}] canvas", size)) == 360
     other.context.close()
     assert not other.wrong

@@ -7,7 +7,7 @@ const EVERY_MS = 50, REST_MS = 150, SLIP = 10;
 
 export class Hands {
   constructor(link, lost) {
-    Object.assign(this, {link, lost, held: new Map(), active: false, seq: 0, axes: new Set(), mine: false});
+    Object.assign(this, {link, lost, held: new Map(), active: false, seq: 0, axes: new Set(), mine: false, keysOn: true});
     addEventListener("keydown", event => this.key(event, true));
     addEventListener("keyup", event => this.key(event, false));
     for (const kind of ["pointerdown", "pointermove", "keydown"]) addEventListener(kind, () => { this.active = true; });
@@ -25,11 +25,12 @@ export class Hands {
     const known = name => this.axes.has(name.replace(/[-+]/, ""));
     for (const pad of document.querySelectorAll(".pad")) pad.hidden = !known(pad.dataset.x) && !known(pad.dataset.y);
     for (const button of document.querySelectorAll("[data-hold^=grip]")) button.hidden = !this.axes.has("grip");
+    document.querySelector(".turns").hidden = !known("rx") && !known("ry") && !known("rz");
   }
 
   key(event, down) {
     if (down && event.key === "Meta") this.cut("the system's key is held");  // no release is told of what is held with it
-    if (!(event.code in KEYS) || (down && (event.ctrlKey || event.altKey || event.metaKey))) return;
+    if (!(event.code in KEYS) || (down && (!this.keysOn || event.ctrlKey || event.altKey || event.metaKey))) return;
     event.preventDefault();
     if (event.repeat) return;
     const [axis, way] = KEYS[event.code];
@@ -58,13 +59,28 @@ export class Hands {
       }
       this.hold(pad, moves, true);
     };
+    const arrows = {ArrowUp: [pad.dataset.y, 1], ArrowDown: [pad.dataset.y, -1], ArrowRight: [pad.dataset.x, 1], ArrowLeft: [pad.dataset.x, -1]};
+    const key = down => event => {
+      if (!(event.key in arrows)) return;
+      event.preventDefault();
+      if (event.repeat) return;
+      const [name, way] = arrows[event.key], axis = name.replace("-", "");
+      this.hold(`${pad.dataset.x} ${event.key}`, {[axis]: name.startsWith("-") ? -way : way}, down);
+    };
+    pad.addEventListener("keydown", key(true));
+    pad.addEventListener("keyup", key(false));
+    pad.addEventListener("blur", () => { for (const arrow in arrows) this.hold(`${pad.dataset.x} ${arrow}`, {}, false); });
     this.grasp(pad, say, () => { knob.style.setProperty("--x", 0); knob.style.setProperty("--y", 0); });
   }
 
   button(button) {
     const name = button.dataset.hold;
     const pause = name === "pause";
-    this.grasp(button, () => this.hold(button, pause ? {} : {grip: name.endsWith("+") ? 1 : -1}, true), () => {}, !pause);
+    const moves = pause ? {} : {grip: name.endsWith("+") ? 1 : -1}, end = () => this.hold(name, {}, false);
+    this.grasp(button, () => this.hold(button, moves, true), () => {}, !pause);
+    button.addEventListener("keydown", event => { if (event.key === "Enter" && !event.repeat) this.hold(name, moves, true); });
+    button.addEventListener("keyup", event => event.key === "Enter" && end());
+    button.addEventListener("blur", end);
   }
 
   // A finger takes hold once it has rested (but for a pause, at once): one that passes by scrolls the page and moves nothing.

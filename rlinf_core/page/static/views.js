@@ -1,7 +1,7 @@
 // Drawings: cameras, the tool in its box from above and from the side, curves. On canvases, for machines without a GPU.
 const TRAIL = 120;
 const style = name => getComputedStyle(document.body).getPropertyValue(name).trim();
-const palette = () => Object.fromEntries(["--box", "--line-strong", "--soft", "--font", "--tone"].map(name => [name, style(name)]));
+const palette = () => Object.fromEntries(["--box", "--line-strong", "--soft", "--font", "--tone", "--good", "--warm", "--accent"].map(name => [name, style(name)]));
 
 function surface(canvas) {
   const scale = devicePixelRatio || 1, {clientWidth: width, clientHeight: height} = canvas;
@@ -19,16 +19,20 @@ export class Cameras {
   // drawn: called for each frame; align: for a camera that is to be compared with what it saw before.
   constructor(section, drawn, align) { Object.assign(this, {section, drawn, align, shown: []}); }
 
-  fit(names) {
+  // names: of the pictures; aligned: those that can be compared with a reference.
+  fit(names, aligned = names) {
     document.body.classList.toggle("blind", !names.length);
     this.section.style.setProperty("--cameras", names.length);
     this.section.replaceChildren(...names.map((name, place) => {
       const figure = document.createElement("figure"), canvas = document.createElement("canvas");
       const caption = Object.assign(document.createElement("figcaption"), {textContent: name});
+      canvas.setAttribute("role", "img");
+      canvas.setAttribute("aria-label", `live picture: ${name}`);
       figure.dataset.camera = name;
       const button = Object.assign(document.createElement("button"), {textContent: "Align", onclick: () => this.align(figure, place)});
       button.title = `Is ${name} where it was?`;
-      figure.append(canvas, button, caption);
+      button.setAttribute("aria-label", `Align camera ${name}`);
+      figure.append(canvas, ...(aligned.includes(name) ? [button] : []), caption);
       return figure;
     }));
     this.shown = names.map((_, place) => ({figure: this.section.children[place], times: []}));
@@ -55,6 +59,8 @@ export class Cameras {
       figure.classList.toggle("still", !lately);
       figure.lastChild.textContent = `${figure.dataset.camera} · ${lately ? `${Math.round(lately)} fps` : "no picture"}`;
       figure.dataset.fps = lately;
+      const text = `live picture: ${figure.dataset.camera}${lately ? "" : ", no picture comes"}`;
+      if (figure.firstChild.ariaLabel !== text) figure.firstChild.setAttribute("aria-label", text);
     }
   }
 }
@@ -65,25 +71,64 @@ export class Box {
   fit(boxes) { this.boxes = boxes; this.trails = boxes.map(() => []); }
 
   draw(arms) {
-    const said = JSON.stringify(arms.map(arm => arm.pose)) + this.canvas.clientWidth + style("--ink");
+    const said = JSON.stringify(arms.map(arm => [arm.pose, arm.target, arm.object, arm.goal])) + this.canvas.clientWidth + style("--ink");
     if (said === this.said) return;
     this.said = said;
     this.colours = palette();
+    this.describe(arms);
     const [pen, width, height] = surface(this.canvas), wide = width / (2 * this.boxes.length);
     this.boxes.forEach((box, place) => {
       const [x, y, z] = arms[place].pose, trail = this.trails[place];
       if (x !== undefined) trail.push([x, y, z]);
       if (trail.length > TRAIL) trail.shift();
       const left = 2 * wide * place, name = box.arm ? `${box.arm}: ` : "";
-      this.view(pen, [left, wide, height], `${name}from above`, box, trail, [1, -1], [0, 1]);   // y to the left, x up
-      this.view(pen, [left + wide, wide, height], `${name}from the right`, box, trail, [0, 1], [2, 1]);  // x to the right, z up
+      this.view(pen, [left, wide, height], `${name}from above`, box, trail, [1, -1], [0, 1], arms[place]);   // y to the left, x up
+      this.view(pen, [left + wide, wide, height], `${name}from the right`, box, trail, [0, 1], [2, 1], arms[place]);  // x to the right, z up
     });
   }
 
-  view(pen, [left, wide, height], title, box, trail, [across, flip], [up]) {
+  // For those who see no drawing; a whole centimetre, so that it changes seldom.
+  describe(arms) {
+    const at = point => point?.length ? point.slice(0, 3).map(value => `${Math.round(value * 100)}`).join(", ") + " cm" : "unknown";
+    const text = arms.map(arm => `${arm.name || "tool"} at ${at(arm.pose)}` + (arm.target?.length ? `, set-point ${at(arm.target)}` : "")
+      + (arm.object?.length ? `, object ${at(arm.object)}` : "") + (arm.goal?.length ? `, goal ${at(arm.goal)}` : "")).join("; ");
+    if (this.canvas.getAttribute("aria-label") !== text) this.canvas.setAttribute("aria-label", text || "the tool in its workspace");
+  }
+
+  // The goal as a ring, the object as a square, the set-point as a cross.
+  marks(pen, at, arm, colours) {
+    pen.lineWidth = 2.5;
+    pen.strokeStyle = colours["--good"];
+    if (arm.goal?.length) { pen.beginPath(); pen.arc(...at(arm.goal), 9, 0, 7); pen.stroke(); }
+    pen.fillStyle = colours["--warm"];
+    if (arm.object?.length) { const [x, y] = at(arm.object); pen.fillRect(x - 6, y - 6, 12, 12); }
+    if (!arm.target?.length) return;
+    const [x, y] = at(arm.target);
+    pen.strokeStyle = colours["--accent"];
+    pen.beginPath();
+    for (const [dx, dy] of [[11, 0], [0, 11]]) { pen.moveTo(x - dx, y - dy); pen.lineTo(x + dx, y + dy); }
+    pen.stroke();
+  }
+
+  // Under both views: which mark is which, of those that are drawn.
+  legend(pen, x, y, arm, colours) {
+    const parts = [["●", "tool", "--tone"], ...(arm.target?.length ? [["+", "set-point", "--accent"]] : []),
+      ...(arm.object?.length ? [["■", "object", "--warm"]] : []), ...(arm.goal?.length ? [["○", "goal", "--good"]] : [])];
+    pen.textAlign = "left";
+    for (const [mark, word, colour] of parts) {
+      pen.fillStyle = colours[colour];
+      pen.fillText(mark, x, y);
+      pen.fillStyle = colours["--soft"];
+      pen.fillText(word, x + 13, y);
+      x += 22 + pen.measureText(word).width;
+    }
+    pen.textAlign = "center";
+  }
+
+  view(pen, [left, wide, height], title, box, trail, [across, flip], [up], arm) {
     const margin = 22, low = box.low, high = box.high, span = axis => high[axis] - low[axis];
-    const scale = Math.min((wide - 2 * margin) / span(across), (height - 2 * margin - 14) / span(up));
-    const w = span(across) * scale, h = span(up) * scale, x0 = left + (wide - w) / 2, y0 = (height - h) / 2 + 6;
+    const scale = Math.min((wide - 2 * margin) / span(across), (height - 2 * margin - 32) / span(up));
+    const w = span(across) * scale, h = span(up) * scale, x0 = left + (wide - w) / 2, y0 = (height - h) / 2 - 4;
     const at = point => [flip > 0 ? x0 + (point[across] - low[across]) * scale : x0 + (high[across] - point[across]) * scale,
                          y0 + (high[up] - point[up]) * scale];
     pen.fillStyle = this.colours["--box"];
@@ -97,6 +142,8 @@ export class Box {
     pen.font = `13px ${this.colours["--font"]}`;
     pen.textAlign = "center";
     pen.fillText(title, left + wide / 2, y0 - 9);
+    if (across === 1) this.legend(pen, left + 6, height - 6, arm, this.colours);
+    this.marks(pen, at, arm, this.colours);
     const last = trail[trail.length - 1];
     if (!last) return;
     const tone = this.colours["--tone"];

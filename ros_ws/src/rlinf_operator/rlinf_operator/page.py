@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
+from sensor_msgs.msg import Image
 from std_msgs.msg import Bool
 
 from rlinf_core.core.errors import SpecError
@@ -23,15 +24,16 @@ from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.interlock.types import Mode
 from rlinf_core.page.access import Access, Web, token_of
 from rlinf_core.page.server import Server
-from rlinf_core.page.views import History, Views, why
+from rlinf_core.page.views import NOBODY_COMMANDS, History, Views, next_step, why
 from rlinf_core.robots.operators.device import LABELS
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.task import load_task
 from rlinf_operator.page_asks import PageAsks
 from rlinf_operator.person import axes
 from rlinf_ros.arms import arm_topic, arms_of, hear, hear_safety
+from rlinf_ros.conversions import from_image
 from rlinf_ros.latest import Latest
-from rlinf_ros.qos import OVERHEARD, subscription
+from rlinf_ros.qos import OVERHEARD, received, subscription
 from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.station_state import AT_REST, GOES_ON, speakers
 from rlinf_station.director_status import OperatorHealth, status_fields
@@ -40,6 +42,10 @@ STATE_S = 0.05
 FRAME_S = 1 / 60
 LOOK_S = 1.0
 INTERLOCK_SILENCE_S = 3.0  # an interlock speaks 10 times a second; but for lockstep, where it waits for the simulator
+SCENE_S = 2.0  # an object, goal or set-point that is older is not drawn; but for lockstep
+MARKS = {"object": "object_pose", "goal": "goal_pose", "target": "target_pose"}
+NO_REFERENCE = Path("/dev/null/none")  # of a view that is no camera of the robot
+VIEW_NAMES = {"video": "simulator"}
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
 
 
@@ -55,7 +61,9 @@ class Page(StationNode):
         )
         self.cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         self.limits = [load_limits(Path(path)) for path in self.declare_parameter("limits", [""]).value]
-        self.policy = PolicyStatus(version=-1)
+        self.views = [name for name in self.declare_parameter("views", [""]).value if name]
+        self.script = self.declare_parameter("script", False).value
+        self.policy, self.policy_reported = PolicyStatus(version=-1), False
         self.trainer = TrainerStatus()
         self.safety = SafetyState()
         self.health, self.history = OperatorHealth(self), History(self.run_dir / "page.jsonl")
@@ -66,21 +74,27 @@ class Page(StationNode):
         self.played, self.player = {"operator": 0, "policy": 0}, set[tuple[int, ...]]()
         self.poses = of_arms("current_pose", self.arms)
         self.images = {f"camera/{name}/image": place for place, name in enumerate(self.cameras)}
-        self.latest, self.shown = Latest(self, {*self.poses, *self.images}, False), dict[str, int]()
+        self.marks = {mark: of_arms(topic, self.arms) for mark, topic in MARKS.items()}
+        marked = {topic for topics in self.marks.values() for topic in topics}
+        self.latest, self.shown = Latest(self, {*self.poses, *self.images, *marked}, False), dict[str, int]()
+        self.view_subscriptions: list[Any] = []  # the subscriptions of the simulator's views, while a page is open
         self.asks = PageAsks(self, self.arms, list(self.declare_parameter("first_seeds", [0, 0, 0]).value))
         self.received_at, lockstep = dict[str, float](), self.declare_parameter("lockstep", False).value
         self.asks.stands = hear_safety(self, self.arms, self._on_safety, at=self.received_at)
         self.interlock_silence_s = math.inf if lockstep else INTERLOCK_SILENCE_S
-        for topic, callback in (("policy/status", partial(setattr, self, "policy")), ("episode", self._on_episode),
+        for topic, callback in (("policy/status", self._on_policy), ("episode", self._on_episode),
                                 ("trainer/status", partial(setattr, self, "trainer")), ("applied", self._on_applied)):
             hear(self, topic, self.arms, callback)
         subscription(self, "enable", self._on_enable)
         self.overhears: Any = subscription(self, "timestep", self._on_timestep, quality=OVERHEARD)
         web = Web(host=self._text_parameter("host", "127.0.0.1"), port=self.declare_parameter("port", 0).value,
                   token_file=self._text_parameter("token_file"))
-        views = Views([Path(name) for name in self.declare_parameter("references", [""]).value if name], self._newest)
+        references = [Path(name) for name in self.declare_parameter("references", [""]).value if name]
+        by_name = dict(zip(self.cameras, references, strict=False))
+        views = Views([by_name.get(name, NO_REFERENCE) for name in self.views or self.cameras], self._newest)
         access, log = Access(self.station, token_of(web)), self.get_logger().info
         self.server = Server(self.asks, views, access, web.host, web.port, log, self.run_dir / "page.stopped")
+        self.asks.report = self._report
         self.server.tell("station", self._introduction(), keep=True)
         self.server.tell("history", self.history.curves(), keep=True)
         for seconds, do in ((STATE_S, self._tell), (FRAME_S, self._show), (LOOK_S, self._look)):
@@ -104,13 +118,18 @@ class Page(StationNode):
         boxes = [{"arm": arm, "low": limits.box_low, "high": limits.box_high}
                  for arm, limits in zip(self.arms or [""], self.limits, strict=True)]
         moves = axes(action.of_arm(self.arms[0]) if self.arms else action)
-        return {"station": self.station, "cameras": self.cameras, "boxes": boxes, "axes": list(moves), "labels": LABELS,
+        pictures = self.views or self.cameras
+        return {"station": self.station, "cameras": [VIEW_NAMES.get(name, name) for name in pictures],
+                "aligned": self.cameras, "boxes": boxes, "axes": list(moves), "labels": LABELS,
                 "joints": action.control_mode == "joint_delta", "lease": self.limits[0].enable_lease}
 
     # What it hears
     def _on_safety(self, safety: SafetyState) -> None:
         self.safety = safety
         self.asks.stood(safety)
+
+    def _on_policy(self, policy: PolicyStatus) -> None:
+        self.policy, self.policy_reported = policy, True
 
     def _on_enable(self, message: Bool) -> None:
         self.enable = (message.data, time.monotonic())
@@ -124,6 +143,8 @@ class Page(StationNode):
             self.asks.begun(event)
         elif event.kind != EpisodeEvent.CLOSED and event.episode_id != self.episode.episode_id:
             return  # the end of one before it, which whoever records has been told of late
+        if event.kind == EpisodeEvent.ABORTED:
+            self._on_aborted(event)
         if event.kind != EpisodeEvent.CLOSED:
             self.episode = event
             return
@@ -133,6 +154,14 @@ class Page(StationNode):
         except OSError as error:
             self.get_logger().error(f"{self.history.file} cannot be written: {error}. Free the disk")
         self.server.tell("history", self.history.curves(), keep=True)
+
+    def _on_aborted(self, event: EpisodeEvent) -> None:
+        """One that was started here is not tried again by itself: a person decides, who knows why."""
+        if self.asks.request is not None and self.asks.aborted(event):
+            self._report(f"The episode ended without a result: {event.detail}. Nothing further is started.")
+
+    def _report(self, words: str) -> None:
+        self.server.tell("note", {"what": "start", "well": False, "text": words})
 
     def _on_timestep(self, step: TimeStep) -> None:
         """The first one: an episode is played that began before this process did."""
@@ -149,21 +178,50 @@ class Page(StationNode):
         if self.episode.kind == EpisodeEvent.STARTED and not self.player & speakers(self, "timestep"):
             self.episode = EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id)  # nobody will say so
         self.asks.director = "director" in self.get_node_names()
+        self.asks.refusals = self._refusals()
+        self._watch_views()
+        if self.views and self.server.pages:
+            self._pull(self.images)  # to compare a camera with its reference
         try:
             self.phase = json.loads((self.run_dir / "status.json").read_text()) if self.asks.director else {}
         except (OSError, ValueError):
             self.phase = {}
 
+    def _refusals(self) -> dict[str, str]:
+        """Why an episode of a mode cannot be played now, by the mode; empty where it can."""
+        refusal = ""
+        if not self.count_publishers("policy/action"):
+            refusal = "no policy runs at this station."
+        elif self.policy_reported and self.policy.version < 0:
+            refusal = "no policy has come yet. A trainer sends one; until then, demonstrate."
+        return {"demonstration": "", "train": refusal, "evaluate": refusal}
+
+    def _watch_views(self) -> None:
+        """The simulator renders views for people only while somebody looks."""
+        if self.server.pages and not self.view_subscriptions:
+            self.view_subscriptions = [subscription(self, topic := f"camera/{name}/view", partial(self._on_view, place),
+                                         quality=received(topic, False)) for place, name in enumerate(self.views)]
+        elif not self.server.pages:
+            for subscribed in self.view_subscriptions:
+                self.destroy_subscription(subscribed)
+            self.view_subscriptions = []
+
+    def _on_view(self, place: int, image: Image) -> None:
+        if self.server.watched:
+            self.server.show(place, _jpeg(from_image(image)))
+
     # What it shows
     def _tell(self) -> None:
         if not self.server.pages:
             return
-        self._pull(self.poses)
+        self._pull([*self.poses, *(topic for topics in self.marks.values() for topic in topics)])
         status = status_fields(self.policy, self.trainer, self.safety, self.health.trouble)
         phase = {key: self.phase.get(key) for key in ("phase", "done", "total", "successes", "recent_success")}
         self.server.tell("state", status | {
-            "arms": [self._arm(arm, topic) for arm, topic in zip(self.arms or [""], self.poses, strict=True)],
-            "why": self._why(), "trouble": self.trouble, "director": self.asks.director, "phase": phase,
+            "arms": [self._arm(place, arm, topic)
+                     for place, (arm, topic) in enumerate(zip(self.arms or [""], self.poses, strict=True))],
+            "why": self._why(), "next": self._next(), "modes": self.asks.refusals, "script": self.script,
+            "trouble": self.trouble, "director": self.asks.director, "phase": phase,
             "prompt": self.health.prompt, "episode": self._episode(),
             "enable": {"held": self.enable[0], "age": time.monotonic() - self.enable[1]},
             "heard": self._hears()})
@@ -171,7 +229,17 @@ class Page(StationNode):
     def _why(self) -> str:
         """Return why the arm is at rest, and that a run goes on once it is armed."""
         auto_reset = self.asks.director and self.safety.state in AT_REST
-        return f"{why(self.safety.cause)} {GOES_ON}.".strip() if auto_reset else why(self.safety.cause)
+        reason = NOBODY_COMMANDS[0] if self._nobody_commands() else why(self.safety.cause)
+        return f"{reason} {GOES_ON}.".strip() if auto_reset else reason
+
+    def _next(self) -> str:
+        return NOBODY_COMMANDS[1] if self._nobody_commands() else next_step(self.safety.cause)
+
+    def _nobody_commands(self) -> bool:
+        """Whether the arm stands only because a person has let go of it: no policy is to command."""
+        stale = self.safety.state == SafetyState.HOLD and self.safety.cause == "stale_command"
+        by_hand = self.episode.mode == "demonstration" or self.episode.kind != EpisodeEvent.STARTED
+        return stale and (by_hand or bool(self.asks.refusals.get("train")))
 
     def _hears(self) -> bool:
         """Whether what is shown of the interlocks is how they stand now: each is there, and speaks."""
@@ -179,10 +247,17 @@ class Page(StationNode):
         spoke = all(arm in self.received_at and now - self.received_at[arm] < self.interlock_silence_s for arm in arms)
         return spoke and all(self.count_publishers(arm_topic(arm, "safety")) for arm in arms)
 
-    def _arm(self, arm: str, topic: str) -> dict[str, Any]:
+    def _arm(self, place: int, arm: str, topic: str) -> dict[str, Any]:
         stands, pose = self.asks.stands.get(arm, SafetyState()), self.latest.channels.get(topic)
         return {"name": arm, "state": Mode(stands.state).name, "cause": stands.cause, "source": stands.source,
-                "pose": [] if pose is None else [round(float(value), 4) for value in pose]}
+                "pose": _numbers(pose),
+                **{mark: self._mark(topics[place]) for mark, topics in self.marks.items()}}
+
+    def _mark(self, topic: str) -> list[float]:
+        """Position [m] of something of the scene, in the arm's base frame; empty while nothing is heard of it."""
+        recent = time.monotonic() - self.latest.taken_at[topic] < min(SCENE_S, self.interlock_silence_s)
+        lockstep = self.interlock_silence_s == math.inf
+        return _numbers(self.latest.channels.get(topic))[:3] if recent or lockstep else []
 
     def _episode(self) -> dict[str, Any]:
         playing = self.episode.kind == EpisodeEvent.STARTED
@@ -199,19 +274,19 @@ class Page(StationNode):
 
     def _show(self) -> None:
         """Frames that are new, each encoded once for all pages, and only while somebody looks."""
-        if not (self.images and self.server.watched):
+        if self.views or not (self.images and self.server.watched):
             return
         self._pull(self.images)
         for topic, place in self.images.items():
             stamp_ns = self.latest.stamps_ns[topic]
             if stamp_ns != self.shown.get(topic, -1):
                 self.shown[topic] = stamp_ns
-                pixels = np.ascontiguousarray(self.latest.channels[topic])
-                self.server.show(place, cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), QUALITY)[1].tobytes())
+                self.server.show(place, _jpeg(self.latest.channels[topic]))
 
     def _newest(self, camera: int) -> np.ndarray | None:
-        """Return the newest image of a camera by its index, as the station publishes it."""
-        return self.latest.channels.get([*self.images][camera])
+        """Return the newest image of a camera by its index among the pictures, as the station publishes it."""
+        name = (self.views or self.cameras)[camera]
+        return self.latest.channels.get(f"camera/{name}/image")
 
     def finish(self) -> bool:
         """Asked to end: its silence would be an e-stop, so it disarms first."""
@@ -219,6 +294,16 @@ class Page(StationNode):
             self.server.close()
             return True
         return False
+
+
+def _jpeg(pixels: np.ndarray) -> bytes:
+    """An RGB picture (H, W, 3) uint8, encoded."""
+    picture = cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2BGR)
+    return bytes(cv2.imencode(".jpg", picture, QUALITY)[1].tobytes())
+
+
+def _numbers(values: np.ndarray | None) -> list[float]:
+    return [] if values is None else [round(float(value), 4) for value in values]
 
 
 def main() -> None:

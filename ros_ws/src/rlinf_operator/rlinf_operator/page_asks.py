@@ -28,6 +28,7 @@ from rlinf_core.robots.operators.page import ACTIVE, BUTTONS, HELD, REQUESTED
 from rlinf_ros.action_clients import GoalHandle
 from rlinf_ros.arms import arm_topic, disarm_topics
 from rlinf_ros.qos import publisher, subscription
+from rlinf_station.labels import AGAIN, DISCARDED
 
 ANSWER_S = 6.0
 PASSED_ON_S = 1.0
@@ -44,9 +45,11 @@ class PageAsks:
         self.seeds = dict(zip(MODES, first_seeds, strict=True))
         self.stands: dict[str, SafetyState] = {}
         self.director = False
+        self.refusals = dict.fromkeys(MODES, "")  # why an episode of a mode cannot be played now
         self.labelled = 0
         self.disarmings = 0
         self.ending = False
+        self.report: Callable[[str], None] = lambda words: None  # a failure that nobody waits for any more
         self.request: GoalHandle | None = None  # the episode that was started here
         self.begun_at = float("-inf")  # the episode in play
         self.hands = publisher(node, "page")
@@ -187,9 +190,28 @@ class PageAsks:
             request, self.request = self.request, None
             request.withdraw()
 
+    def _on_result(self, request: GoalHandle, answer: Any) -> None:
+        """The request is over; one that failed before its episode began is reported, too."""
+        if request is not self.request:
+            return
+        self.request = None
+        if not answer.result.success:
+            self.report(f"No episode was played: {answer.result.message}. Nothing further is started.")
+
+    def aborted(self, event: EpisodeEvent) -> bool:
+        """Withdraw the request that was started here, unless a person wanted another take; whether it was."""
+        if event.mode not in self.seeds or event.detail in (AGAIN, DISCARDED):
+            return False
+        request, self.request = self.request, None
+        if request is not None:
+            request.withdraw()
+        return request is not None
+
     async def _start(self, ask: Request) -> str:
         if self.director:
             raise RlinfError("a director runs: it starts the episodes")
+        if refusal := self.refusals.get(ask.mode):
+            raise RlinfError(f"start: {refusal}")
         if not self.may_start():
             raise RlinfError("start: expected the interlock ARMED or ACTIVE, it is DISARMED, in HOLD or in FAULT. Arm, "
                              "then start")
@@ -214,6 +236,8 @@ class PageAsks:
             self._task(goal_handle.withdraw)
             raise RlinfError("start: the interlock stopped meanwhile. Arm, then start")
         self.request = goal_handle
+        self._task(lambda: handle.get_result_async().add_done_callback(
+            lambda answer: self._on_result(goal_handle, answer.result())))
         return f"an episode begins: {ask.mode}"
 
     async def _cancel(self, _: Request) -> str:

@@ -141,16 +141,16 @@ def standstill(safety: SafetyState, namespace: str) -> str:
     arm = f"{command('arm', station)}, or e in `rlinf teleop` (with ROS: ros2 service call {namespace}/interlock/arm " \
           "std_srvs/srv/SetBool '{data: true}')"
     if safety.state == SafetyState.DISARMED:
-        return f"disarmed; arm it again: {arm}"
+        return f"disarmed; arm it: {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == "new_session":
-        return f"a commander was started again; arm it again: {arm}"
+        return f"a commander was started again; arm it once more: {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == OPERATOR_SILENT:
         return ("the operator fell silent in a takeover; let go of every device, then press a key or a button of the "
                 f"operator's. If the operator does not run any more, start it and arm again: {arm}")
     if safety.state == SafetyState.FAULT:
         return (f"FAULT '{safety.cause}'; when its cause has gone: {command('fault reset', station, safety.cause)} (with "
                 f"ROS: ros2 service call {namespace}/interlock/reset_fault rlinf_msgs/srv/ResetFault "
-                f"\"{{cause: '{safety.cause}'}}\"), then arm it again: {arm}")
+                f"\"{{cause: '{safety.cause}'}}\"), then arm it: {arm}")
     return ""
 
 

@@ -1,0 +1,67 @@
+"""No command is silent for long, and the terminal's panel says what is so."""
+
+import itertools
+import time
+
+from rlinf_core.cli import doctor, terminal
+from rlinf_core.core import progress
+from rlinf_core.recipes import load_recipe
+from rlinf_core.reports import report
+
+TRAINER = {"updates": 8, "update_ratio": 1.0, "backlog": 0, "connected": False}
+STATUS = {
+    "phase": "online", "phase_seconds": 119.0, "done": 1, "total": 2, "successes": 1, "policy_version": -1,
+    "inference_p50_ms": 0.0, "recent_success": 0.5, "recent_intervened": 0.0, "env_steps": 9, "trainer": TRAINER,
+    "safety": {"state": "HOLD", "cause": "stale_command", "limited": 0, "holds": 0, "refused": 0}}  # fmt: skip
+
+
+def test_a_step_says_which_it_is_of_how_many_and_again_while_it_lasts(monkeypatch):
+    monkeypatch.setattr(progress, "EVERY_S", 0.05)
+    lines = []
+    with progress.Progress(2, lines.append) as steps:
+        steps.step("filming")
+        end = time.monotonic() + 5.0
+        while len(lines) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        steps.step("the poster")
+    assert lines[0] == "[1 of 2] filming" and "[2 of 2] the poster" in lines
+    assert all(line.startswith("[1 of 2] filming: ") for line in lines[1:3])
+    count = len(lines)
+    time.sleep(0.2)
+    assert len(lines) == count, "nothing after its end"
+
+
+def test_the_doctor_names_each_check_before_it_begins(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "CHECKS", (doctor._python, doctor._disk))
+    doctor.doctor()
+    assert capsys.readouterr().err.splitlines() == ["[1 of 2] python", "[2 of 2] disk"]
+
+
+def test_a_report_says_its_steps(tmp_path, monkeypatch):
+    lines = []
+    recipe = load_recipe("demo", ["evaluate.filmed_episodes=0"])
+    side = {"episodes": 2, "successes": 1, "policy_version": 1}
+    result = {"event": "result", "time": 0.0, "before": side, "after": side, "env_steps": 9, "updates": 8,
+              "minutes": 1.0, "ended": "9 time steps were played"}  # fmt: skip
+    monkeypatch.setattr(report, "read_events", lambda run_dir: [result])
+    with progress.Progress(report.REPORT_STEPS, lines.append) as steps:
+        report.write_report(recipe, tmp_path, 0, steps)
+    assert [line[:8] for line in lines if "so far" not in line] == ["[1 of 3]", "[2 of 3]", "[3 of 3]"]
+
+
+def test_the_panel_has_no_version_minus_one_no_negative_time_and_no_trainer_that_went_before_it_came(
+    tmp_path,
+):
+    show = terminal.Display(load_recipe("demo"), tmp_path, quiet=True)
+    rows = dict(show._rows(STATUS))
+    assert rows["policy"] == "none yet"
+    assert rows["trainer"] == "not connected yet"
+    assert rows["taken over (last 50)"] == "0% of the time steps"
+    assert rows["interlock"].startswith("HOLD stale_command: The policy sends no command in time")
+    show._rows(STATUS | {"trainer": TRAINER | {"connected": True}})
+    assert dict(show._rows(STATUS))["trainer"] == "away; nothing is lost"
+    for done, seconds in itertools.product((1, 2, 3), (1.0, 1e5)):
+        status = STATUS | {"phase": "collect", "done": done, "phase_seconds": seconds}
+        assert not dict(show._rows(status))["left in phase"].startswith("-1")
+        status = STATUS | {"env_steps": 10**9, "phase_seconds": seconds}
+        assert dict(show._rows(status))["left in phase"] == "0:00"
