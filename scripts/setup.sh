@@ -14,7 +14,11 @@ for candidate in "${candidates[@]}"; do
   if fits "$candidate"; then python=$candidate && break; fi
 done
 [ -n "$python" ] || {
-  echo "setup: expected Python 3.10 to 3.13, got ${PYTHON:-$(python3 --version 2>&1)}. Install python3 and python3-venv, or set PYTHON=" >&2
+  if [ -n "${PYTHON:-}" ] && ! answer=$("$PYTHON" --version 2>&1); then  # a shim of pyenv says which versions it has
+    printf 'setup: PYTHON=%s does not run. It says:\n%s\nSet PYTHON= to one of 3.10 to 3.13 that runs, or leave it out.\n' "$PYTHON" "$answer" >&2
+    exit 1
+  fi
+  echo "setup: expected Python 3.10 to 3.13, got $("${PYTHON:-python3}" --version 2>&1)${PYTHON:+ (PYTHON=$PYTHON)}. Install python3 and python3-venv, or set PYTHON=" >&2
   exit 1
 }
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')

@@ -12,7 +12,8 @@ from rlinf_core.robots.config import load_robot, robots
 
 
 def check_command(what: str, simulator: str, robot: str | None, task: str | None, episodes: int, station: bool,
-                  json_file: Path | None, data: Path | None, recipe_name: str | None, overrides: list[str]) -> int:
+                  json_file: Path | None, data: Path | None, recipe_name: str | None, overrides: list[str],
+                  video: Path | None = None) -> int:
     """Print every check of a simulator, of the jail or of a model; 1 if one failed."""
     if what == "jail":
         return check_jail(json_file)
@@ -26,7 +27,7 @@ def check_command(what: str, simulator: str, robot: str | None, task: str | None
     print(f"{simulator}: robot {recipe.station.robot}, task {recipe.station.task}, {episodes} scenes")
     rows: list[Row] = []
     figures: dict[str, float] = {}
-    for row in checks(recipe, episodes, station, figures):
+    for row in checks(recipe, episodes, station, figures, video):
         rows.append(row)
         print(f"  {row}", flush=True)
     passed = sum(bool(row.passed) for row in rows)

@@ -432,6 +432,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--task", help="a task, by name or path (default: the robot's own)")
     check.add_argument("--episodes", type=at_least(1, int), default=10,
                        help="scenes that the task's script plays (default: 10)")
+    check.add_argument("--video", type=Path, metavar="FILE", help="film the script, in the first scene that it fails")
     check.add_argument("--no-station", dest="station", action="store_false", help="leave out the station over ROS")
     check.add_argument("--json", **JSON, help="write what was measured as one flat object")
     command(commands, "messages", "launch.build_messages:build_messages", "build rlinf_msgs against the ROS there is, once")

@@ -20,6 +20,7 @@ import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rlinf_core.core.errors import RlinfError, nearest
 from rlinf_core.core.paths import shared
@@ -127,14 +128,33 @@ WINDOWS = ("glfw", "glx", "enable", "enabled", "on", "true", "1")  # need a disp
 OFF = ("disable", "disabled", "off", "false", "0")
 
 
+def _quiet_renderers() -> None:
+    """Drop what graphics contexts raise while they are collected at the end of the process, once OpenGL has gone."""
+    before = sys.unraisablehook
+    if getattr(before, "__name__", "") == "_without_graphics":
+        return
+
+    def _without_graphics(unraisable: Any) -> None:
+        module = getattr(unraisable.object, "__module__", None) or ""
+        if not str(module).startswith(GRAPHICS):
+            before(unraisable)
+
+    sys.unraisablehook = _without_graphics
+
+
+GRAPHICS = ("mujoco", "OpenGL")
+
+
 def choose() -> str:
     """Set MUJOCO_GL for this process and those that it starts; return its value.
 
-    MuJoCo reads it when it is imported, so call this before. A value of the shell stays.
+    MuJoCo reads it when it is imported, so call this before. A value of the shell stays. Renderers of others that are
+    not closed before the process ends print nothing then.
 
     Raises:
         RlinfError: MuJoCo could not be imported with what the shell says.
     """
+    _quiet_renderers()
     name = os.environ.get(VARIABLE, "").strip().lower()
     if sys.platform != "linux":
         return name

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.core.errors import RecipeError, RlinfError
+from rlinf_core.core.errors import RecipeError, RlinfError, escape_ascii
 from rlinf_core.interlock import load_limits
 from rlinf_core.policies.base import ActionChunk, Observation
 from rlinf_core.recipes import Recipe, load_recipe
@@ -41,8 +41,9 @@ class Row:
         return f"{'ok  ' if self.passed else 'FAIL'} {self.name:<54}{self.measured}{wanted}"
 
 
-def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]) -> Iterator[Row]:
-    """Every check in turn; ``figures`` takes up the numbers."""
+def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any],
+           video: Path | None = None) -> Iterator[Row]:
+    """Every check in turn; ``figures`` takes up the numbers, ``video`` a film of the script."""
     started = time.perf_counter()
     alone = simulated_station(recipe)
     simulator = alone.simulator
@@ -55,7 +56,7 @@ def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
         yield from _motion(arms_of(simulator), arm, load_limits(limits))
     yield from _pictures(simulator, robot.cameras)
     if alone.task.channels <= simulator.channels().keys() | {f"camera/{name}/image" for name in robot.cameras}:
-        yield from _front_ends(recipe, alone, episodes, station, figures)
+        yield from _front_ends(recipe, alone, episodes, station, figures, video)
 
 
 def _motion_of(simulator: Any, seed: int) -> np.ndarray:
@@ -108,16 +109,19 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
     inside = bool(np.all(start[:3] >= limits.box_low) and np.all(start[:3] <= limits.box_high))
     yield Row(f"it starts inside of the interlock's box{of}", inside, np.array2string(start[:3], precision=3),
               f"between box_low {list(limits.box_low)} and box_high {list(limits.box_high)}")
-    worst, seconds = 0.0, round(1.0 / robot.tick_s)
+    worst, where, seconds = 0.0, "", round(1.0 / robot.tick_s)
     for axis in range(3):
         for distance in (0.03, 0.0):
             target = start.copy()
             target[axis] += distance if axis == 2 or distance == 0.0 else -distance
             for _ in range(seconds):
                 advance(target)
-            worst = max(worst, float(np.abs(robot.tcp_poses()[arm] - target)[:3].max()))
+            error = (robot.tcp_poses()[arm] - target)[:3]
+            if (far := float(np.abs(error).max())) > worst:
+                off = int(np.abs(error).argmax())
+                worst, where = far, f", worst along {'xyz'[off]} ({1e3 * error[off]:+.1f} mm) when told along {'xyz'[axis]}"
     yield Row(f"the tool goes where it is told, each axis{of}", worst < 0.005,
-              f"within {1e3 * worst:.1f} mm after a second", "within 5 mm")
+              f"within {1e3 * worst:.1f} mm after a second{where}", "within 5 mm")
     for _ in range(seconds):
         advance(None)
     held = robot.tcp_poses()[arm][:3]
@@ -142,24 +146,72 @@ def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
     yield Row("the robot's cameras are there", not missing,
               ", ".join(missing and [f"no {name}" for name in missing] or cameras),
               ", ".join(cameras))
-    shapes = {}
+    shapes: dict[str, bool | str] = {}
     for name in (*cameras, "video"):
-        pictures = []
+        pictures: list[np.ndarray] = []
         for seed in (1, 2):
             simulator.reset(seed)
             robot = arms_of(simulator)
             targets = {arm: pose + [0.0, 0.06 * (seed - 1.5), 0.0, 0, 0, 0, 0] for arm, pose in robot.tcp_poses().items()}
             for _ in range(round(0.5 / simulator.tick_s)):
                 robot.advance_arms(targets, dict.fromkeys(robot.arms))
-            pictures.append(simulator.render(name, 96, 128).astype(int))
+            try:
+                pictures.append(np.asarray(simulator.render(name, 96, 128)).astype(int))
+            except Exception as error:  # whatever a renderer raises: the other checks go on
+                shapes[name] = f"render raised {type(error).__name__}: {escape_ascii(error)[:160]}"
+                break
+        if len(pictures) < 2:
+            continue
         right = pictures[0].shape == (96, 128, 3) and pictures[0].std() > 5
         shapes[name] = right and float((np.abs(pictures[0] - pictures[1]).max(-1) > 25).mean()) > 0.0005
-    yield Row("cameras see scene and arm change", all(shapes.values()), ", ".join(f"{k} {v}" for k, v in shapes.items()),
+    yield Row("cameras see scene and arm change", all(shape is True for shape in shapes.values()),
+              ", ".join(f"{k} {v}" for k, v in shapes.items()),
               "pictures (96, 128, 3) that show more than one colour and another scene otherwise")
 
 
+def rotation_deg(pose: np.ndarray) -> str:
+    """The orientation of a pose (7,) xyz and quaternion xyzw as a rotation vector in the base frame [degrees]."""
+    axis, angle = pose[3:6], 2 * np.arctan2(np.linalg.norm(pose[3:6]), pose[6])
+    turned = np.rad2deg(angle) * axis / max(float(np.linalg.norm(axis)), 1e-9)
+    return np.array2string(turned, precision=0, suppress_small=True)
+
+
+def _failures(guarded: SimulatedStation, scenes: list[int]) -> str:
+    """How the script fails in the first of these scenes: the tool's start, and what the interlock held last."""
+    if not scenes:
+        return ""
+    guarded.reset(scenes[0])
+    starts = ", ".join(f"{arm or 'the tool'} starts turned by {rotation_deg(pose)} degrees"
+                       for arm, pose in guarded.robot.tcp_poses().items())
+    last, cause = False, "never held it"
+    while not last:
+        last = guarded.step(guarded.expert())[1].last
+        cause = next((f"held it last for {why}" for why in guarded.causes if why), cause)
+    return f"; scene {scenes[0]}: {starts}; the interlock {cause}"
+
+
+def film(guarded: SimulatedStation, scene: int) -> list[np.ndarray]:
+    """Pictures (480, 640, 3) of the script in a scene, one a time step."""
+    guarded.reset(scene)
+    pictures, last = [guarded.simulator.render("video", 480, 640)], False
+    while not last:
+        last = guarded.step(guarded.expert())[1].last
+        pictures.append(guarded.simulator.render("video", 480, 640))
+    return pictures
+
+
+def _filmed(guarded: SimulatedStation, scene: int, video: Path) -> str:
+    from rlinf_core.reports.report import write_video
+
+    try:
+        write_video(video, film(guarded, scene))
+    except Exception as error:  # whatever a renderer or an encoder raises
+        return f"; no film: {type(error).__name__}: {error}"
+    return f"; film of scene {scene}: {video}"
+
+
 def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: bool,
-                figures: dict[str, Any]) -> Iterator[Row]:
+                figures: dict[str, Any], video: Path | None = None) -> Iterator[Row]:
     scenes = range(recipe.collect.first_seed, recipe.collect.first_seed + episodes)
     front_ends: dict[str, list[bool]] = {}
     stations: dict[str, SimulatedStation] = {}
@@ -180,9 +232,12 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
         front_ends[name] = [result.success for result in results]
     is_default_task = station_robot(recipe).task == recipe.station.task  # its measure of success is about this one alone
     agreed = _agreement(guarded, scenes) if is_default_task else None
+    failed = [scene for scene, won in zip(scenes, front_ends["vectorised_interlock"], strict=True) if not won]
+    remark = without + _failures(guarded, failed)
+    remark += _filmed(guarded, (failed or [scenes[0]])[0], video) if video else ""
     yield Row("the script solves the task", bool(np.mean(front_ends["vectorised_interlock"]) >= 0.7),
               "; ".join(f"{name} {sum(won)} of {len(won)}, {figures[f'{name}_steps_per_s']:.0f} steps/s"
-                        for name, won in front_ends.items()) + without, "70 % behind the interlock")
+                        for name, won in front_ends.items()) + remark, "70 % behind the interlock")
     half = 0.5 * float(np.mean(front_ends["vectorised_interlock"]))
     yield Row("random actions do not", (by_chance := chance(vector, scenes)) <= half, f"{by_chance:.0%}",
               f"at most {half:.0%}, half of what the script solves")

@@ -119,6 +119,12 @@ class SimulatedStation:
         """The instruction of the present scene."""
         return instruction_of(self.simulator) or self.task.spec.instruction
 
+    @property
+    def causes(self) -> list[str]:
+        """For each arm why the interlock holds it, as ``FAULT divergence``; empty where it may move."""
+        return ["" if arm.state.mode in (Mode.ARMED, Mode.ACTIVE) else f"{arm.state.mode.name} {arm.state.cause}"
+                for arm in self._arms]
+
     def expert(self) -> np.ndarray:
         """Return the action of the task's script, (dim,)."""
         if self.script is None:

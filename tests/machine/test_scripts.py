@@ -55,6 +55,19 @@ def test_an_environment_that_ended_before_it_had_pip_is_finished_and_keeps_what_
     assert "not installed" not in done.stdout, "all libraries are there, early in a list that is longer than a pipe"
 
 
+def test_a_pythons_own_message_is_shown_where_it_does_not_run(clone):
+    """As pyenv's shim, which is on PATH and says which versions it has."""
+    clone.script("shims/python3.12", "#!/bin/sh\n"
+                 "echo 'pyenv: python3.12: command not found. It exists in: 3.12.1' >&2\nexit 127\n")
+    done = clone.run("setup.sh", PYTHON="python3.12", ROS_DISTRO="")
+    assert done.returncode == 1
+    assert "PYTHON=python3.12 does not run. It says:\npyenv: python3.12: command not found." in done.stderr
+    clone.script("shims/python3.8", "#!/bin/sh\n[ \"$1\" = --version ] && echo Python 3.8.18 || exit 1\n")
+    done = clone.run("setup.sh", PYTHON="python3.8", ROS_DISTRO="")
+    assert done.returncode == 1
+    assert "expected Python 3.10 to 3.13, got Python 3.8.18 (PYTHON=python3.8)" in done.stderr
+
+
 @pytest.mark.slow
 def test_wheels_of_ros_are_not_left_beside_one_that_is_sourced(clone, monkeypatch):
     packages = clone.folder / ".venv/lib/python3.12/site-packages"
