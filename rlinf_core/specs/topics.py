@@ -18,8 +18,8 @@ from rlinf_core.core.errors import RlinfError, nearest
 EPISODE, BLACK_BOX, SESSION = "episode", "black box", "session"  # what a recording is of
 DERIVED = "episode, computed"  # by the recorder, of what it hears
 FREE = ("camera/<name>/image", "camera/<name>/view", "camera/<name>/camera_info", "camera/<name>/image/compressed",
-        "camera/<name>/depth", "robot_description", "tf", "tf_static", "markers", "joy", "vr/pose", "vr/joy", "policy/update", "policy/status",
-        "trainer/status")  # whose quality of service may be overridden
+        "camera/<name>/depth", "robot_description", "tf", "tf_static", "markers", "joy", "vr/pose", "vr/joy",
+        "policy/update", "policy/status", "trainer/status")  # whose quality of service may be overridden
 COUNTED = ("timestep", "applied", "safety/events", "episode", "label", "prompt")
 
 

@@ -68,8 +68,8 @@ def test_axe_finds_no_violation_in_any_state(browser, size, scheme):
         page.shows(says, stopped=name == "stopped")
         violations = Axe().run(page.page).response["violations"]
         assert not [
-            (each["id"], [node["html"][:200] + node["failureSummary"] for node in each["nodes"]])
-            for each in violations
+            (rule["id"], [node["html"][:200] + node["failureSummary"] for node in rule["nodes"]])
+            for rule in violations
         ], name
     page.close()
 
