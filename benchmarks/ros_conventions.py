@@ -9,7 +9,7 @@
   publish on /diagnostics.
 
 `launch_files_equal_to_up` needs ROS's launch: a sourced ROS, RLINF_ROS_SETUP, or make ros2. It builds each description and
-starts nothing; tests/machine/test_launch.py starts them, and tests/machine/test_launch_policy.py ends them in every way.
+does not cover how processes behave: tests/machine/test_launch.py starts them, tests/machine/test_launch_policy.py ends them.
 """
 
 from __future__ import annotations
