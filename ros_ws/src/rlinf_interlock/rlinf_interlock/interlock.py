@@ -362,6 +362,9 @@ class Interlock(StationNode):
         super().__init__("interlock", start_parameter_services=False, enable_rosout=False,
                          parameter_overrides=[Parameter("start_type_description_service", value=False)])
         self.settings = {name: self.declare_parameter(name, value).value for name, value in PARAMETERS.items()}
+        if not self.settings["limits_file"]:
+            raise RecipeError("limits_file: expected the path of the robot's limits.yaml, got none. Give it with "
+                              "--ros-args -p limits_file:=robots/NAME/limits.yaml")
         self.limits, self.loosest = load_with_loosest(self.settings["limits_file"])
         target = "target_joints" if self.limits.control_mode == "joint_delta" else "target_pose"
         self.lock = only_one(self.get_namespace(), map(self.resolve_topic_name, filter(
