@@ -34,6 +34,7 @@ LAUNCHES = {  # arguments, and what the same station is by the process graph; No
     "realworld": {"recipe": "franka_twin"}, "station": {"recipe": "ur5e_twin"}, "sim": {"recipe": "demo"},
     "collect": {"recipe": "demo", "episodes": "2"}, "fleet": {"recipe": "demo_tiny", "stations": "2"},
 }
+OF_VENDORS = ("driver",)  # it includes the launch file of a vendor, of which rlinf up starts nothing
 MANAGED, DIAGNOSED = re.compile(r"^class \w+\(.*LifecycleNode.*\):", re.M), re.compile(r"\bDiagnostics\(|DiagnosticArray")
 
 
@@ -94,10 +95,16 @@ def _sources(module) -> list[str]:
     return [inspect.getsource(importlib.import_module(name)) for name in sorted(ours | {module.__name__})]
 
 
+def launch_files() -> list[str]:
+    """Names of the launch files that start processes of ours."""
+    names = sorted(path.name.removesuffix(".launch.py") for path in (ROOT / "launch").glob("*.launch.py"))
+    return [name for name in names if name not in OF_VENDORS]
+
+
 def equal_to_up(setup: str) -> list[str]:
     """Launch files whose description is the process graph; each is built in a process of its own."""
     equal = []
-    for name in sorted(path.name.removesuffix(".launch.py") for path in (ROOT / "launch").glob("*.launch.py")):
+    for name in launch_files():
         words = f'[ -z "{setup}" ] || . "{setup}"; exec "{sys.executable}" {__file__} --one {name}'
         environment = {key: value for key, value in os.environ.items() if key != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"}
         ran = subprocess.run(["bash", "-ec", words], text=True, capture_output=True, env=environment)
@@ -186,7 +193,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ros-conventions-") as folder:
         figures = {
             "packages": len(packages()), "packages_tested": len(tested(Path(folder))),
-            "launch_files": len(list((ROOT / "launch").glob("*.launch.py"))),
+            "launch_files": len(launch_files()),
             "launch_files_equal_to_up": len(equal_to_up(SETUP)),
             "nodes": len(executables()), "nodes_with_lifecycle": len(nodes_with(MANAGED)),
             "nodes_with_diagnostics": len(nodes_with(DIAGNOSED)),
