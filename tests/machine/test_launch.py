@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.core.paths import built_messages, message_packages
+from rlinf_core.launch.graph import station_processes
+from rlinf_core.recipes import load_recipe
 from tests.machine.ros2_there import SETUP, as_installed, needs_ros2
 from tests.machine.workspace import built
 
@@ -141,14 +143,21 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
         assert len(nodes) > 8 and all(b"OMP_NUM_THREADS=1" in variables for variables in nodes), (
             "or one spins at its priority"
         )
-        topics, echoed, info, active, described, actions = ros.all_at_once(
+        topics, echoed, info, active, described, actions, parameters, services, health = ros.all_at_once(
             "topic list --no-daemon --spin-time 4 -t",
             "topic echo --once --no-daemon --qos-reliability best_effort /station_a/current_pose "
             "geometry_msgs/msg/PoseStamped",
             "topic info -v --no-daemon --spin-time 4 /station_a/target_pose",
             "lifecycle get --no-daemon --spin-time 4 /station_a/interlock",
             "param describe --no-daemon --spin-time 4 /station_a/interlock limits.speed",
-            "node info --no-daemon --spin-time 4 /station_a/environment")
+            "node info --no-daemon --spin-time 4 /station_a/environment",
+            "param list --no-daemon --spin-time 4",
+            "service list --no-daemon --spin-time 4",
+            "doctor --report")
+        for process in station_processes(load_recipe("franka_twin"), tmp_path):
+            node = f"{process.namespace}/{process.executable}"
+            assert f"{node}:" in parameters.splitlines() and f"{node}/describe_parameters" in services.split(), node
+        assert not re.search(r"compatibility status\s*: ERROR", health)
         assert {"/station_a/safety [rlinf_msgs/msg/SafetyState]", "/station_a/tf [tf2_msgs/msg/TFMessage]",
                 "/station_a/target_pose [geometry_msgs/msg/PoseStamped]",
                 "/station_a/franka_robot_state_broadcaster/robot_state [franka_msgs/msg/FrankaRobotState]"
