@@ -188,7 +188,8 @@ def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign,
     with workspace.launched(f"{file} {arguments}", tmp_path / f"{name}.log", domain) as launch:
         launch.until(sign)
         if name in ("sim", "collect"):
-            message_text = ros.ros2("topic echo --once --no-daemon /station_a/safety rlinf_msgs/msg/SafetyState", domain)
+            message_text = ros.ros2("topic echo --once --no-daemon --qos-durability transient_local "  # it may not tick now
+                                    "/station_a/safety rlinf_msgs/msg/SafetyState", domain)
             assert "state: " in message_text and "limits_hash" in message_text
 
 
