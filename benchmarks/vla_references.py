@@ -221,7 +221,7 @@ def compare(case: str, folder: Path) -> dict:
 
     def act(actor) -> np.ndarray:
         with torch.no_grad():
-            chunk = actor.decode(actor.seen(observation), torch.from_numpy(given["noise"]))
+            chunk = actor.decode(actor.to_batch(observation), torch.from_numpy(given["noise"]))
         return (scale * chunk).view(answers["chunk"].shape).numpy()
 
     chunk, read_adapters = act(policy), float(np.abs(act(theirs) - answers["adapted"]).max())

@@ -21,6 +21,7 @@ from rlinf_core.policies.base import NetworkPolicy, Observation
 from rlinf_core.policies.flow_matching import FlowMatching
 from rlinf_core.policies.huggingface import read_json
 from rlinf_core.policies.normalization import BOUND
+from rlinf_core.policies.pretrained.visuomotor import Visuomotor
 from rlinf_core.policies.statistics import Given
 from rlinf_core.specs.arrays import FAR, StationSpec, other_units
 
@@ -173,7 +174,7 @@ def _finite(samples: Samples) -> Row:
 def _state_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
     """Of a checkpoint's own statistics, how far the data's states lie beyond them."""
     given = getattr(policy, "normalisation", None)
-    if not isinstance(given, Given) or not isinstance(policy, FlowMatching):
+    if not isinstance(given, Given) or not isinstance(policy, FlowMatching | Visuomotor):
         return Row("state statistics", True, "learned from the data")
     numbers = given.normalised(torch.from_numpy(samples.states.astype(np.float32))).numpy(force=True) / policy.quantile
     names = [f"{item.name}.{index}" for item in policy.spec.vectors for index in range(item.size)]
@@ -190,7 +191,7 @@ def _action_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
     if largest.max() < SMALL:
         return Row("action statistics", False, f"expected steps of up to {action.scale[0]:g} {action.units[0]}, got none "
                    f"beyond {np.abs(samples.actions).max():.2g}. Are they in other units?")
-    if not isinstance(policy, FlowMatching) or not policy.config.statistics:
+    if not isinstance(policy, FlowMatching | Visuomotor) or not policy.config.statistics:
         return Row("action statistics", True, "actions are the task's own, in [-1, 1] of its largest steps")
     scaled = torch.from_numpy((samples.actions / np.asarray(action.scale)).astype(np.float32))
     numbers = policy.units.to_network(scaled).numpy(force=True)

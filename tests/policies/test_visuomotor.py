@@ -327,3 +327,23 @@ def test_cameras_are_taken_in_the_folders_order(tmp_path):
     assert torch.allclose(first, second, atol=1e-5) and again.pictures.names == ("front", "wrist")
     path = save_policy(again, tmp_path / "policy-00000001.safetensors")
     assert torch.equal(load_policy(path, turned).act(observed, False, torch.Generator().manual_seed(1)).actions, second)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_check_model_names_statistics_of_another_data_set(kind, tmp_path):
+    from rlinf_core.data.check_model import check
+    from tests.data.test_check_model import SPEC, samples, statistics
+
+    policy_of(kind, SPEC).save_folder(tmp_path / "theirs")
+    data, faults = samples(), []
+    for changes in ({}, {"state": lambda values: values + 3.0}, {"action": lambda values: 20.0 * values}):
+        (tmp_path / "stats.json").unlink(missing_ok=True)
+        numbers = json.loads(Path(statistics(tmp_path, data, **changes)).read_text())
+        numbers |= {f"observation.images.{image.name}": {"mean": [0.5] * 3, "std": [0.3] * 3, "min": [0.0] * 3,
+                                                         "max": [1.0] * 3} for image in SPEC.images}
+        (tmp_path / "stats.json").write_text(json.dumps(numbers))
+        keys = {"checkpoint": str(tmp_path / "theirs"), "statistics": str(tmp_path / "stats.json")}
+        rows = [*check(lambda keys=keys: policy_of(kind, SPEC, **keys), SPEC, data, tmp_path / "theirs")]
+        faults.append([row.name for row in rows if not row.passed])
+    assert "state statistics" not in faults[0] and "action statistics" not in faults[0]
+    assert "state statistics" in faults[1] and faults[2] not in (faults[0], faults[1])

@@ -98,6 +98,7 @@ class Visuomotor(NetworkPolicy):
         supported: of a key, the only value that is known here.
         optional: keys that older folders lack, whose values here are LeRobot's defaults.
         measured_by: the statistics of state and of action without a folder that says so.
+        quantile: what the network divides a normalised state by.
     """
 
     config: VisuomotorSettings
@@ -106,6 +107,7 @@ class Visuomotor(NetworkPolicy):
     supported: ClassVar[Mapping[str, Any]] = {}
     optional: ClassVar[frozenset[str]] = frozenset({"pretrained_backbone_weights"})
     measured_by: ClassVar[Kind]
+    quantile: ClassVar[float] = 1.0
 
     def __init__(self, spec: StationSpec, config: VisuomotorSettings, network: Any = None) -> None:
         super().__init__(spec, config)
