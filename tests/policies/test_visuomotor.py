@@ -347,3 +347,18 @@ def test_check_model_names_statistics_of_another_data_set(kind, tmp_path):
         faults.append([row.name for row in rows if not row.passed])
     assert "state statistics" not in faults[0] and "action statistics" not in faults[0]
     assert "state statistics" in faults[1] and faults[2] not in (faults[0], faults[1])
+
+
+@pytest.mark.parametrize("network, error", [
+    ({"vision_backbone": ["resnet18"]}, "vision_backbone: expected resnet18 or resnet34"),
+    ({"num_train_timesteps": 0, "num_inference_steps": None}, "expected 1 to num_train_timesteps of 0"),
+    ({"num_inference_steps": 21}, "num_inference_steps: expected 1 to num_train_timesteps of 20, got 21"),
+    ({"beta_schedule": "steps"}, "beta_schedule: expected squaredcos_cap_v2"),
+    ({"prediction_type": "v"}, "prediction_type: expected epsilon or sample"),
+    ({"down_dims": "x"}, "expected keys and values of LeRobot's config.json"),
+    ({"dims": 3}, "expected keys of LeRobot's diffusion, got 'dims'")])
+def test_a_network_that_cannot_be_made_or_denoised_is_refused_by_name(network, error):
+    with pytest.raises(PolicyFileError, match=error):
+        policy_of("diffusion", network=TINY["diffusion"] | network)
+    with pytest.raises(SpecError, match="policy.denoising_steps: expected at most 20, with which .* got 21"):
+        policy_of("diffusion", denoising_steps=21)

@@ -163,7 +163,7 @@ class Visuomotor(NetworkPolicy):
 
     @classmethod
     def _made(cls, document: Mapping[str, Any]) -> nn.Module:
-        if (backbone := document["vision_backbone"]) not in LAYERS:
+        if (backbone := document["vision_backbone"]) not in [*LAYERS]:
             raise PolicyFileError(f"vision_backbone: expected {' or '.join(LAYERS)}, got {backbone!r}")
         try:
             return cls.make(document)

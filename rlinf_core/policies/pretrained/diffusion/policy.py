@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.core.errors import PolicyFileError
+from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.pretrained.diffusion import Config
@@ -266,6 +266,9 @@ class DiffusionPolicy(Visuomotor):
 
     def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None) -> None:
         super().__init__(spec, config or Config(), network)
+        if self.config.denoising_steps > (trained := self.network.config["num_train_timesteps"]):
+            raise SpecError(f"policy.denoising_steps: expected at most {trained}, with which the network is trained "
+                            f"(num_train_timesteps), got {self.config.denoising_steps}")
 
     def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """See ``Visuomotor``; LeRobot's horizon begins with the first time step that is read, and is a multiple."""
@@ -278,6 +281,11 @@ class DiffusionPolicy(Visuomotor):
         for key, known in cls.choices.items():
             if document[key] not in known:
                 raise ValueError(f"{key}: expected {' or '.join(known)}, got {document[key]!r}")
+        trained = document["num_train_timesteps"]
+        if not 1 <= (document["num_inference_steps"] or trained) <= trained:
+            raise ValueError(f"num_inference_steps: expected 1 to num_train_timesteps of {trained}, got "
+                             f"{document['num_inference_steps']}")
+        Noise(document, torch.device("cpu"))
         if len({*picture_shapes(document)}) > 1:
             raise ValueError("expected cameras of one size")
         return Network(document)
