@@ -76,14 +76,14 @@ NETWORKS = {
         ],
     ),
 }
-LAYOUTS = [
+LAYOUTS = [  # in this order few processes start anew
     Layout(1),
     Layout(2),
-    Layout(0),
-    Layout(4),
-    Layout(1, pipelined=True),
     Layout(2, pipelined=True),
     Layout(4, pipelined=True),
+    Layout(4),
+    Layout(1, pipelined=True),
+    Layout(0),
 ]
 PUBLISHED = {
     "rollout": 59.9,
@@ -300,11 +300,11 @@ def resized() -> dict[str, float]:
 def turning(seconds: float, rounds: int) -> dict[str, float]:
     """A load that turns at half-time: a run that follows it, against every static layout."""
     layouts = [
-        Layout(0),
         Layout(1),
         Layout(4),
-        Layout(1, pipelined=True),
         Layout(4, pipelined=True),
+        Layout(1, pipelined=True),
+        Layout(0),
     ]
     phases = {step_s: tour("mlp", step_s, layouts, rounds).seconds for step_s in (FAST_S, SLOW_S)}
     best = {

@@ -1,8 +1,12 @@
 """rlinf plan prints and draws where a run's parts execute."""
 
+import json
+
 import pytest
 
 from rlinf_core.cli.main import main
+from rlinf_core.trainer.progress import Clock
+from rlinf_core.trainer.trace import FILE, write_spans
 
 
 @pytest.mark.parametrize("picture", ["plan.svg", "plan.png"])
@@ -45,6 +49,38 @@ def test_stations_set_their_own_rate(capsys):
 def test_fixed_points_that_cannot_be_end_in_one_line(capsys):
     assert (
         main(["plan", "sim_ppo", "--cpus", "2", "--set", "placement={auto: true, learners: 40}"])
-        == 1
+        == 2
     )
     assert "2 CPUs carry at most 16 processes" in capsys.readouterr().err
+
+
+def test_a_trace_has_a_lane_for_each_process_and_the_decisions(capsys, tmp_path):
+    clock = Clock()
+    with clock("learn"):
+        pass
+    clock.span("rollout", "worker 0", 100.0, 2.0)
+    write_spans(tmp_path, clock.spans)
+    assert not clock.spans
+    with (tmp_path / FILE).open("a") as file:
+        file.write('["learn", "trai')  # as a power cut leaves it
+    decision = {"event": "placement", "time": 101.0, "decision": "change", "layout": "x"}
+    (tmp_path / "progress.jsonl").write_text(json.dumps(decision) + "\n")
+    out = tmp_path / "trace.json"
+    assert main(["trace", str(tmp_path), "--out", str(out)]) == 0
+    assert "2 spans" in capsys.readouterr().out
+    events = json.loads(out.read_text())["traceEvents"]
+    lanes = {
+        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
+    }
+    (rollout,) = [event for event in events if event["name"] == "rollout"]
+    assert lanes == {0: "trainer", 1: "worker 0"} and (
+        rollout["tid"],
+        rollout["ts"],
+        rollout["dur"],
+    ) == (1, 0, 2e6)
+    assert [event["ts"] for event in events if event["ph"] == "i"] == [1e6]
+
+
+def test_a_folder_without_spans_is_named(capsys, tmp_path):
+    assert main(["trace", str(tmp_path)]) == 1
+    assert "expected the spans of a run, got none" in capsys.readouterr().err
