@@ -9,13 +9,14 @@
   publish on /diagnostics.
 
 `launch_files_equal_to_up` needs ROS's launch: a sourced ROS, RLINF_ROS_SETUP, or make ros2. It builds each description and
-does not cover how processes behave: tests/machine/test_launch.py starts them, tests/machine/test_launch_policy.py ends them.
+does not cover how processes behave: tests/machine/test_launch.py starts them, test_launch_policy.py there ends them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -188,8 +189,12 @@ def main() -> int:
         difference = compare(options.one)
         print(difference or "equal")
         return bool(difference)
+    from rlinf_core.core.ros import ros_environment
     from tests.machine.ros2_there import SETUP
 
+    if not importlib.util.find_spec("rlinf_msgs"):  # libraries are searched where the process was started
+        environment = {key: value for key, value in ros_environment(77).items() if key != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"}
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
     with tempfile.TemporaryDirectory(prefix="ros-conventions-") as folder:
         figures = {
             "packages": len(packages()), "packages_tested": len(tested(Path(folder))),
