@@ -12,7 +12,7 @@ help:            ## this list
 setup: $(STAMP)  ## install into .venv and build the ROS 2 messages
 $(STAMP): uv.lock pyproject.toml scripts/setup.sh scripts/install.py $(wildcard ros_ws/src/rlinf_msgs/*/* ros_ws/definitions/*/*/*)
 	@rm -f $(VENV)/.setup-done*
-	scripts/setup.sh trainer sim vla data rerun teleop page realsense gripper test
+	scripts/setup.sh trainer sim vla data rerun teleop servo page realsense gripper test
 	@touch $@
 
 station:         ## setup for a station's PC: nodes, recorder, uplink, doctor; without torch and ray

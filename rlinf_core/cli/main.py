@@ -55,6 +55,7 @@ EXAMPLES = """examples:
   rlinf train demo                          # the trainer alone, waiting for stations
   rlinf train sim_sac --out runs/sac        # SAC in simulation alone, without ROS; sim_ppo for PPO
   rlinf plan sim_sac --set placement=auto   # where its parts would run here, how fast, and why
+  rlinf new robot arm.xml                   # your own arm, from its MJCF or URDF: simulator, limits, task and recipe
   rlinf check sim maniskill                 # does a simulator work here, through both front ends?
   rlinf train text_arithmetic               # a language model learns to add; rlinf chat RUN talks with it
   rlinf compare runs/sac runs/ppo           # their curves in one picture
@@ -154,6 +155,25 @@ def _catalog(commands: Commands) -> None:
     config.add_argument("--check", action="store_true", help="also check that robot, task and recipe fit together")
 
 
+def _new(commands: Commands) -> None:
+    kinds = commands.add_parser("new", help="files for a robot of your own").add_subparsers(
+        required=True, metavar="WHAT")
+    robot = command(kinds, "robot", "cli.new:new_robot", "from an arm's MJCF or URDF: a simulated robot, limits, a first "
+                    "task and a recipe", (
+        "Finds the arm's joints, tool and gripper in the model, chooses a workspace, and writes robot.yaml, limits.yaml, "
+        "reach.yaml and recipe.yaml. The model's files stay where they are."))
+    robot.add_argument("model", type=Path, help="an MJCF (.xml, with its assets beside it) or a URDF with one arm")
+    robot.add_argument("--name", default="", help="of the robot (default: that of the file)")
+    robot.add_argument("--out", type=Path, help="a new folder (default: ./NAME)")
+    robot.add_argument("--joints", nargs="+", **SEVERAL, metavar="JOINT",
+                       help="the arm's, from base to tool (default: found in the model)")
+    robot.add_argument("--tool", default="", metavar="SITE_OR_BODY",
+                       help="whose frame is the tool's; of a model with several arms it chooses one (default: found)")
+    robot.add_argument("--home", nargs="+", type=float, **SEVERAL, metavar="ANGLE",
+                       help="of each joint where an episode begins [rad or m] (default: the model's keyframe, or a search)")
+    robot.add_argument("--no-gripper", dest="gripper", action="store_false", help="leave the gripper as it is")
+
+
 def _duel(commands: Commands) -> None:
     duel = command(commands, "duel", "cli.duel:duel", "which of two policies is better, in simulation", (
         "Plays both policies on one held-out scene after the other, in an order drawn for each pair, and stops as soon as "
@@ -216,6 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rlinf {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _catalog(commands)
+    _new(commands)
     demo = recipe_command(commands, "demo", "cli.demo:demo", "run a recipe from demonstrations to a report", "demo")
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     train = recipe_command(commands, "train", "cli.train:train_command", "train a recipe: in simulators, on recordings, "

@@ -46,6 +46,8 @@ def _at_home(place: str) -> str:
 
 
 Place = Annotated[str, AfterValidator(_at_home)]  # of a file or folder, where ~ is the user's home
+FROM_FOLDER = "from folder"  # of an option: a path from the folder of the YAML that names it
+FileFromFolder = Annotated[str, Field(min_length=1), AfterValidator(_at_home), FROM_FOLDER]
 
 
 class Settings(BaseModel):

@@ -21,6 +21,7 @@ PURPOSE = {  # in the order in which one needs them
     "rerun": "rlinf data export rerun",
     "page": "the operator's page: rlinf up --web",
     "teleop": "a leader arm as the operator's device",
+    "servo": "arms and leader arms of Feetech or Dynamixel servos: SO-101, Koch",
     "realsense": "a RealSense camera",
     "gripper": "a Robotiq gripper",
     "agentic": "language models: rlinf train text_..., rlinf chat",
@@ -32,7 +33,8 @@ PURPOSE = {  # in the order in which one needs them
     "docs": "make docs: the documentation as a site",
     "test": "make test",
 }
-NAMED_OTHERWISE = {"hydra": "hydra-core", "rerun": "rerun-sdk", "rclpy": "ros-jazzy-rclpy", "mani_skill": "mani-skill"}
+NAMED_OTHERWISE = {"scservo_sdk": "feetech-servo-sdk",
+                   "hydra": "hydra-core", "rerun": "rerun-sdk", "rclpy": "ros-jazzy-rclpy", "mani_skill": "mani-skill"}
 
 
 def requirements(extra: str = "") -> list[Requirement]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlinf_core.config.base import Name, Positive, Settings, values
+from rlinf_core.config.base import FROM_FOLDER, Name, Positive, Settings, values
 from rlinf_core.config.checking import checked
 from rlinf_core.config.yaml_source import Document, read, resolve_file_reference
 from rlinf_core.core import plugins
@@ -297,14 +297,15 @@ def load_robot(name: str) -> Robot:
                               "which is not there")
     options: dict[str, Any] = {}
     if robot.simulator:
-        options = _options(robot.simulator, document.place(("simulator",)), document.below(("options",)))
+        options = _options(robot.simulator, document.place(("simulator",)), document.below(("options",)), folder)
     elif robot.driver != EXTERNAL:
         options = values(checked(driver(robot.driver), document.below(("options",))))
         if robot.grippers and driver(robot.driver)(**options).has_gripper:
             raise RecipeError(f"{document.place(('driver',))}: 'gripper': expected none beside the one that driver: "
                               f"{robot.driver} tells. Leave it out, or say options: {{hand: false}}")
     if robot.twin and robot.twin.simulator:
-        inside = _options(robot.twin.simulator, document.place(("twin", "simulator")), document.below(("twin", "options")))
+        inside = _options(robot.twin.simulator, document.place(("twin", "simulator")), document.below(("twin", "options")),
+                          folder)
         robot = robot.but(twin=robot.twin.but(options=inside))
     task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
     urdf, hand_eye, limits_path = (folder / path if path else None for path in (robot.urdf, robot.hand_eye, robot.limits))
@@ -331,10 +332,16 @@ def _check_urdf(path: Path, where: str) -> None:
                           "xacro first: xacro robot.urdf.xacro > robot.urdf")
 
 
-def _options(simulator: str, where: str, document: Document) -> dict[str, Any]:
+def _options(simulator: str, where: str, document: Document, folder: Path | None = None) -> dict[str, Any]:
+    """The options of a simulator; paths among them are from ``folder``."""
     from sim_bridges.core.interface import options_of
 
-    return values(checked(options_of(simulator, where), document))
+    kind = options_of(simulator, where)
+    options = values(checked(kind, document))
+    if folder:
+        options |= {name: str((folder / options[name]).resolve()) for name, item in kind.model_fields.items()
+                    if FROM_FOLDER in item.metadata and options[name]}
+    return options
 
 
 def robot_folder(name: str) -> Path:

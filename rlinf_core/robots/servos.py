@@ -1,0 +1,301 @@
+"""Servo buses: Feetech STS3215 (SO-101) and Dynamixel XL330 and XL430 (Koch), by the vendors' own clients.
+
+Units: a servo counts 4096 ticks a turn. An angle is ``sign * (ticks - zero) * 2 pi / 4096`` [rad].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import math
+import socket
+import termios
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from rlinf_core.config.base import Settings
+from rlinf_core.core import extras
+from rlinf_core.core.errors import DeviceError, RecipeError
+from rlinf_core.core.machine import HeldError, refused, take_device
+
+TURN = 4096
+RAD = 2 * math.pi / TURN
+Kind = Literal["feetech", "dynamixel"]
+Id = Annotated[int, Field(ge=0, le=252)]
+Tick = Annotated[float, Field(ge=-TURN, le=2 * TURN)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a kind of servo has where in its control table (the vendors' e-manuals).
+
+    Attributes:
+        module: the vendor's client.
+        protocol: of its packet handler.
+        baud: as these servos are shipped for arms.
+        torque, goal, position, homing: addresses.
+        size: bytes of a goal and of a position.
+        homing_size: bytes of the homing offset.
+        sign_bit: of a goal and a position; None for two's complement.
+        homing_sign_bit: likewise of the homing offset.
+        faults: words for the bits of a status packet's error, or of its hardware status.
+    """
+
+    module: str
+    protocol: float
+    baud: int
+    torque: int
+    goal: int
+    position: int
+    homing: int
+    size: int
+    homing_size: int
+    sign_bit: int | None
+    homing_sign_bit: int | None
+    faults: Mapping[int, str]
+
+
+TABLES: dict[str, Table] = {
+    "feetech": Table(
+        "scservo_sdk",
+        0,
+        1_000_000,
+        40,
+        42,
+        56,
+        31,
+        2,
+        2,
+        15,
+        11,
+        {1: "voltage", 2: "angle sensor", 4: "overheating", 8: "overcurrent", 32: "overload"},
+    ),
+    "dynamixel": Table(
+        "dynamixel_sdk",
+        2.0,
+        1_000_000,
+        64,
+        116,
+        132,
+        20,
+        4,
+        4,
+        None,
+        None,
+        {0x80: "hardware alert: voltage, overheating, overload or an electrical shock"},
+    ),
+}
+
+
+def to_signed(value: int, size: int, sign_bit: int | None) -> int:
+    """A register's content as a number: sign and magnitude (Feetech), or two's complement."""
+    if sign_bit is not None:
+        return -(value & ~(1 << sign_bit)) if value & 1 << sign_bit else value
+    return value - (1 << 8 * size) if value >= 1 << 8 * size - 1 else value
+
+
+def to_register(value: int, size: int, sign_bit: int | None) -> int:
+    """The other way round."""
+    if sign_bit is not None:
+        return -value | 1 << sign_bit if value < 0 else value
+    return value & ((1 << 8 * size) - 1)
+
+
+class Servo(Settings):
+    """One servo and its units."""
+
+    id: Id = Field(description="on the bus")
+    sign: Literal[1, -1] = Field(
+        1, description="-1 where its ticks grow as the joint's angle falls"
+    )
+    zero: Tick = Field(TURN / 2, description="its ticks where the joint's angle is 0")
+    low: Tick = Field(0.0, description="lowest ticks that it is told")
+    high: Tick = Field(TURN - 1.0, description="and highest")
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Servo:
+        if self.low >= self.high:
+            raise ValueError(f"low: expected less than high, got {self.low:g} and {self.high:g}")
+        return self
+
+    def angle(self, ticks: float) -> float:
+        """Ticks as an angle [rad]."""
+        return self.sign * (ticks - self.zero) * RAD
+
+    def ticks(self, angle: float) -> int:
+        """An angle [rad] as ticks, within its range."""
+        return round(min(max(self.zero + self.sign * angle / RAD, self.low), self.high))
+
+
+def lerobot_calibration(path: Path) -> dict[str, tuple[Servo, int]]:
+    """Servos by name, each with its homing offset [ticks], from a calibration file of LeRobot.
+
+    LeRobot writes the homing offset and the range into the servos too. Its angle 0 is the middle of the range; with
+    ``drive_mode`` 1 the servo counts the other way round.
+
+    Raises:
+        RecipeError: no such file, or no such calibration.
+    """
+    try:
+        document = json.loads(path.read_text())
+        return {
+            name: (
+                Servo(
+                    id=row["id"],
+                    sign=-1 if row["drive_mode"] else 1,
+                    zero=(row["range_min"] + row["range_max"]) / 2,
+                    low=float(row["range_min"]),
+                    high=float(row["range_max"]),
+                ),
+                row["homing_offset"],
+            )
+            for name, row in document.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecipeError(
+            f"calibration: expected LeRobot's JSON with id, drive_mode, homing_offset, range_min and range_max of each "
+            f"servo, got {path}: {type(error).__name__}: {error}. Run lerobot-calibrate, and name the file that it writes "
+            "(~/.cache/huggingface/lerobot/calibration/robots/...)"
+        ) from error
+
+
+class Bus:
+    """An open bus.
+
+    Args:
+        kind: of its servos.
+        device: its serial port.
+        ids: of its servos.
+        baud: of all servos; 0 for that of the kind.
+
+    Raises:
+        DeviceError: it cannot be opened, or another process has it.
+    """
+
+    def __init__(self, kind: Kind, device: str, ids: Iterable[int], baud: int = 0) -> None:
+        extras.require("servo", f"{kind} servos")
+        self.table, self.device, self.ids = TABLES[kind], device, list(ids)
+        self.lock: socket.socket | None = None
+        self._claim()
+        sdk: Any = importlib.import_module(self.table.module)
+        self.port = sdk.PortHandler(device)
+        self.port.baudrate = baud or self.table.baud
+        try:
+            opened = self.port.openPort()
+        except (OSError, termios.error) as error:
+            self.close()
+            if isinstance(error, PermissionError) or "ermission" in str(error):
+                raise DeviceError(refused("servos", device)) from error
+            raise DeviceError(
+                f"expected servos at {device}, got: {error}. Plug them in, or name another port: "
+                "options.device in robot.yaml"
+            ) from error
+        if not opened:
+            raise DeviceError(
+                f"expected a baud rate that servos know, got {baud}. Correct options.baud"
+            )
+        self.packets = sdk.PacketHandler(self.table.protocol)
+        self._reading = sdk.GroupSyncRead(
+            self.port, self.packets, self.table.position, self.table.size
+        )
+        self._writing = sdk.GroupSyncWrite(
+            self.port, self.packets, self.table.goal, self.table.size
+        )
+        for servo in self.ids:
+            self._reading.addParam(servo)
+
+    def _claim(self) -> None:
+        with contextlib.suppress(OSError):  # it is not there, as the port says next
+            try:
+                self.lock = take_device(self.device)
+            except HeldError as error:
+                raise DeviceError(
+                    f"expected servos at {self.device} that nobody else commands, got a bus that {error} "
+                    "has. End that, or name another port: options.device in robot.yaml"
+                ) from error
+
+    def close(self) -> None:
+        """Give the port back; the servos stay as they are."""
+        if self.lock is not None:
+            self.lock.close()
+        if getattr(self, "port", None) is not None and self.port.is_open:
+            self.port.closePort()
+
+    def _call(self, call: Any, *arguments: Any) -> Any:
+        """A call of the client; DeviceError where the port is gone."""
+        try:
+            self.port.is_using = False  # which an error on the way leaves set
+            self.port.ser.reset_input_buffer()  # a late answer would be taken for the next one
+            return call(*arguments)
+        except (
+            OSError,
+            termios.error,
+            TypeError,
+        ) as error:  # TypeError: pyserial's, of a port that closed
+            raise DeviceError(
+                f"unplugged: expected servos at {self.device}, got: {error}. Plug them in again",
+                gone=True,
+            ) from error
+
+    def positions(self) -> dict[int, int] | None:
+        """Ticks by id; None where a servo has not answered, or its answer was broken."""
+        if self._call(self._reading.txRxPacket) != 0:
+            return None
+        return {
+            servo: to_signed(
+                self._reading.getData(servo, self.table.position, self.table.size),
+                self.table.size,
+                self.table.sign_bit,
+            )
+            for servo in self.ids
+        }
+
+    def command(self, goals: Mapping[int, int]) -> None:
+        """Goals [ticks] by id, all in one packet that nobody answers."""
+        self._writing.clearParam()
+        for servo, ticks in goals.items():
+            value = to_register(ticks, self.table.size, self.table.sign_bit)
+            self._writing.addParam(servo, list(value.to_bytes(self.table.size, "little")))
+        self._call(self._writing.txPacket)
+
+    def torque(self, on: bool) -> None:
+        """Let the servos hold, or go limp. DeviceError where one does not confirm."""
+        for servo in self.ids:
+            result, _ = self._call(
+                self.packets.write1ByteTxRx, self.port, servo, self.table.torque, int(on)
+            )
+            if result != 0:
+                raise DeviceError(
+                    f"servo {servo} at {self.device}: expected an answer to torque {'on' if on else 'off'}, "
+                    "got none. Look at its power, id and baud rate"
+                )
+
+    def fault(self) -> str:
+        """The first servo's fault in words; empty for none."""
+        for servo in self.ids:
+            _, result, error = self._call(self.packets.ping, self.port, servo)
+            if result != 0:
+                return f"servo {servo} is silent"
+            if words := [text for bit, text in self.table.faults.items() if error & bit]:
+                return f"servo {servo}: {', '.join(words)}"
+        return ""
+
+    def homing_offset(self, servo: int) -> int:
+        """The homing offset in the servo's memory [ticks]; DeviceError where it does not answer."""
+        read = (
+            self.packets.read2ByteTxRx
+            if self.table.homing_size == 2
+            else self.packets.read4ByteTxRx
+        )
+        value, result, _ = self._call(read, self.port, servo, self.table.homing)
+        if result != 0:
+            raise DeviceError(
+                f"servo {servo} at {self.device}: expected its homing offset, got no answer. Look at its "
+                "power, id and baud rate"
+            )
+        return to_signed(value, self.table.homing_size, self.table.homing_sign_bit)

@@ -1,0 +1,305 @@
+"""Reads an arm's MJCF or URDF into MuJoCo's ``MjSpec``; an error names file, element, expectation and remedy."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as xml
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.core.errors import RlinfError
+
+MESHES = (".stl", ".obj", ".msh")  # formats that MuJoCo reads
+RANGE_RAD = 3.14  # of a revolute joint without limits
+
+
+@dataclass
+class Source:
+    """A model as its file has it.
+
+    Attributes:
+        spec: of MuJoCo, not compiled.
+        notes: what differs from the file, for the user.
+        mimics: of a URDF: joint to (leader, multiplier, offset).
+    """
+
+    path: Path
+    spec: Any
+    notes: list[str] = field(default_factory=list)
+    mimics: dict[str, tuple[str, float, float]] = field(default_factory=dict)
+
+
+def load(path: Path) -> Source:
+    """Read a model.
+
+    Raises:
+        RlinfError: the file, or a file that it names, is missing or wrong.
+    """
+    root = _parsed(path)
+    if root.tag == "robot":
+        return _urdf(path, root)
+    if root.tag != "mujoco":
+        raise RlinfError(
+            f"{path}: expected the root <mujoco> of an MJCF or <robot> of a URDF, got "
+            f"<{root.tag}>. A xacro becomes a URDF by: xacro arm.xacro > arm.urdf"
+        )
+    return Source(path, _spec(path))
+
+
+def _parsed(path: Path) -> xml.Element:
+    if not path.is_file():
+        raise RlinfError(
+            f"{path}: expected a file with an MJCF or a URDF, got "
+            f"{'a folder' if path.is_dir() else 'no such file'}. Name the arm's .xml or .urdf"
+        )
+    try:
+        text = path.read_text()
+        prefixes = set(re.findall(r"(?:</?|\s)([A-Za-z_]\w*):[A-Za-z_]\w*(?:\s*=|[\s/>])", text))
+        for prefix in prefixes - {"xmlns"}:  # undeclared ones, which MuJoCo and ROS read over
+            if f"xmlns:{prefix}" not in text:
+                text = re.sub(rf"(</?|\s){prefix}:", rf"\1{prefix}_", text)
+        return xml.fromstring(text)
+    except (xml.ParseError, UnicodeDecodeError, ValueError) as error:
+        raise RlinfError(
+            f"{path}: expected well-formed XML, got: {error}. Correct that line"
+        ) from error
+
+
+def _spec(path: Path) -> Any:
+    import mujoco
+
+    _check_files(path)
+    try:
+        return mujoco.MjSpec.from_file(str(path))
+    except (ValueError, mujoco.FatalError) as error:
+        raise _refused(path, error) from error
+
+
+def compiled(source: Source) -> Any:
+    """MuJoCo's model of a source.
+
+    Raises:
+        RlinfError: MuJoCo refuses it; the message has MuJoCo's reason.
+    """
+    import mujoco
+
+    for _ in range(len(source.spec.meshes) + 1):
+        try:
+            return source.spec.compile()
+        except (ValueError, mujoco.FatalError) as error:
+            flat = re.search(
+                r"mesh volume is too small: (.*?) \. Try setting inertia to shell", str(error)
+            )
+            mesh = source.spec.mesh(flat.group(1)) if flat else None
+            if mesh is None:
+                raise _refused(source.path, error) from error
+            mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # it bounds no volume
+    raise RlinfError(
+        f"{source.path}: expected meshes that MuJoCo compiles as shells. Repair them in Blender"
+    )
+
+
+def _refused(path: Path, error: Exception) -> RlinfError:
+    reason = " ".join(str(error).split())
+    return RlinfError(
+        f"{path}: expected a model that MuJoCo compiles, got: {reason}. Correct that element; "
+        f"`python -m mujoco.viewer --mjcf={path}` shows the same error"
+    )
+
+
+def _check_files(path: Path) -> None:
+    """RlinfError that names each mesh, texture and include of an MJCF that is missing."""
+    root = _parsed(path)
+    missing: list[str] = []
+    compiler: dict[str, str] = {}
+    for item in root.iter("compiler"):
+        compiler |= item.attrib
+    assets = compiler.get("assetdir", "")
+    folders = {
+        "mesh": compiler.get("meshdir", assets),
+        "texture": compiler.get("texturedir", assets),
+        "hfield": compiler.get("meshdir", assets),
+        "include": "",
+        "model": "",
+    }
+    for tag, folder in folders.items():
+        for item in root.iter(tag):
+            name = item.get("file")
+            if name and not (path.parent / folder / name).is_file():
+                missing.append(f'<{tag} file="{name}"> at {path.parent / folder / name}')
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise RlinfError(
+            f"{path}: expected the files that it names, missing {', '.join(missing[:3])}{more}. "
+            "Copy the model's whole folder with its assets, or correct meshdir in <compiler>"
+        )
+
+
+def _urdf(path: Path, root: xml.Element) -> Source:
+    """Meshes get absolute paths; MuJoCo keeps the fixed links, where the tool's frame is."""
+    import mujoco
+
+    notes: list[str] = []
+    _check_links(path, root)
+    _place_meshes(path, root, notes)
+    mimics = {}
+    for joint in root.findall("joint"):
+        name, mimic = joint.get("name", ""), joint.find("mimic")
+        if joint.get("type") in ("floating", "planar"):
+            raise RlinfError(
+                f'{path}: <joint name="{name}" type="{joint.get("type")}">: expected an arm '
+                "with a fixed base, of revolute, continuous, prismatic and fixed joints. Remove "
+                "the joint and its parent link"
+            )
+        limit = joint.find("limit")
+        if joint.get("type") in ("revolute", "prismatic") and (
+            limit is None or float(limit.get("lower", 0)) >= float(limit.get("upper", 0))
+        ):
+            if joint.get("type") == "prismatic":
+                raise RlinfError(
+                    f'{path}: <joint name="{name}" type="prismatic">: expected <limit '
+                    "lower=... upper=.../> with lower < upper [m], got none. Add it"
+                )
+            limit = joint.find("limit") if limit is not None else xml.SubElement(joint, "limit")
+            assert limit is not None
+            limit.attrib |= {"lower": str(-RANGE_RAD), "upper": str(RANGE_RAD)}
+            limit.attrib.setdefault("effort", "1000")
+            notes.append(
+                f"joint {name} has no limits in the file; ±{RANGE_RAD:g} rad are used. Add "
+                f"<limit lower=... "
+                "upper=.../> to change that"
+            )
+        if limit is not None and float(limit.get("effort", 0)) <= 0:
+            limit.attrib.pop(
+                "effort", None
+            )  # 0 means unknown in many URDFs, not an arm without force
+        if mimic is not None:
+            mimics[name] = (
+                mimic.get("joint", ""),
+                float(mimic.get("multiplier", 1)),
+                float(mimic.get("offset", 0)),
+            )
+    for tag in [
+        child for child in root if child.tag in ("mujoco", "gazebo", "transmission", "ros2_control")
+    ]:
+        root.remove(tag)
+    extension = xml.SubElement(root, "mujoco")
+    xml.SubElement(
+        extension,
+        "compiler",
+        {
+            "fusestatic": "false",
+            "discardvisual": "false",
+            "strippath": "false",
+            "balanceinertia": "true",
+            "boundmass": "0.001",
+            "boundinertia": "0.000001",
+        },
+    )
+    try:
+        spec = mujoco.MjSpec.from_string(xml.tostring(root, encoding="unicode"))
+    except (ValueError, mujoco.FatalError) as error:
+        raise _refused(path, error) from error
+    for name, (leader, multiplier, offset) in dict(mimics).items():
+        if not {name, leader} <= {joint.name for joint in spec.joints}:
+            notes.append(
+                f'joint {name}: <mimic joint="{leader}"> is not of two moving joints; it is left out'
+            )
+            del mimics[name]
+            continue
+        equality = spec.add_equality()
+        equality.type, equality.name1, equality.name2 = mujoco.mjtEq.mjEQ_JOINT, name, leader
+        equality.objtype = mujoco.mjtObj.mjOBJ_JOINT
+        equality.data[:5] = [offset, multiplier, 0, 0, 0]
+    return Source(path, spec, notes, mimics)
+
+
+def _check_links(path: Path, root: xml.Element) -> None:
+    links = {link.get("name") for link in root.findall("link")}
+    if not links:
+        raise RlinfError(
+            f"{path}: expected <link> elements below <robot>, got none. A xacro must be expanded "
+            f"first: xacro {path.name} > arm.urdf"
+        )
+    for joint in root.findall("joint"):
+        for tag in ("parent", "child"):
+            end = joint.find(tag)
+            if end is None or end.get("link") not in links:
+                raise RlinfError(
+                    f'{path}: <joint name="{joint.get("name")}">: expected <{tag} link=...> to name a '
+                    f"link, got {None if end is None else end.get('link')!r}. Add that link or "
+                    f"correct it"
+                )
+
+
+def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
+    """Resolve package:// and relative names; drop what cannot be read, and say so."""
+    for link in root.findall("link"):
+        for kind in ("visual", "collision"):
+            for shape in link.findall(kind):
+                mesh = shape.find("geometry/mesh")
+                if mesh is None:
+                    continue
+                name = mesh.get("filename", "")
+                places = list(_places(path, name))
+                file = next((place for place in places if place.is_file()), None)
+                remedy = ""
+                if file is None:
+                    remedy = f"is at none of {', '.join(map(str, places[:3]))}. Copy the package's meshes beside the URDF"
+                elif file.suffix.lower() not in MESHES:
+                    other = next(
+                        (
+                            file.with_suffix(end)
+                            for end in MESHES
+                            if file.with_suffix(end).is_file()
+                        ),
+                        None,
+                    )
+                    remedy = (
+                        ""
+                        if other
+                        else (
+                            f"is a {file.suffix} file, and MuJoCo reads {', '.join(MESHES)}. "
+                            "Convert it, for example with trimesh or Blender"
+                        )
+                    )
+                    file = other or file
+                elif _is_ascii_stl(file):
+                    remedy = "is an STL of text, and MuJoCo reads binary ones. Save it as a binary STL"
+                if remedy:
+                    link.remove(shape)
+                    notes.append(
+                        f"<{kind}> of link {link.get('name')}: mesh {name} {remedy}. Without "
+                        f"it, the link has no "
+                        f"{'shape to see' if kind == 'visual' else 'shape to touch'}"
+                    )
+                else:
+                    mesh.set("filename", str(file))
+
+
+def _is_ascii_stl(file: Path) -> bool:
+    """Whether the size of an STL is not that of the faces that a binary one counts."""
+    if file.suffix.lower() != ".stl":
+        return False
+    with file.open("rb") as stream:
+        head = stream.read(84)
+    return file.stat().st_size != 84 + 50 * int.from_bytes(head[80:], "little")
+
+
+def _places(path: Path, name: str) -> Iterator[Path]:
+    """Where a mesh may lie: package://PACKAGE/FILE is below a folder PACKAGE, or beside the URDF."""
+    if match := re.match(r"(?:package|model)://([^/]+)/(.*)", name):
+        package, inside = match.groups()
+        for folder in path.resolve().parents:
+            if folder.name == package:
+                yield folder / inside
+            yield folder / package / inside
+            if len(folder.parts) < len(path.resolve().parts) - 4:
+                break
+        for folder in list(path.resolve().parents)[:3]:
+            yield folder / inside
+    else:
+        name = re.sub("^file://", "", name)
+        yield path.parent.resolve() / name

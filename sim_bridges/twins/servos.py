@@ -1,0 +1,165 @@
+"""Twins of servo arms: Feetech's and Dynamixel's protocols on a pseudo-terminal, and servos that move to their goals.
+
+Its words beside those of every twin: ``1 0.5`` turns servo 1 to 0.5 rad from the middle of its
+turn, ``fault 3`` overloads servo 3, and ``fault 0`` ends that.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlinf_core.robots.operators.twins import Serial, crc
+from rlinf_core.robots.servos import RAD, TABLES, TURN, Kind, to_register, to_signed
+
+SPEED_TICKS_S = 2500.0  # of a servo that is told to move
+OVERLOAD = {"feetech": 32, "dynamixel": 0x80}
+PING, READ, WRITE, SYNC_READ, SYNC_WRITE = 0x01, 0x02, 0x03, 0x82, 0x83
+BROADCAST, STATUS = 0xFE, 0x55
+
+
+class Servos(Serial):
+    """Servos of one bus, at rest in the middle of their turn and limp.
+
+    Args:
+        path: a link to the pseudo-terminal.
+        kind: of the servos.
+        ids: theirs.
+        homing: the homing offset in each servo's memory [ticks].
+    """
+
+    def __init__(self, path: str | Path, kind: Kind, ids: Iterable[int], homing: int = 0) -> None:
+        self.kind, self.table = kind, TABLES[kind]
+        self.ticks = dict.fromkeys(ids, TURN / 2)
+        self.goals = dict(self.ticks)
+        self.torque = dict.fromkeys(self.ticks, False)
+        self.homing, self.overloaded, self.moved_at = homing, 0, time.monotonic()
+        super().__init__(path)
+
+    def deflect(self, values: dict[str, float]) -> None:
+        self.mute = self.broken = False
+        for name, value in values.items():
+            if name == "fault":
+                self.overloaded = int(value)
+            elif int(name) in self.ticks:
+                self.ticks[int(name)] = self.goals[int(name)] = TURN / 2 + value / RAD
+            else:
+                raise KeyError(f"no servo {name}")
+
+    def advance(self) -> None:
+        """Servos with torque on their way, since they were last looked at."""
+        now = time.monotonic()
+        step, self.moved_at = SPEED_TICKS_S * (now - self.moved_at), now
+        for servo, on in self.torque.items():
+            if on and servo != self.overloaded:
+                away = self.goals[servo] - self.ticks[servo]
+                self.ticks[servo] += min(max(away, -step), step)
+
+    # The control table
+    def _read(self, servo: int, address: int, size: int) -> bytes:
+        table = self.table
+        content = {
+            table.position: to_register(round(self.ticks[servo]), table.size, table.sign_bit),
+            table.goal: to_register(round(self.goals[servo]), table.size, table.sign_bit),
+            table.homing: to_register(self.homing, table.homing_size, table.homing_sign_bit),
+            table.torque: int(self.torque[servo]),
+        }
+        return content.get(address, 0).to_bytes(size, "little")
+
+    def _write(self, servo: int, address: int, data: bytes) -> None:
+        if servo not in self.ticks:
+            return
+        self.advance()
+        if address == self.table.torque:
+            self.torque[servo] = bool(data[0])
+        elif address == self.table.goal:
+            self.goals[servo] = float(
+                to_signed(int.from_bytes(data, "little"), self.table.size, self.table.sign_bit)
+            )
+
+    def _error(self, servo: int) -> int:
+        return OVERLOAD[self.kind] if servo == self.overloaded else 0
+
+    # The packets
+    def _answer(self, request: bytes) -> bytes:
+        return self._feetech(request) if self.kind == "feetech" else self._dynamixel(request)
+
+    def _feetech(self, request: bytes) -> bytes:
+        """Header FF FF, id, length, instruction, parameters, inverted sum."""
+        begin = request.find(b"\xff\xff")
+        if begin < 0 or len(request) < begin + 4:
+            return request[-3:]
+        end = begin + 4 + request[begin + 3]
+        if len(request) < end:
+            return request[begin:]
+        packet = request[begin:end]
+        if ~sum(packet[2:-1]) & 0xFF == packet[-1]:
+            servo, instruction, data = packet[2], packet[4], packet[5:-1]
+            if instruction == SYNC_READ:
+                for one in data[2:]:
+                    self._status(
+                        one, self._read(one, data[0], data[1]) if one in self.ticks else b""
+                    )
+            elif instruction == SYNC_WRITE:
+                address, size = data[0], data[1]
+                for at in range(2, len(data), size + 1):
+                    self._write(data[at], address, data[at + 1 : at + 1 + size])
+            else:
+                self._one(servo, instruction, data, 1)
+        return request[end:]
+
+    def _dynamixel(self, request: bytes) -> bytes:
+        """Protocol 2.0: header FF FF FD 00, id, length, instruction, parameters, CRC-16."""
+        begin = request.find(b"\xff\xff\xfd\x00")
+        if begin < 0 or len(request) < begin + 7:
+            return request[-10:]
+        end = begin + 7 + int.from_bytes(request[begin + 5 : begin + 7], "little")
+        if len(request) < end:
+            return request[begin:]
+        packet = request[begin:end]
+        if crc(packet[:-2]) == int.from_bytes(packet[-2:], "little"):
+            servo, instruction, data = packet[4], packet[7], packet[8:-2]
+            if instruction in (SYNC_READ, SYNC_WRITE):
+                address, size = struct.unpack("<HH", data[:4])
+                if instruction == SYNC_READ:
+                    for one in data[4:]:
+                        self._status(
+                            one, self._read(one, address, size) if one in self.ticks else b""
+                        )
+                else:
+                    for at in range(4, len(data), size + 1):
+                        self._write(data[at], address, data[at + 1 : at + 1 + size])
+            else:
+                self._one(servo, instruction, data, 2)
+        return request[end:]
+
+    def _one(self, servo: int, instruction: int, data: bytes, width: int) -> None:
+        """An instruction to one servo; an address has ``width`` bytes, and so has a count of bytes."""
+        if servo not in self.ticks:
+            return
+        address = int.from_bytes(data[:width], "little")
+        if instruction == PING:
+            self._status(
+                servo, b"" if width == 1 else struct.pack("<HB", 1200, 50)
+            )  # an XL330's model
+        elif instruction == READ:
+            self._status(
+                servo, self._read(servo, address, int.from_bytes(data[width : 2 * width], "little"))
+            )
+        elif instruction == WRITE:
+            self._write(servo, address, data[width:])
+            self._status(servo, b"")
+
+    def _status(self, servo: int, data: bytes) -> None:
+        if servo not in self.ticks or self.mute:
+            return
+        self.advance()
+        if self.kind == "feetech":
+            body = bytes([servo, len(data) + 2, self._error(servo)]) + data
+            self.write(b"\xff\xff" + body + bytes([~sum(body) & 0xFF ^ self.broken]))
+            return
+        head = struct.pack("<BHBB", servo, len(data) + 4, STATUS, self._error(servo))
+        body = b"\xff\xff\xfd\x00" + head + data
+        self.write(body + struct.pack("<H", crc(body) ^ self.broken))
