@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 
@@ -16,6 +17,7 @@ from rlinf_core.launch.graph import check_operator
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_task
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.robots.config import load_robot
+from rlinf_core.tasks.task import shaped
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
@@ -93,7 +95,7 @@ def test_links_and_pictures_exist(page):
 def test_the_files_for_a_real_arm_are_taken_as_the_pages_have_them(tmp_path):
     part = (ROOT / "docs/robots/index.md").read_text().split("## A task for a real arm")[1].split("\n##")[0]
     task, recipe = re.findall(r"```yaml\n(.*?)```", part, re.S)
-    (by_hand,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/rewards.md").read_text(), re.S)
+    _, by_hand = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/rewards.md").read_text(), re.S)
     (tmp_path / "by_hand.py").write_text(by_hand)
     (tmp_path / "task.yaml").write_text(task)
     (tmp_path / "recipe.yaml").write_text(recipe)
@@ -102,6 +104,16 @@ def test_the_files_for_a_real_arm_are_taken_as_the_pages_have_them(tmp_path):
     check_operator(loaded)
     assert "object_pose" not in station_task(loaded).channels, "nobody says it at an arm"
     assert "object_pose" in station_task(load_recipe("demo_vision")).channels, "as the page says"
+
+
+def test_the_reward_with_progress_of_the_page_shapes_a_task(tmp_path):
+    near, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/rewards.md").read_text(), re.S)
+    (tmp_path / "near.py").write_text(near)
+    (tmp_path / "task.yaml").write_text(
+        "defaults: reach\nreward: {kind: ./near.py:Near}\n")
+    task = shaped(station_task(load_recipe("sim_ppo", [f"station.task={tmp_path}/task.yaml"])), 1.0)
+    at_goal, away = (task.success.progress({"current_pose": np.full(7, x), "goal_pose": np.zeros(7)}) for x in (0.0, 0.1))
+    assert at_goal == 1.0 > away > 0.0
 
 
 def test_the_ur5e_of_the_page_is_that_of_robots_but_for_driver_and_camera(tmp_path):

@@ -73,6 +73,8 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
     with Progress(1 + REPORT_STEPS) as progress:
         with _alone(recipe, run_dir) as supervisor:
             print(f"run folder: {run_dir}", flush=True)
+            if remark := too_short(recipe):
+                print(remark, flush=True)
             say_where(recipe)
             supervisor.start(trainer_process(run_dir))
             for process in station_processes(recipe, run_dir):
@@ -81,6 +83,18 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
             since = direct_to_its_end(supervisor, director, run_dir, Display(recipe, run_dir, quiet))
             progress.step("stopping the station and its trainer")
         return _tell(recipe, run_dir, since, progress)
+
+
+SHORT_STEPS = 2000  # of online training; demo_tiny has 400
+
+
+def too_short(recipe: Recipe) -> str:
+    """Say before a run begins that it tries the parts and will not learn; empty for one that may learn."""
+    online = recipe.online
+    if recipe.collect.no_training or online.max_env_steps >= SHORT_STEPS:
+        return ""
+    return (f"this run is short: {online.max_env_steps} time steps of online training (online.max_env_steps). It tries all "
+            "parts. Success afterwards may be lower than before. `rlinf demo` takes about ten minutes and learns")
 
 
 def _check_stations(recipe: Recipe, name: str) -> None:

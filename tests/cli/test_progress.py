@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from rlinf_core.cli import doctor, terminal
+from rlinf_core.cli import demo, doctor, terminal
 from rlinf_core.core import progress
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports import report
@@ -65,3 +65,9 @@ def test_the_panel_has_no_version_minus_one_no_negative_time_and_no_trainer_that
         assert not dict(show._rows(status))["left in phase"].startswith("-1")
         status = STATUS | {"env_steps": 10**9, "phase_seconds": seconds}
         assert dict(show._rows(status))["left in phase"] == "0:00"
+
+
+def test_a_run_that_is_too_short_to_learn_says_so_before_it_starts():
+    assert demo.too_short(load_recipe("demo")) == ""
+    assert demo.too_short(load_recipe("demo_tiny")).startswith("this run is short: 400 time steps")
+    assert demo.too_short(load_recipe("demo_tiny", ["collect.no_training=true"])) == ""
