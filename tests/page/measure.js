@@ -12,7 +12,7 @@ const boxes = () => Object.fromEntries([...document.querySelectorAll(
 const cut = () => {
   const cut = [];
   for (const each of document.querySelectorAll("button, #word, h1, h3, .pad b, figcaption, option:checked, label")) {
-    if (!each.checkVisibility({checkVisibilityCSS: true}) || each.closest("#align")) continue;
+    if (!each.checkVisibility({visibilityProperty: true}) || each.closest("#align")) continue;
     if (each.scrollWidth > each.clientWidth + 1 && each.clientWidth) cut.push([each.id || each.textContent, each.scrollWidth, each.clientWidth]);
   }
   const parts = [...document.querySelectorAll("main > section, #strip")].filter(a => a.checkVisibility());
@@ -32,7 +32,7 @@ const cut = () => {
   }
   for (const each of document.querySelectorAll("button, .pad, .keyhelp")) {  // whole, with nothing over its edges
     const {left, right, top, bottom} = each.getBoundingClientRect();
-    if (!each.checkVisibility({checkVisibilityCSS: true}) || each.closest("#align") || bottom > innerHeight || top < 0) continue;
+    if (!each.checkVisibility({visibilityProperty: true}) || each.closest("#align") || bottom > innerHeight || top < 0) continue;
     for (const [x, y] of [[(left + right) / 2, top + 3], [(left + right) / 2, bottom - 3], [left + 9, (top + bottom) / 2], [right - 9, (top + bottom) / 2]]) {
       const hit = document.elementFromPoint(x, y);
       if (hit !== each && !each.contains(hit) && !hit?.closest("header, #bar, #strip")) cut.push([each.textContent, "covered by", hit?.outerHTML.slice(0, 60)]);

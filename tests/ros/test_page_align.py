@@ -29,7 +29,7 @@ def station(tmp_path_factory):
     """Its robot's folder is the test's own."""
     folder = tmp_path_factory.mktemp("aligned")
     robots = robot_folder("franka_sim").parent
-    for path in (*robots.glob("*.yaml"), *robots.glob("franka_sim/*.yaml")):
+    for path in (*robots.glob("*.yaml"), *robots.glob("franka_sim/*.yaml"), *robots.glob("franka_sim/*.urdf")):
         (folder / path.relative_to(robots)).parent.mkdir(exist_ok=True)
         shutil.copy(path, folder / path.relative_to(robots))
     overrides = [f"station.robot={folder}/franka_sim", "station.image_size=[120,160]"]
