@@ -12,7 +12,8 @@ SIZES = {"small phone": (360, 640), "phone": (390, 844), "large phone": (430, 93
          "laptop": (1280, 800)}
 # Of what can be pressed and is shown: its size, whether it lies within the window and its own words within it, and what a
 # finger would touch in its middle once one has scrolled there.
-LOOK = """() => [...document.querySelectorAll("button, select, .pad, input")].filter(a => a.checkVisibility({visibilityProperty: true})).map(each => {
+LOOK = """() => [...document.querySelectorAll("button, select, .pad, input")]
+  .filter(a => a.checkVisibility({visibilityProperty: true})).map(each => {
   each.scrollIntoView({block: "center"});
   const at = each.getBoundingClientRect(), x = at.x + at.width / 2, y = at.y + at.height / 2;
   const hit = document.elementFromPoint(x, y);
