@@ -64,6 +64,8 @@ COMMANDS = [
     "fault reset",
     "collect x",
     "show a",
+    "view x",
+    "import-contract a.yaml",
     "eval a",
     "duel a b",
     "why a",
