@@ -7,19 +7,23 @@ Needs Chromium (``make browser``) and the extra ``test``. The page is served by 
 the station.
 ``axe_violations`` are those of WCAG 2.2 A and AA and of axe-core's best practices, in every state, at 1280x800, 390x844 and
 in dark. ``keyboard_steps_done`` counts take, arm, demonstrate, stop, reset and label, each done by the keyboard alone.
+``mjcf_minutes`` are from an arm's MJCF to a policy by `rlinf new robot` and `rlinf train`; ``mjcf_success`` and
+``urdf_success`` are on held-out scenes.
 ``stop_s_at_load`` is the longest time from the press of the space bar to the station's e-stop, of ``--presses``.
-It does not cover installation, learning, ROS, or what the interlock and a driver take after that.
+It does not cover installation, ROS, or what the interlock and a driver take after that.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
@@ -110,6 +114,34 @@ def slowest_stop_s(browser, load: int, presses: int) -> float:
     return slowest
 
 
+def learned(model: Path, folder: Path) -> tuple[float, float]:
+    """Minutes from a model's file to a policy, and its success on held-out scenes; nothing is written by hand."""
+    from rlinf_core.cli.main import main as rlinf
+
+    begun = time.monotonic()
+    for command in (["new", "robot", str(model), "--out", str(folder / "robot")],
+                    ["train", str(folder / "robot/recipe.yaml"), "--no-report", "--out", str(folder / "run")]):
+        if rlinf(command):
+            raise SystemExit(f"rlinf {' '.join(command)}: expected success")
+    lines = (folder / "run/progress.jsonl").read_text().splitlines()
+    evaluations = [entry["success"] for entry in map(json.loads, lines) if "success" in entry]
+    return (time.monotonic() - begun) / 60.0, evaluations[-1]
+
+
+def arms() -> dict[str, float]:
+    """An arm of Menagerie's layout and one of a URDF that are in no example, each to a policy that reaches."""
+    from tests.cli.test_new_robot import ARM6, fingers, urdf
+
+    with TemporaryDirectory(prefix="rlinf-hour-") as name:
+        folder = Path(name)
+        changed = folder / "arm.xml"  # the example's arm with other lengths
+        changed.write_text(ARM6.read_text().replace('pos="0 0 0.36"', 'pos="0 0 0.30"').replace(
+            "0 0 0.06 0 0 0.3\"", "0 0 0.06 0 0 0.24\""))
+        minutes, success = learned(changed, folder / "mjcf")
+        return {"mjcf_minutes": round(minutes, 1), "mjcf_success": success,
+                "urdf_success": learned(urdf(folder, extra=fingers()), folder / "urdf")[1]}
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -124,6 +156,7 @@ def main() -> None:
         done = keyboard_steps(browser)
         figures = {"axe_violations": violations(browser), "keyboard_steps_done": len(done),
                    "stop_s_at_load": round(slowest_stop_s(browser, options.load, options.presses), 3)}
+    figures |= arms()
     print(f"keyboard: {', '.join(done)} of {', '.join(STEPS)}")
     print(figures)
     if options.json:
