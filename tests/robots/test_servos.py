@@ -160,3 +160,19 @@ def test_a_broken_calibration_is_an_error_with_a_remedy(tmp_path, text):
     path.write_text(text)
     with pytest.raises(RecipeError, match="expected LeRobot's JSON.*lerobot-calibrate"):
         lerobot_calibration(path)
+
+
+@KINDS
+def test_a_leader_of_either_kind_shows_its_joints(twin, kind):
+    """The follower moves as far as the leader, in radians of its joints."""
+    from rlinf_core.robots.operators.leader import Joint, Leader
+    from rlinf_core.specs.arrays import ActionSpec
+
+    names = {"a": Joint(id=1), "b": Joint(id=2, sign=-1), "c": Joint(id=3)}
+    leader = Leader(device=str(twin.path), joints=names, bus=kind, baud=1_000_000)
+    leader.attach(ActionSpec("joint_delta", ("a", "b", "c"), (0.05,) * 3, ("rad",) * 3), 10.0)
+    leader.open()
+    twin.deflect({"1": 0.5, "2": 0.25})
+    assert until(lambda: leader.poll() is not None and leader.raw)
+    assert np.allclose(leader.angles, [0.5, -0.25, 0.0], atol=RAD)
+    leader.close()

@@ -6,6 +6,7 @@ The tool's pose is a product of exponentials of the joints' angles.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import socket
 import termios
@@ -23,6 +24,7 @@ from rlinf_core.core.machine import HeldError, refused, take_device
 from rlinf_core.core.rotation import Quaternion, Vector, inverse, product, to_quaternion, to_vector, turned
 from rlinf_core.robots.operators.device import Device
 from rlinf_core.robots.operators.sticks import Scale, Seconds
+from rlinf_core.robots.servos import RAD, TABLES, Kind, to_signed
 from rlinf_core.specs.arrays import ActionSpec
 
 Pose = tuple[Vector, Quaternion]
@@ -46,9 +48,6 @@ def tool_pose(joints: Iterable[tuple[Sequence[float], Sequence[float], float]], 
     return position, turn
 
 
-PRESENT_POSITION = 132
-BYTES = 4
-TURN = 4096  # of X-series servos, Protocol 2.0
 JUMP = 1.0     # rad between two polls: nobody's hand
 AHEAD = 3.0    # full steps that the follower may owe; what is more is forgotten
 MOVING_S = 0.5  # after its last movement the leader commands for so long
@@ -90,7 +89,8 @@ class Leader(Device):
     """Relative: what the leader moves, the follower moves, from wherever both are."""
 
     def __init__(self, *, device: str, joints: dict[str, Joint], tool: Three = (0.0, 0.0, 0.0),
-                 trigger: Trigger | None = None, baud: Annotated[int, Field(gt=0)] = 57600, scale: Scale = 1.0,
+                 trigger: Trigger | None = None, bus: Kind = "dynamixel",
+                 baud: Annotated[int, Field(gt=0)] = 57600, scale: Scale = 1.0,
                  deadband: Annotated[float, Field(gt=0, le=0.5)] = 0.005, silence_s: Seconds = 0.2) -> None:
         """Settings.
 
@@ -99,6 +99,7 @@ class Leader(Device):
             joints: its servos by name, from base to tool
             tool: the leader's tool in its base frame where all angles are 0 [m]
             trigger: the servo for the gripper, if there is one
+            bus: kind of its servos
             baud: of all servos
             scale: of its movements
             deadband: movements of a joint below it are none [rad]
@@ -108,6 +109,7 @@ class Leader(Device):
         self.joints = list(joints.values())
         self.tool = tool
         self.trigger = trigger
+        self.bus, self.table = bus, TABLES[bus]
         self.baud = baud
         self.scale = scale
         self.deadband = deadband
@@ -125,9 +127,8 @@ class Leader(Device):
         self.action = action
 
     def open(self) -> None:
-        extras.require("teleop", "a leader arm")
-        import dynamixel_sdk as dxl
-
+        extras.require("servo" if self.bus == "feetech" else "teleop", "a leader arm")
+        dxl: Any = importlib.import_module(self.table.module)
         self._claim()
         self.port = dxl.PortHandler(self.device)
         self.port.baudrate = self.baud
@@ -140,7 +141,8 @@ class Leader(Device):
                               "station.operator.device") from error
         if not opened:
             raise DeviceError(f"expected a baud rate that servos know, got {self.baud}")
-        self.reading = dxl.GroupSyncRead(self.port, dxl.PacketHandler(2.0), PRESENT_POSITION, BYTES)
+        packets = dxl.PacketHandler(self.table.protocol)
+        self.reading = dxl.GroupSyncRead(self.port, packets, self.table.position, self.table.size)
         for servo in self.ids:
             self.reading.addParam(servo)
         self.raw = []
@@ -185,8 +187,9 @@ class Leader(Device):
 
     def _take(self) -> bool:
         """The new angles; whether somebody moves it."""
-        counts = [self.reading.getData(servo, PRESENT_POSITION, BYTES) for servo in self.ids]
-        raw = [_signed(count) * 2 * math.pi / TURN for count in counts]
+        table = self.table
+        counts = [self.reading.getData(servo, table.position, table.size) for servo in self.ids]
+        raw = [to_signed(count, table.size, table.sign_bit) * RAD for count in counts]
         steps = [_turn(new - old) for new, old in zip(raw, self.raw, strict=True)] if self.raw else [0.0] * len(raw)
         if any(abs(step) > JUMP for step in steps):
             self.raw, self.given = raw, None
@@ -263,10 +266,6 @@ class Leader(Device):
 def _owed(now: np.ndarray, step: np.ndarray, largest: np.ndarray, scale: float) -> list[float]:
     """Return the target after the steps that fit; the rest of the way to ``now`` stays owed."""
     return (now - (step - np.clip(step, -1, 1)) * largest / scale).tolist()
-
-
-def _signed(count: int) -> int:
-    return count - (1 << 32) if count >= 1 << 31 else count
 
 
 def _turn(angle: float) -> float:
