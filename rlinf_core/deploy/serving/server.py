@@ -83,6 +83,7 @@ class Metrics:
 
 CLIENTS = 64
 UNPACKINGS = 2  # at a time
+INLINE_BYTES = 1 << 20  # of a message that is unpacked in the event loop, where there is one client alone
 LOOK_S, SAY_S = 1.0, 10.0
 SILENT_S = 1.0  # a client that has asked for nothing for so long gives way where there are CLIENTS
 ASKING_S = 1.0  # who has asked for nothing for so long is not waited for
@@ -200,8 +201,11 @@ class PolicyServer:
         if isinstance(message, str):
             raise ServingError("message: expected a map in msgpack, got a text")
         version = self.weights.newest
-        async with self.unpacking:  # off the event loop: other clients are answered meanwhile
-            observation = await asyncio.to_thread(unpacked, message)
+        if len(self.clients) == 1 and len(message) <= INLINE_BYTES:
+            observation = unpacked(message)  # nobody else waits; going to a thread and back would cost as much
+        else:
+            async with self.unpacking:  # off the event loop: other clients are answered meanwhile
+                observation = await asyncio.to_thread(unpacked, message)
         request = read_request(version.policy.spec, observation, version.needs_instruction)
         client.requested_at, version = started, client.begin(request.episode, version)
         done = await self.batcher.ask(version.kind(request), request)

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,11 @@ class Version:
     file: tuple[Path, int] | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
 
+    @cached_property
+    def continuing(self) -> Continuing | None:
+        """The policy, if it can continue a chunk. Asked once: Python compares each method of a protocol."""
+        return self.policy if isinstance(self.policy, Continuing) else None
+
     @property
     def needs_instruction(self) -> bool:
         return self.policy.needs_instruction
@@ -48,7 +54,7 @@ class Version:
     def metadata(self) -> dict[str, Any]:
         config = self.policy.config
         return protocol.metadata(self.policy.spec, self.number, config.horizon, config.executed,
-                                 isinstance(self.policy, Continuing))
+                                 self.continuing is not None)
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
         """One answer each, computed together; those that are no finite numbers are SpecErrors."""
@@ -76,8 +82,8 @@ class Version:
                   for image in self.policy.spec.images}
         observation = Observation(_together([request.vectors for request in requests], device), images,
                                   tuple(request.instruction for request in requests))
-        if isinstance(self.policy, Continuing) and self._continues(requests[0]):
-            return self.policy.continued(observation, self._in_play(requests), self.generator)
+        if self.continuing is not None and self._continues(requests[0]):
+            return self.continuing.continued(observation, self._in_play(requests), self.generator)
         return self.policy.act(observation, bool(requests[0].explore), self.generator)
 
     def _continues(self, request: Request) -> bool:
@@ -86,7 +92,7 @@ class Version:
         Not of one that explores, which has a density of its own, unless it is cloned to go on: then corrections are of what
         it does where nobody trains it.
         """
-        return isinstance(self.policy, Continuing) and request.left is not None and len(request.left) > 0 \
+        return request.left is not None and self.continuing is not None and len(request.left) > 0 \
             and (not request.explore or self.policy.given > 0)
 
     def _in_play(self, requests: Sequence[Request]) -> Continuation:

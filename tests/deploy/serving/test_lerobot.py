@@ -213,7 +213,7 @@ def test_a_key_and_lerobots_client_do_not_go_together(tmp_path, spec, capsys):  
     (tmp_path / "api.key").write_text("0" * 32)
     (tmp_path / "api.key").chmod(0o600)
     words = ["--lerobot-port", "0", "--api-key-file", str(tmp_path / "api.key")]
-    assert main(["serve", str(tmp_path), *words]) == 1
+    assert main(["serve", str(tmp_path), *words]) == 2
     assert "--lerobot-port: expected no --api-key-file" in capsys.readouterr().err
 
 
