@@ -92,8 +92,8 @@ def test_the_way_back_of_a_right_prediction_ends_at_the_actions(schedule, kind, 
     noise, actions = Noise(config, torch.device("cpu")), torch.rand(2, 4, 3) * 2 - 1
     point, draw = torch.randn(2, 4, 3), torch.Generator().manual_seed(2)
     for step, following in noise.steps(10):
-        kept = noise.kept[step]
-        right = (point - kept.sqrt() * actions) / (1 - kept).sqrt() if predicts == "epsilon" else actions
+        signal = noise.signal[step]
+        right = (point - signal.sqrt() * actions) / (1 - signal).sqrt() if predicts == "epsilon" else actions
         point = noise.back(point, right, step, following, lambda: torch.randn(2, 4, 3, generator=draw))
     assert [step for step, _ in noise.steps(10)] == [*range(18, -1, -2)]
     assert torch.allclose(point, actions, atol=1e-4)

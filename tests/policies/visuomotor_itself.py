@@ -23,22 +23,22 @@ from lerobot.configs.types import FeatureType, NormalizationMode, PolicyFeature 
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors  # noqa: E402
 
 mode, folder = sys.argv[1], Path(sys.argv[2])
-given, asked = dict(np.load(folder / "given.npz")), json.loads((folder / "given.json").read_text())
+given, request = dict(np.load(folder / "given.npz")), json.loads((folder / "given.json").read_text())
 torch.set_num_threads(1)
 torch.manual_seed(0)
 state, action = torch.from_numpy(given["state"]), torch.from_numpy(given["action"])  # (B, V), normalised (B, H, A)
 pictures = {f"observation.images.{name}": torch.from_numpy(given[name]).permute(0, 3, 1, 2) / 255
-            for name in asked["cameras"]}
+            for name in request["cameras"]}
 frame = pictures | {"observation.state": state} | ({} if pictures else {"observation.environment_state": state})
 if mode == "make":
     kinds = {"observation.state": FeatureType.STATE, "observation.environment_state": FeatureType.ENV}
     inputs = {name: PolicyFeature(kinds.get(name, FeatureType.VISUAL), tuple(value.shape[1:]))
               for name, value in frame.items()}
-    modes = {name: NormalizationMode[value] for name, value in asked["modes"].items()}
-    config = make_policy_config(asked["kind"], input_features=inputs, device="cpu", normalization_mapping=modes,
+    modes = {name: NormalizationMode[value] for name, value in request["modes"].items()}
+    config = make_policy_config(request["kind"], input_features=inputs, device="cpu", normalization_mapping=modes,
                                 output_features={"action": PolicyFeature(FeatureType.ACTION, action.shape[2:])},
-                                pretrained_backbone_weights=None, **asked["config"])
-    policy = get_policy_class(asked["kind"])(config)
+                                pretrained_backbone_weights=None, **request["config"])
+    policy = get_policy_class(request["kind"])(config)
     with torch.no_grad():
         for name, tensor in policy.state_dict().items():
             if name.endswith("running_var"):
@@ -48,7 +48,7 @@ if mode == "make":
             elif tensor.ndim > 1 and "pos_" not in name:
                 tensor.normal_(0.0, tensor[0].numel() ** -0.5)
     stats = {feature: {key: torch.tensor(value) for key, value in numbers.items()}
-             for feature, numbers in asked["statistics"].items()}
+             for feature, numbers in request["statistics"].items()}
     before, after = make_pre_post_processors(config, dataset_stats=stats)
     policy.save_pretrained(folder)
     before.save_pretrained(folder)
@@ -61,7 +61,7 @@ policy.eval()
 batch = before(dict(frame))
 torch.manual_seed(3)
 played = []
-for _ in range(asked["steps"]):
+for _ in range(request["steps"]):
     played.append(after(policy.select_action(dict(batch))).numpy())
 torch.manual_seed(3)
 answers = {"played": np.stack(played, axis=1)}

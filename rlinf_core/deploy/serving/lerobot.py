@@ -310,11 +310,11 @@ class Service:
         except asyncio.TimeoutError:
             return messages.Actions()
         robot.arrived.clear()
-        asked, timestamp, timestep = robot.waiting
+        pending, timestamp, timestep = robot.waiting
         started, version = time.monotonic(), self.server.weights.newest
         done = None
         with Refusal(self.server) as refusal:
-            done = await self.server.batcher.ask(version.kind(asked), asked)
+            done = await self.server.batcher.ask(version.kind(pending), pending)
         await refusal.passed_on(context)
         assert done is not None
         self.server.metrics.answered(time.monotonic() - started, done.size)

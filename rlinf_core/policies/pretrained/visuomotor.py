@@ -120,7 +120,7 @@ class Visuomotor(NetworkPolicy):
         elif begins:
             keys_of = f"LeRobot's {config.kind}"
             document = over(self.smallest, config.network, "policy.network", keys_of)
-            network = self._made({**document, **features_of(spec), **self.sized(document)})
+            network = self._build({**document, **features_of(spec), **self.sized(document)})
         self.network, self.pictures = network.eval(), Pictures(names)
         if begins and given:
             path = Path(config.statistics)
@@ -133,7 +133,7 @@ class Visuomotor(NetworkPolicy):
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> Visuomotor:
         """From the values of ``describe``: without its checkpoint, which is elsewhere."""
-        policy = cls(spec, config, cls._made(described["network"]))
+        policy = cls(spec, config, cls._build(described["network"]))
         policy.pictures.names = tuple(described["cameras"])
         return policy
 
@@ -162,7 +162,7 @@ class Visuomotor(NetworkPolicy):
         """Actions of a chunk from the present time step on."""
 
     @classmethod
-    def _made(cls, document: Mapping[str, Any]) -> nn.Module:
+    def _build(cls, document: Mapping[str, Any]) -> nn.Module:
         if (backbone := document["vision_backbone"]) not in [*LAYERS]:
             raise PolicyFileError(f"vision_backbone: expected {' or '.join(LAYERS)}, got {backbone!r}")
         try:
@@ -184,7 +184,7 @@ class Visuomotor(NetworkPolicy):
         self.check_document(folder, document)
         published.check_settings(self.config)
         check_horizon(folder, self.actions_of(document), self.config.horizon)
-        network = self._made(document)
+        network = self._build(document)
         weights = {name.replace(COMPILED, "").removeprefix(PREFIX[kind]): tensor
                    for name, tensor in load_weights(folder).items()}
         return filled(network, weights, folder), (training.state, training.action, training.pictures), names

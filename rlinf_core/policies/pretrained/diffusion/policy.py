@@ -33,7 +33,7 @@ class Noise:
     """How much noise there is at each of T steps, and the way back.
 
     Attributes:
-        kept: (T,) share of the actions' variance at each step; the rest is noise.
+        signal: (T,) share of the actions' variance at each step; the rest is noise.
     """
 
     def __init__(self, config: Mapping[str, Any], device: torch.device) -> None:
@@ -48,12 +48,12 @@ class Noise:
             betas = torch.linspace(low, high, count, device=device)
         else:
             raise ValueError(f"beta_schedule: expected squaredcos_cap_v2, scaled_linear or linear, got {schedule!r}")
-        self.config, self.kept = config, torch.cumprod(1.0 - betas, dim=0)
+        self.config, self.signal = config, torch.cumprod(1.0 - betas, dim=0)
 
     def noisy(self, actions: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
         """Actions (B, H, A) with the noise of these steps (B,)."""
-        kept = self.kept[steps][:, None, None]
-        return kept.sqrt() * actions + (1.0 - kept).sqrt() * noise
+        signal = self.signal[steps][:, None, None]
+        return signal.sqrt() * actions + (1.0 - signal).sqrt() * noise
 
     def steps(self, count: int) -> list[tuple[int, int]]:
         """Each step and the one behind it, from noise to action; the last one is -1."""
@@ -62,21 +62,22 @@ class Noise:
 
     def back(self, point: Tensor, predicted: Tensor, step: int, following: int, draw: Draw | None) -> Tensor:
         """The point (B, H, A) at the following step; ``draw`` draws the noise of DDPM, and none where it is None."""
-        kept, after = self.kept[step], self.kept[following] if following >= 0 else self.kept.new_ones(())
+        signal, after = self.signal[step], self.signal[following] if following >= 0 else self.signal.new_ones(())
         if self.config["prediction_type"] == "epsilon":
-            noise, goal = predicted, (point - (1.0 - kept).sqrt() * predicted) / kept.sqrt()
+            noise, goal = predicted, (point - (1.0 - signal).sqrt() * predicted) / signal.sqrt()
         else:
-            noise, goal = (point - kept.sqrt() * predicted) / (1.0 - kept).sqrt(), predicted
+            noise, goal = (point - signal.sqrt() * predicted) / (1.0 - signal).sqrt(), predicted
         if self.config["clip_sample"]:
             bound = self.config["clip_sample_range"]
             goal = goal.clamp(-bound, bound)
         if self.config["noise_scheduler_type"] == "DDIM":
             return after.sqrt() * goal + (1.0 - after).sqrt() * noise
-        share = kept / after
-        mean = (after.sqrt() * (1.0 - share) / (1.0 - kept)) * goal + (share.sqrt() * (1.0 - after) / (1.0 - kept)) * point
+        share = signal / after
+        noise_share = 1.0 - signal
+        mean = (after.sqrt() * (1.0 - share) / noise_share) * goal + (share.sqrt() * (1.0 - after) / noise_share) * point
         if step == 0 or draw is None:
             return mean
-        variance = ((1.0 - after) / (1.0 - kept) * (1.0 - share)).clamp(min=1e-20)
+        variance = ((1.0 - after) / (1.0 - signal) * (1.0 - share)).clamp(min=1e-20)
         return mean + variance.sqrt() * draw()
 
 
@@ -278,9 +279,9 @@ class DiffusionPolicy(Visuomotor):
     @classmethod
     def make(cls, document: Mapping[str, Any]) -> nn.Module:
         """See ``Visuomotor``."""
-        for key, known in cls.choices.items():
-            if document[key] not in known:
-                raise ValueError(f"{key}: expected {' or '.join(known)}, got {document[key]!r}")
+        for key, choices in cls.choices.items():
+            if document[key] not in choices:
+                raise ValueError(f"{key}: expected {' or '.join(choices)}, got {document[key]!r}")
         trained = document["num_train_timesteps"]
         if not 1 <= (document["num_inference_steps"] or trained) <= trained:
             raise ValueError(f"num_inference_steps: expected 1 to num_train_timesteps of {trained}, got "
