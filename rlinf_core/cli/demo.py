@@ -21,6 +21,7 @@ from rlinf_core.episodes.storage import kind_of
 from rlinf_core.launch.graph import (
     Process,
     check_operator,
+    composed,
     director_process,
     operator_process,
     station_processes,
@@ -77,7 +78,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
                 print(remark, flush=True)
             say_where(recipe)
             supervisor.start(trainer_process(run_dir))
-            for process in station_processes(recipe, run_dir):
+            for process in composed(recipe, station_processes(recipe, run_dir)):
                 supervisor.start(process)
             director = director_process(recipe, run_dir)
             since = direct_to_its_end(supervisor, director, run_dir, Display(recipe, run_dir, quiet))
@@ -197,7 +198,7 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
         check_policy_device(recipe)
     with _alone(recipe, run_dir) as supervisor:
         silent = ("policy",) if episodes else ()
-        for process in station_processes(recipe, run_dir, without=silent):
+        for process in composed(recipe, station_processes(recipe, run_dir, without=silent)):
             supervisor.start(process)
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
               f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)

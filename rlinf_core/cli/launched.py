@@ -22,6 +22,7 @@ from rlinf_core.launch.graph import (
     Process,
     collecting,
     collecting_processes,
+    composed,
     director_process,
     faster_than_a_hand,
     station_processes,
@@ -81,7 +82,7 @@ def launched(arguments: Mapping[str, str]) -> Launched:
         if before.succeeded >= wanted:
             return Launched(recipe, overrides, run_dir, wanted, before, [])
     free_segments()
-    processes = station_processes(recipe, run_dir)
+    processes = composed(recipe, station_processes(recipe, run_dir))
     check_page(recipe.station.web)
     check_policy_device(recipe)
     keep_recipe(recipe, run_dir)

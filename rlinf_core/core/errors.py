@@ -8,6 +8,7 @@ from typing import Any
 from rlinf_core.core.error_codes import OTHER, code_by_place, error_kinds, modules_of
 
 FAILED, WRONG_USAGE = 1, 2  # exit codes; 2 is that of argparse, too
+NODE_FAILED = 100  # exit code of a process that hosts several nodes, plus the index of the one that failed
 REFUSED = 78  # exit code of a process that has said why it cannot go on (EX_CONFIG of sysexits.h): nobody starts it again
 
 

@@ -14,7 +14,7 @@ from rlinf_core.core.paths import expanded
 from rlinf_core.core.ros import MAX_DOMAIN
 from rlinf_core.data.takes import DemonstrationStats, takes_of
 from rlinf_core.deploy.bridge.fleet import NAME, Credentials, Fleet
-from rlinf_core.launch.graph import Process, director_process, station_processes, write_plan
+from rlinf_core.launch.graph import Process, composed, director_process, station_processes, write_plan
 from rlinf_core.launch.preflight import check_policy_device, check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_robot
 from rlinf_core.recipes.exposure import fleet_of, token_of
@@ -59,7 +59,8 @@ class Member:
         keep_recipe(self.recipe, self.folder)
         write_plan(self.recipe, self.folder, episodes=max(0, wanted - before.succeeded), share=wanted,
                    **({} if before.next_seed is None else {"first_seed": before.next_seed}))
-        return [*station_processes(self.recipe, self.folder), director_process(self.recipe, self.folder)]
+        return [*composed(self.recipe, station_processes(self.recipe, self.folder)),
+                director_process(self.recipe, self.folder)]
 
 
 def members(name: str, overrides: list[str], stations: list[str], run_dir: Path) -> tuple[Recipe, list[Member]]:

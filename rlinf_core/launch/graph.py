@@ -6,6 +6,7 @@ Collecting demonstrations starts a station without policy and uplink, and a dire
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ CONTROLLER = 25  # real-time priority of what stands for a robot's own controlle
 OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode", "endpoints")  # of no arm
 TO_OTHERS = "safety/to_others"
 ROBOT_SIDE = "rlinf_drivers"  # the ROS package that contains the executable of the bridge to simulators
+HOSTED = ("sim_bridge", "interlock", "environment", "policy", "operator", "recorder")  # of one process, in lockstep
+FAST_DDS = "rmw_fastrtps_cpp"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Process:
         restart: RESPAWN, SHUTDOWN when its death must end the station, or ONCE.
         terminal: it reads the terminal of whoever starts it.
         stop_s: how long it may take to end, each time that it is asked to [s].
+        nodes: that it hosts, where it hosts several.
     """
 
     name: str
@@ -71,6 +75,7 @@ class Process:
     restart: str = RESPAWN
     terminal: bool = False
     stop_s: float = STOP_S
+    nodes: tuple[Process, ...] = ()
 
 
 def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = ()) -> list[Process]:
@@ -138,6 +143,30 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
         *([_page(recipe, robot, run_dir)] if web.port else []),
     ]
     return [process for process in processes if process.name not in without]
+
+
+def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
+    """The processes to start: the nodes of a simulated station in lockstep share one, unless the recipe wants several.
+
+    A policy that a server answers, an operator at a terminal, and all nodes outside of the loop keep their own.
+    """
+    hosted = [process for process in processes if process.executable in HOSTED and not process.terminal
+              and not (process.executable == "policy" and recipe.station.policy.backend == "remote")]
+    if len(hosted) < 2 or not _in_one_process(recipe):
+        return processes
+    host = Process("station", "rlinf_station", "station", "rlinf_station.station_process",
+                   f"/{recipe.station.name}", nodes=tuple(hosted))
+    return [host, *(process for process in processes if process not in hosted)]
+
+
+def _in_one_process(recipe: Recipe) -> bool:
+    """RecipeError where the recipe asks for one process and the robot side is no simulator in lockstep."""
+    wanted, is_lockstep = recipe.station.processes, station_robot(recipe).driver == SIMULATOR and recipe.station.lockstep
+    if wanted == "one" and not is_lockstep:
+        raise RecipeError("station.processes: expected several, or auto, for a station in real time, whose interlock has a "
+                          "process of its own; got one. Leave it out, or set station.lockstep=true with a simulator")
+    middleware = os.environ.get("RMW_IMPLEMENTATION") or FAST_DDS
+    return is_lockstep and (wanted == "one" or (wanted == "auto" and middleware == FAST_DDS))
 
 
 def check_operator(recipe: Recipe) -> None:
@@ -403,4 +432,4 @@ def collecting_processes(recipe: Recipe, run_dir: Path, before: DemonstrationSta
     processes = station_processes(recipe, run_dir, NOT_NEEDED)
     if person and terminal and not recipe.station.web.port:
         processes.append(replace(operator_process(recipe, run_dir), terminal=True))
-    return [*processes, director_process(recipe, run_dir)]
+    return [*composed(recipe, processes), director_process(recipe, run_dir)]

@@ -7,6 +7,8 @@
 | and its restart is RESPAWN | starts it again, at most 5 times in 60 s, and 5 times in a row for one reason |
 | and its restart is ONCE | goes on |
 
+A process that hosts several nodes ends with NODE_FAILED and the index of the node that failed: that node's restart counts.
+
 A station ends in two steps: first what commands and records, then interlock and robot side, which bring the arm to rest
 meanwhile. A process gets SIGINT, then SIGTERM, then SIGKILL, each ``stop_s`` after the other.
 """
@@ -17,7 +19,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rlinf_core.core.errors import REFUSED
+from rlinf_core.core.errors import NODE_FAILED, REFUSED
 from rlinf_core.launch.graph import ONCE, SHUTDOWN, Process
 
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
@@ -66,24 +68,27 @@ class History:
             now: the same clock as ``started`` [s].
             refusal: the last error that the process has printed.
         """
-        name, restart = self.process.name, self.process.restart
+        name, restart, how = self.process.name, self.process.restart, ending(code)
+        if 0 <= (index := code - NODE_FAILED) < len(self.process.nodes):
+            node = self.process.nodes[index]
+            name, restart, how = node.name, node.restart, f"in the process '{name}', with all its nodes"
         if restart == ONCE:
-            return Outcome(True, f"{name} ended ({ending(code)})")
+            return Outcome(True, f"{name} ended ({how})")
         if code == REFUSED:
             return Outcome(False, f"{name} cannot go on", refusal)
         if restart == SHUTDOWN:
-            return Outcome(False, f"{name} ended ({ending(code)}), and the station cannot go on without it: the robot side "
+            return Outcome(False, f"{name} ended ({how}), and the station cannot go on without it: the robot side "
                                   "stops by its own timeout")
         self.restarts = [t for t in self.restarts if now - t < RESTART_WINDOW_S] + [now]
         if len(self.restarts) > MAX_RESTARTS:
             return Outcome(False, f"{name} ended {len(self.restarts)} times within {RESTART_WINDOW_S:.0f} s "
-                                  f"(last: {ending(code)})")
+                                  f"(last: {how})")
         reason = refusal[:300] if code == 1 else ""
         self.alike = self.alike + 1 if reason and reason == self.reason and now - self.started < LONG_S else 0
         self.reason, self.started = reason, now
         if self.alike >= MAX_RESTARTS:
             return Outcome(False, f"{name} ended {self.alike + 1} times for one reason", reason)
-        return Outcome(True, f"{name} ended ({ending(code)}) and was started again", reason)
+        return Outcome(True, f"{name} ended ({how}) and was started again", reason)
 
 
 def ending(code: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -29,7 +31,7 @@ from rlinf_core.core.paths import ROS_LOG_DIR, replacements
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.core.signals import defer_signals, end_with_parent
 from rlinf_core.launch.graph import ONCE, Process
-from rlinf_core.launch.restart import History, ending, in_order, refusal_in
+from rlinf_core.launch.restart import History, ending, ends_last, in_order, refusal_in
 
 FOLDER = Path("/dev/shm")
 LOCK = re.compile(r"(fastrtps_(?:[0-9a-z]{16}|port[0-9]{1,5}))_[es]l")
@@ -210,7 +212,9 @@ def parameters_file(process: Process, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{process.name}.yaml"
-    text = yaml.dump({"/**": {"ros__parameters": process.parameters}}, Dumper=_Quoting)
+    values = process.parameters | ({"nodes": json.dumps([_hosted(node, folder) for node in process.nodes])}
+                                   if process.nodes else {})
+    text = yaml.dump({"/**": {"ros__parameters": values}}, Dumper=_Quoting)
     if not path.is_file() or path.read_bytes() != text.encode():
         path.write_text(text)
     return path
@@ -218,10 +222,19 @@ def parameters_file(process: Process, folder: Path) -> Path:
 
 def command_line(process: Process, folder: Path) -> list[str]:
     """How to start a station's process without ROS's tools; its parameters go to a file in ``folder``."""
+    return [sys.executable, "-m", process.module, *_ros_arguments(process, folder)]
+
+
+def _ros_arguments(process: Process, folder: Path) -> list[str]:
     parameters = parameters_file(process, folder)
     remappings = [item for old, new in process.remappings for item in ("-r", f"{old}:={new}")]
-    return [sys.executable, "-m", process.module, "--ros-args", "-r", f"__ns:={process.namespace}",
-            *remappings, "--params-file", str(parameters)]
+    return ["--ros-args", "-r", f"__ns:={process.namespace}", *remappings, "--params-file", str(parameters)]
+
+
+def _hosted(node: Process, folder: Path) -> dict[str, Any]:
+    """Return what a process that hosts this node has to know of it."""
+    return {"name": node.name, "module": node.module, "arguments": _ros_arguments(node, folder),
+            "ends_station": ends_last(node)}
 
 
 def _end(children: list[Child]) -> None:

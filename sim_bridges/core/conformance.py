@@ -294,7 +294,7 @@ def chance(vector: Environments, scenes: range) -> float:
 def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]]:
     """The scripted operator at a whole station over ROS, in lockstep; success and time steps of each scene."""
     from rlinf_core.cli.demo import prepare
-    from rlinf_core.launch.graph import director_process, station_processes
+    from rlinf_core.launch.graph import composed, director_process, station_processes
     from rlinf_core.launch.supervisor import Supervisor, only_station
 
     recipe = load_recipe_like(recipe, f"collect.episodes={len(scenes)}", f"collect.first_seed={scenes[0]}",
@@ -303,7 +303,7 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
         run_dir = Path(folder)
         prepare(recipe, run_dir)
         with Supervisor(run_dir, recipe.station.domain) as supervisor:
-            for process in station_processes(recipe, run_dir, without=("policy", "uplink")):
+            for process in composed(recipe, station_processes(recipe, run_dir, without=("policy", "uplink"))):
                 supervisor.start(process)
             director = supervisor.start(director_process(recipe, run_dir))
             trouble = _until_ended(director.popen, supervisor, run_dir)

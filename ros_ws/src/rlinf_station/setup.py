@@ -23,6 +23,7 @@ setup(
         "environment = rlinf_station.environment:main",
         "policy = rlinf_station.policy:main",
         "recorder = rlinf_station.recorder:main",
+        "station = rlinf_station.station_process:main",
         "uplink = rlinf_station.uplink:main",
     ]},
 )

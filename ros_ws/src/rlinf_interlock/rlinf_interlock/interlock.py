@@ -29,7 +29,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, String
 
 from rlinf_core import interlock as core
-from rlinf_core.core.errors import RecipeError
+from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.interlock import (
     Event,
     Mode,
@@ -54,6 +54,7 @@ from rlinf_interlock import safety_messages as messages
 from rlinf_interlock.interlock_clock import Lockstep, RealTime
 from rlinf_interlock.interlock_desk import ROBOT_FAULT_PREFIX, TAKEN_S, Desk
 from rlinf_interlock.interlock_inputs import NO_ESTOP, OVER, ROLES, TO_OTHERS, Inputs, needs
+from rlinf_ros import memory_bus
 from rlinf_ros.conversions import set_stamp
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import publisher
@@ -365,6 +366,9 @@ class Interlock(StationNode):
         if not self.settings["limits_file"]:
             raise RecipeError("limits_file: expected the path of the robot's limits.yaml, got none. Give it with "
                               "--ros-args -p limits_file:=robots/NAME/limits.yaml")
+        if memory_bus.bus() and not (self.settings["lockstep"] and self.settings["teleports"]):
+            raise RlinfError("interlock: expected a process of its own, as a robot has it; only that of a simulator in "
+                             "lockstep shares one. Set station.processes=several", code="RL-E518")
         self.limits, self.loosest = load_with_loosest(self.settings["limits_file"])
         target = "target_joints" if self.limits.control_mode == "joint_delta" else "target_pose"
         self.lock = only_one(self.get_namespace(), map(self.resolve_topic_name, filter(
@@ -397,7 +401,8 @@ class Interlock(StationNode):
         self.create_timer(0.1, self._keep_desk)
         self.listening = self.create_timer(0.02, self.requests.listen)  # while inactive, or in lockstep, nothing else asks
         self._publish_safety(0 if self.settings["lockstep"] else self.get_clock().now().nanoseconds)
-        _stay_in_memory()
+        if memory_bus.bus() is None:
+            _stay_in_memory()
         self.awake = None if self.settings["lockstep"] else _stay_awake()
 
     def _make_outputs(self) -> None:
@@ -449,6 +454,8 @@ class Interlock(StationNode):
 
     def over(self) -> None:
         """The life cycle is at its end: as if somebody had asked the process to end."""
+        if bus := memory_bus.bus():
+            bus.ended_by = self
         os.kill(os.getpid(), signal.SIGTERM)
 
     def finish(self) -> bool:
@@ -497,7 +504,7 @@ class Interlock(StationNode):
             self.output.source,
         ) != self.published_state or self.counts["ticks"] % 10 == 0:
             self._publish_safety(now_ns)
-        if self.counts["ticks"] % COLLECT_TICKS == 0:
+        if self.counts["ticks"] % COLLECT_TICKS == 0 and not gc.isenabled():
             gc.collect(0)  # of the last ticks alone; left to the end of a day, it would take a second at once
 
     def _step(self, inputs: core.Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:

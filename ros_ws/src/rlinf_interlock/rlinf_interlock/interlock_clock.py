@@ -17,6 +17,7 @@ from rlinf_core.interlock import Mode
 from rlinf_core.interlock.types import OPERATOR
 from rlinf_interlock.interlock_inputs import OVER, ROLES, Inputs
 from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.memory_bus import Envelope
 from rlinf_ros.phase import PhaseLockedTimer
 from rlinf_ros.qos import received, subscription
 
@@ -93,14 +94,14 @@ class Lockstep:
         self.pending = self.forced = self.running_on = self.answered = self.stopped = False
         self.last_ns = self.since_ns = time.monotonic_ns()
         self.subscriptions = [
-            subscription(node, "current_pose", self._on_pose, quality=received("current_pose", True), raw=True),
-            subscription(node, "episode", self._on_episode, raw=True),
-            subscription(node, "timestep", self._on_timestep, raw=True),
-            *(subscription(node, topic, partial(self._on_chunk, topic), raw=True) for topic in ROLES),
-            *(subscription(node, topic, partial(self._on_other, topic), raw=True) for topic in inputs.others)]
+            subscription(node, "current_pose", self._on_pose, quality=received("current_pose", True), raw=True, lazy=True),
+            subscription(node, "episode", self._on_episode, raw=True, lazy=True),
+            subscription(node, "timestep", self._on_timestep, raw=True, lazy=True),
+            *(subscription(node, topic, partial(self._on_chunk, topic), raw=True, lazy=True) for topic in ROLES),
+            *(subscription(node, topic, partial(self._on_other, topic), raw=True, lazy=True) for topic in inputs.others)]
         self.timer = node.create_timer(period_s, self._on_guard)
 
-    def _on_pose(self, raw: bytes) -> None:
+    def _on_pose(self, raw: bytes | Envelope) -> None:
         before = self.inputs.pose_stamp_ns
         message = self.inputs.decode("current_pose", PoseStamped, raw)
         if message is None:
@@ -115,23 +116,23 @@ class Lockstep:
         self.pending = True
         self._tick_if_due()
 
-    def _on_episode(self, raw: bytes) -> None:
+    def _on_episode(self, raw: bytes | Envelope) -> None:
         message = self.inputs.decode("episode", EpisodeEvent, raw)
         if message is not None:
             self.inputs.receive("episode", message)
             if message.kind in OVER:
                 self.credits_ns, self.taken_over_ns = dict.fromkeys(self.credits_ns, 0), 0
 
-    def _on_timestep(self, raw: bytes) -> None:
+    def _on_timestep(self, raw: bytes | Envelope) -> None:
         try:
-            step = deserialize_message(raw, TimeStep)
+            step = raw.message if isinstance(raw, Envelope) else deserialize_message(raw, TimeStep)
         except Exception:  # as every broken message here: it is one message less
             self.inputs.counts["unreadable"] += 1
             return
         self.step_ns = to_ns(step.header.stamp) if step.step_type != TimeStep.LAST else 0
         self._tick_if_due()
 
-    def _on_chunk(self, topic: str, raw: bytes) -> None:
+    def _on_chunk(self, topic: str, raw: bytes | Envelope) -> None:
         message: Any = self.inputs.decode(topic, ActionChunk, raw)
         if message is None:
             return
@@ -147,7 +148,7 @@ class Lockstep:
             self.dt_ns = chunk.dt_ns
             self._tick_if_due()
 
-    def _on_other(self, topic: str, raw: bytes) -> None:
+    def _on_other(self, topic: str, raw: bytes | Envelope) -> None:
         message = self.inputs.decode(topic, SafetyState, raw)
         if message is not None:
             self.inputs.receive(topic, message)

@@ -120,13 +120,14 @@ class Desk:
     def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
         self._hello = {"settings": settings, "limits": _listed(asdict(limits))}
         self._disarmed, self.checked_s = -1, time.monotonic()
+        self._arguments = sys.argv[1:] if "--ros-args" in sys.argv else ["--ros-args"]
         self._open(0)
 
     def _open(self, armings: int) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         remaps = [item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")]
         remaps += ["-r", "~/transition_event:=interlock/transition_event"]
-        arguments = sys.argv[1:] if "--ros-args" in sys.argv else ["--ros-args"]
+        arguments = self._arguments
         place = arguments.index("--ros-args") + 1
         command = [sys.executable, "-c", START, str(theirs.fileno()), *arguments[:place],
                    "-r", "__node:=interlock_desk", *remaps, *arguments[place:]]

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import rclpy
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy
 from rclpy.serialization import deserialize_message
@@ -27,6 +26,7 @@ from rlinf_core.interlock.watch import OF_THE_POLICY
 from rlinf_core.specs.topics import topic as topic_of
 from rlinf_interlock import safety_messages as messages
 from rlinf_ros.conversions import angles_of
+from rlinf_ros.memory_bus import Envelope, PulledNode, take
 from rlinf_ros.qos import kind, received, subscription
 
 ROLES = {"policy/action": "policy", "teleop/action": "operator"}
@@ -122,8 +122,7 @@ class Inputs:
         self.lockstep = lockstep
         self.rows = rows
         self.driver = driver
-        self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
-                                      start_parameter_services=False, use_global_arguments=False)  # which name the owner
+        self.node = PulledNode(owner)
         self.listeners: dict[str, Listener] = {}
         self.counts: Counter[str] = Counter()
         self.pose: Pose | None = None
@@ -190,25 +189,27 @@ class Inputs:
         """Only whether somebody disarms, between two ticks."""
         self.disarm |= bool(self._take(self.listeners["disarm"], 0))
 
-    def _take(self, listener: Listener, since_ns: int) -> list[tuple[bytes, int]]:
+    def _take(self, listener: Listener, since_ns: int) -> list[tuple[bytes | Envelope, int]]:
         """Raw messages with how long ago they arrived [ns], at most as long ago as the last look."""
-        taken: list[tuple[bytes, int]] = []
-        with listener.subscription.handle:
-            while len(taken) < MAX_AT_ONCE:
-                got = listener.subscription.handle.take_message(listener.kind, True)
-                if got is None:
-                    break
-                arrived = got[1]["received_timestamp"]
-                if len(got[0]) > FEW_BYTES * 64:  # the next one at the next tick: each costs the time of its copy
-                    taken.append((got[0], 0))
-                    break
-                taken.append((got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0))
+        taken: list[tuple[bytes | Envelope, int]] = []
+        while len(taken) < MAX_AT_ONCE:
+            got = take(listener.subscription, raw=True)
+            if got is None:
+                break
+            arrived = got[1]["received_timestamp"]
+            if not isinstance(got[0], Envelope) and len(got[0]) > FEW_BYTES * 64:
+                taken.append((got[0], 0))  # the next one at the next tick: each costs the time of its copy
+                break
+            taken.append((got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0))
         return taken
 
-    def decode(self, topic: str, kind: type, raw: bytes) -> Any:
+    def decode(self, topic: str, kind: type, raw: bytes | Envelope) -> Any:
         """The message, or None for one that is too large or cannot be read; such a command is refused by the core."""
         try:
-            if len(raw) <= MAX_BYTES.get(kind, FEW_BYTES):
+            if isinstance(raw, Envelope):
+                if kind not in MAX_BYTES or len(raw.raw) <= MAX_BYTES[kind]:
+                    return raw.message
+            elif len(raw) <= MAX_BYTES.get(kind, FEW_BYTES):
                 return deserialize_message(raw, kind)
             self.counts["oversized"] += 1
         except Exception:  # whatever a broken message makes the middleware raise: it is one message less

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
-import rclpy
 from geometry_msgs.msg import PoseStamped, TwistStamped, Vector3, WrenchStamped
 from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
@@ -18,6 +17,7 @@ from rlinf_core.core.rotation import turned, unit
 from rlinf_core.specs.topics import arm_of
 from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import angles_of, from_image, to_ns
+from rlinf_ros.memory_bus import PulledNode, snapshot, take
 from rlinf_ros.qos import SHARED, kind, received, subscription
 
 
@@ -38,10 +38,7 @@ class Latest:
             if kind(topic) not in CHANNELS:
                 raise SpecError(f"topic '{topic}': expected one that an observation takes numbers or an image from "
                                 f"(docs/reference/topics.md), got {kind(topic).__name__}. Take it out of task and reward")
-        node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), context=owner.context,
-                                 enable_rosout=False, start_parameter_services=False,
-                                 use_global_arguments=False)  # which name the owner
-        self.node = node
+        node = self.node = PulledNode(owner)
         self.joints, self.axes = joints or {}, axes or {}
         self.channels: dict[str, np.ndarray] = {}
         self.messages: dict[str, Any] = {}
@@ -82,17 +79,17 @@ class Latest:
     def _take(self, topics: Collection[str]) -> None:
         for topic in topics:
             subscription = self._pulled[topic]
-            with subscription.handle:
-                while (taken := subscription.handle.take_message(subscription.msg_type, False)) is not None:
-                    self._keep(topic, taken[0])
-                    if not topic.endswith(SHARED):  # of depth 1: the newest or none
-                        break
+            while (taken := take(subscription)) is not None:
+                self._keep(topic, taken[0])
+                if not topic.endswith(SHARED):  # of depth 1: the newest or none
+                    break
 
     def _keep(self, topic: str, message: Any) -> None:
         if names := self.joints.get(topic):
             angles = angles_of(message, names)
             if angles is None:
                 return
+            message = snapshot(message)  # others may have the same one
             message.name, message.position = list(names), list(angles)
         values: np.ndarray | None = CHANNELS[type(message)](message)
         if topic in self.axes:

@@ -79,11 +79,13 @@ def publisher(node: Node, name: str, *, at: str = "") -> Publisher:
 
 
 def subscription(node: Node, name: str, callback: Callable[[Any], None], *, quality: QoSProfile | None = None, at: str = "",
-                 raw: bool = False) -> Subscription:
+                 raw: bool = False, lazy: bool = False) -> Subscription:
     """To a topic, as ``publisher``.
 
     Args:
         quality: instead of the topic's own.
         raw: the callback takes messages as they come, not read.
+        lazy: with ``raw``: of this process it takes an Envelope (``rlinf_ros.memory_bus``) instead of bytes.
     """
-    return node.create_subscription(kind(name), at or name, callback, quality or profile(name), raw=raw)
+    more = {"lazy": True} if lazy else {}
+    return node.create_subscription(kind(name), at or name, callback, quality or profile(name), raw=raw, **more)

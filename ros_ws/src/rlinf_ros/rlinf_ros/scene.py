@@ -9,6 +9,7 @@ from rclpy.task import Future
 from rlinf_msgs.action import ResetScene
 
 from rlinf_ros.action_clients import GoalHandle
+from rlinf_ros.memory_bus import action_node
 from rlinf_ros.workarounds import Until
 
 GONE = "nobody answers 'reset_scene'. Is the robot side running?"
@@ -49,7 +50,7 @@ class Scene:
         self.patience_s = patience_s
         self.name = name
         self.gone = gone
-        self.client = ActionClient(node, ResetScene, name)
+        self.client = ActionClient(action_node(node), ResetScene, name)
         self.goal: GoalHandle | None = None  # for now
 
     def cancel(self) -> None:

@@ -36,6 +36,7 @@ from rclpy.timer import Timer
 from rlinf_core.core.errors import RlinfError, harmless_lines
 from rlinf_core.core.signals import end_with_parent
 from rlinf_core.specs.topics import check_parameters
+from rlinf_ros import memory_bus
 from rlinf_ros.parameters import descriptor as described
 from rlinf_ros.parameters import expected
 from rlinf_ros.qos import to_override
@@ -133,6 +134,9 @@ class StationNode(Node):
     """
 
     def __init__(self, name: str, **how: Any) -> None:
+        if bus := memory_bus.bus():
+            how["cli_args"] = [*bus.arguments, *how.get("cli_args", ())]
+        self._steady = Clock(clock_type=ClockType.STEADY_TIME)  # its own: the executor sorts the timers of each clock
         super().__init__(name, **how)
         escape_logs(self)
         below = f"{self.get_namespace().rstrip('/')}/"
@@ -154,12 +158,17 @@ class StationNode(Node):
     def create_publisher(self, msg_type: Any, topic: str, qos_profile: Any, **how: Any) -> Publisher:
         """As rclpy's."""
         quality, options = self._quality(topic, qos_profile)
-        return escape_messages(super().create_publisher(msg_type, topic, quality, **options, **how))
+        publisher = super().create_publisher(msg_type, topic, quality, **options, **how)
+        bus = memory_bus.bus()
+        return bus.connect_publisher(publisher) if bus else escape_messages(publisher)
 
-    def create_subscription(self, msg_type: Any, topic: str, callback: Any, qos_profile: Any, **how: Any) -> Subscription:
-        """As rclpy's."""
+    def create_subscription(self, msg_type: Any, topic: str, callback: Any, qos_profile: Any, lazy: bool = False,
+                            **how: Any) -> Subscription:
+        """As rclpy's; ``lazy`` as in ``rlinf_ros.qos.subscription``."""
         quality, options = self._quality(topic, qos_profile)
-        return super().create_subscription(msg_type, topic, callback, quality, **options, **how)
+        subscription = super().create_subscription(msg_type, topic, callback, quality, **options, **how)
+        bus = memory_bus.bus()
+        return bus.connect_subscription(self, subscription, lazy) if bus else subscription
 
     def _quality(self, topic: str, quality: Any) -> tuple[Any, dict[str, Any]]:
         """As the user may have it; RlinfError where that cannot be, also by the name of a robot's driver."""
@@ -175,7 +184,7 @@ class StationNode(Node):
                      clock: Clock | None = None, autostart: bool = True) -> Timer:
         """As rclpy's, on a steady clock unless another is given."""
         waits = {} if autostart else {"autostart": False}  # which rclpy before 7.1.2 does not know
-        return super().create_timer(timer_period_sec, callback, callback_group, clock or STEADY, **waits)
+        return super().create_timer(timer_period_sec, callback, callback_group, clock or self._steady, **waits)
 
 
 class ControlNode(StationNode):
@@ -222,7 +231,12 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
 
     Raises:
         SystemExit: an RlinfError as one line on stderr, with exit code 1.
+
+    In a process that hosts several nodes (``rlinf_station.station_process``) the node is built alone: its host spins it.
     """
+    if bus := memory_bus.bus():
+        bus.nodes.append(make())
+        return
     faulthandler.enable()  # a crash, and SIGABRT, leave in the log where every thread was
     if priority == BACKGROUND:
         os.nice(10)

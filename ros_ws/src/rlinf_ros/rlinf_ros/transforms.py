@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import rclpy
 from rclpy.publisher import Publisher
 from std_msgs.msg import String
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.episodes.view import MOVING, View
 from rlinf_core.specs.topics import of_arms, topic
-from rlinf_ros.qos import OVERHEARD, kind, publisher, subscription
+from rlinf_ros.memory_bus import PulledNode, as_bytes, take
+from rlinf_ros.qos import OVERHEARD, publisher, subscription
 from rlinf_ros.spinning import StationNode
 
 EVERY_S = 1 / 30
@@ -44,8 +44,7 @@ class Transforms:
             self.description.publish(String(data=text))
             self.describe(text)
         self.announce()
-        self.inputs = rclpy.create_node(f"{node.get_name()}_poses", namespace=node.get_namespace(), enable_rosout=False,
-                                        start_parameter_services=False, use_global_arguments=False)  # nobody spins it
+        self.inputs = PulledNode(node, "_poses")
         if self.moving is not None:
             node.create_timer(EVERY_S, self._publish_moving)
 
@@ -93,7 +92,6 @@ class Transforms:
             self.subscriptions[name] = subscription(self.inputs, name, lambda _: None, quality=OVERHEARD, raw=True,
                                                     at=self.node.resolve_topic_name(name))
         for name, poses in self.subscriptions.items():
-            with poses.handle:
-                taken = poses.handle.take_message(kind(name), True)  # of depth 1: the newest or none
-            if taken is not None and (moved := self.view.moving(name, bytes(taken[0]))) is not None:
+            taken = take(poses, raw=True)  # of depth 1: the newest or none
+            if taken is not None and (moved := self.view.moving(name, as_bytes(taken[0]))) is not None:
                 self.moving.publish(moved)

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import ParameterEvent
 from rclpy.node import Node
@@ -40,8 +39,9 @@ from rlinf_core.interlock import load_limits
 from rlinf_core.specs import topics
 from rlinf_core.specs.topics import BLACK_BOX, EPISODE, TOPICS, arm_of, of_arms
 from rlinf_ros.arms import arms_of
-from rlinf_ros.conversions import NS
+from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.endpoints import EndpointReport
+from rlinf_ros.memory_bus import Envelope, PulledNode, take
 from rlinf_ros.qos import MUCH, OVERHEARD, overheard, publisher, subscription, witnessed
 from rlinf_ros.spinning import BACKGROUND, ERROR, OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.transforms import Transforms
@@ -108,12 +108,11 @@ class Sampled:
 
     def __init__(self, owner: Node, topics: Sequence[str], lockstep: bool = False) -> None:
         self.lockstep = lockstep
-        self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
-                                      start_parameter_services=False, use_global_arguments=False)  # which name the owner
+        self.node = PulledNode(owner)
         self.subscriptions = {name: subscription(
             self.node, name, _ignore, quality=overheard(self._depth(name), lockstep),
             at=owner.resolve_topic_name(name), raw=True) for name in topics}
-        self.waiting: dict[str, deque[bytes]] = {name: deque(maxlen=self._depth(name)) for name in topics}
+        self.waiting: dict[str, deque[bytes | Envelope]] = {name: deque(maxlen=self._depth(name)) for name in topics}
         self.images = [name for name in topics if _is_image(name)]
         self.before: Message | None = None     # the last time step
         self.late: deque[Message] = deque()    # time steps whose images may be on their way
@@ -170,7 +169,7 @@ class Sampled:
                         step,
                         topic=self.subscriptions[name].topic_name,
                         kind=topics.topic(name).type,
-                        raw=newest,
+                        raw=newest.raw if isinstance(newest, Envelope) else newest,
                         simulated_ns=simulated_ns,
                     ),
                 )
@@ -180,17 +179,18 @@ class Sampled:
 
     def _take(self, name: str) -> None:
         subscription = self.subscriptions[name]
-        with subscription.handle:
-            for _ in range(self._depth(name)):
-                taken = subscription.handle.take_message(subscription.msg_type, True)
-                if taken is None:
-                    return
-                self.overflown += len(self.waiting[name]) == self._depth(name)
-                self.waiting[name].append(bytes(taken[0]))
+        for _ in range(self._depth(name)):
+            taken = take(subscription, raw=True)
+            if taken is None:
+                return
+            self.overflown += len(self.waiting[name]) == self._depth(name)
+            self.waiting[name].append(taken[0] if isinstance(taken[0], Envelope) else bytes(taken[0]))
 
 
-def stamp_ns(raw: bytes) -> int:
+def stamp_ns(raw: bytes | Envelope) -> int:
     """The stamp of a message that begins with a header, as CDR; 0 where it is too short to have one."""
+    if isinstance(raw, Envelope):
+        return to_ns(raw.message.header.stamp)
     if len(raw) < HEADER:
         return 0
     seconds, nanoseconds = struct.unpack_from("<iI" if raw[1] & 1 else ">iI", raw, 4)

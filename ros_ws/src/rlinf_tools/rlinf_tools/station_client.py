@@ -28,7 +28,7 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_ros.arms import arm_topic, hear_safety, whose
 from rlinf_ros.qos import OVERHEARD, subscription
 from rlinf_ros.spinning import destroy
-from rlinf_ros.station_state import asker, asking, command, silence_message, stands, standstill
+from rlinf_ros.station_state import HELPERS, asker, asking, command, silence_message, stands, standstill
 from rlinf_tools import arming
 from rlinf_tools.arming import ANSWER_S, disarm
 
@@ -204,7 +204,7 @@ def _nodes(alive: list[str], expected: list[str], recipe: str) -> str:
     station_nodes = [
         name
         for name in alive
-        if not name.startswith("station_client_") and not name.endswith(("_inputs", "_desk"))
+        if not name.startswith("station_client_") and not name.endswith(HELPERS)
     ]
     return ", ".join(station_nodes) + (f"; MISSING for '{recipe}': {', '.join(missing)}" if missing else "")
 

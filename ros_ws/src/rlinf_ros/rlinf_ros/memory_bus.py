@@ -1,0 +1,357 @@
+"""The topics of a process that hosts several nodes: its publishers hand messages to its subscriptions in memory.
+
+Each endpoint is one of ROS all the same, so that the graph, the page and ``ros2 topic echo`` see it. Fast DDS
+matches no two endpoints of this process (``configs/fastdds_one_process.xml``): between them a message has one
+path, through memory, and to and from other processes it has one, through DDS. A message is published to DDS only
+while a process outside subscribes, or where it is latched. A receiver gets a copy that it shares with the other
+receivers, and must not change it.
+
+Messages wait in one queue, in the order in which they were published. A callback runs to its end before the next one.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import rclpy
+from rclpy.executors import Executor
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.qos import DurabilityPolicy
+from rclpy.serialization import deserialize_message, serialize_message
+from rclpy.subscription import Subscription
+from std_msgs.msg import Empty
+
+from rlinf_core.core.errors import RlinfError, harmless_lines
+
+SLICE_S = 0.002  # of messages in memory; then the executor looks for a timer, or a message from outside
+ARRAYS = (array.array, np.ndarray, bytearray)
+LATCHED = DurabilityPolicy.TRANSIENT_LOCAL
+PROFILE = "fastdds_one_process.xml"
+UNTIMED = {"received_timestamp": 0}
+PROBE_S = 0.05
+
+
+def snapshot(message: Any) -> Any:
+    """A copy that shares nothing which could change, with each value as a serialised message would carry it."""
+    kind = type(message)
+    copy = object.__new__(kind)
+    for slot, duplicate in _slots(kind):
+        value = getattr(message, slot)
+        setattr(copy, slot, value if duplicate is None else duplicate(value))
+    return copy
+
+
+@cache
+def _slots(kind: Any) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
+    """Return the slots of a message class, each with the function that copies its value; None: it cannot change."""
+    kinds = kind.get_fields_and_field_types()
+    return tuple((slot, _duplicate(kinds.get(slot.removeprefix("_"), ""))) for slot in kind.__slots__)
+
+
+def _duplicate(kind: str) -> Callable[[Any], Any] | None:
+    if "<" in kind and not kind.startswith("string") or kind.endswith("]"):
+        return _list
+    if kind.startswith(("string", "wstring")):
+        return _text
+    if kind == "float":
+        return _float32
+    return snapshot if "/" in kind else None
+
+
+def _list(values: Any) -> Any:
+    if isinstance(values, ARRAYS):
+        return values[:] if isinstance(values, array.array) else values.copy()
+    return [_text(item) if isinstance(item, str) else snapshot(item) if hasattr(item, "__slots__") else item
+            for item in values]
+
+
+def _text(value: str) -> str:
+    """Escape a text that has no UTF-8 bytes."""
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return harmless_lines(value)
+    return value
+
+
+def _float32(value: float) -> float:
+    return ctypes.c_float(value).value
+
+
+class Envelope:
+    """A message on its way, as it was when it was published."""
+
+    __slots__ = ("_raw", "message")
+
+    def __init__(self, message: Any) -> None:
+        self.message, self._raw = message, b""
+
+    @property
+    def raw(self) -> bytes:
+        """The message in CDR, made once."""
+        if not self._raw:
+            self._raw = bytes(serialize_message(self.message))
+        return self._raw
+
+
+class MemoryPublisher(Publisher):
+    """A publisher of this process. ``bus`` and what follows are set by ``Bus.connect_publisher``."""
+
+    bus: Bus
+    name: str
+    listeners: list[MemorySubscription]
+    latched: deque[Envelope] | None
+
+    def publish(self, msg: Any) -> None:
+        """As rclpy's."""
+        outside = self.latched is not None or super().get_subscription_count() > 0
+        if not (outside or self.listeners):
+            return
+        if isinstance(msg, bytes):
+            msg = deserialize_message(msg, self.msg_type)
+        if not isinstance(msg, self.msg_type):
+            raise TypeError(f"{self.name}: expected {self.msg_type}, got {type(msg)}")
+        envelope = Envelope(snapshot(msg))
+        if self.latched is not None:
+            self.latched.append(envelope)
+        for subscription in self.listeners:
+            subscription.accept(envelope)
+        if outside:
+            super().publish(envelope.message)
+
+    def get_subscription_count(self) -> int:
+        """How many are matched, here and outside."""
+        return int(super().get_subscription_count()) + len(self.listeners)
+
+    def destroy(self) -> None:
+        """As rclpy's."""
+        publishers = self.bus.publishers[self.name]
+        if self in publishers:
+            publishers.remove(self)
+        super().destroy()
+
+
+class MemorySubscription(Subscription):
+    """A subscription of this process. ``bus`` and what follows are set by ``Bus.connect_subscription``.
+
+    Attributes:
+        inbox: what waits to be taken, where no executor spins its node; None where its callback is called.
+        lazy: its callback takes an Envelope instead of bytes.
+    """
+
+    bus: Bus
+    name: str
+    owner: Node
+    inbox: deque[Envelope] | None
+    lazy: bool
+    alive: bool
+
+    def accept(self, envelope: Envelope) -> None:
+        """Keep a message until it is taken, or until its turn."""
+        if self.inbox is not None:
+            self.inbox.append(envelope)
+        else:
+            self.bus.post(self, envelope)
+
+    def hand_over(self, envelope: Envelope) -> None:
+        """Call the callback."""
+        if self.alive:
+            self.callback(envelope if self.lazy else envelope.raw if self.raw else envelope.message)
+
+    def get_publisher_count(self) -> int:
+        """How many are matched, here and outside."""
+        return int(super().get_publisher_count()) + sum(
+            self in publisher.listeners for publisher in self.bus.publishers.get(self.name, ()))
+
+    def destroy(self) -> None:
+        """As rclpy's."""
+        self.alive = False
+        subscriptions = self.bus.subscriptions[self.name]
+        if self in subscriptions:
+            subscriptions.remove(self)
+        for publisher in self.bus.publishers.get(self.name, ()):
+            if self in publisher.listeners:
+                publisher.listeners.remove(self)
+        super().destroy()
+
+
+class Bus:
+    """The endpoints of this process by their topics' full names, and the messages that wait.
+
+    Attributes:
+        arguments: ROS arguments of the node that is made next.
+        nodes: that this process hosts, as they were made.
+        executor: that spins them, once it does.
+        ended_by: the node that has asked this process to end.
+    """
+
+    def __init__(self) -> None:
+        self.arguments: list[str] = []
+        self.nodes: list[Node] = []
+        self.guests: list[Node] = []
+        self.ended_by: Node | None = None
+        self.executor: Executor | None = None
+        self.publishers: dict[str, list[MemoryPublisher]] = {}
+        self.subscriptions: dict[str, list[MemorySubscription]] = {}
+        self._queue: deque[tuple[MemorySubscription, Envelope]] = deque()
+        self._thread = threading.get_ident()
+        self._clients: Any = None
+
+    def connect_publisher(self, publisher: Publisher) -> Publisher:
+        """Let a publisher that rclpy has made deliver in memory."""
+        publisher.__class__ = MemoryPublisher
+        publisher.bus, publisher.name = self, publisher.topic_name
+        quality = publisher.qos_profile
+        publisher.latched = deque(maxlen=quality.depth or None) if quality.durability == LATCHED else None
+        publisher.listeners = [listener for listener in self.subscriptions.get(publisher.name, ())
+                               if _fits(publisher, listener)]
+        self.publishers.setdefault(publisher.name, []).append(publisher)
+        return publisher
+
+    def connect_subscription(self, node: Node, subscription: Subscription, lazy: bool = False) -> Subscription:
+        """Let a subscription that rclpy has made receive from memory, too."""
+        subscription.__class__ = MemorySubscription
+        subscription.bus, subscription.name, subscription.owner = self, subscription.topic_name, node
+        subscription.lazy, subscription.alive = lazy, True
+        pulled = isinstance(node, PulledNode)
+        subscription.inbox = deque(maxlen=subscription.qos_profile.depth or None) if pulled else None
+        self.subscriptions.setdefault(subscription.name, []).append(subscription)
+        for publisher in self.publishers.get(subscription.name, ()):
+            if _fits(publisher, subscription):
+                publisher.listeners.append(subscription)
+                for envelope in publisher.latched or () if subscription.qos_profile.durability == LATCHED else ():
+                    subscription.accept(envelope)
+        return subscription
+
+    def post(self, subscription: MemorySubscription, envelope: Envelope) -> None:
+        """Queue a message for a callback; from any thread."""
+        self._queue.append((subscription, envelope))
+        if self.executor is not None and threading.get_ident() != self._thread:
+            self.executor.wake()
+
+    def spin_once(self, timeout_s: float) -> None:
+        """Deliver messages for up to SLICE_S, then let the executor look; it waits where none is left."""
+        assert self.executor is not None
+        queue, until = self._queue, time.monotonic() + SLICE_S
+        while queue and time.monotonic() < until:
+            subscription, envelope = queue.popleft()
+            try:
+                subscription.hand_over(envelope)
+            except Exception as error:
+                raise CallbackError(subscription.owner) from error
+        self.executor.spin_once(timeout_sec=0.0 if queue else timeout_s)
+
+    def client_node(self, owner: Node) -> Node:
+        """Make a node for clients of actions that another node of this process serves.
+
+        It has a DDS participant of its own: within one, endpoints are not matched.
+        """
+        if self._clients is None:
+            self._clients = rclpy.Context()
+            rclpy.init(args=[], context=self._clients, domain_id=owner.context.get_domain_id())
+        node = rclpy.create_node(f"{owner.get_name()}_client", namespace=owner.get_namespace(), context=self._clients,
+                                 enable_rosout=False, start_parameter_services=False, use_global_arguments=False)
+        self.guests.append(node)
+        return node
+
+    def close(self) -> None:
+        """End the second participant."""
+        if self._clients is not None:
+            rclpy.try_shutdown(context=self._clients)
+
+
+class CallbackError(Exception):
+    """A callback of a node has failed; its cause says how."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.get_name())
+        self.node = node
+
+
+def _fits(publisher: MemoryPublisher, subscription: MemorySubscription) -> bool:
+    """Whether DDS would match them; reliability is no matter, as memory loses nothing."""
+    latched = publisher.qos_profile.durability == LATCHED
+    return publisher.msg_type is subscription.msg_type and (
+        latched or subscription.qos_profile.durability != LATCHED)
+
+
+class PulledNode(Node):
+    """A second node of a process, which no executor spins: of its topics as many messages are kept as their depth says.
+
+    Args:
+        owner: whose namespace and name it has.
+        suffix: behind the name.
+    """
+
+    def __init__(self, owner: Node, suffix: str = "_inputs") -> None:
+        super().__init__(f"{owner.get_name()}{suffix}", namespace=owner.get_namespace(), context=owner.context,
+                         enable_rosout=False, start_parameter_services=False,
+                         use_global_arguments=False)  # which name the owner
+
+    def create_subscription(self, *how: Any, lazy: bool = False, **more: Any) -> Subscription:
+        """As rclpy's."""
+        subscription = super().create_subscription(*how, **more)
+        return _bus.connect_subscription(self, subscription) if _bus else subscription
+
+
+def take(subscription: Subscription, raw: bool = False) -> tuple[Any, dict[str, Any]] | None:
+    """Take the oldest message that waits, with its times; ``raw`` is bytes, or an Envelope of this process."""
+    if inbox := getattr(subscription, "inbox", None):
+        envelope = inbox.popleft()
+        return (envelope if raw else envelope.message), UNTIMED
+    with subscription.handle:
+        taken: tuple[Any, dict[str, Any]] | None = subscription.handle.take_message(subscription.msg_type, raw)
+        return taken
+
+
+def as_bytes(taken: Any) -> bytes:
+    """A message in CDR that was taken raw."""
+    return taken.raw if isinstance(taken, Envelope) else bytes(taken)
+
+
+def action_node(owner: Node) -> Node:
+    """The node for a client of an action that may be served in this process."""
+    return _bus.client_node(owner) if _bus else owner
+
+
+def check_middleware() -> None:
+    """RlinfError where DDS matches two endpoints of this process: each message would come twice."""
+    node = rclpy.create_node(f"probe_{os.getpid()}", enable_rosout=False, start_parameter_services=False)
+    publisher = node.create_publisher(Empty, "~/probe", 1)
+    node.create_subscription(Empty, "~/probe", lambda _: None, 1)
+    time.sleep(PROBE_S)
+    matched = publisher.get_subscription_count()
+    node.destroy_node()
+    if matched:
+        raise RlinfError(f"station.processes: one process needs rmw_fastrtps_cpp and configs/{PROFILE}, by which no two "
+                         "endpoints of a process are matched; here they are matched. Set station.processes=several")
+
+
+_bus: Bus | None = None
+
+
+def bus() -> Bus | None:
+    """The bus of this process; None where it has one node."""
+    return _bus
+
+
+def start() -> Bus:
+    """Give this process a bus, before ROS begins and before any node is made."""
+    global _bus
+    profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
+    if profile.endswith("configs/fastdds.xml"):
+        for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
+            os.environ[name] = profile.replace("fastdds.xml", PROFILE)
+    _bus = Bus()
+    return _bus
