@@ -2,11 +2,11 @@
 
     python benchmarks/lockstep.py --json results.json
 
-In one run, each several times in turn:
+Each of these several times in turn:
 
-* ``one``, ``several``: the demo's station with its recorder, ``station.processes`` as named, from the end of its
-  first episode to the end of its last one; resets and recording included.
-* ``loop``: the same simulator, the interlock's core and the same policy in one loop without ROS (the vectorised environment).
+* ``one``, ``several``: the demo's station with its recorder and that ``station.processes``, from the end of its first
+  episode to the end of its last one; resets and recording included.
+* ``loop``: the same simulator, the interlock's core and the same policy in one loop without ROS.
 * ``bare``: the same simulator, stepped in a loop.
 
 CPU is what the station's processes compute, their children included, in milliseconds a step. It depends less on what else

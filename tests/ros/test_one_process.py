@@ -83,9 +83,9 @@ def test_listeners_outside_get_every_message_and_late_ones_what_is_latched(stati
     peer.spin(lambda: safety, what="the latched state of the interlock")
     peer.for_s(0.5)  # until both are matched
     for episode in played("evaluate", SCENES[:2]):
-        seen = [step for step in steps if step.episode_id == episode.id]
-        assert [step.step_index for step in seen] == list(range(len(episode) + 1))
-        assert np.array_equal([step.reward for step in seen[1:]], episode.rewards)
+        received = [step for step in steps if step.episode_id == episode.id]
+        assert [step.step_index for step in received] == list(range(len(episode) + 1))
+        assert np.array_equal([step.reward for step in received[1:]], episode.rewards)
     assert len(applied) >= sum(step.step_type != TimeStep.LAST for step in steps)
 
 
@@ -175,9 +175,9 @@ def test_a_failure_is_that_of_the_node_whose_callback_it_was(capfd, monkeypatch)
                                      (None, failure, 1, "station: ValueError: broken")):
         with pytest.raises(SystemExit) as ended:
             host.fail(index, error)
-        said = capfd.readouterr().err
-        assert ended.value.code == code and said.splitlines()[-1] == line
-        assert ("Traceback" in said) == (not isinstance(error, RlinfError))
+        error_text = capfd.readouterr().err
+        assert ended.value.code == code and error_text.splitlines()[-1] == line
+        assert ("Traceback" in error_text) == (not isinstance(error, RlinfError))
     node.destroy_node()
     rclpy.shutdown(context=context)
 

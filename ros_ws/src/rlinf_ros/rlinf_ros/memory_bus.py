@@ -43,7 +43,7 @@ PROBE_S = 0.05
 
 def snapshot(message: Any) -> Any:
     """A copy that shares nothing which could change, with each value as a serialised message would carry it."""
-    kind = type(message)
+    kind: Any = type(message)
     copy = object.__new__(kind)
     for slot, duplicate in _slots(kind):
         value = getattr(message, slot)
@@ -110,6 +110,7 @@ class MemoryPublisher(Publisher):
 
     bus: Bus
     name: str
+    msg_type: Any
     listeners: list[MemorySubscription]
     latched: deque[Envelope] | None
 
@@ -208,7 +209,7 @@ class Bus:
         self._thread = threading.get_ident()
         self._clients: Any = None
 
-    def connect_publisher(self, publisher: Publisher) -> Publisher:
+    def connect_publisher(self, publisher: Any) -> Publisher:
         """Let a publisher that rclpy has made deliver in memory."""
         publisher.__class__ = MemoryPublisher
         publisher.bus, publisher.name = self, publisher.topic_name
@@ -219,7 +220,7 @@ class Bus:
         self.publishers.setdefault(publisher.name, []).append(publisher)
         return publisher
 
-    def connect_subscription(self, node: Node, subscription: Subscription, lazy: bool = False) -> Subscription:
+    def connect_subscription(self, node: Node, subscription: Any, lazy: bool = False) -> Subscription:
         """Let a subscription that rclpy has made receive from memory, too."""
         subscription.__class__ = MemorySubscription
         subscription.bus, subscription.name, subscription.owner = self, subscription.topic_name, node
