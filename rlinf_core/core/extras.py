@@ -15,6 +15,7 @@ PURPOSE = {  # in the order in which one needs them
     "serving": "policies over the network: a station's policy node with backend remote",
     "policy": "the policy node, rlinf eval, rlinf serve",
     "trainer": "rlinf train, demo, sweep, compare, find-dynamics, reports",
+    "wandb": "curves at Weights & Biases: recipe key wandb",
     "report": "rlinf run on a station: the report at its end",
     "sim": "rlinf demo, eval, check sim: the demo's simulators",
     "data": "rlinf data export, import: LeRobot data sets",

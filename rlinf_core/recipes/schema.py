@@ -273,6 +273,8 @@ class Recipe(Settings):
     device: Device = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, "
                            "...")
     learner: Computing = Computing()
+    wandb: str = Field("", description="project of Weights & Biases that gets the trainer's curves beside TensorBoard "
+                       "(extra wandb); empty for none")
     env: str = Field(
         "", pattern=r"^(\w+:\S+)?$", description="an environment with its own task and reward instead of a station, and no "
         "interlock: gym: and the id of one of Gymnasium's (gym:Pendulum-v1), or a simulator that steps a batch of them at "

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import time
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlinf_core.core import extras
 from rlinf_core.core.atomic_io import append_line, write_atomically
 from rlinf_core.core.errors import RlinfError, is_transient
 from rlinf_core.reports.curves import read_events
@@ -84,14 +86,35 @@ class Disk:
                   f"{AGAIN_S:.0f} s. Free the disk", flush=True)
 
 
+STEP = "env_steps"  # the axis of all curves at Weights & Biases
+
+
+def wandb_run(run_dir: Path, project: str, settings: dict[str, Any]) -> Any:
+    """The run at Weights & Biases; a resumed one goes on. WANDB_MODE=offline keeps it in the run's folder."""
+    extras.require("wandb", "recipe key wandb")
+    import wandb
+
+    name = f"{run_dir.name}-{hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:8]}"
+    run = wandb.init(project=project, name=run_dir.name, id=name, resume="allow", dir=str(run_dir), config=settings)
+    run.define_metric("*", step_metric=STEP)
+    return run
+
+
 class Progress:
     """Means of what learners say, and the files of a run folder.
 
-    TensorBoard's tags: ``train/`` for what learners say, ``data/`` for what came, ``eval/`` for evaluations.
+    TensorBoard's tags: ``train/`` for what learners say, ``data/`` for what came, ``eval/`` for evaluations. Weights &
+    Biases gets the same ones.
+
+    Args:
+        run_dir: folder of the run.
+        project: of Weights & Biases; empty for none.
+        settings: of the run, for Weights & Biases.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, project: str = "", settings: dict[str, Any] | None = None) -> None:
         self.run_dir = run_dir
+        self._wandb = wandb_run(run_dir, project, settings or {}) if project else None
         self._writer: SummaryWriter | None = None
         self._purge_step: int | None = None  # from which on the curves of a run that was ended are told anew
         self.file = run_dir / "progress.jsonl"
@@ -125,6 +148,8 @@ class Progress:
     def write(self, step: int, counts: dict[str, float]) -> None:
         """The scalars as they are now; OSError where the disk does not take them."""
         self.written_at = time.monotonic()
+        self._log({f"train/{name}": value for name, value in self.metrics.items()}
+                  | {f"data/{name}": value for name, value in counts.items()}, step)
         try:
             for group, values in (("train", self.metrics), ("data", counts)):
                 for name, value in values.items():
@@ -137,6 +162,7 @@ class Progress:
         """An evaluation: a line in progress.jsonl."""
         self.last = entry
         append_line(self.file, json.dumps({"event": "evaluation", "time": time.time()} | entry))
+        self._log({f"eval/{name}": entry[name] for name in EVALUATED & entry.keys()}, int(entry["env_steps"]))
         try:
             for name in EVALUATED & entry.keys():
                 self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
@@ -146,6 +172,10 @@ class Progress:
     def placed(self, entry: dict[str, Any]) -> None:
         """A decision on the layout: a line in progress.jsonl."""
         append_line(self.file, json.dumps({"event": "placement", "time": time.time()} | entry))
+
+    def _log(self, values: dict[str, float], step: int) -> None:
+        if self._wandb is not None:
+            self._wandb.log(values | {STEP: step})
 
     def state_dict(self) -> dict[str, Any]:
         """The means, and what they are of."""

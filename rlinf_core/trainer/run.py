@@ -158,7 +158,8 @@ class Run:
                              recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None)
         warm = recipe.algorithm.warm_start and not self.before
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
-        self.progress, self.disk = Progress(run_dir), Disk(run_dir)
+        self.progress = Progress(run_dir, recipe.wandb, recipe.model_dump(mode="json") if recipe.wandb else None)
+        self.disk = Disk(run_dir)
         self.version, self.published_at, self.fitted, self.stopping = 0, -1, sees(self.policy, self.before), False
         self.saved, self.next_evaluation, self.seconds = (-1,) * 5, 0, 0.0  # seconds: of what was resumed
         self.evaluator: Evaluator | None = None
