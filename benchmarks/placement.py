@@ -131,19 +131,18 @@ class Sleeping:
 
 
 class Turning(Sleeping):
-    """Steps become as slow as ``step_s`` at ``at``, and are ``before`` until then [s since
-    1970]."""
+    """Steps take ``before`` until the file ``flag`` is there, and ``step_s`` then."""
 
-    def __init__(self, before: float, step_s: float, at: float) -> None:
+    def __init__(self, before: float, step_s: float, flag: Path) -> None:
         super().__init__(step_s)
-        self.before, self.at = before, at
+        self.before, self.flag = before, flag
 
     def __call__(self, recipe: Any, size: int) -> VectorEnv:
         outer = self
 
         class Env(SleepingPoints):
             def step(self, actions: np.ndarray, active: Any = None) -> Any:
-                self.step_s = outer.before if time.time() < outer.at else outer.step_s
+                self.step_s = outer.step_s if outer.flag.exists() else outer.before
                 return super().step(actions, active)
 
         return Env(size, self.before)
@@ -311,20 +310,23 @@ def turning(seconds: float, rounds: int) -> dict[str, float]:
     best = {
         step_s: min(median(values) for values in rates.values()) for step_s, rates in phases.items()
     }
-    at = time.time() + seconds
     steps: list[tuple[float, float]] = []
     with TemporaryDirectory() as folder:
+        flag = Path(folder) / "slow"
 
         def tell(run: Any, entry: Any) -> None:
-            now = time.time()
-            steps.append((now, run.data.steps))
-            run.stopping = run.stopping or now > at + seconds
+            if run.updates:
+                steps.append((time.time(), run.data.steps))
+                if steps[-1][0] > steps[0][0] + seconds:
+                    flag.touch()
+            run.stopping = run.stopping or bool(steps) and steps[-1][0] > steps[0][0] + 2 * seconds
 
-        training.train(recipe_of("mlp"), Path(folder), Turning(FAST_S, SLOW_S, at), tell)
+        training.train(recipe_of("mlp"), Path(folder), Turning(FAST_S, SLOW_S, flag), tell)
         print((Path(folder) / "progress.jsonl").read_text())
     ratios = []
-    for step_s, begin, end in ((FAST_S, at - seconds, at), (SLOW_S, at, at + seconds)):
-        inside = [row for row in steps if begin <= row[0] <= end]
+    for step_s, skip in ((FAST_S, 0.0), (SLOW_S, seconds)):
+        begin = steps[0][0] + skip
+        inside = [row for row in steps if begin <= row[0] <= begin + seconds]
         rate = (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
         ratios.append(best[step_s] * rate)
     return {
@@ -359,11 +361,13 @@ def weights(rounds: int) -> dict[str, float]:
 
     torch.set_num_threads(1)
     module, sender = network(), WeightSender(lambda name: False)
+    adapters = WeightSender(lambda name: name != "0.weight")  # the rest is frozen
+    adapters.changes(module.state_dict())
     receiver = ray.remote(num_cpus=0.5)(Receiver).remote()
     ray.get(receiver.changes.remote(put(ray, sender.changes(module.state_dict()))))
     spent: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for mode in ("all", "changes", "scattered"):
+        for mode in ("all", "changes", "adapters", "scattered"):
             with torch.no_grad():
                 if mode == "scattered":  # over all tensors
                     for parameter in module.parameters():
@@ -378,10 +382,14 @@ def weights(rounds: int) -> dict[str, float]:
                 }
                 ray.get(receiver.all_of.remote(ray.put(arrays)))
             else:
-                ray.get(receiver.changes.remote(put(ray, sender.changes(module.state_dict()))))
+                who = adapters if mode == "adapters" else sender
+                ray.get(receiver.changes.remote(put(ray, who.changes(module.state_dict()))))
             spent[mode].append(time.perf_counter() - started)
-            if mode == "all":
+            if mode in ("all", "adapters"):
                 sender.changes(module.state_dict())
+            if mode != "adapters":
+                adapters = WeightSender(lambda name: name != "0.weight")
+                adapters.changes(module.state_dict())
     ray.kill(receiver)
     print(
         {mode: [round(value, 4) for value in values] for mode, values in spent.items()}, flush=True
@@ -390,6 +398,7 @@ def weights(rounds: int) -> dict[str, float]:
     return {
         "sync_seconds_ratio": changed / every,
         "sync_scattered_ratio": scattered / every,
+        "sync_adapters_ratio": median(spent["adapters"]) / every,
         "sync_all_s": every,
         "sync_changes_s": changed,
     }
