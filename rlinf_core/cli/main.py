@@ -1,4 +1,4 @@
-"""``rlinf``: the demo, a station, a trainer, an evaluation, and a doctor."""
+"""Train robot policies by reinforcement learning on robots and in simulators, over ROS 2."""
 
 from __future__ import annotations
 
@@ -48,46 +48,46 @@ REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ". Free the disk, and giv
     errno.ENAMETOOLONG: ". Choose a shorter name: file systems take 255 bytes"}
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices are small: threads that wait for each other cost more than they do
 EXAMPLES = """examples:
-  rlinf doctor                              # what this machine has and lacks, and how to get it
-  rlinf demo                                # a robot learns: demonstrations, SFT, RL, before and after
+  rlinf doctor                              # installed and missing parts of this machine, and how to get them
+  rlinf demo                                # demonstrations, SFT, RL, and an evaluation before and after
   rlinf demo demo_vision --set seed=3       # another recipe, another seed
-  rlinf collect demo --episodes 5 --set station.operator.kind=keyboard # demonstrations by hand, here; goes on with --out
+  rlinf collect demo --episodes 5 --set station.operator.kind=keyboard # demonstrations by hand; --out resumes
   rlinf train demo                          # the trainer alone, waiting for stations
   rlinf train sim_sac --out runs/sac        # SAC in simulation alone, without ROS; sim_ppo for PPO
   rlinf plan sim_sac --set placement=auto   # where its parts would run here, how fast, and why
   rlinf new robot arm.xml                   # your own arm, from its MJCF or URDF: simulator, limits, task and recipe
-  rlinf check sim maniskill                 # does a simulator work here, through both front ends?
+  rlinf check sim maniskill                 # test a simulator through both front ends
   rlinf train text_arithmetic               # a language model learns to add; rlinf chat RUN talks with it
   rlinf compare runs/sac runs/ppo           # their curves in one picture
   rlinf sweep sim_sac --set seed=0,1,2 algorithm.learning_rate=3e-4,1e-3 --jobs 2
-  rlinf up demo --out runs/a                # the station alone, for such a trainer
-  rlinf run demo --out runs/a               # collect, wait for the trainer, evaluate, improve, evaluate: there
-  rlinf up demo --set station.operator.kind=keyboard station.lockstep=false # with `rlinf teleop demo` elsewhere
+  rlinf up demo --out runs/a                # the station alone, for a separate trainer
+  rlinf run demo --out runs/a               # its phases: collect, wait for the trainer, evaluate, improve, evaluate
+  rlinf up demo --set station.operator.kind=keyboard station.lockstep=false # and rlinf teleop demo in another terminal
   rlinf up franka_twin --episodes 3 --json FILE # three episodes of a Franka's twin: docs/robots/index.md
   rlinf up demo --web                       # with the operator's page, http://127.0.0.1:8080
   rlinf eval runs/x/policy/policy.safetensors --episodes 50 --video out.mp4
-  rlinf duel runs/a runs/b                  # which policy is better, on the same scenes, until a test has decided
-  rlinf why runs/x                          # what keeps it from learning: rewards, terminals, actions, demonstrations
+  rlinf duel runs/a runs/b                  # compare two policies on the same scenes until a test decides
+  rlinf why runs/x                          # find the fault that keeps a run from learning
   rlinf explain RL-E101                     # cause and remedy of an error, by the code at its end
-  rlinf show runs/x                         # its recordings, an episode a line; of one alone its topics too
-  rlinf data check runs/x                   # is every recording whole? rlinf data repair, merge, split, stats, export
-  rlinf status                              # how a running station is; also rlinf fault reset, rlinf arm
-  rlinf param set twin inject user_stop     # of a node that runs; rlinf param list twin says what may change
-  rlinf fleet enroll station_b --out carry/station_b # a station may call a trainer over a network (docs/howto/fleet.md)
+  rlinf show runs/x                         # list its recordings; for a single one also its topics
+  rlinf data check runs/x                   # check all recordings; also rlinf data repair, merge, split, stats, export
+  rlinf status                              # state of a running station; also rlinf fault reset, rlinf arm
+  rlinf param set twin inject user_stop     # set a parameter of a running node; rlinf param list twin lists them
+  rlinf fleet enroll station_b --out carry/station_b # credentials of a station for a network (docs/howto/fleet.md)
   rlinf fleet up demo --stations 4 --out runs/x # a trainer and simulated stations, all on this machine
   rlinf fleet status runs/x                 # its stations: policies, backlog, success; also promote, rollback, pin, drain
-  rlinf serve runs/x                        # its newest policy over the network, for stations and openpi-client
-  rlinf find-dynamics runs/x                # how late and how slowly its arm follows, from what it recorded
-  rlinf eval runs/x --vary station.robot=panda_maniskill,panda_gym_hil,fetch # the same policy elsewhere, a table
+  rlinf serve runs/x                        # serve its newest policy to stations and openpi-client
+  rlinf find-dynamics runs/x                # delay and lag of its arm, from its recordings
+  rlinf eval runs/x --vary station.robot=panda_maniskill,panda_gym_hil,fetch # the same policy in other simulators
 """
 
 
 FIRST_STEPS = """rlinf trains robot policies by reinforcement learning on robots and simulators, over ROS 2.
 
 first steps:
-  rlinf doctor           what this machine has and lacks, and how to get it
+  rlinf doctor           installed and missing parts of this machine, and how to get them
   rlinf demo             a simulated robot learns to insert a peg, in minutes, without a GPU
-  rlinf recipes          what else there is to run; also: rlinf robots, rlinf tasks, rlinf simulators
+  rlinf recipes          other recipes; also: rlinf robots, rlinf tasks, rlinf simulators
   rlinf --help           every command, with examples
 """
 CATALOG = {"recipes": "the recipes that come with rlinf", "robots": "the robots, with hardware, twins and in simulators",
@@ -148,8 +148,8 @@ def run(argv: list[str] | None = None, refused: int = 0) -> int:
 def _catalog(commands: Commands) -> None:
     for kind, text in CATALOG.items():
         command(commands, kind, "cli.catalog:list_command", text).set_defaults(kind=kind)
-    config = command(commands, "config", "cli.catalog:config_command", "a recipe in full, as YAML", (
-        "Prints a recipe with everything that it inherits, every default and your overrides: what a run of it would use."))
+    config = command(commands, "config", "cli.catalog:config_command", "print a recipe with all its values, as YAML", (
+        "Prints all inherited values, all defaults and your overrides, as a run would use them."))
     config.add_argument("name", metavar="recipe", help="a name in configs/ or a YAML file")
     config.add_argument("--set", **SET, help="override, e.g. online.max_minutes=5")
     config.add_argument("--check", action="store_true", help="also check that robot, task and recipe fit together")
@@ -175,21 +175,21 @@ def _new(commands: Commands) -> None:
 
 
 def _duel(commands: Commands) -> None:
-    duel = command(commands, "duel", "cli.duel:duel", "which of two policies is better, in simulation", (
-        "Plays both policies on one held-out scene after the other, in an order drawn for each pair, and stops as soon as "
-        "a sequential test has decided. Nothing tells the two apart before the end."))
+    duel = command(commands, "duel", "cli.duel:duel", "find the better one of two policies, in simulation", (
+        "Plays both policies on one held-out scene after the other, in random order. Stops as soon as a sequential test "
+        "decides. The output does not name the policies before the end."))
     for name in ("a", "b"):
         duel.add_argument(name, metavar=name.upper(), type=Path, help="a policy-*.safetensors, or a run folder")
-    duel.add_argument("--recipe", help="whose station and task (default: that of A's run, or demo)")
+    duel.add_argument("--recipe", help="recipe with station and task (default: that of A's run, or demo)")
     duel.add_argument("--set", **SET, help="override of that recipe")
     duel.add_argument("--pairs", dest="max_pairs", type=at_least(1, int), default=200,
-                      help="at most so many (default: 200)")
+                      help="largest number of pairs (default: 200)")
     duel.add_argument("--first-seed", type=at_least(0, int), default=2_000_000)
     duel.add_argument("--by", dest="measures", nargs="+", default=["success"], metavar="MEASURE",
-                      help="what counts, the first that differs: success, time of two successes, return "
-                           "(default: success)")
+                      help="measures by priority; the first one that differs counts: success, time of two "
+                           "successes, return (default: success)")
     duel.add_argument("--odds", type=at_least(1.1, float), default=3.0,
-                      help="of better to worse, of a difference that must be found; 3 finds 90 against 70 %% (default: 3)")
+                      help="smallest odds ratio that must be detected; 3 detects 90 against 70 %% (default: 3)")
     duel.add_argument("--json", **JSON, help="write the result as one flat object")
 
 
@@ -265,26 +265,28 @@ def _parser() -> argparse.ArgumentParser:
         watched.add_argument("--web", type=at_least(1, int, MAX_PORT), nargs="?", const=PAGE_PORT, metavar="PORT",
                              help=f"serve the operator's page (docs/howto/operator_page.md) there (default: {PAGE_PORT})")
     up.add_argument("--episodes", type=at_least(0, int), default=0, metavar="N",
-                    help="have the operator demonstrate so many, then stop (default: 0, until Ctrl-C)")
-    up.add_argument("--json", **JSON, help="with --episodes: write how many were recorded and succeeded, and how often the "
-                    "interlock was in a fault, as one flat object")
+                    help="number of demonstrations before the stop (default: 0, until Ctrl-C)")
+    up.add_argument("--json", **JSON, help="with --episodes: write the numbers of recorded and successful episodes and of "
+                    "interlock faults as one flat object")
     run_phases = recipe_command(commands, "run", "cli.demo:direct", "run a recipe's phases at a running station")
     run_phases.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     teleop = command(commands, "teleop", "cli.demo:teleop",
-                     "be the operator of a running station, with the recipe's device and this terminal's keyboard")
+                     "operate a running station with the recipe's device and this terminal's keyboard")
     teleop.add_argument("name", **STATIONS_RECIPE)
-    teleop.add_argument("--set", **SET, help="as given to the station")
+    teleop.add_argument("--set", **SET, help="the overrides of the station")
     fake_device = command(
         commands,
         "fake-device",
         "cli.station:twin",
-        "stand in for a device without hardware, by its protocol",
+        "imitate an operator's device by its protocol, without hardware",
         (
-            "Words at its input move it: `ty -0.5` deflects, `press 1`, `release 1`, `rest`, `silent`, `garbage`, `unplug`."
+            "Words on standard input move it: `ty -0.5` deflects, `press 1`, `release 1`, `rest`, `silent`, "
+            "`garbage`, `unplug`."
         ),
     )
     fake_device.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader", "robotiq"])
-    fake_device.add_argument("--path", type=Path, help="of its file, which must be free (default: in a new folder)")
+    fake_device.add_argument("--path", type=Path, help="path of its device file, which must not exist "
+                             "(default: in a new folder)")
     shell = command(commands, "completion", "cli.completion:completion", "complete commands and options in a shell", (
         'Put eval "$(rlinf completion bash)" into ~/.bashrc, or eval "$(rlinf completion zsh)" into ~/.zshrc.'))
     shell.add_argument("shell", choices=["bash", "zsh"])
@@ -306,14 +308,14 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--scene", type=at_least(0, int), metavar="SEED", help="let it play this scene of its task; "
                       "evaluations begin at 1000000 (default: you write the messages)")
     chat.add_argument("--temperature", type=at_least(0, float), default=0.0, metavar="T",
-                      help="of the tokens that it draws; 0 takes the likeliest (default)")
+                      help="sampling temperature of tokens; 0 takes the likeliest one (default)")
     data_commands(commands)
     reward_commands(commands)
     world_commands(commands)
     evaluate = command(commands, "eval", "cli.evaluate:evaluate_command",
-                       "success of a policy file on held-out scenes, in simulation")
+                       "measure the success of a policy on held-out scenes, in simulation")
     evaluate.add_argument("checkpoint", type=Path, help="a policy-*.safetensors, or a run folder (its newest policy)")
-    evaluate.add_argument("--recipe", help="whose station and task (default: the run's own, or demo)")
+    evaluate.add_argument("--recipe", help="recipe with station and task (default: the run's own, or demo)")
     evaluate.add_argument("--set", **SET,
                           help="override, e.g. station.robot=panda_gym_hil: the same policy in another simulator")
     evaluate.add_argument("--vary", nargs="*", **SEVERAL, metavar="KEY=A,B,...",
@@ -323,41 +325,42 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--video", type=written(".mp4", ".mkv", ".mov"), help="write the first episodes as MP4")
     evaluate.add_argument("--json", **JSON, help="write the result as one flat object")
     _duel(commands)
-    why = command(commands, "why", "cli.why:why", "what keeps a run from learning, in plain words", (
-        "Reads a run's curves, replay, demonstrations and recordings. Each fault is named, with the figures that show it "
-        "and what to do. Exit code 1 where there is one."))
+    why = command(commands, "why", "cli.why:why", "find the faults that keep a run from learning", (
+        "Reads a run's curves, replay, demonstrations and recordings. Prints each fault with its figures and its remedy. "
+        "Exit code 1 if there is one."))
     why.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
     why.add_argument("--json", **JSON, help="write the faults as one flat object")
     serve = command(commands, "serve", "cli.serve:serve", "answer observations over the network by openpi's websocket "
                      "protocol: stations with station.policy.backend=remote, and openpi-client programs", (
-        "Loads the newest policy, computes once to warm up, and listens; /healthz answers from then on, /metrics says what "
-        "was done. Newer files of a folder are served as they come; an episode that has begun ends with its version."))
-    serve.add_argument("policy", type=Path, help="a policy-*.safetensors, or a folder that they are written into (a run)")
+        "Loads the newest policy, computes once to warm up, and listens. /healthz then answers, and /metrics has counters. "
+        "New files in the folder are served at once. A running episode ends with its version."))
+    serve.add_argument("policy", type=Path, help="a policy-*.safetensors, or a folder with some (a run)")
     serve.add_argument("--recipe", metavar="RECIPE",
-                       help="the recipe of a policy of your own kind, whose policy.kind says which Python file or package "
-                       "may be imported; not needed for built-in and installed kinds")
+                       help="recipe of a policy of your own kind. Its policy.kind names the Python file or package "
+                       "that may be imported. Built-in and installed kinds need none")
     serve.add_argument("--host", default="127.0.0.1", help="address to bind (default: 127.0.0.1, this machine alone)")
     serve.add_argument("--port", type=at_least(0, int, MAX_PORT), default=PORT, metavar="PORT",
                        help=f"TCP port; 0 takes a free one (default: {PORT})")
-    serve.add_argument("--api-key-file", type=Path, metavar="FILE", help="a line that clients must show, as openpi-client "
-                       "does (api_key) and stations (station.policy.api_key_file)")
-    serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of this server, PEM: wss:// instead of ws://")
+    serve.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the key of the clients: openpi-client "
+                       "(api_key) and stations (station.policy.api_key_file)")
+    serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of this server, PEM: "
+                       "wss:// instead of ws://")
     serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
     serve.add_argument("--plaintext", action="store_true",
-                       help="listen beyond this machine though there is no encryption or no key")
+                       help="listen beyond this machine without encryption or without a key")
     serve.add_argument("--lerobot-port", type=at_least(0, int, MAX_PORT), metavar="PORT",
                        help="also answer LeRobot's robot client (asynchronous inference, gRPC) at this port of 127.0.0.1; "
                        "0 takes a free one (default: not)")
     serve.add_argument("--max-batch", type=at_least(1, int), default=16, metavar="N",
-                       help="requests that are answered together (default: 16)")
+                       help="largest number of requests in one batch (default: 16)")
     serve.add_argument("--max-wait-ms", type=at_least(0, float), default=5.0, metavar="MS",
-                       help="for how long a request waits for those of others who ask, too (default: 5)")
+                       help="longest wait of a request for others of its batch (default: 5)")
     serve.add_argument("--device", default="auto", help="auto, the best there is (default), or cpu, cuda, ...")
     serve.add_argument("--precision", choices=["float32", "bfloat16"], default="float32",
-                       help="of a large model's layers (default: float32)")
+                       help="number format of a large model's layers (default: float32)")
     serve.add_argument("--execution", choices=["eager", "graphs", "compiled"], default="eager",
-                       help="graphs: a large model is recorded as CUDA graphs, whose kernels start together; compiled: by "
-                       "torch.compile, and recorded; both take longer to begin (default: eager)")
+                       help="graphs: a large model is recorded as CUDA graphs; compiled: torch.compile, then recorded. "
+                       "Both start more slowly (default: eager)")
     tiny = command(
         commands,
         "make-tiny-vla",
@@ -365,25 +368,27 @@ def _parser() -> argparse.ArgumentParser:
         "make a tiny checkpoint of a published family, with random weights",
         (
             "It has the family's architecture, key names, files and kind of tokenizer, in a few megabytes. "
-            "It stands in for a published checkpoint where a recipe or a station is tried (docs/howto/vla.md)."
+            "It replaces a published checkpoint in a test of a recipe or a station (docs/howto/vla.md)."
         ),
     )
     tiny.add_argument("family", help="pi0, dexbotic_pi0, pi05, smolvla, groot, openvla, openvla_oft or qwen_vl")
     tiny.add_argument("--out", dest="folder", type=Path, required=True, help="a new folder; nothing is overwritten")
-    tiny.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, a published one for example "
-                      "(default: a small one of the same kind that knows every byte)")
+    tiny.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for example a published one "
+                      "(default: a small byte-level one of the same kind)")
     tiny.add_argument("--horizon", type=at_least(0, int), default=0, metavar="N",
-                      help="actions of a chunk, where the folder says so (default: policy.horizon's)")
-    tiny.add_argument("--actions", type=at_least(1, int), default=7, metavar="N", help="openvla_oft: numbers of an action "
+                      help="actions of a chunk, for families that store it (default: that of policy.horizon)")
+    tiny.add_argument("--actions", type=at_least(1, int), default=7, metavar="N", help="openvla_oft: size of an action "
                       "(default: 7)")
-    tiny.add_argument("--state", type=at_least(1, int), default=8, metavar="N", help="openvla_oft: of a state (default: 8)")
-    tiny.add_argument("--seed", type=at_least(0, int), default=0, help="of the weights (default: 0)")
+    tiny.add_argument("--state", type=at_least(1, int), default=8, metavar="N", help="openvla_oft: size of "
+                      "a state (default: 8)")
+    tiny.add_argument("--seed", type=at_least(0, int), default=0, help="seed of the weights (default: 0)")
     vla = commands.add_parser("vla", help="published policies: adapters, LeRobot's folders").add_subparsers(
         required=True, metavar="COMMAND")
-    adapters = command(vla, "adapters", "cli.serve:adapters", "a policy file's adapters, as the library peft keeps them", (
-        "Writes adapter_config.json and adapter_model.safetensors for PeftModel.from_pretrained of the published model "
+    adapters = command(vla, "adapters", "cli.serve:adapters", "write a policy file's adapters in the format "
+                       "of the library peft", (
+        "Writes adapter_config.json and adapter_model.safetensors, for PeftModel.from_pretrained with the published model "
         "(docs/howto/vla.md)."))
-    adapters.add_argument("policy", type=Path, help="a policy-*.safetensors that policy.lora trained, or a run's folder")
+    adapters.add_argument("policy", type=Path, help="a policy-*.safetensors trained with policy.lora, or a run folder")
     adapters.add_argument("--out", dest="folder", type=Path, required=True, help="folder to write to")
     lerobot = command(vla, "lerobot", "cli.serve:lerobot", "a policy file of kind act or diffusion, as LeRobot's folder", (
         "Writes config.json, model.safetensors and both processors, which LeRobot's own class loads (docs/howto/vla.md)."))
@@ -394,76 +399,84 @@ def _parser() -> argparse.ArgumentParser:
         "estimate the delay, lag and gain with which an arm follows, from recorded episodes")
     find_dynamics.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")
     find_dynamics.add_argument("--velocity", default="tcp_velocity", help="observation with the tool's velocity [m/s]")
-    find_dynamics.add_argument("--episodes", type=at_least(1, int), default=200, help="at most so many (default: 200)")
+    find_dynamics.add_argument("--episodes", type=at_least(1, int), default=200, help="largest number of "
+                               "episodes (default: 200)")
     find_dynamics.add_argument("--json", **JSON, help="write the result as one flat object")
     drill = command(commands, "drill", "cli.station:drill",
-                    "the safety drill: what can go wrong goes wrong, and is measured")
-    drill.add_argument("--only", default="", metavar="WORDS", help="scenarios of configs/drill.yaml by their name")
-    drill.add_argument("--json", **JSON, help="write requirements_held, traps_held and each row there")
-    drill.add_argument("--two-arms", action="store_true", help="at a station with two arms, configs/drill_two_arms.yaml")
+                    "inject faults into a simulated station and measure the reaction (safety drill)")
+    drill.add_argument("--only", default="", metavar="WORDS", help="only scenarios of configs/drill.yaml "
+                       "with these words in their name")
+    drill.add_argument("--json", **JSON, help="write requirements_held, traps_held and each row")
+    drill.add_argument("--two-arms", action="store_true", help="drill a station with two arms "
+                       "(configs/drill_two_arms.yaml)")
     drill.add_argument("--scenarios", type=Path, metavar="FILE",
                        help="another list of scenarios; keys: docs/reference/scenarios.md")
     drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
     drill.add_argument("--domain", type=at_least(0, int, MAX_DOMAIN), default=42, help="ROS_DOMAIN_ID")
-    calibrate = command(commands, "calibrate", "cli.station:calibrate", "a real arm's box and home, as a hand guides it", (
-        "Listens to the arm's pose, and commands nothing. Prints the lines for its limits and its robot.yaml, and draws "
-        "what it heard."))
+    calibrate = command(commands, "calibrate", "cli.station:calibrate", "find the workspace box and home of "
+                        "a real arm while you guide it by hand", (
+        "Reads the arm's pose and commands nothing. Prints the lines for its limits and its robot.yaml, and draws the "
+        "recorded path."))
     calibrate.add_argument("name", **STATIONS_RECIPE)
     calibrate.add_argument("--set", **SET, help="as given to the station, e.g. station.robot=robots/mine")
-    calibrate.add_argument("--arm", default="", metavar="NAME", help="which one, where there are several")
+    calibrate.add_argument("--arm", default="", metavar="NAME", help="name of the arm, if there are several")
     calibrate.add_argument("--margin", type=float, default=0.01, metavar="METRES",
-                     help="how far within what was guided the box ends (default: 0.01)")
+                     help="distance between the guided range and the box (default: 0.01)")
     calibrate.add_argument("--out", type=written(".png", ".jpg"), default=Path("calibration.png"), metavar="PNG",
                      help="the picture (default: calibration.png)")
     calibrate.add_argument("--write", action="store_true", help="write the lines into the robot's own files")
     first = command(commands, "first-motion", "cli.station:first_motion", "a real arm's first motion, at a tenth of its "
-                    "speeds", ("Lowers the interlock's speeds to a tenth, asks a person for one thing after the other "
-                               "(move, let go, disarm, press each stop), and measures what interlock and arm make of it. "
-                               "It commands and arms nothing."))
+                    "speeds", ("Lowers the interlock's speeds to a tenth. Asks a person to move, let go, disarm and press "
+                               "each stop, one after the other. Measures the reaction of interlock and arm. It commands "
+                               "and arms nothing."))
     first.add_argument("name", **STATIONS_RECIPE)
     first.add_argument("--set", **SET, help="as given to the station, e.g. station.robot=robots/mine")
-    first.add_argument("--arm", default="", metavar="NAME", help="which one, where there are several")
-    first.add_argument("--json", **JSON, help="write each row there")
-    camera = command(commands, "camera", "cli.station:camera", "where a camera is, and whether it is where it was", (
-        "Looks through a camera of a station that runs, and commands nothing. locate: from views of a chessboard with the "
-        "arm tilted in many ways, into the robot's hand-eye file. align: against a picture that was taken with --write."))
+    first.add_argument("--arm", default="", metavar="NAME", help="name of the arm, if there are several")
+    first.add_argument("--json", **JSON, help="write each row")
+    camera = command(commands, "camera", "cli.station:camera", "find the pose of a camera, or check whether it has moved", (
+        "Uses a camera of a running station and commands nothing. locate: computes the pose from views of a "
+        "chessboard with "
+        "different tilts of the arm, for the robot's hand-eye file. align: compares with a picture taken with --write."))
     camera.add_argument("what", choices=["locate", "align"])
     camera.add_argument("name", **STATIONS_RECIPE)
     camera.add_argument("camera", help="its name in robot.yaml")
     camera.add_argument("--set", **SET, help="as given to the station, e.g. station.robot=robots/mine")
-    camera.add_argument("--arm", default="", metavar="NAME", help="which one, where there are several")
-    camera.add_argument("--on", default="tool", choices=["tool", "base"], help="what it is fixed to (default: tool, "
-                        "the board stands; base: the tool holds the board)")
+    camera.add_argument("--arm", default="", metavar="NAME", help="name of the arm, if there are several")
+    camera.add_argument("--on", default="tool", choices=["tool", "base"], help="mount of the camera (default: tool, with a "
+                        "fixed board; base: the tool holds the board)")
     camera.add_argument("--board", default="8x5", metavar="COLUMNSxROWS", help="inner corners of the board (default: 8x5)")
     camera.add_argument("--square", type=float, default=0.03, metavar="METRES", help="edge of its squares (default: 0.03)")
-    camera.add_argument("--reference", type=Path, metavar="PNG", help="align: another than views/<camera>.png of the robot")
+    camera.add_argument("--reference", type=Path, metavar="PNG", help="align: the earlier picture (default: "
+                        "views/<camera>.png of the robot)")
     camera.add_argument("--out", type=written(".png", ".jpg"), default=Path("alignment.png"), metavar="PNG",
                         help="align: the picture (default: alignment.png)")
     camera.add_argument("--write", action="store_true", help="write the file, or the reference")
-    check = command(commands, "check", "cli.check:check_command", "whether a simulator conforms, the jail holds, or a "
-                    "policy fits a data set and a station")
-    check.add_argument("what", choices=["sim", "jail", "model"], help="sim: a simulator, of sim_bridges/; jail: that of "
-                       "programs that agents write; model: a checkpoint's folder or a policy file")
+    check = command(commands, "check", "cli.check:check_command", "test a simulator, the jail, or the fit of a "
+                    "policy to a data set and a station")
+    check.add_argument("what", choices=["sim", "jail", "model"], help="sim: a simulator of sim_bridges/; "
+                       "jail: the jail for "
+                       "programs of agents; model: a checkpoint's folder or a policy file")
     check.add_argument("simulator", nargs="?", default="", metavar="name", help="sim: its name, e.g. maniskill; model: its "
                        "path")
-    check.add_argument("--data", type=Path, metavar="FOLDER", help="model: recordings that it was, or would be, trained on")
-    check.add_argument("--recipe", dest="recipe_name", metavar="RECIPE", help="model: whose station and policy's keys")
+    check.add_argument("--data", type=Path, metavar="FOLDER", help="model: recordings for its training")
+    check.add_argument("--recipe", dest="recipe_name", metavar="RECIPE", help="model: recipe with station and policy")
     check.add_argument("--set", **SET, help="model: override a key of the recipe, e.g. policy.statistics=norm_stats.json")
-    check.add_argument("--robot", help="a robot that lives in it, by name or path (default: the first that does)")
+    check.add_argument("--robot", help="a robot in it, by name or path (default: the first one)")
     check.add_argument("--task", help="a task, by name or path (default: the robot's own)")
     check.add_argument("--episodes", type=at_least(1, int), default=10,
-                       help="scenes that the task's script plays (default: 10)")
+                       help="number of scenes for the task's script (default: 10)")
     check.add_argument("--video", type=Path, metavar="FILE", help="film the script, in the first scene that it fails")
-    check.add_argument("--no-station", dest="station", action="store_false", help="leave out the station over ROS")
-    check.add_argument("--json", **JSON, help="write what was measured as one flat object")
-    command(commands, "messages", "launch.build_messages:build_messages", "build rlinf_msgs against the ROS there is, once")
+    check.add_argument("--no-station", dest="station", action="store_false", help="skip the station over ROS")
+    check.add_argument("--json", **JSON, help="write the measured values as one flat object")
+    command(commands, "messages", "launch.build_messages:build_messages", "build the ROS messages for the ROS in use, once")
     explain = command(commands, "explain", "cli.explain:explain", "print cause and remedy of an error by its code", (
         "Each error message ends with a code, as [RL-E101]. Without a code the command lists all of them."))
     explain.add_argument("code", nargs="?", default="", metavar="CODE", help="for example RL-E101")
-    doctor = command(commands, "doctor", "cli.doctor:doctor", "say what this machine has and lacks, and how to get it")
-    doctor.add_argument("station", nargs="?", choices=["station"], help="what the robot side of a recipe's station lacks")
+    doctor = command(commands, "doctor", "cli.doctor:doctor", "list installed and missing parts of this "
+                     "machine, and how to get them")
+    doctor.add_argument("station", nargs="?", choices=["station"], help="check the robot side of a recipe's station")
     doctor.add_argument("name", **STATIONS_RECIPE)
-    doctor.add_argument("--set", **SET, help="as given to the station")
+    doctor.add_argument("--set", **SET, help="the overrides of the station")
     return parser
 
 

@@ -22,7 +22,7 @@ from rlinf_core.cli.parsing import (
     written,
 )
 
-NAMES: dict[str, Any] = {"help": "whose station recorded them, for names (default: that of the run they lie in)"}
+NAMES: dict[str, Any] = {"help": "recipe of the station, for the names (default: that of the run that holds them)"}
 
 
 def data_commands(commands: Commands) -> None:
@@ -39,28 +39,28 @@ def data_commands(commands: Commands) -> None:
             parser.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
         return parser
 
-    of("list", "an episode a line", "cli.data:show").set_defaults(only_list=True)
+    of("list", "print one line for each episode", "cli.data:show").set_defaults(only_list=True)
     show_command(data)
-    check = of("check", "whether every recording is whole: seal, messages, steps, values; exit code 1 if not")
-    check.add_argument("--recipe", help="whose station's specs they shall have")
-    check.add_argument("--json", **JSON, help="write recordings, whole and broken there")
-    of("repair", "what is whole of those that are not, written anew; episodes are sealed again", out=True)
-    of("merge", "all whole episodes in one folder; all must have the same specs", out=True)
-    split = of("split", "whole episodes in several folders: by outcome, or by fractions", out=True)
+    check = of("check", "check each recording: seal, messages, steps, values; exit code 1 for a damaged one")
+    check.add_argument("--recipe", help="also compare them with the specs of this recipe's station")
+    check.add_argument("--json", **JSON, help="write the counts of recordings, intact and damaged")
+    of("repair", "copy the intact part of damaged recordings, and seal the episodes again", out=True)
+    of("merge", "copy all intact episodes into one folder; all must have the same specs", out=True)
+    split = of("split", "copy intact episodes into several folders, by outcome or by fractions", out=True)
     split.add_argument("--fractions", nargs="+", **SEVERAL, metavar="NAME=FRACTION",
                        help="e.g. train=0.9 val=0.1, drawn at random (default: a folder for each outcome)")
-    split.add_argument("--seed", type=at_least(0, int), default=0, help="of that draw (default: 0)")
+    split.add_argument("--seed", type=at_least(0, int), default=0, help="seed of the random split (default: 0)")
     stats = of("stats", "mean, deviation, extremes and quantiles of every key; the success rate with its interval")
     stats.add_argument("--json", **JSON, help="write them as one flat object")
     throughput = of("throughput", "robot time: successes an hour, seconds to success, takeovers an hour, "
                     "successes in a row")
     throughput.add_argument("--json", **JSON, help="write them as one flat object")
-    formats = data.add_parser("export", help="write recordings in the format of others").add_subparsers(
+    formats = data.add_parser("export", help="write recordings in another format").add_subparsers(
         required=True, metavar="FORMAT")
     lerobot = of("lerobot", "a LeRobot data set (v3.0)", "cli.data:export_lerobot", True, formats)
     lerobot.add_argument("--recipe", **NAMES)
     lerobot.add_argument("--executed", action="store_true",
-                         help="actions are what the interlock let through (default: what was asked for)")
+                         help="write the actions that the interlock applied (default: the requested ones)")
     rerun = of("rerun", "for Rerun's viewer: an .rrd for each episode", "cli.data:export_rerun", True, formats)
     rerun.add_argument("--recipe", **NAMES)
     _imports(data)
@@ -68,40 +68,43 @@ def data_commands(commands: Commands) -> None:
 
 def _imports(data: Commands) -> None:
     """Formats of others that come in."""
-    formats = data.add_parser("import", help="recordings from the format of others").add_subparsers(
+    formats = data.add_parser("import", help="read recordings of another format").add_subparsers(
         required=True, metavar="FORMAT")
     lerobot = command(formats, "lerobot", "cli.data:import_lerobot", "from a LeRobot data set (v3.0)", (
         "Recordings as a station makes them, for training (collect.recordings) and all other commands. Every feature is "
         "compared with the station's specs first, and nothing is written where one does not fit."))
-    lerobot.add_argument("dataset", type=Path, help="its folder, with meta/ and data/")
+    lerobot.add_argument("dataset", type=Path, help="folder of the data set, with meta/ and data/")
     lerobot.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
-    lerobot.add_argument("--recipe", help="whose station's specs it has (default: what our own export says in it)")
+    lerobot.add_argument("--recipe", help="recipe of the station whose specs it has (default: the one that "
+                                          "rlinf's export names)")
     lerobot.add_argument("--set", **SET, help="override of that recipe, e.g. station.image_size=[480,640]")
     lerobot.add_argument("--camera", dest="cameras", nargs="+", **SEVERAL, metavar="NAME=THEIRS",
-                         help="what the data set calls a camera of the station, e.g. front=laptop")
+                         help="name of a camera of the station and its name in the data set, e.g. front=laptop")
     lerobot.add_argument("--instruction", default="", metavar="SENTENCE",
-                         help="of every episode, instead of what the data set says; at most 128 bytes")
+                         help="instruction of every episode, instead of that of the data set; at most 128 bytes")
 
 
 def reward_commands(commands: Commands) -> None:
     """Rewards that are learned."""
-    subparsers = commands.add_parser("reward", help="a reward that sees success, learned from recordings").add_subparsers(
+    subparsers = commands.add_parser("reward", help="train a reward that recognizes success in images, from "
+                                     "recordings").add_subparsers(
         required=True, metavar="COMMAND")
     train = command(subparsers, "train", "cli.data:train", "train a classifier on the frames of recordings", (
-        "The last frame of an episode that succeeded shows success; those right before it are left out (--late), and no "
-        "other one does. Says how often it errs on episodes held out, and draws where. A task's file takes it: `reward: "
-        "{kind: classifier, model: FILE}`."))
+        "The last frame of a successful episode counts as success. The frames just before it are left out (--late). All "
+        "others count as no success. Prints the errors on held-out episodes, and draws them. A task file takes the model: "
+        "`reward: {kind: classifier, model: FILE}`."))
     train.add_argument("paths", **RECORDINGS)
-    train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture goes beside it")
-    train.add_argument("--cameras", nargs="+", **SEVERAL, metavar="NAME", help="to look through (default: all recorded)")
+    train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture is "
+                       "written to the same folder")
+    train.add_argument("--cameras", nargs="+", **SEVERAL, metavar="NAME", help="cameras to use (default: all recorded)")
     train.add_argument("--failed", nargs="+", **SEVERAL, metavar="EPISODE",
-                       help="ids of episodes that were called a success and are none, as a classifier's mistakes")
+                       help="ids of episodes that were wrongly labelled as success, for example by a classifier")
     train.add_argument("--late", type=at_least(0, float), default=0.3, metavar="SECONDS",
-                       help="before the end of a success, that may show it already, three frames at least: by how much a "
-                            "person who says so, or a task's success_steps, comes later (default: 0.3)")
+                       help="time before the end of a success that may already show it, at least three frames. It is "
+                            "the delay of a person's label or of the task's success_steps (default: 0.3)")
     train.add_argument("--steps", type=at_least(1, int), default=1500, help="gradient steps (default: 1500)")
     train.add_argument("--held-out", type=fraction, default=0.2, metavar="FRACTION",
-                       help="of the episodes, to judge it by (default: 0.2)")
+                       help="part of the episodes that tests it (default: 0.2)")
     train.add_argument("--seed", type=at_least(0, int), default=0)
     train.add_argument("--json", **JSON, help="write the scores as one flat object")
 
@@ -125,9 +128,10 @@ def _up(commands: Commands) -> None:
         "phases of a recipe; goes on with what is in --out",
         "demo",
     )
-    up.add_argument("--stations", nargs="+", **SEVERAL, metavar="N|NAME", help="so many, station_1 and on, or those of "
-                    "these names (default: 2)")
-    up.add_argument("--respawn", action="store_true", help="start a station again that has died")
+    up.add_argument("--stations", nargs="+", **SEVERAL, metavar="N|NAME", help="their number (station_1, "
+                    "station_2, ...) or "
+                    "their names (default: 2)")
+    up.add_argument("--respawn", action="store_true", help="restart a station that ends")
     up.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
 
 
@@ -138,18 +142,19 @@ def _enrollment(commands: Commands) -> None:
         "cli.fleet:enroll",
         "make a station's key and certificate, on the trainer's machine",
         (
-            "Also makes the fleet's authority, on first use. Names the files to carry to the station."
+            "The first use also makes the fleet's authority. Prints the files to copy to the station."
         ),
     )
     revoke = command(commands, "revoke", "cli.fleet:revoke", "withdraw a station's certificate, at once", (
-        "A running trainer refuses the station from its next call on, also on connections that are open."))
+        "A running trainer refuses the next call of the station, also on an open connection."))
     for parser in (enroll, revoke):
-        parser.add_argument("station", help="its station.name")
-    enroll.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the station's files go")
-    enroll.add_argument("--renew", action="store_true", help="new files for a station that is enrolled, before its "
-                        "certificate ends; what it has holds until then")
-    enroll.add_argument("--days", type=_days, default=365.0, help="for how long it is good (default: 365)")
-    listing = command(commands, "list", "cli.fleet:stations", "say who is enrolled, until when, and who was revoked")
+        parser.add_argument("station", help="station.name of the station")
+    enroll.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder for the station's files")
+    enroll.add_argument("--renew", action="store_true", help="make new files for an enrolled station before its "
+                        "certificate ends; the old ones stay valid until then")
+    enroll.add_argument("--days", type=_days, default=365.0, help="how long the certificate is valid (default: 365)")
+    listing = command(commands, "list", "cli.fleet:stations", "list enrolled stations with the end of their "
+                      "certificates, and revoked ones")
     for parser in (enroll, revoke, listing):
         parser.add_argument("--fleet", type=Path, default=Path("fleet"), metavar="FOLDER",
                             help="the fleet's folder, bridge.fleet of the trainer's recipe (default: fleet)")
@@ -157,14 +162,14 @@ def _enrollment(commands: Commands) -> None:
 
 def _stations(commands: Commands) -> None:
     status = _of_run(command(commands, "status", "cli.fleet:status", "a table of the stations, live until Ctrl-C", (
-        "Which policy each plays and is meant to play, what waits there, how its last 50 training episodes went, how full "
-        "its spool is; and how the roll-out stands. Once, where the output is no terminal. Exit code 1 where the trainer "
-        "is not running.")))
+        "Each row has the policy in use and the wanted one, waiting episodes, the success of the last 50 training episodes "
+        "and the fill level of the spool. Below is the state of the release. Prints once if the output is no terminal. "
+        "Exit code 1 if the trainer is not running.")))
     status.add_argument("--once", action="store_true", help="print it once")
-    drain = _of_run(command(commands, "drain", "cli.fleet:drain", "have stations begin no further episode", (
-        "They end the one they play, and send what they have: once nothing waits there, one may be switched off.")))
-    drain.add_argument("stations", nargs="+", metavar="station", help="its station.name")
-    drain.add_argument("--off", action="store_true", help="have them play again")
+    drain = _of_run(command(commands, "drain", "cli.fleet:drain", "let stations begin no further episode", (
+        "They end the current episode and send all recordings. A station without waiting episodes can be switched off.")))
+    drain.add_argument("stations", nargs="+", metavar="station", help="station.name of the station")
+    drain.add_argument("--off", action="store_true", help="let them play again")
 
 
 def _policies(commands: Commands) -> None:
@@ -178,24 +183,25 @@ def _policies(commands: Commands) -> None:
         )
     )
     promote.add_argument("--version", type=at_least(1, int), metavar="N",
-                         help="this one instead, tried or not, rolled back or older")
+                         help="another version, which may be untried, rolled back or older")
     _of_run(
         command(
             commands,
             "rollback",
             "cli.fleet:rollback",
-            "give up the policy on trial; without one, that of all",
+            "withdraw the policy on trial, or the current policy if none is on trial",
             (
-                "Then all play the version before it, until a newer one is tried; this one never is again. Of a trainer "
-                "that rolls out in stages (release.staged)."
+                "All stations then play the version before it, until a trial of a newer one. The withdrawn version is not "
+                "tried again. For a trainer that releases in stages (release.staged)."
             ),
         )
     )
-    pin = _of_run(command(commands, "pin", "cli.fleet:pin", "keep stations at a version, whatever is published"))
+    pin = _of_run(command(commands, "pin", "cli.fleet:pin", "keep stations at one version, also when newer "
+                  "ones are published"))
     what = pin.add_mutually_exclusive_group(required=True)
     what.add_argument("--version", type=at_least(1, int), metavar="N", help="policies/policy-<N>.safetensors of the run")
-    what.add_argument("--off", action="store_true", help="keep them no longer")
-    pin.add_argument("--stations", nargs="+", **SEVERAL, metavar="STATION", help="these alone (default: all)")
+    what.add_argument("--off", action="store_true", help="release them again")
+    pin.add_argument("--stations", nargs="+", **SEVERAL, metavar="STATION", help="only these (default: all)")
 
 
 def _of_run(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -224,34 +230,37 @@ def station_commands(commands: Commands) -> None:
         parser.set_defaults(what=name)
         return parser
 
-    of(commands, "status", "say how a running station is", "What its interlock does and why, what it waits for, which "
-            "episode is played, which policy plays, whether the trainer is connected, and which nodes are alive. It only "
-            "listens. Exit code 1 where there is no such station.")
+    of(commands, "status", "print the state of a running station", "State and cause of its interlock, what it waits for, "
+            "the current episode and policy, the connection to the trainer, and the live nodes. It only "
+            "listens. Exit code 1 if there is no such station.")
     of(commands, "arm", "arm a running station's interlock", "A real arm is armed by a person, at a terminal.")
-    of(commands, "disarm", "disarm it: the arm brakes, and stands until it is armed again", "")
+    of(commands, "disarm", "disarm a running station's interlock: the arm brakes and stops until the next arming", "")
     fault = commands.add_parser("fault", help="reset a fault of a running station's interlock, by its name")
     reset = of(fault.add_subparsers(required=True, metavar="COMMAND"), "reset", "reset a fault by its name", (
-        "Find out why it came first; without --cause, the one that stands is named. A reset is refused, with the reason, "
-        "while its cause has not gone or the enable is not held. It moves nothing: arm afterwards."))
+        "Find its cause first. Without --cause the command prints the name of the current fault. A reset is refused while "
+        "its cause remains or the enable is not held. A reset causes no motion. Arm afterwards."))
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
     of(commands, "set-instruction", "set the instruction of its policy", (
-        "From the next time step on, also within an episode: what is left of a chunk is not played. It holds until other "
-        "words are said; with '' what the scene or the task says holds again. Each time step that is recorded says it."),
-       words="what is asked for, e.g. 'go to the red mark'; '' for what scene or task say")
-    gripper = commands.add_parser("gripper", help="what a person has a running station's gripper do")
+        "It applies from the next time step, also within an episode. The rest of the current chunk is dropped. It stays "
+        "until the next one; '' restores the instruction of the scene or task. Each recorded time step has it."),
+       words="the instruction, e.g. 'go to the red mark'; '' for that of the scene or task")
+    gripper = commands.add_parser("gripper", help="commands for the gripper of a running station")
     of(gripper.add_subparsers(required=True, metavar="COMMAND"), "activate", "activate its gripper", (
-        "Of a Robotiq, after power-up and to clear its faults: its fingers open and close once, so keep clear of them."))
-    node = {"run": "of_node", "node": "as `rlinf status` names it, e.g. environment, left/interlock, camera/wrist/camera"}
-    which = {"parameter": "its name, as `rlinf param list` shows it"}
+        "A Robotiq needs this after power-up and to clear its faults. Its fingers open and close once. Keep "
+        "clear of them."))
+    node = {"run": "of_node", "node": "its name in `rlinf status`, e.g. environment, left/interlock, camera/wrist/camera"}
+    which = {"parameter": "its name in `rlinf param list`"}
     parameters = commands.add_parser("param", help="the parameters of a running station's nodes").add_subparsers(
         required=True, metavar="COMMAND")
-    of(parameters, "list", "list a node's parameters", "What each is, what it may be, whether it may change while the node "
-       "runs, and what it means.", **node)
+    of(parameters, "list", "list a node's parameters", "Prints value, range, meaning, and whether it may "
+       "change while the node "
+       "runs.", **node)
     of(parameters, "get", "print a parameter of a node", "", **node, **which)
-    of(parameters, "set", "set a parameter of a node that runs", (
-        "Most are fixed when the node starts. What may change: an interlock's limits, what a twin is told, and what the "
-        "policy is asked for. E.g. `rlinf param set twin inject user_stop`, `rlinf param set interlock limits.speed 0.1`."),
-       **node, **which, value="of the type that it has; '' for an empty string, [1, 2] for a list")
+    of(parameters, "set", "set a parameter of a running node", (
+        "Most are fixed at the start of the node. An interlock's limits, a twin's injected faults and the policy's "
+        "instruction may change. E.g. `rlinf param set twin inject user_stop`, `rlinf param set interlock "
+        "limits.speed 0.1`."),
+       **node, **which, value="a value of the same type; '' for an empty string, [1, 2] for a list")
     of(commands, "lifecycle", "take a running interlock through a transition of its life cycle", (
         "shutdown: it brakes, disarms, and then ends. deactivate and activate: only while DISARMED and at rest."),
        **node, value="shutdown, deactivate, activate")
@@ -266,7 +275,7 @@ def world_commands(commands: Commands) -> None:
         worlds,
         "fit",
         "cli.world:fit",
-        "fit a world to what a run has recorded",
+        "fit a world to the recordings of a run",
         (
             "Takes the episodes of its stations, or the replay in the newest checkpoint of a run in "
             "simulators; every tenth "
@@ -278,14 +287,14 @@ def world_commands(commands: Commands) -> None:
     fit.add_argument(
         "--seconds",
         type=at_least(1, float),
-        help="fit for so long (default: world.first_updates steps)",
+        help="duration of the fit (default: world.first_updates steps)",
     )
     fit.add_argument("--json", **JSON, help="write the errors as one flat object")
     check = command(
         worlds,
         "check",
         "cli.world:check",
-        "error by step, calibration and horizon of a run's world",
+        "print error by step, calibration and horizon of a run's world",
     )
     check.add_argument("run_dir", type=Path, metavar="RUN", help="folder of a run with a world")
     check.add_argument("--set", **SET, help="override of its recipe")
@@ -303,7 +312,7 @@ def world_commands(commands: Commands) -> None:
         worlds,
         "rank",
         "cli.world:rank",
-        "policies by the success that a world predicts, with intervals",
+        "order policies by the success that a world predicts, with intervals",
         (
             "Imagines whole episodes from how recorded ones began. The order is worth more than the "
             "figures: errors add up over "

@@ -113,10 +113,10 @@ def _run_dir(text: str) -> Path:
 
 def show_command(commands: Commands) -> None:
     """``show``, which is also a command of ``rlinf data``."""
-    show = command(commands, "show", "cli.data:show", "what recordings hold: an episode a line, or topics", (
-        "A line for each recording below: how its episode ended, how long it was, who commanded, which policy under "
-        "which limits, and whether it is what was closed (its seal). Of one recording alone, its topics too, "
-        "with counts and times. Exit code 1 where a seal does not fit."))
+    show = command(commands, "show", "cli.data:show", "print the content of recordings: one line for each "
+                   "episode, or topics", (
+        "Each line has the outcome, length, commander, policy version, limits and seal of one recording. For a single "
+        "recording the topics follow, with counts and times. Exit code 1 if a seal does not fit."))
     show.add_argument("paths", **RECORDINGS)
     show.add_argument("--plot", type=written(*PICTURES), metavar="FILE",
                       help="draw one episode's rewards and actions, e.g. episode.png")

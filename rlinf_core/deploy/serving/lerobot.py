@@ -382,7 +382,7 @@ async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
         at = served.add_insecure_port(f"127.0.0.1:{port}")
     except RuntimeError as error:
         raise ServingError(f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop who does, or choose another with "
-                           "--lerobot-port") from error
+                           "--lerobot-port", code="RL-E205") from error
     await served.start()
     server.say(f"grpc://127.0.0.1:{at} serves LeRobot's robot client, on this machine alone; its policy is this one")
     try:
