@@ -213,7 +213,8 @@ class Robot(Settings):
                 row = topic(name)
             except RlinfError as error:
                 raise ValueError(f"topics: {error}") from error
-            if not {"robot side", "e-stop"} & {*row.sender.split(", ")} and row.receivers != "robot side":
+            receivers = {*row.receivers.split(", ")} - {"page"}  # which shows what the robot is commanded
+            if not {"robot side", "e-stop"} & {*row.sender.split(", ")} and receivers != {"robot side"}:
                 raise ValueError(f"topics: '{name}' is not the robot side's; expected what a driver speaks or hears")
         return self
 
