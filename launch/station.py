@@ -202,10 +202,12 @@ def environment_in(variables: dict[str, str]) -> dict[str, str]:
         get_package_prefix("rlinf_station")
         return variables
     except PackageNotFoundError:
-        code = "import json; from rlinf_core.core.ros import ros_environment as of; print(json.dumps(of(int({}))))"
+        code = ("import json; from rlinf_core.core import paths, ros; print(json.dumps(ros.ros_environment(int({})) | "
+                "{{'OURS': [str(path) for path in (paths.SOURCE, *paths.NODES, paths.message_packages()) if path]}}))")
         answer = subprocess.run([find_rlinf(), "-c", code.format(variables["ROS_DOMAIN_ID"])], text=True, check=True,
                                 stdout=subprocess.PIPE)
         theirs = json.loads(answer.stdout)
+        theirs["PYTHONPATH"] = ":".join([*theirs["OURS"], *filter(None, [theirs.get("PYTHONPATH")])])
         return {name: theirs[name] for name in SEARCH_PATHS if name in theirs} | variables
 
 
