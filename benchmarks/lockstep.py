@@ -10,7 +10,7 @@ Each of these several times in turn:
 * ``bare``: the same simulator, stepped in a loop.
 
 CPU is what the station's processes compute, their children included, in milliseconds a step. It depends less on what else
-the machine does than steps a second do.
+the machine does than steps a second do. This command does not cover cameras, two arms and listeners outside.
 """
 
 from __future__ import annotations
