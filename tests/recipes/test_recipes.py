@@ -111,7 +111,8 @@ def test_every_shipped_robot_loads_with_its_limits_its_options_and_its_task(name
     robot = load_robot(name)
     assert all(load_limits(limits).tick > 0 for limits in robot.interlocks.values()) and robot.interlocks
     assert all(min(camera.size) > 0 for camera in robot.cameras.values())
-    assert robot.driver != "simulator" or load_task(f"configs/tasks/{robot.task}.yaml").max_steps > 0
+    assert robot.driver != "simulator" or load_task(
+        robot.task if robot.task.endswith(".yaml") else f"configs/tasks/{robot.task}.yaml").max_steps > 0
 
 
 def test_hosts_paths_and_names_need_no_quotes():
