@@ -227,7 +227,7 @@ def test_cameras_come_while_somebody_looks(station, page):
     ready(station, page)
     before = page.frames
     station.peer.spin(lambda: page.frames > before + 10, what="frames")
-    assert page.messages["station"]["cameras"] == ["front", "wrist"]
+    assert page.messages["station"]["cameras"] == ["simulator", "front", "wrist"]
 
 
 def test_an_interlock_that_hangs_is_not_shown_as_it_was(station, page):
@@ -258,6 +258,7 @@ def test_an_episode_whose_environment_has_died_is_over_and_the_late_end_of_an_ol
     page, gids = Page.__new__(Page), [[1]]  # without ROS
     page.asks, page.server, page.overhears, page.run_dir = MagicMock(), MagicMock(), None, Path("/nowhere")
     page.episode, page.get_node_names = EpisodeEvent(kind=EpisodeEvent.ABORTED), lambda: []
+    page.count_publishers = lambda topic: 1
     page.get_publishers_info_by_topic = lambda topic: [SimpleNamespace(endpoint_gid=gid) for gid in gids]
 
     def playing(kind=None, name=""):

@@ -87,5 +87,5 @@ def subscription(node: Node, name: str, callback: Callable[[Any], None], *, qual
         raw: the callback takes messages as they come, not read.
         lazy: with ``raw``: of this process it takes an Envelope (``rlinf_ros.memory_bus``) instead of bytes.
     """
-    more: dict[str, Any] = {"lazy": True} if lazy else {}
+    more: dict[str, Any] = {"lazy": True} if lazy and type(node) is not Node else {}  # rclpy's own has no bus
     return node.create_subscription(kind(name), at or name, callback, quality or profile(name), raw=raw, **more)
