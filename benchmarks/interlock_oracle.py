@@ -160,13 +160,13 @@ class Handovers:
         self.silent = self.silent or (self.taken and silence_s > self.ENDED_S + 0.2)
         if has_operator:
             self.ends_ns = max(self.ends_ns, ends_ns, now_ns)  # also one that is held or refused is no silent one
+        if self.silent and not self.taken and inputs.enable_renewed:  # a person gives it back, from this tick on
+            self.silent = False
         broken = source == "policy" and (self.taken or self.silent)
         if source == "operator":
             self.taken, self.ends_ns = True, max(ends_ns, now_ns)
         if released:
             self.taken = False
-        if self.silent and not self.taken and inputs.enable_renewed:
-            self.silent = False
         return "the policy moves although an operator has not let go" if broken else ""
 
 
