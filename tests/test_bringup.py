@@ -37,7 +37,7 @@ def test_the_unit_starts_a_launch_file_of_ours_with_arguments_that_it_has(unit):
     example = dict(line.split("=", 1) for line in (BRINGUP / "systemd/station.conf").read_text().splitlines()
                    if line and not line.startswith("#"))
     given = [word.split(":=")[0] for word in [*words, *example["ARGUMENTS"].split()] if ":=" in word]
-    assert set(given) == {"run_dir", "recipe", "robot"} and set(given) <= set(arguments)
+    assert set(given) == {"run_dir", "recipe"} and set(given) <= set(arguments)
     assert set(re.findall(r"\$(\w+)", unit["Service"]["ExecStart"])) <= set(example)
 
 
