@@ -28,7 +28,9 @@ def config_command(name: str, overrides: list[str], check: bool) -> None:
     recipe = load_recipe(name, overrides)
     if check:
         check_recipe(recipe)
-    print(resolved(recipe), end="")
+    print(resolved(recipe).rstrip("\n"), flush=True)
+    if check:
+        print(f"ok: robot, task and recipe of {name} fit together", file=sys.stderr)
 
 
 def first_comment(path: Path) -> str:
