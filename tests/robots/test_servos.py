@@ -19,6 +19,7 @@ from rlinf_core.robots.servos import (
 )
 from sim_bridges.twins.servos import Servos
 
+pytestmark = pytest.mark.timed
 KINDS = pytest.mark.parametrize("kind", ["feetech", "dynamixel"])
 FRAMES = {  # of the vendors' manuals: a request, and its answer
     "feetech": ("FF FF 01 02 01 FB", "FF FF 01 02 00 FC"),

@@ -37,6 +37,7 @@ def robot(folder, **changes):
     """A folder with two arms and some changes of its robot.yaml; its limits are those of ours."""
     base = yaml.safe_load((ROBOT / "robot.yaml").read_text()) | {
         "arms": {name: {"limits": str((ROBOT / f"{name}.yaml").resolve())} for name in ("left", "right")}}
+    base["urdf"] = str((ROBOT / base["urdf"]).resolve())
     document = {key: value for key, value in (base | changes).items() if value is not None}
     folder.mkdir(exist_ok=True)
     (folder / "robot.yaml").write_text(yaml.safe_dump(document, sort_keys=False))

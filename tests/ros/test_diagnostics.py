@@ -39,7 +39,7 @@ def test_every_node_that_can_fail_says_how_it_fares(peer):
     assert statuses["station_a/sim_bridge"].message == "no command for the arm"
 
 
-@pytest.mark.domain(120)
+@pytest.mark.domain(103)
 def test_operator_page_director_and_controller_say_it_too(peer, tmp_path):
     statuses = {}
     peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda message: statuses.update(

@@ -21,4 +21,4 @@ def test_no_ros_domain_is_used_by_two_files_which_may_run_at_the_same_time():
 def test_timers_of_every_node_of_a_station_go_by_the_time_that_passes():
     """Whatever is done to the clock: they are StationNodes, but for what stands in for people and faults in a drill."""
     others = {path.stem for path in Path("ros_ws/src").glob("*/rlinf_*/*.py") if "(Node):" in path.read_text()}
-    assert others == {"spinning", "drill_people", "fault_injector"}
+    assert others == {"spinning", "memory_bus", "drill_people", "fault_injector"}

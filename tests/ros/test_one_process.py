@@ -72,7 +72,7 @@ def test_one_process_plays_as_several_do_to_the_last_bit(tmp_path):
 
 @pytest.fixture(scope="module")
 def station(tmp_path_factory):
-    with standing(tmp_path_factory.mktemp("one"), 155, "one") as standing_station:
+    with standing(tmp_path_factory.mktemp("one"), 100, "one") as standing_station:
         yield standing_station
 
 
@@ -112,11 +112,11 @@ def test_each_topic_has_one_publisher(station):
         assert len(infos) == 1, topic
 
 
-@pytest.mark.domain(156)
+@pytest.mark.domain(101)
 def test_a_killed_process_is_started_again_and_plays(tmp_path):
     folder = tmp_path / "killed"
     folder.mkdir()
-    with standing(folder, 156, "one") as (peer, played):
+    with standing(folder, 101, "one") as (peer, played):
         (before,) = played("evaluate", SCENES[:1])
         os.kill(peer.supervisor.children["station"].popen.pid, signal.SIGKILL)
         peer.spin(lambda: any("station ended" in event for event in peer.supervisor.events), what="the restart")
@@ -161,7 +161,7 @@ def test_a_failure_is_that_of_the_node_whose_callback_it_was(capfd, monkeypatch)
 
     monkeypatch.setattr("rlinf_station.station_process.end_soon", lambda code: None)
     context = rclpy.Context()
-    rclpy.init(context=context, domain_id=157)
+    rclpy.init(context=context, domain_id=102)
     node = rclpy.create_node("environment", context=context)
     host = Host(None, [{"name": "sim_bridge"}, {"name": "environment"}])
     host.names = {node: 1}

@@ -19,7 +19,7 @@ NOT_OURS = {  # ROS's own, the drill's, and those of drivers, as their settings 
     "fault_injector.py: target", 'arm_driver.py: self.resolve_topic_name(name)',
     'franka.py: f"{prefix}franka_gripper/joint_states"', "gripper_command.py: self.settings.states",
     "universal_robots.py: prefix + topic", "operator.py: GOALS"}
-ELSEWHERE = ("qos.py", "spinning.py")
+ELSEWHERE = ("qos.py", "spinning.py", "memory_bus.py")
 
 
 @pytest.mark.parametrize("name, row", [

@@ -92,7 +92,7 @@ def test_a_board_that_looks_the_same_turned_and_a_tool_without_a_frame_are_refus
                                          "cameras: {wrist: [64, 64]}\n")
     code = main(["camera", "locate", "demo", "wrist", *words, "--set", f"station.robot={tmp_path}", "station.task=reach",
                  "station.operator.kind=keyboard"])
-    assert (code, error_part in capsys.readouterr().err) == (int(bool(error_part)), True)
+    assert (code, error_part in capsys.readouterr().err) == (2 * bool(error_part), True)
 
 
 def test_a_camera_on_the_tool_is_found_from_pictures_to_two_millimetres():
