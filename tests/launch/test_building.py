@@ -31,7 +31,7 @@ def test_messages_that_the_ros_has_by_now_leave_nothing_that_hides_its_own(tmp_p
     monkeypatch.setenv("AMENT_PREFIX_PATH", f"{built}:{theirs}")
     monkeypatch.setattr(build_messages, "built_messages", lambda: built)
     monkeypatch.setattr(build_messages, "message_packages", lambda name: built / "lib/python")
-    monkeypatch.setattr(build_messages, "_build", lambda sources, prefix: None)
+    monkeypatch.setattr(build_messages, "_build", lambda sources, prefix, step: None)
     library = built / "lib/libfranka_msgs_of_mine.so"
     for file in ("share/franka_msgs/package.xml", "lib/python/franka_msgs/__init__.py", library,
                  "lib/libfranka_msgs__rosidl_generator_c.so", "share/ament_index/resource_index/packages/franka_msgs"):

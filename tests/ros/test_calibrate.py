@@ -117,7 +117,7 @@ def test_an_orientation_that_the_robots_own_maxima_say_stays_and_nothing_is_writ
     hand.type("h")
     hand.expect_output("home [0.5, 0.05, 0.3]")
     hand.type("d")
-    assert hand.end() == 1 and "'orientation'" in hand.out.read_text()
+    assert hand.end() == 2 and "'orientation'" in hand.out.read_text()
     assert (tmp_path / "limits.yaml").read_text() == FR3.read_text()
 
 
