@@ -14,7 +14,7 @@ from tests.page.rendered import (
     state,
 )
 
-pytestmark = [needs_browser, pytest.mark.timeout(300)]
+pytestmark = [needs_browser, pytest.mark.timed, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,18 @@ def test_axe_finds_no_violation_in_any_state(browser, size, scheme):
     page.close()
 
 
+def holds(page, key, is_heard):
+    """Hold a key until it is heard; a browser on a busy machine may be late, and a person presses again."""
+    for _ in range(10):
+        page.presses(key, for_ms=400)
+        for _ in range(30):
+            if is_heard():
+                return
+            page.say(page.last)
+            page.page.wait_for_timeout(60)
+    raise AssertionError(f"{key} is not heard")
+
+
 def test_take_arm_demonstrate_stop_reset_and_label_by_the_keyboard_alone(page):
     page.shows(state())
     page.focuses("#controls")
@@ -83,7 +95,7 @@ def test_take_arm_demonstrate_stop_reset_and_label_by_the_keyboard_alone(page):
     page.presses("Enter")
     assert page.requests == [], "a press by chance arms nothing"
     page.presses("Enter", for_ms=1200)
-    assert page.requests == ["arm"]
+    page.until(lambda: page.requests == ["arm"])
     page.shows(state("ARMED"))
     page.focuses("#mode")
     page.page.keyboard.press("End")
@@ -93,14 +105,11 @@ def test_take_arm_demonstrate_stop_reset_and_label_by_the_keyboard_alone(page):
     page.until(lambda: "start" in page.requests)
     hands = page.server.station_double.hands
     page.shows(state("ACTIVE", source="operator"))
-    page.presses("w", for_ms=400)
-    page.until(lambda: any(hand.held and hand.axes.get("x") == 1.0 for hand in hands))
+    holds(page, "w", lambda: any(hand.held and hand.axes.get("x") == 1.0 for hand in hands))
     page.focuses(".pad")
-    page.presses("ArrowLeft", for_ms=400)
-    page.until(lambda: any(hand.held and hand.axes.get("y") == 1.0 for hand in hands))
+    holds(page, "ArrowLeft", lambda: any(hand.held and hand.axes.get("y") == 1.0 for hand in hands))
     page.focuses("[data-hold='grip+']")
-    page.presses("Enter", for_ms=400)
-    page.until(lambda: any(hand.held and hand.axes.get("grip") == 1.0 for hand in hands))
+    holds(page, "Enter", lambda: any(hand.held and hand.axes.get("grip") == 1.0 for hand in hands))
     page.focuses("[data-label=success]")
     page.presses("Enter")
     page.until(lambda: "success" in page.requests)
