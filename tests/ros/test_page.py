@@ -258,7 +258,7 @@ def test_an_episode_whose_environment_has_died_is_over_and_the_late_end_of_an_ol
     page, gids = Page.__new__(Page), [[1]]  # without ROS
     page.asks, page.server, page.overhears, page.run_dir = MagicMock(), MagicMock(), None, Path("/nowhere")
     page.episode, page.get_node_names = EpisodeEvent(kind=EpisodeEvent.ABORTED), lambda: []
-    page.count_publishers = lambda topic: 1
+    page._refusals, page._watch_views, page.views = dict, lambda: None, []
     page.get_publishers_info_by_topic = lambda topic: [SimpleNamespace(endpoint_gid=gid) for gid in gids]
 
     def playing(kind=None, name=""):
