@@ -15,6 +15,7 @@ from rlinf_core.policies import make_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_events
 from rlinf_core.rollouts.collect import EpisodeRollouts
+from rlinf_core.trainer.distributed import remote_envs
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, rollouts_in
 from rlinf_core.trainer.distributed.rollout_workers import OnRay
@@ -178,8 +179,9 @@ def test_a_run_whose_learner_leaves_its_device_during_rollouts_is_the_run_of_one
 
 
 def test_environments_in_processes_of_their_own_play_as_one_vector_and_one_that_dies_is_replaced(
-    cluster, capsys
+    cluster, capsys, monkeypatch
 ):
+    monkeypatch.setattr(remote_envs, "cpus_for", lambda placement: 0.2)  # learners of other tests are there, too
     recipe = load_recipe(
         "sim_sac",
         [
