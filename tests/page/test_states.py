@@ -74,12 +74,12 @@ def test_axe_finds_no_violation_in_any_state(browser, size, scheme):
     page.close()
 
 
-def holds(page, key, is_heard):
+def holds(page, key, is_done):
     """Hold a key until it is heard; a browser on a busy machine may be late, and a person presses again."""
     for _ in range(10):
         page.presses(key, for_ms=400)
         for _ in range(30):
-            if is_heard():
+            if is_done():
                 return
             page.say(page.last)
             page.page.wait_for_timeout(60)
