@@ -12,8 +12,10 @@ from rlinf_core.agentic.engines.in_process import InProcessEngine
 from rlinf_core.agentic.online import CompletionServer, Feedback, FeedbackStore, client_tokens
 from rlinf_core.agentic.settings import Text
 from rlinf_core.agentic.warm_start import clone_examples, read_examples
+from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.paths import expanded
+from rlinf_core.rollouts.types import Experience
 
 if TYPE_CHECKING:
     from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
@@ -48,6 +50,13 @@ class OnlineCoder(Feedback):
         self._error: Exception | None = None
         self.port = 0
         self._thread = threading.Thread(target=self._serve, name="completions", daemon=True)
+
+    def take(self, updates: int, order: RolloutLength) -> Experience:
+        """As ``Feedback``; the first call begins to serve, by the weights that the run begins or goes on with."""
+        experience = super().take(updates, order)
+        if self._thread.ident is None:
+            self.start()
+        return experience
 
     def warm_start(self, seed: int) -> None:
         """Clone the examples, where the recipe names a file of them."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlinf_core.config.base import Settings
+from rlinf_core.core.machine import is_loopback
 
 FEEDBACK = "feedback"  # env: text:feedback, a run that learns from editors' feedback
 
@@ -33,6 +34,14 @@ class FeedbackServer(Settings):
     max_age_hours: float = Field(24.0, gt=0, description="in which feedback of a completion counts")
     examples: str = Field("", description="JSON lines with prompt and completion, which text.warm_start "
                           "clones")
+
+    @field_validator("host")
+    @classmethod
+    def _is_of_this_machine(cls, host: str) -> str:
+        if not is_loopback(host):
+            raise ValueError(f"expected an address of this machine alone, such as 127.0.0.1, got {host!r}: tokens would "
+                             "cross the network in the clear. Put a proxy with TLS in front")
+        return host
 
     @field_validator("clients")
     @classmethod

@@ -131,13 +131,12 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
 
 
 def _online_coder(recipe: Recipe, run: Run) -> OnlineCoder:
-    """The source of completions with feedback; it listens when it returns."""
+    """The source of completions with feedback; it listens from its first turn on."""
     policy: Any = run.policy
     coder = OnlineCoder(recipe.text, policy, recipe.simulation.environments, run.run_dir)
     if recipe.text.warm_start.steps and not run.before and not checkpoints(run.run_dir / "checkpoints"):
         with run.clock("warm_start"):
             coder.warm_start(recipe.seed)
-    coder.start()
     return coder
 
 

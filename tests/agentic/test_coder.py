@@ -10,10 +10,12 @@ import urllib.error
 import urllib.request
 
 import pytest
+import torch
 
+from rlinf_core.agentic.coder import OnlineCoder
 from rlinf_core.agentic.settings import FeedbackServer, Text, WarmStart
 from rlinf_core.agentic.warm_start import clone_examples, read_examples
-from rlinf_core.core.errors import RecipeError
+from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.trainer.checkpoint import load_newest
 from tests.agentic.test_language import tiny
@@ -102,17 +104,28 @@ def test_a_run_learns_from_an_editor_and_goes_on_behind_its_feedback(tmp_path):
 @pytest.mark.parametrize("overrides, key", [
     (["algorithm.name=grpo"], "algorithm.name"), (["text.options={a: 1}"], "text.options"),
     (["algorithm.baseline=true"], "algorithm.baseline"), (["text.warm_start.steps=3"], "text.feedback.examples"),
-    (["text.feedback.clients=[../x]"], "clients"), (["text.feedback.clients=[a, a]"], "clients"),
+    (["text.feedback.host=0.0.0.0"], "host"), (["text.feedback.clients=[../x]"], "clients"),
+    (["text.feedback.clients=[a, a]"], "clients"),
     (["text.engine_options={model: m}"], "engine_options")])
 def test_what_cannot_learn_from_feedback_is_refused(overrides, key):
     with pytest.raises(RecipeError, match=key):
         check_recipe(load_recipe("text_feedback", overrides))
 
 
-def test_a_port_in_use_is_named(tmp_path):
-    from rlinf_core.agentic.coder import OnlineCoder
-    from rlinf_core.core.errors import RlinfError
+def test_it_serves_by_the_weights_that_the_run_goes_on_with(tmp_path):
+    """Not by those that the policy was made with, before a warm start or a checkpoint."""
+    policy = tiny()
+    coder = OnlineCoder(Text(feedback=FeedbackServer(port=0)), policy, 4, tmp_path)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 0.1
+    assert coder.port == 0, "nobody is served yet"
+    coder.take(7, {})
+    assert coder.port and coder.engine.version == 7 and coder.engine.check(policy) < 1e-4
+    coder.close()
 
+
+def test_a_port_in_use_is_named(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
