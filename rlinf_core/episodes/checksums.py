@@ -1,7 +1,8 @@
 """The seal of a closed episode: SHA256SUMS beside its files, in the format of ``sha256sum``.
 
-Made when an episode is closed; checked before it is sent, when it arrives and whenever it is read. A flipped bit in any
-file, the seal included, is found, and so is a file too many or too few.
+The seal is made when an episode is closed. It is checked before the episode is sent, when it
+arrives and whenever it is read. The check finds a flipped bit in any file, the seal included, and a
+missing or extra file.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from pathlib import Path
 from rlinf_core.core.errors import EpisodeError
 
 SUMS = "SHA256SUMS"
-NEVER_CLOSED = ("open", "broken")  # of a spool's folders: interrupted, or aborted
+NEVER_CLOSED = ("open", "broken")  # folders of a spool with interrupted or aborted episodes
 MAX_FILES = 16
-MAX_BYTES = 2 << 30  # of an episode, all files together
+MAX_BYTES = 2 << 30  # all files of an episode together
 MAX_SUMS_BYTES = 1 << 14
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,127}", re.ASCII)
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name stays inside its folder, on every file system, and is short enough for a file to be named after it."""
+    """Return True if a name is safe and short enough for a file on every file system."""
     return PLAIN.fullmatch(name) is not None
 
 
@@ -31,14 +32,22 @@ def seal(folder: Path) -> None:
 
 
 def verify(folder: Path) -> dict[str, str]:
-    """Compare an episode with its seal; returns {file name: SHA-256}. EpisodeError says what differs."""
+    """Compare an episode with its seal.
+
+    Returns:
+        {file name: SHA-256}.
+
+    Raises:
+        EpisodeError: the files differ from the seal; the message names them.
+    """
     sums = {file.name: file_sha256(file) for file in _files(folder)}
     check_listing(f"episode {folder}", sums, _sums_text(folder))
     return sums
 
 
 def check_listing(what: str, sums: dict[str, str], listed: str) -> None:
-    """Compare {file name: SHA-256} with the text of a SHA256SUMS; the order of its lines does not matter."""
+    """Compare {file name: SHA-256} with the text of a SHA256SUMS; the order of its lines is free.
+    """
     ours = set(listing(sums).split("\n"))
     wrong = ours.symmetric_difference(listed.split("\n"))
     if wrong or len(listed.split("\n")) != len(ours):
@@ -62,7 +71,11 @@ def file_sha256(file: Path) -> str:
 
 
 def episode_files(folder: Path) -> list[Path]:
-    """The files of an episode, by name; EpisodeError where there is anything that an episode does not have."""
+    """Return the files of an episode, by name.
+
+    Raises:
+        EpisodeError: the folder holds something that an episode does not have.
+    """
     if folder.is_symlink() or not folder.is_dir():
         raise EpisodeError(f"episode {folder}: expected a whole rosbag2 recording (a folder), got "
                            f"{'something else' if folder.exists() else 'nothing'}. It is not trained on")
@@ -77,13 +90,13 @@ def episode_files(folder: Path) -> list[Path]:
 
 
 def read_sums(path: Path) -> str:
-    """The text of a SHA256SUMS, whatever is in it, as far as one can be long."""
+    """Read the text of a SHA256SUMS, at most MAX_SUMS_BYTES, and replace invalid bytes."""
     with open(path, "rb") as source:
         return source.read(MAX_SUMS_BYTES).decode(errors="replace")
 
 
 def never_closed(folder: Path) -> bool:
-    """Whether a recording was interrupted or aborted: it lies where a spool keeps such, and has no seal."""
+    """Return True if a recording was interrupted or aborted: it lies in such a folder, unsealed."""
     return folder.absolute().parent.name in NEVER_CLOSED and not (folder / SUMS).exists()
 
 

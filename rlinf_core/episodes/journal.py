@@ -1,4 +1,4 @@
-"""The trainer's one record of episodes, journal.jsonl: which arrived, from whom, what is in it, and what became of it."""
+"""The trainer's one record of episodes, journal.jsonl: arrival, sender, content and outcome."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ OLDER = Path("inbox/journal.sqlite")
 
 
 class Journal:
-    """A line an event, only ever appended. An arrival is on the disk before anybody hears of it.
+    """An append-only file with one line per event.
+
+    An arrival is on disk before anybody hears of it.
 
     Args:
-        path: of the file, made with its first line. What a crash has left of a last line is cut off.
+        path: path of the file, made with its first line. A last line cut short by a crash is
+            removed.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
-        self._contents: dict[str, tuple[str, str]] = {}  # content and station of what arrived, in that order
+        # content and station of each arrived episode, in order of arrival
+        self._contents: dict[str, tuple[str, str]] = {}
         self._file: FileIO | None = None
         self._end = 0
         older = path.parent / OLDER
@@ -41,7 +45,7 @@ class Journal:
             self._file.truncate(self._end)
 
     def content(self, episode_id: str) -> str | None:
-        """The SHA-256 that an episode arrived with, or None if it never did."""
+        """Return the SHA-256 that an episode arrived with, or None if it never did."""
         return self._contents.get(episode_id, (None, ""))[0]
 
     def station(self, episode_id: str) -> str:
@@ -49,31 +53,32 @@ class Journal:
         return self._contents.get(episode_id, ("", ""))[1]
 
     def ids(self) -> list[str]:
-        """Every episode that arrived, in order of arrival."""
+        """Return the ids of all arrived episodes, in order of arrival."""
         with self._lock:
             return list(self._contents)
 
     def arrived(self, episode_id: str, station: str, sha256: str) -> None:
-        """An episode is durable in the inbox. A second time changes nothing."""
+        """Note that an episode is durable in the inbox. A second call changes nothing."""
         with self._lock:
             if episode_id not in self._contents:
                 os.fsync(self._append({"id": episode_id, "status": ARRIVED, "station": station, "sha256": sha256}))
                 self._contents[episode_id] = sha256, station
 
     def taken(self, episode_id: str, status: str) -> None:
-        """Note what training has made of an episode. The line follows from checkpoint and inbox, so
-        it need not survive a power cut.
+        """Note the outcome of an episode in training.
+
+        The line follows from checkpoint and inbox. It need not survive a power cut.
         """
         with self._lock:
             self._append({"id": episode_id, "status": status})
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
     def _append(self, row: dict[str, Any]) -> int:
-        """Write a line, or nothing; returns the file's number, to flush."""
+        """Write a whole line or nothing; return the file descriptor, for fsync."""
         line = (json.dumps(row | {"time": time.time()}) + "\n").encode()
         if self._file is None:
             self._file = FileIO(make_folder(self.path.parent) / self.path.name, "a+")
@@ -84,12 +89,12 @@ class Journal:
             self._end += len(line)
         except OSError:
             with contextlib.suppress(OSError):
-                self._file.truncate(self._end)  # half a line must not stand before the next one
+                self._file.truncate(self._end)  # remove half a line before the next one
             raise
         return self._file.fileno()
 
     def _read(self, file: FileIO) -> int:
-        """Learn what arrived; returns where the last whole line ends."""
+        """Load the arrivals; return the end of the last whole line."""
         file.seek(0)
         data = file.read()
         end = data.rfind(b"\n") + 1

@@ -1,4 +1,7 @@
-"""Message types of recordings without ROS: rlinf_msgs, and standard ones that RViz, Foxglove and ``ros2 bag play`` show."""
+"""Message types of recordings without ROS.
+
+They are rlinf_msgs, and standard ones that RViz, Foxglove and ``ros2 bag play`` show.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from rlinf_core.specs.topics import topic
 if TYPE_CHECKING:
     from rosbags.interfaces import Qos
 
-PACKAGE, LIBRARY = "rlinf_msgs", "rlinf"  # of its messages, and by which name an MCAP file says who has written it
+# package of the messages, and the writer's name in an MCAP file
+PACKAGE, LIBRARY = "rlinf_msgs", "rlinf"
 NS = 1_000_000_000
 
 
 @cache
 def typestore() -> Any:
-    """A rosbags typestore that knows ROS 2 Jazzy's messages and ours."""
+    """Return a rosbags typestore with the messages of ROS 2 Jazzy and rlinf_msgs."""
     store = get_typestore(Stores.ROS2_JAZZY)
     types: dict[str, Any] = {}
     for path in sorted((message_sources() / "msg").glob("*.msg")):
@@ -33,7 +37,10 @@ def typestore() -> Any:
 
 @lru_cache(maxsize=16)
 def store_for(definitions: tuple[tuple[str, str], ...]) -> Any:
-    """A typestore from a recording's own (type name, definition) pairs, so that old recordings stay readable."""
+    """Return a typestore from a recording's own (type name, definition) pairs.
+
+    Old recordings stay readable this way.
+    """
     store = get_typestore(Stores.ROS2_JAZZY)
     types: dict[str, Any] = {}
     for name, text in definitions:
@@ -43,39 +50,40 @@ def store_for(definitions: tuple[tuple[str, str], ...]) -> Any:
 
 
 def to_ns(stamp: Any) -> int:
-    """Nanoseconds of a builtin_interfaces/Time."""
+    """Return the nanoseconds of a builtin_interfaces/Time."""
     return stamp.sec * NS + stamp.nanosec
 
 
 IMAGE, POSE = "sensor_msgs/msg/Image", "geometry_msgs/msg/PoseStamped"
 COMPRESSED, TRANSFORMS = "sensor_msgs/msg/CompressedImage", "tf2_msgs/msg/TFMessage"
-TOOL = "tool0"  # REP-199's name of a tool's frame; of several arms below the arm's name
-QUALITY = 90    # of JPEG
+TOOL = "tool0"  # REP-199's frame of a tool; prefixed with the arm's name if there are several
+QUALITY = 90  # JPEG quality
 
 
 def standard(message: Message) -> Message:
-    """The recorded form of a sampled message: an image as JPEG, all else unchanged.
+    """Return the recorded form of a sampled message: an image as JPEG, all else unchanged.
 
-    What cannot be read is kept as it came.
+    An unreadable message is kept unchanged.
 
     Args:
-        message: whose topic is the full name.
+        message: the message, with its topic's full name.
     """
     try:
         return _compressed(message) if message.kind == IMAGE else message
-    except Exception:  # whatever a broken message makes the readers raise: it is kept as it came
+    except Exception:  # a broken message may raise anything; it is kept unchanged
         return message
 
 
 def _compressed(message: Message) -> Message:
-    """The image as image_transport's compressed one; as it is where it is neither rgb8 nor bgr8."""
+    """Compress an image like image_transport does; other encodings than rgb8 and bgr8 are kept."""
     import cv2
 
     image, store = typestore().deserialize_cdr(message.raw, IMAGE), typestore()
     if image.encoding not in ("rgb8", "bgr8") or image.step != 3 * image.width:
         return message
     pixels = image.data.reshape(image.height, image.width, 3)
-    bgr = pixels if image.encoding == "bgr8" else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)  # half as long as of a view
+    # takes half as long as a view
+    bgr = pixels if image.encoding == "bgr8" else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
     compressed = store.types[COMPRESSED](
         header=image.header, format=f"{image.encoding}; jpeg compressed bgr8", data=jpeg.ravel()
@@ -86,13 +94,13 @@ def _compressed(message: Message) -> Message:
 
 @cache
 def offered_qos(name: str) -> Qos:
-    """The quality of service with which a topic, by its full name, is offered; ``ros2 bag play`` offers it again."""
+    """Return the offered QoS of a topic, by its full name; ``ros2 bag play`` offers it again."""
     from rosbags import interfaces as rosbag
 
     try:
         row = topic(name.strip("/").partition("/")[2])
         depth, latched = row.depth, row.latched
-    except RlinfError:  # /tf, and what others have recorded
+    except RlinfError:  # /tf, and topics of other recorders
         depth, latched = 10, False
     never: Any = rosbag.QosTime(0, 0)
     durability = rosbag.QosDurability.TRANSIENT_LOCAL if latched else rosbag.QosDurability.VOLATILE

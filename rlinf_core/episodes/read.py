@@ -1,6 +1,6 @@
-"""Read a recorded rosbag2 folder as an Episode, with the chunks of the policy that were played, and how far.
+"""Read a recorded rosbag2 folder as an Episode, with the policy's played chunks.
 
-``validate`` has what a trainer asks of an episode besides.
+``validate`` has a trainer's further checks of an episode.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from rlinf_core.episodes.types import Episode, PlayedChunks
 if TYPE_CHECKING:
     from mcap.records import Chunk, McapRecord
 
-MAX_DRAWN = 1 << 15  # numbers of one chunk: the interlock refuses a message of 128 KiB
+MAX_DRAWN = 1 << 15  # numbers in one chunk; the interlock refuses a message of 128 KiB
 
 Key = tuple[int, str]  # sequence number and session
 
 
 def played_chunks(where: str, sent: list[Any], applied: list[Any], stamps: np.ndarray,
                   sources: list[str]) -> PlayedChunks | None:
-    """The chunks that were played, or None where none says what was drawn.
+    """Return the played chunks, or None if no chunk records its draw.
 
     Args:
         where: the episode, for errors.
         sent: ``ActionChunk`` messages of the policy, of other episodes too.
         applied: ``Applied`` messages, likewise.
         stamps: (T + 1,) of the time steps [ns].
-        sources: who commanded in each of the T transitions.
+        sources: the commander of each of the T transitions.
 
     Raises:
-        EpisodeError: what a chunk says of its draw does not fit its sizes, or they are not all of one size.
+        EpisodeError: a chunk's draw does not fit its sizes, or the chunks differ in size.
     """
     steps = {int(stamp): step for step, stamp in enumerate(stamps[:-1])}
     chunks = {(chunk.seq, chunk.session): chunk for chunk in sent if to_ns(chunk.observation_stamp) in steps}
@@ -69,9 +69,10 @@ def played_chunks(where: str, sent: list[Any], applied: list[Any], stamps: np.nd
 
 
 def steps_of(stamps: np.ndarray, records: list[Any]) -> list[int]:
-    """The time step of each applied action; -1 before the first one.
+    """Return the time step of each applied action; -1 before the first one.
 
-    In real time the two drift apart by some milliseconds: what begins in the last quarter of a time step is of the next.
+    In real time the two clocks drift apart by some milliseconds. An action that begins in the last
+    quarter of a time step therefore belongs to the next one.
     """
     begins = np.array([to_ns(record.header.stamp) for record in records], np.int64)
     from_then_on = np.append(stamps[:1], stamps[1:] - np.diff(stamps) // 4)
@@ -79,10 +80,10 @@ def steps_of(stamps: np.ndarray, records: list[Any]) -> list[int]:
 
 
 def _owners(chunks: dict[Key, Any], applied: list[Any], stamps: np.ndarray) -> dict[int, tuple[int, str, int]]:
-    """Whose action the policy's last one of each time step was: its chunk and its index in it.
+    """Return the policy's last action in each time step: its chunk and its index in the chunk.
 
-    Until a new chunk arrives, the one before goes on within the same time step; the new one is the last. Of several arms
-    all must have played it.
+    Until a new chunk arrives, the last one goes on within the same time step; the new one counts.
+    If there are several arms, all must have played it.
     """
     owners: dict[str, dict[int, tuple[int, str, int]]] = {arm_of(record): {} for record in applied}
     records = [record for record in applied if record.source == "policy" and (record.seq, record.session) in chunks]
@@ -94,12 +95,12 @@ def _owners(chunks: dict[Key, Any], applied: list[Any], stamps: np.ndarray) -> d
 
 
 def arm_of(record: Any) -> str:
-    """Whose ``Applied`` it is: the topic that it came on, as far as the reader said; the same for all where it did not."""
+    """Return the topic prefix of an ``Applied``; "" for all if the reader recorded none."""
     return getattr(record, "arm", "")
 
 
 def _sizes(where: str, chunks: list[Any]) -> tuple[int, int, int]:
-    """Numbers drawn and log-probabilities of each chunk, and how many actions are meant to be played."""
+    """Return a chunk's numbers drawn, its log-probabilities, and its actions to be played."""
     for chunk in chunks:
         drawn, log_prob_size, horizon = len(chunk.drawn), len(chunk.log_probs), chunk.horizon
         wrong = ""
@@ -123,22 +124,28 @@ ENDED = 1
 TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Applied",
          "episode": f"{PACKAGE}/msg/EpisodeEvent", "policy/action": f"{PACKAGE}/msg/ActionChunk"}
 MAX_MESSAGES = 200_000
-BEGINNING, MAX_ALIKE = 512, 4  # bytes of a message, which tell it from others by stamps and numbers
+# first bytes of a message, distinct by stamps and numbers, and the most messages that may share
+# them
+BEGINNING, MAX_ALIKE = 512, 4
 MAX_DEFINITIONS = 1 << 16  # characters
-RECORD, MESSAGE = Struct("<BQ"), Struct("<HIQQ")  # of MCAP: a record's kind and length; what a message begins with
-HEADER_BYTES = 256          # of an MCAP file, within which it says who has written it
-MAX_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message is at most 64
+# MCAP: a record's kind and length, and the start of a message
+RECORD, MESSAGE = Struct("<BQ"), Struct("<HIQQ")
+HEADER_BYTES = 256  # start of an MCAP file, which names its writer
+MAX_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message has at most 64 MiB
 
-ARM = re.compile("[A-Za-z][A-Za-z0-9_]*")  # between the station's name and that of a topic of one of several arms
+# name between the station's and the topic's, if there are several arms
+ARM = re.compile("[A-Za-z][A-Za-z0-9_]*")
 
 
 class Raw(NamedTuple):
-    """A message as it was recorded.
+    """A recorded message.
 
     Attributes:
-        topic, kind, definition: its topic's name, its type, and the text of that.
+        topic: name of its topic.
+        kind: its type.
+        definition: text of the type's definition.
         data: CDR.
-        at_ns: when it came.
+        at_ns: time of its arrival.
     """
 
     topic: str
@@ -152,12 +159,17 @@ Messages = dict[str, list[Any]]
 
 
 def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
-    """Read one closed episode; EpisodeError names the folder, what is wrong with it and what to do, OSError or MemoryError
-    what the machine lacks now.
+    """Read one closed episode.
 
     Args:
-        folder: the recording. If it has a seal (``sums``), it is compared with it.
-        sealed: it comes from a spool or an inbox: refuse one without a seal, and read nothing but what a recorder writes.
+        folder: the recording. A seal (``checksums``), if present, is compared with it.
+        sealed: True for an episode from a spool or an inbox. A recording without a seal is then
+            refused, and only a recorder's own format is read.
+
+    Raises:
+        EpisodeError: the recording is damaged or invalid. The message names the folder, the fault
+            and the remedy.
+        OSError, MemoryError: the machine lacks something now.
     """
     folder = Path(folder)
     try:
@@ -176,10 +188,14 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
 
 
 def recorded(folder: Path) -> Iterator[Raw]:
-    """Each message of a recording as our recorders write them, in their order; EpisodeError where it is damaged."""
+    """Yield each message of a recording of our own recorders, in their order.
+
+    Raises:
+        EpisodeError: the recording is damaged.
+    """
     try:
         yield from _read_raw(folder)
-    except Exception as error:  # as above
+    except Exception as error:  # see read_episode
         raise EpisodeError(f"episode {folder}: expected a whole recording, got: {type(error).__name__}: {error}. "
                            "`rlinf data repair` keeps what is whole") from error
 
@@ -202,10 +218,9 @@ def _episode(folder: Path, messages: Messages) -> Episode:
 
 
 def _read_raw(folder: Path) -> Iterator[Raw]:
-    """Read a recorder's MCAP file from its beginning to its end, and compare the checksum of every
-    chunk.
+    """Read a recorder's MCAP file from beginning to end, and compare the checksum of every chunk.
 
-    No index is followed and nothing is decompressed, either of which could make little data into any amount.
+    No index is followed and nothing is decompressed. Either could turn little data into any amount.
     """
     from mcap.records import Channel, Chunk, Message, Schema
     from mcap.stream_reader import StreamReader
@@ -216,7 +231,8 @@ def _read_raw(folder: Path) -> Iterator[Raw]:
     schemas: dict[int, Schema] = {}
     channels: dict[int, Channel] = {}
     with open(files[0], "rb") as stream:
-        reader = StreamReader(stream, emit_chunks=True, record_size_limit=MAX_CHUNK_BYTES)  # its seal has been compared
+        # the seal has been compared
+        reader = StreamReader(stream, emit_chunks=True, record_size_limit=MAX_CHUNK_BYTES)
         for outer in reader.records:
             if isinstance(outer, Chunk) and outer.compression:
                 raise ValueError(f"compression {outer.compression}, which no recorder here uses")
@@ -232,8 +248,9 @@ def _read_raw(folder: Path) -> Iterator[Raw]:
 
 
 def _records(chunk: Chunk) -> Iterator[McapRecord]:
-    """Yield the records of a chunk, as ``mcap.stream_reader.breakup_chunk`` does, without two
-    copies of every message.
+    """Yield the records of a chunk like ``mcap.stream_reader.breakup_chunk``, with fewer copies.
+
+    That function copies every message twice.
     """
     from mcap.data_stream import ReadDataStream
     from mcap.opcode import Opcode
@@ -256,7 +273,10 @@ def _records(chunk: Chunk) -> Iterator[McapRecord]:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether it is sealed and written by a recorder of ours: then no metadata are needed, which take long to parse."""
+    """Return True for a sealed recording of our own.
+
+    Reading one needs no metadata, because parsing them is slow.
+    """
     files = list(folder.glob("*.mcap"))
     if len(files) != 1 or not (folder / SUMS).exists():
         return False
@@ -265,7 +285,7 @@ def _ours(folder: Path) -> bool:
 
 
 def _anybodys(folder: Path) -> Iterator[Raw]:
-    """The messages of any rosbag2 recording."""
+    """Yield the messages of any rosbag2 recording."""
     from rosbags.rosbag2 import Reader
 
     if _lacks_storage(folder):
@@ -277,7 +297,7 @@ def _anybodys(folder: Path) -> Iterator[Raw]:
 
 
 def _lacks_storage(folder: Path) -> bool:
-    """Whether metadata.yaml leaves the storage open, as ``ros2 bag reindex`` does, beside MCAP files."""
+    """Return True if metadata.yaml names no storage beside MCAP files (``ros2 bag reindex``)."""
     with suppress(OSError, ValueError, yaml.YAMLError):
         document = yaml.safe_load((folder / "metadata.yaml").read_text())
         information = document.get("rosbag2_bagfile_information") if isinstance(document, dict) else None
@@ -287,7 +307,7 @@ def _lacks_storage(folder: Path) -> bool:
 
 
 def _mcap_files(folder: Path) -> Iterator[Raw]:
-    """The messages of all MCAP files of a recording, whatever its metadata.yaml says."""
+    """Yield the messages of all MCAP files of a recording, and ignore its metadata.yaml."""
     from mcap.reader import make_reader
 
     for path in sorted(folder.glob("*.mcap"), key=lambda path: (len(path.name), path.name)):
@@ -298,7 +318,7 @@ def _mcap_files(folder: Path) -> Iterator[Raw]:
 
 
 def _store(kind: str, definition: str) -> Any:
-    """A typestore with the recording's own definition of a type of ours."""
+    """Return a typestore with the recording's own definition of one of our types."""
     if not definition.strip():
         raise EpisodeError(f"expected the definition of {kind} in the file, which its messages are read by, got none. "
                            "Record it again with a writer that stores message definitions, as `ros2 bag record` does")
@@ -310,9 +330,10 @@ def _store(kind: str, definition: str) -> Any:
 
 
 def _read(raws: Iterator[Raw]) -> Messages:
-    """Read the topics that make an episode, once each."""
+    """Read the topics of an episode, each message once."""
     messages: Messages = {topic: [] for topic in TYPES}
-    raw_by_beginning: dict[tuple[str, bytes], list[bytes]] = {}  # by topic and beginning: all of an image is much to hash
+    # by topic and beginning, because hashing a whole image takes long
+    raw_by_beginning: dict[tuple[str, bytes], list[bytes]] = {}
     stations: set[str] = set()
     appliers: set[str] = set()  # the station, or its arms
     for name, kind, definition, raw, _ in raws:
@@ -325,7 +346,7 @@ def _read(raws: Iterator[Raw]) -> Messages:
             raise ValueError(f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of {TYPES[topic]}")
         alike = raw_by_beginning.setdefault(
             (name, bytes(raw[:BEGINNING])), []
-        )  # a message's arrays are views of it: it stays anyhow
+        )  # costs no memory: a message's arrays are views of it
         if raw not in alike:
             alike.append(raw)
             messages[topic].append(_store(kind, definition).deserialize_cdr(raw, kind))
@@ -337,7 +358,7 @@ def _read(raws: Iterator[Raw]) -> Messages:
 
 
 def _check_arms(stations: set[str], appliers: set[str]) -> None:
-    """Actions were applied by the station's one interlock, or by those of its arms."""
+    """Check that the station's one interlock, or those of its arms, applied the actions."""
     station = min(stations, default=None)
     strange = [name for name in appliers - stations
                if station is not None and not (name.startswith(f"{station}/") and ARM.fullmatch(name[len(station) + 1:]))]
@@ -363,7 +384,8 @@ def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> E
         limits[k] = tuple(sorted({*limits[k], *record.limits}))
     return Episode(
         id=ended.episode_id, station=ended.station, mode=ended.mode, seed=ended.seed, success=bool(ended.success),
-        failure=bool(getattr(ended, "failure", False)),  # recordings of before knew success and time limits alone
+        # older recordings only had success and time limits
+        failure=bool(getattr(ended, "failure", False)),
         truncated=bool(getattr(ended, "truncated", not ended.success)),
         policy_version=ended.policy_version, spec_hash=ended.spec_hash,
         limits_hash="+".join(first.limits_hash for _, first in sorted(firsts.items())),

@@ -1,9 +1,9 @@
-"""From a stream of messages to episodes in a spool, in a thread that may wait for the disk.
+"""Turn a stream of messages into episodes in a spool, in a thread that may wait for the disk.
 
-``Session`` records what belongs to no episode, each message as it comes, within bounds. It is cut
-into parts, each of which is closed and sealed as an episode is; the oldest are removed for the
-next. Of a topic that says the same again and again, what it says is kept when it changes, and every
-STEADY_S. Each part begins with what is latched, so that it tells of itself how things stood.
+``Session`` records the messages that belong to no episode, within bounds. The session is cut into
+parts. Each part is closed and sealed like an episode; the oldest are removed for the next. A topic
+with repetitive messages is recorded when its content changes, and every STEADY_S. Each part begins
+with the latched messages. It can therefore be understood alone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from rlinf_core.specs.topics import SESSION
 
 STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
 GRACE_S = 0.5
-EARLY, EARLY_BYTES, EARLY_S = 64, 64 << 20, 1.0  # the way home, before a scene is ready, is no part of the episode
+# motion before a scene is ready, such as homing, belongs to no episode
+EARLY, EARLY_BYTES, EARLY_S = 64, 64 << 20, 1.0
 WAITING_BYTES = 256 << 20
-NAMED = 512  # bytes of a TimeStep, within which it says of which episode it is
+NAMED = 512  # leading bytes of a TimeStep that contain its episode id
 LOOK_S = 0.05
-MISSED = "missed "  # and a topic: how many time steps came without a new message of it
+# metadata key prefix before a topic; the value counts time steps without a new message of it
+MISSED = "missed "
 HELD = "the interlock applied no action: nobody commanded the arm, or it was held all along"
 
 
@@ -40,29 +42,38 @@ class Recording:
     """Assignment of messages to episodes.
 
     Args:
-        spool: where episodes go.
-        tell: called with CLOSED or ABORTED, the episode's id, its last event and why.
-        arms: how many of them apply each action.
-        cameras: full names of the topics of which each time step comes with an image; what is missed is counted.
-        observed: likewise of other topics; only what is missed of them is noted.
-        sampled: likewise, of topics that not every station has: they count where at least one message came.
+        spool: destination of the episodes.
+        tell: called with CLOSED or ABORTED, the episode's id, its last event and the reason.
+        arms: number of arms that apply each action.
+        cameras: full names of the image topics of each time step; missed images are counted.
+        observed: likewise, other topics; their misses are only noted.
+        sampled: likewise, topics that not every station has; they count if at least one message
+            came.
     """
 
     def __init__(self, spool: Spool, tell: Callable[[int, str, Any, str], None], arms: int = 1,
                  cameras: Sequence[str] = (), observed: Sequence[str] = (), sampled: Sequence[str] = ()) -> None:
         self.spool, self.tell, self.arms, self.cameras = spool, tell, arms, cameras
         self.observed, self.sampled = observed, sampled
-        self.held = False  # by whoever has the last time step, and hands it over later: no grace ends meanwhile
-        self.counts, self.missed = Counter[str](), 0  # messages of this episode, by topic; images missed in all closed ones
-        self.early = Ring(EARLY_BYTES, EARLY, EARLY_S)  # topics are not ordered: data may beat STARTED
+        # True while somebody holds the last time step back for later; the grace period then waits
+        self.held = False
+        # messages of this episode by topic, and images missed in all closed ones
+        self.counts, self.missed = Counter[str](), 0
+        # topics are not ordered: data may beat STARTED
+        self.early = Ring(EARLY_BYTES, EARLY, EARLY_S)
         self.writer: EpisodeWriter | None = None
         self.ended: Any = None
         self.ended_ns = self.steps = self.applied = 0
-        self.stamps: deque[int] = deque(maxlen=3)  # of the last time steps
-        self.applied_ns: dict[str, int] = {}       # by topic, so by arm: when the last action that came began
+        self.stamps: deque[int] = deque(maxlen=3)  # stamps of the last time steps
+        self.applied_ns: dict[str, int] = {}  # start of the newest action by topic, and so by arm
 
     def take(self, message: Message, event: Any = None) -> None:
-        """The next message, with what it says if it is an EpisodeEvent."""
+        """Take the next message.
+
+        Args:
+            message: the serialised message.
+            event: its content, if it is an EpisodeEvent.
+        """
         if event is not None and event.kind == STARTED:
             self._open(event.episode_id)
         if self.writer is not None:
@@ -78,7 +89,10 @@ class Recording:
         self.look(message.at_ns)
 
     def look(self, now_ns: int) -> None:
-        """Some actions were never applied (the arm held); a short grace, then close with what there is."""
+        """Close an ended episode after a short grace, or abort it if messages were lost.
+
+        Some actions are never applied if the arm was held, so the wait must end.
+        """
         if self.held or self.ended is None or now_ns - self.ended_ns <= GRACE_S * 1e9:
             return
         if self.steps <= self.ended.steps:
@@ -89,7 +103,7 @@ class Recording:
             self._close()
 
     def abort(self, reason: str, tell: bool = True) -> None:
-        """Set the running episode aside, if there is one."""
+        """Set the current episode aside, if there is one."""
         writer, self.writer, self.ended = self.writer, None, None
         if writer is None:
             return
@@ -119,7 +133,7 @@ class Recording:
             return
         if message.kind.endswith("/TimeStep"):
             if self.writer.episode_id.encode() not in message.raw[:NAMED]:
-                return  # of the one before it, which was given up meanwhile
+                return  # a step of the last episode, which was given up meanwhile
             self.steps += 1
             self.stamps.append(_stamp_ns(message.raw))
         elif message.kind.endswith("/Applied"):
@@ -138,9 +152,10 @@ class Recording:
             self._close()
 
     def _all_applied(self) -> bool:
-        """Whether each arm has an action of the last time step: in one step there may be two, and then they are not all.
+        """Return True if each arm has an action of the last time step.
 
-        By the stamps, as a reader goes by them (``chunks.steps_of``).
+        Counting is not enough: one step may have two actions. The stamps are compared like a reader
+        does (``read.steps_of``).
         """
         *before, last, _ = self.stamps if len(self.stamps) > 1 else (0, 0)
         begins = last - (last - before[-1]) // 4 if before else last
@@ -165,30 +180,29 @@ class Recording:
         self.tell(CLOSED, writer.episode_id, event, "")
 
     def _missed(self) -> dict[str, int]:
-        """Return, of each topic that comes with time steps, how many time steps have no new
-        message.
-        """
+        """Count the time steps without a new message, for each topic that comes with time steps."""
         came = [topic for topic in self.sampled if self.counts[topic]]
         counted = dict.fromkeys((*self.cameras, *self.observed, *came))
         return {topic: max(0, self.steps - self.counts[topic]) for topic in counted}
 
 
 def _stamp_ns(raw: bytes) -> int:
-    """Return the stamp of a message's header, in CDR: seconds and nanoseconds after the four bytes
-    of the encapsulation.
+    """Return the stamp of a message's header in CDR [ns].
+
+    Seconds and nanoseconds follow the four bytes of the encapsulation.
     """
     seconds, nanoseconds = struct.unpack_from("<iI" if raw[1] & 1 else ">iI", raw, 4)
     return seconds * 1_000_000_000 + nanoseconds
 
 
 class Worker:
-    """One thread that handles what it is given, in order, however long the disk takes.
+    """One thread that handles items in order, however long the disk takes.
 
     Args:
         handle: called with each item.
-        look: called when there was nothing to do for LOOK_S.
-        trouble: called with what ``handle`` or ``look`` raised.
-        max_bytes: may wait; more is not taken.
+        look: called after LOOK_S without an item.
+        trouble: called with an exception of ``handle`` or ``look``.
+        max_bytes: size of the queue; further items are refused.
     """
 
     def __init__(self, handle: Callable[[Any], None], look: Callable[[], None], trouble: Callable[[Exception], None],
@@ -201,16 +215,16 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether everything has been handled, and nothing is being looked after."""
+        """Whether everything has been handled and ``look`` is not running."""
         return self._waiting == 0
 
     @property
     def bytes(self) -> int:
-        """How many wait."""
+        """Bytes in the queue."""
         return self._bytes
 
     def put(self, item: Any, size: int, anyway: bool = False) -> bool:
-        """Hand over an item of so many bytes; False if too many wait, unless it must be taken ``anyway``."""
+        """Queue an item of ``size`` bytes; return False if the queue is full and not ``anyway``."""
         with self._lock:
             if self._bytes + size > self.max_bytes and not anyway:
                 return False
@@ -239,25 +253,27 @@ class Worker:
     def _try(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except Exception as error:  # whatever one message does, the next one is recorded
+        except Exception as error:  # a failure of one message must not stop the next
             self._trouble(error)
 
 
 OF_ROS = {"/diagnostics": "diagnostic_msgs/msg/DiagnosticArray", "/parameter_events": "rcl_interfaces/msg/ParameterEvent"}
 STEADY_S = 10.0
-PART_BYTES, PART_S = 16 << 20, 3600.0  # after which the next part begins
-AGAIN_S = 10.0                         # after the disk has refused
+PART_BYTES, PART_S = 16 << 20, 3600.0  # size and duration at which the next part begins
+AGAIN_S = 10.0  # pause after the disk has refused
 
 
 class Session:
-    """Parts in ``root/closed``, the one that is being written in ``root/open``, those that were cut in ``root/broken``.
+    """A station's session, recorded in parts.
+
+    Parts lie in ``root/closed``, ``root/open`` (being written) and ``root/broken`` (cut short).
 
     Args:
         root: their folder, made if absent.
-        station: its name, with which the parts' names begin.
-        max_gb: of all parts; 0 records none.
-        attachments: of each part, by name.
-        trouble: called with what the disk refused; nothing is raised.
+        station: the station's name, a prefix of the parts' names.
+        max_gb: size of all parts; 0 records none.
+        attachments: returns the attachments of each part, by name.
+        trouble: called with an error of the disk; nothing is raised.
     """
 
     def __init__(self, root: Path, station: str, max_gb: float, attachments: Callable[[], dict[str, bytes]],
@@ -265,16 +281,18 @@ class Session:
         self.root, self.station, self.max_gb, self.attachments, self.trouble = root, station, max_gb, attachments, trouble
         self.part_bytes = min(PART_BYTES, int(max_gb * 1e9 / 4))
         self.parts, self.over = 0, max_gb <= 0
-        self.until = 0.0  # by time.monotonic(): the end of this part, or of waiting for the next
+        # time.monotonic() at the end of this part, or of the pause before the next
+        self.until = 0.0
         self._spool: Spool | None = None
         self._writer: EpisodeWriter | None = None
         self._last_statements: dict[
             tuple[str, str], tuple[Any, int]
-        ] = {}  # by topic and who: what, and when it was kept [ns]
+        ] = {}  # by topic and publisher: content, and time when it was recorded [ns]
         self._latched: dict[str, Message] = {}
 
     def take(self, name: str, message: Message) -> None:
-        """The next message of a topic by its name in the robot interface, or of one of OF_ROS."""
+        """Take the next message of a topic by its name in the robot interface, or of one of OF_ROS.
+        """
         try:
             if not self.over and (self._writer or time.monotonic() >= self.until):
                 self._take(name, message)
@@ -284,7 +302,7 @@ class Session:
             self._latched[message.topic] = message
 
     def close(self) -> None:
-        """There comes no more."""
+        """End the session."""
         self.over = True
         try:
             self._end()
@@ -329,7 +347,7 @@ class Session:
         self.trouble(error)
 
     def _news(self, name: str, message: Message) -> bool:
-        """Whether it says what was not said lately."""
+        """Return True if the message has content that was not recorded lately."""
         news = False
         for who, what in statements(name, message):
             before, at_ns = self._last_statements.get((message.topic, who), (None, 0))
@@ -340,9 +358,7 @@ class Session:
 
 
 def statements(name: str, message: Message) -> Iterator[tuple[str, Any]]:
-    """Return the publisher and content of a message if repetitions may be dropped; None if each
-    message counts.
-    """
+    """Yield the publisher and content of a message; content None records every message."""
     try:
         fields = topics.topic(name).session if name not in OF_ROS else ()
         if name == "/diagnostics":
@@ -353,5 +369,5 @@ def statements(name: str, message: Message) -> Iterator[tuple[str, Any]]:
             yield "", tuple(getattr(read, field) for field in fields)
         else:
             yield "", None
-    except Exception:  # whatever a broken message makes the reader raise: it is kept as it came
+    except Exception:  # a broken message may raise anything; it is kept unchanged
         yield "", None

@@ -1,9 +1,10 @@
-"""How an arm follows its commands, seen in recorded episodes: delay, lag and gain of the tool's motion.
+"""An arm's response to its commands, fitted to recorded episodes.
 
-A first-order lag behind a pure delay, ``lag_s * dv/dt = gain * u(t - delay_s) - v``: u is the speed at which the interlock
-let the set-point move, v the tool's speed. It is what a Cartesian controller looks like from outside (for a proportional
-one, 1 / lag_s is its gain), and what ``simulation.randomise`` varies. Speeds are seen once a time step: where the lag is
-much shorter than that, delays that differ by less than a step look the same.
+The model is a first-order lag behind a pure delay, ``lag_s * dv/dt = gain * u(t - delay_s) - v``.
+Here u is the speed at which the interlock let the set-point move, and v the tool's speed. A
+Cartesian controller looks like this from outside (for a proportional one, 1 / lag_s is its gain),
+and ``simulation.randomise`` varies it. Speeds are sampled once a time step. If the lag is much
+shorter, delays that differ by less than a step look the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes.types import Episode
 
-FINE = 20            # grid points of a time step
+FINE = 20  # grid points of a time step
 MAX_DELAY_S = 0.5
 LAGS_S = (0.002, 1.0)
 
@@ -26,10 +27,10 @@ class Response:
     """The parameters that fit the recordings best.
 
     Attributes:
-        delay_s: between a command and the first motion [s].
-        lag_s: time constant with which the tool then follows [s].
-        gain: of the motion that was asked for, the fraction that comes.
-        explained: share of the tool's motion that this accounts for, at most 1.
+        delay_s: time between a command and the first motion [s].
+        lag_s: time constant of the tool's motion after that [s].
+        gain: executed fraction of the commanded motion.
+        explained: share of the tool's motion that the model explains, at most 1.
     """
 
     delay_s: float
@@ -39,14 +40,16 @@ class Response:
 
 
 def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Response:
-    """Fit one response to all of them, over the three axes of translation.
+    """Fit one response to all episodes, over the three axes of translation.
 
     Args:
-        episodes: with displacements of the tool in the first three dimensions of their actions.
-        velocity: the observation that says the tool's velocity, (3,) [m/s].
+        episodes: episodes with displacements of the tool in the first three dimensions of their
+            actions.
+        velocity: name of the observation with the tool's velocity, (3,) [m/s].
 
     Raises:
-        EpisodeError: there is no such observation, the tool hardly moved, or there are several arms.
+        EpisodeError: there is no such observation, the tool hardly moved, or there are several
+            arms.
     """
     tracks = [_track(episode, velocity) for episode in episodes]
     motion = sum(float((measured**2).sum()) for _, measured, _ in tracks)
@@ -60,7 +63,8 @@ def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Res
 
 
 def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Speeds asked for (T, 3), speeds seen (T + 1, 3), and the time of a step [s]."""
+    """Return commanded speeds (T, 3), measured speeds (T + 1, 3), and the duration of a step [s].
+    """
     if episode.arms:
         raise EpisodeError(f"episode {episode.id}: expected one arm, got {', '.join(episode.arms)}: several are not "
                            "supported here. Record one arm at a station of its own")
@@ -77,7 +81,7 @@ def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, flo
 
 
 def _search(tracks: list, delays: np.ndarray) -> tuple[float, float, float, float]:
-    """Squared error, delay, lag and gain of the best of these delays."""
+    """Return squared error, delay, lag and gain of the best of these delays."""
     from scipy.optimize import minimize_scalar
 
     candidates = []
@@ -91,7 +95,7 @@ def _search(tracks: list, delays: np.ndarray) -> tuple[float, float, float, floa
 
 
 def _error(tracks: list, delay: float, lag: float) -> tuple[float, float]:
-    """Squared error with the gain that minimises it, and that gain."""
+    """Return the smallest squared error over the gain, and that gain."""
     pairs = [(_followed(commanded, step, delay, lag), measured[1:]) for commanded, measured, step in tracks]
     size = sum(float((predicted**2).sum()) for predicted, _ in pairs)
     gain = sum(float((predicted * measured).sum()) for predicted, measured in pairs) / max(size, 1e-12)
@@ -99,7 +103,8 @@ def _error(tracks: list, delay: float, lag: float) -> tuple[float, float]:
 
 
 def _followed(commanded: np.ndarray, step: float, delay: float, lag: float) -> np.ndarray:
-    """The speeds (T, 3) of a tool that began at rest, at the ends of the steps, for a gain of 1."""
+    """Return the speeds (T, 3) of a tool that began at rest, at the ends of the steps, at gain 1.
+    """
     from scipy.signal import lfilter
 
     fine = step / FINE

@@ -1,4 +1,4 @@
-"""Messages kept in memory, within bounds."""
+"""A bounded buffer of messages in memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Message:
     Attributes:
         topic: its full name.
         kind: its type, like "rlinf_msgs/msg/TimeStep".
-        at_ns: when it came, by a clock that nobody sets (``time.monotonic_ns``).
+        at_ns: time of arrival, by a clock that nobody sets (``time.monotonic_ns``).
         raw: CDR.
-        wall_ns: likewise, by the wall clock; None where it is not known.
-        simulated_ns: its simulated time, where time is simulated.
+        wall_ns: time of arrival by the wall clock; None if unknown.
+        simulated_ns: simulated time of arrival, if time is simulated.
     """
 
     topic: str
@@ -29,21 +29,24 @@ class Message:
 
     @property
     def log_ns(self) -> int:
-        """The log time of a recording: simulated time where there is one, else the wall clock [ns]."""
+        """Log time of a recording: simulated time if there is one, else the wall clock [ns]."""
         return self.real_ns if self.simulated_ns is None else self.simulated_ns
 
     @property
     def real_ns(self) -> int:
-        """The log time of what goes on between episodes, which have times of their own [ns]."""
+        """Log time of a session between episodes, which have separate times [ns]."""
         return self.at_ns if self.wall_ns is None else self.wall_ns
 
     def at_time_of(self, other: Message) -> Message:
-        """The same message with the times of another."""
+        """Return the same message with the times of another."""
         return replace(self, at_ns=other.at_ns, wall_ns=other.wall_ns, simulated_ns=other.simulated_ns)
 
 
 class Ring:
-    """The newest messages, by bytes, number and age; one that would take more than a quarter of the bytes is left out."""
+    """The newest messages, bounded by bytes, number and age.
+
+    A message of more than a quarter of the bytes is dropped.
+    """
 
     def __init__(self, max_bytes: int, max_messages: int | None = None, seconds: float = float("inf")) -> None:
         self.max_bytes, self.max_messages, self.seconds = max_bytes, max_messages, seconds
@@ -51,7 +54,7 @@ class Ring:
         self._messages: deque[Message] = deque()
 
     def add(self, message: Message) -> None:
-        """Keep one, and forget those that are too old or too many."""
+        """Add a message, and drop those that are too old or too many."""
         if len(message.raw) > self.max_bytes // 4:
             return
         self._messages.append(message)
@@ -60,13 +63,13 @@ class Ring:
             self.bytes -= len(self._messages.popleft().raw)
 
     def take_all(self) -> list[Message]:
-        """All of them, oldest first; nothing is kept."""
+        """Return all messages, oldest first, and empty the buffer."""
         messages = list(self._messages)
         self.clear()
         return messages
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all messages."""
         self._messages.clear()
         self.bytes = 0
 

@@ -1,13 +1,15 @@
-"""The spool of a station: episodes being written, closed, sent, and broken; one durable rename between each.
+"""A station's spool of episodes; one durable rename moves an episode from stage to stage.
 
     open/<id>/     being recorded
-    closed/<id>/   complete, sealed and fsync'ed, waiting for the uplink: survives the death of anything
+    closed/<id>/   complete, sealed and fsync'ed, waiting for the uplink: survives the death of
+    anything
     sent/<id>/     acknowledged by the trainer; the oldest are removed when there are too many
     broken/<id>/   interrupted or aborted; kept for a person to look at, never trained on
-    refused/<id>/  the trainer does not want it, or it is no episode; why is in refused/<id>.reason.txt
+    refused/<id>/  refused by the trainer, or no episode; the reason is in refused/<id>.reason.txt
 
-It is bounded. What is in sent/ goes first, oldest first: the trainer has it. Nothing else is ever removed: a spool that is
-full of the rest opens no further episode, and its station plays none.
+The spool is bounded. Episodes in sent/ are removed first, oldest first, because the trainer has
+them. Nothing else is ever removed. A spool that is full of other episodes opens no further one, and
+its station plays none.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from rlinf_core.specs.topics import EPISODE
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_GB = 20.0
-SPECS = "specs.json"  # what a recorder calls the station's specs, which it attaches
-COUNTED_FOLDERS = ("open", "closed", "broken", "refused")  # counts as full
+SPECS = "specs.json"  # a recorder's name for the station's specs, an attachment
+COUNTED_FOLDERS = ("open", "closed", "broken", "refused")  # folders that count against the limit
 
 
 class Spool:
@@ -40,17 +42,19 @@ class Spool:
     Args:
         root: the spool's folder, made if absent.
         min_free_mb: refuse to open an episode with less free disk than this.
-        keep_sent: how many sent episodes to keep.
-        max_gb: of all episodes; the last one that is recorded may go beyond.
-        kind: what its recordings are of.
+        keep_sent: number of sent episodes to keep.
+        max_gb: size of all episodes; the last recorded one may exceed it.
+        kind: kind of the recordings.
     """
 
     def __init__(self, root: str | Path, min_free_mb: float = 200.0, keep_sent: int = 10_000,
                  max_gb: float = MAX_GB, kind: str = EPISODE) -> None:
         self.root, self.min_free_mb, self.keep_sent, self.max_gb = Path(root), min_free_mb, keep_sent, max_gb
         self.kind = kind
-        self.attachments: Callable[[], dict[str, bytes]] = dict  # by name, of each new episode
-        self._sizes: dict[str, dict[Path, int]] = {}  # bytes by folder; those of an episode change only while it is open
+        # returns the attachments of each new episode, by name
+        self.attachments: Callable[[], dict[str, bytes]] = dict
+        # bytes by folder; an episode's size changes only while it is open
+        self._sizes: dict[str, dict[Path, int]] = {}
         try:
             for name in (*COUNTED_FOLDERS, "sent"):
                 make_folder(self.root / name)
@@ -58,14 +62,21 @@ class Spool:
             raise SpoolError(f"spool {self.root}: cannot be created: {error}. Choose another folder") from error
 
     def recover(self) -> list[str]:
-        """Set aside what an earlier recorder left open; returns the ids. Call once, when the recorder starts."""
+        """Set aside the open episodes of an earlier recorder; return their ids.
+
+        Call this once, when the recorder starts.
+        """
         left = [path.name for path in (self.root / "open").iterdir()]
         for name in left:
             self._move("open", "broken", name)
         return left
 
     def open_episode(self, episode_id: str) -> EpisodeWriter:
-        """Begin to record; SpoolError if the disk is nearly full, or the id cannot be had."""
+        """Begin to record.
+
+        Raises:
+            SpoolError: the disk is nearly full, or the id is invalid or taken.
+        """
         if not is_plain(episode_id):
             raise SpoolError(f"spool {self.root}: episode id: expected up to 128 of the characters A-Z a-z 0-9 _ . + = -, "
                              f"no dot first, got {episode_id[:200]!r}. Give the station a plain name")
@@ -92,17 +103,21 @@ class Spool:
                              "and no sent episode is left to remove. Free the disk; closed episodes are safe")
 
     def closed(self) -> list[Path]:
-        """Whatever is in ``closed/``, oldest first: episodes that have not been sent."""
+        """Return everything in ``closed/``, oldest first: episodes that have not been sent."""
         return sorted((self.root / "closed").iterdir(), key=order_of)
 
     def mark_sent(self, episode_id: str) -> None:
-        """The trainer has acknowledged it."""
+        """Note that the trainer has acknowledged an episode."""
         self._move("closed", "sent", episode_id)
         self.forget("sent", keep=self.keep_sent)
 
     def forget(self, *folders: str, keep: int = 1 << 62, needed: int = 0) -> None:
-        """Remove the oldest of some folders, until it holds no more than it may with ``needed`` bytes beside, and they no
-        more than ``keep``.
+        """Remove the oldest episodes of some folders, until the spool is small enough.
+
+        Args:
+            folders: folders to remove from.
+            keep: number of episodes that these folders may keep.
+            needed: bytes to keep free in the spool.
         """
         room = self.max_gb * 1e9 - needed - self._bytes(*COUNTED_FOLDERS, "sent")
         sizes = {path: size for name in folders for path, size in self._sizes[name].items()}
@@ -116,17 +131,19 @@ class Spool:
             shutil.rmtree(old, ignore_errors=True)
 
     def full(self) -> float:
-        """Return the used fraction of the spool, without sent episodes; from 1 on nothing is
-        recorded.
+        """Return the used fraction of the spool, without sent episodes.
+
+        Nothing is recorded from 1 on.
         """
         return self._bytes(*COUNTED_FOLDERS) / (self.max_gb * 1e9)
 
     def set_aside(self) -> int:
-        """How many episodes the trainer has refused; what a person has removed counts no more, its reason or not."""
+        """Return the number of refused episodes; those that a person has removed no longer count.
+        """
         return sum(1 for path in (self.root / "refused").iterdir() if path.is_dir())
 
     def refuse(self, name: str, reason: str) -> Path:
-        """Take it out of ``closed/`` for good, and keep it with the reason."""
+        """Move an episode out of ``closed/`` for good, and keep it with the reason."""
         return quarantine(self.root / "closed" / name, self.root / "refused", reason)
 
     def _free_mb(self) -> float:
@@ -143,7 +160,8 @@ class Spool:
 
 
 class EpisodeWriter:
-    """One recording being made: raw CDR messages into a rosbag2 folder (MCAP, readable by ``ros2 bag``)."""
+    """One open recording: raw CDR messages into a rosbag2 folder (MCAP, readable by ``ros2 bag``).
+    """
 
     def __init__(self, spool: Spool, episode_id: str) -> None:
         from rlinf_core.episodes.storage import CheckedWriter
@@ -170,12 +188,15 @@ class EpisodeWriter:
             self._bag.write(self._connections[topic], stamp_ns, raw)
 
     def note(self, metadata: dict[str, str]) -> None:
-        """To be said in its metadata (``custom_data`` of rosbag2's) once it is closed."""
+        """Add entries to the metadata that closing writes (``custom_data`` of rosbag2's)."""
         for name, value in metadata.items():
             self._bag.set_custom_data(name, value)
 
     def close(self) -> Path:
-        """Finish, seal, fsync and move to ``closed/``; after this the episode survives the death of anything."""
+        """Finish, seal, fsync and move to ``closed/``.
+
+        The episode then survives the death of anything.
+        """
         folder = self.spool.root / "open" / self.episode_id
         with _disk_errors(self.spool.root):
             self._bag.close()
@@ -184,7 +205,11 @@ class EpisodeWriter:
             return self.spool._move("open", "closed", self.episode_id)
 
     def abort(self) -> None:
-        """Set the episode aside in ``broken/``; SpoolError if even that fails."""
+        """Set the episode aside in ``broken/``.
+
+        Raises:
+            SpoolError: even that fails.
+        """
         with contextlib.suppress(Exception):  # with an index if the disk still takes one
             self._bag.close()
         with contextlib.suppress(Exception):
@@ -194,7 +219,7 @@ class EpisodeWriter:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of a folder with all that is in it, as far as it is still there."""
+    """Return the bytes of a file or a folder's content, as far as it still exists."""
     size = 0
     with contextlib.suppress(OSError):  # it was moved on in between
         for path_below in (path, *path.rglob("*")):
@@ -204,7 +229,7 @@ def _size(path: Path) -> int:
 
 @contextlib.contextmanager
 def _disk_errors(root: Path) -> Iterator[None]:
-    """Turns the operating system's refusals into SpoolError with what to do."""
+    """Turn errors of the operating system into a SpoolError with a remedy."""
     try:
         yield
     except OSError as error:

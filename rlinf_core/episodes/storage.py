@@ -1,4 +1,7 @@
-"""Write rosbag2 folders whose MCAP file has checksums, which ``rosbags`` leaves out; sealed Episodes, too."""
+"""Write rosbag2 folders with checksums in the MCAP file, and sealed Episodes.
+
+``rosbags`` leaves the checksums out.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,16 @@ from rlinf_core.specs.topics import EPISODE, SESSION
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection, Qos
 
-CHUNK_BYTES, KIND_BYTES = 1 << 20, 1 << 16  # of a chunk, after which it is written; of what says the kind, at most
+# size at which a chunk is written, and largest record with the kind
+CHUNK_BYTES, KIND_BYTES = 1 << 20, 1 << 16
 MEDIA_TYPES = {".json": "application/json", ".yaml": "application/yaml"}
 
 
 class CheckedMcap:
-    """A storage of ``rosbags``'s writer, on the ``mcap`` package: a CRC for every chunk, the data and the summary.
+    """A storage of ``rosbags``'s writer, on the ``mcap`` package.
 
-    Of other kinds than episodes it says so at its beginning. Each message of a session is a chunk, and written at once.
+    It has a CRC for every chunk, the data and the summary. A recording of another kind than an
+    episode names its kind at the beginning. Each message of a session is a chunk, written at once.
     """
 
     def __init__(self, path: Path, compression: Any, kind: str = EPISODE) -> None:
@@ -48,43 +53,43 @@ class CheckedMcap:
         self._channels: dict[int, int] = {}
 
     def add_msgtype(self, connection: Any) -> None:
-        """A message type, with its definition."""
+        """Register a message type, with its definition."""
         self._schemas[connection.msgtype] = self._mcap.register_schema(connection.msgtype, "ros2msg",
                                                                        connection.msgdef.data.encode())
 
     def add_connection(self, connection: Any, offered_qos_profiles: str) -> None:
-        """A topic; its QoS is what ``CheckedWriter`` knows, which keeps it as text."""
+        """Register a topic with the QoS text from ``CheckedWriter``."""
         self._channels[connection.id] = self._mcap.register_channel(
             connection.topic, "cdr", self._schemas[connection.msgtype],
             {"offered_qos_profiles": connection.owner.qos[connection.topic]})
 
     def attach(self, name: str, data: bytes, at_ns: int) -> None:
-        """A file that belongs to it, as ``mcap get attachment`` gives it back."""
+        """Attach a file; ``mcap get attachment`` returns it."""
         kind = MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
         self._mcap.add_attachment(create_time=at_ns, log_time=at_ns, name=name, media_type=kind, data=data)
 
     def write(self, connection: Any, timestamp: int, data: bytes | memoryview) -> None:
-        """A message."""
+        """Append a message."""
         self._mcap.add_message(self._channels[connection.id], timestamp, bytes(data), timestamp)
         if self._at_once:
             self._file.flush()
 
     def close(self, version: int, metadata: str) -> None:
-        """Write what a reader begins with."""
+        """Write the summary that a reader begins with."""
         self._mcap.add_metadata("rosbag2", {"serialized_metadata": metadata})
         self._mcap.finish()
         self._file.close()
 
     def abort(self) -> None:
-        """Leave it as it is."""
+        """Close the file unfinished."""
         self._file.close()
 
 
 class CheckedWriter(Writer):
-    """``rosbags``'s writer of rosbag2 folders, on that storage.
+    """``rosbags``'s writer of rosbag2 folders, on ``CheckedMcap``.
 
-    What it writes as YAML, in Python, is most of what a short episode costs: here libyaml writes metadata.yaml, and the QoS
-    of a topic, which is text within it, is written once a process.
+    Writing YAML in Python is most of the cost of a short episode. Here libyaml writes
+    metadata.yaml, and a topic's QoS text in it is written once per process.
     """
 
     def __init__(self, path: Path, kind: str = EPISODE) -> None:
@@ -93,7 +98,7 @@ class CheckedWriter(Writer):
         self.qos: dict[str, str] = {}
 
     def add_topic(self, topic: str, msgtype: str, typestore: Any, qos: Qos) -> Connection:
-        """A topic and its offered QoS."""
+        """Add a topic with its offered QoS."""
         self.qos[topic] = _qos_text(qos)
         return self.add_connection(topic, msgtype, typestore=typestore)
 
@@ -108,7 +113,7 @@ class CheckedWriter(Writer):
         aside.replace(self.metapath)
 
     def _metadata(self) -> dict[str, Any]:
-        """As ``rosbag2`` reads it, of version 8."""
+        """Return the metadata of ``rosbag2``, version 8."""
         assert self.storage
         topics = [
             {
@@ -135,8 +140,9 @@ class CheckedWriter(Writer):
 
 
 def kind_of(folder: Path) -> str:
-    """Return a recording's kind from the beginning of its file; EPISODE if it has none or cannot be
-    read.
+    """Return a recording's kind from the beginning of its file; EPISODE if there is none.
+
+    An unreadable file also counts as EPISODE.
     """
     with suppress(Exception), next(folder.glob("*.mcap")).open("rb") as file:
         for record in islice(StreamReader(file, record_size_limit=KIND_BYTES).records, 2):
@@ -151,17 +157,21 @@ def _qos_text(qos: Qos) -> str:
 
 
 def _text(metadata: dict[str, Any]) -> str:
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # PyYAML may have been built without libyaml
+    # PyYAML may have been built without libyaml
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return yaml.dump(metadata, Dumper=dumper, sort_keys=False, allow_unicode=True).strip()
 
 
 STARTED, ENDED = 0, 1       # EpisodeEvent.kind
 FIRST, MID, LAST = range(3)  # TimeStep.step_type
-StampedMessage = tuple[str, int, Any]  # topic, when [ns], message
+StampedMessage = tuple[str, int, Any]  # topic, time [ns], message
 
 
 def write_episode(folder: Path, episode: Episode) -> Path:
-    """Write it to a new folder; ``read_episode`` gives the same again, but for what a policy drew."""
+    """Write an episode to a new folder.
+
+    ``read_episode`` returns the same again, apart from the policy's draws.
+    """
     store, connections = typestore(), dict[str, Any]()
     with CheckedWriter(folder) as bag:
         for name, at_ns, message in _messages(episode):

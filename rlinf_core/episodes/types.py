@@ -13,17 +13,20 @@ from rlinf_core.interlock.types import takeover
 class PlayedChunks:
     """The D chunks of the policy that were played in an episode of T transitions, in their order.
 
-    A chunk counts if its first action was played in the time step that it answers, with nobody else commanding. One that
-    came too late, or was never played, does not; its time steps belong to no chunk.
+    A chunk counts if its first action was played in the time step that it answers, with nobody else
+    commanding. A chunk that came too late, or was never played, does not count; its time steps
+    belong to no chunk.
 
     Attributes:
         starts: (D,) the time step that each answers.
-        played: (D,) of its actions, until the next chunk began, somebody else commanded, the arm was held or the episode
-            ended; 1 to ``execute``.
-        execute: actions of a chunk that are meant to be played.
-        drawn: (D, L) float32, what was drawn to make each: its actions as drawn, one after another, or latent noise.
-        log_probs: (D, execute) of those actions, (D, 1) of all that was drawn, or None where the policy said none.
-        versions: (D,) of the policy that made each.
+        played: (D,) number of its actions played, 1 to ``execute``. Playing ends when the next
+            chunk begins, somebody else commands, the arm is held or the episode ends.
+        execute: number of a chunk's actions that are meant to be played.
+        drawn: (D, L) float32, the draw behind each chunk: its actions as drawn, one after another,
+            or latent noise.
+        log_probs: (D, execute) of those actions, (D, 1) of the whole draw, or None if the policy
+            recorded none.
+        versions: (D,) version of the policy that made each.
     """
 
     starts: np.ndarray
@@ -37,13 +40,15 @@ class PlayedChunks:
         return len(self.starts)
 
     def chunk_starts(self, length: int) -> np.ndarray:
-        """Whether a chunk began at each of so many time steps, (T,); a replay's ``counts``."""
+        """Return a mask (T,) of the time steps at which a chunk began; a replay's ``counts``.
+
+        Args:
+            length: number of time steps T.
+        """
         return np.isin(np.arange(length), self.starts)
 
     def latents(self, length: int) -> np.ndarray:
-        """Return the noise that was drawn for the chunk that began at each time step, (T, L); zeros
-        elsewhere.
-        """
+        """Return the noise drawn for the chunk of each time step, (T, L); zeros without a chunk."""
         latents = np.zeros((length, self.drawn.shape[1]), np.float32)
         latents[self.starts] = self.drawn
         return latents
@@ -54,19 +59,21 @@ class Episode:
     """T transitions between T + 1 time steps.
 
     Attributes:
-        observations: name to (T + 1, ...) arrays, as the station's specs declare them.
-        requested: (T, A) what was asked for, SI units.
-        executed: (T, A) how far the interlock let the set-point move, SI units.
-        success, failure, truncated: how it ended: the task was done, could not be done any more, or ran out of time.
-        sources: who commanded each transition: policy, operator, or "" when nobody did.
-        instructions: (T + 1,) what was asked for at each time step; the operator may change it within an episode.
+        observations: name to (T + 1, ...) arrays, in the station's specs' shapes and dtypes.
+        requested: (T, A) requested actions, SI units.
+        executed: (T, A) set-point motion that the interlock allowed, SI units.
+        success, failure, truncated: how it ended: the task was done, could not be done any more, or
+        ran out of time.
+        sources: commander of each transition: policy, operator, or "" without one.
+        instructions: (T + 1,) the instruction at each time step; the operator may change it within
+            an episode.
         limits: names of the limits active in each transition.
         rewards: (T,).
-        discounts: (T,); 0 where the task ended, 1 otherwise, a time limit included.
+        discounts: (T,); 0 at the end of the task, 1 otherwise, a time limit included.
         stamps_ns: (T + 1,) times of the time steps.
-        arms: their names, sorted, where the station has several.
-        chunks: of the policy, and what it drew to make them; None where none says what was drawn, as in demonstrations and
-            in recordings of before.
+        arms: their names, sorted, if the station has several.
+        chunks: the policy's chunks with their draws; None without recorded draws, like in
+            demonstrations and old recordings.
     """
 
     id: str
@@ -101,7 +108,6 @@ class Episode:
 
     @property
     def takeovers(self) -> np.ndarray:
-        """Return the takeover state in each transition (T,), as numbers of
-        ``interlock.takeover.Takeover``.
+        """The takeover state in each transition (T,), as numbers of ``interlock.types.Takeover``.
         """
         return np.array([takeover(source) for source in self.sources], int)

@@ -12,17 +12,19 @@ from rlinf_core.episodes.types import Episode
 from rlinf_core.specs.arrays import StationSpec, encoded
 
 MODES = ("demonstration", "train", "evaluate")
-STATION = re.compile("[A-Za-z][A-Za-z0-9_]{0,63}")  # it names what is counted, and how often it was learned from
-LARGEST = 1e6  # of any SI value or reward; beyond it the sums that learning makes lose their meaning
+# a key of counters, such as the number of times it was learned from
+STATION = re.compile("[A-Za-z][A-Za-z0-9_]{0,63}")
+LARGEST = 1e6  # bound of any SI value or reward; sums of larger ones lose their meaning in learning
 
 
 def check_episode(episode: Episode, spec: StationSpec, longest: int) -> None:
-    """Raise EpisodeError with everything that is wrong.
+    """Raise EpisodeError with all faults of an episode.
 
     Args:
-        episode: as read.
-        spec: of the stations that are trained for; of several robots, an episode is of one of them.
-        longest: transitions that the replay can hold.
+        episode: the episode as read.
+        spec: specs of the stations that are trained for; an episode of several robots belongs to
+            one.
+        longest: number of transitions that the replay can hold.
     """
     member_spec = spec.member(episode.spec_hash) or spec
     faults = list(_episode_faults(episode, spec, longest)) or [

@@ -1,7 +1,7 @@
-"""What RViz and Foxglove show of a station: frames for tf2 and markers, as CDR, for live topics and for recordings alike.
+"""Frames for tf2 and markers of a station for RViz and Foxglove, as CDR, live and recorded.
 
-Each frame begins with the station's name (``station_a/tool0``), so that several stations in one ROS domain have trees of
-their own. The headers of other messages keep the names that drivers and limits have.
+Each frame begins with the station's name (``station_a/tool0``). Several stations in one ROS domain
+therefore have separate trees. The headers of other messages keep the names of drivers and limits.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from rlinf_core.robots.description import STILL, Description, Frame, read
 from rlinf_core.specs.topics import arm_of, topic
 
 JOINTS, MARKERS = "sensor_msgs/msg/JointState", "visualization_msgs/msg/MarkerArray"
-PLACED = {"target_pose": "target", "object_pose": "object", "goal_pose": "goal"}  # frames of these topics
+# frames of these topics
+PLACED = {"target_pose": "target", "object_pose": "object", "goal_pose": "goal"}
 MOVING = ("current_pose", *PLACED, "joint_states")
-NAMES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")  # of SafetyState.state
+NAMES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")  # SafetyState.state
 COLOURS = ((0.6, 0.6, 0.6), (0.2, 0.5, 1.0), (0.1, 0.8, 0.2), (1.0, 0.75, 0.0), (1.0, 0.1, 0.1))
-LINE_LIST, TEXT = 5, 9  # of visualization_msgs/Marker
+LINE_LIST, TEXT = 5, 9  # visualization_msgs/Marker
 LINE_M, LETTER_M = 0.004, 0.05
-EDGES = tuple((a, b) for a in range(8) for b in range(a + 1, 8) if (a ^ b) in (1, 2, 4))  # of a box, by its corners' bits
+# a box's, by its corners' bits
+EDGES = tuple((a, b) for a in range(8) for b in range(a + 1, 8) if (a ^ b) in (1, 2, 4))
 
 Box = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -30,9 +32,9 @@ class View:
 
     Args:
         station: its name, without a slash.
-        bases: by arm, "" for one without a name, the frame of its limits.
-        tool: frame of the tool, below the arm's name where there are several; empty for none.
-        mounts: of each frame that stands still in another: ``frame``, ``position`` [m], ``orientation`` (xyzw).
+        bases: the frame of each arm's limits, by arm; "" for an arm without a name.
+        tool: frame of the tool, prefixed with the arm's name if there are several; empty for none.
+        mounts: by fixed frame: parent ``frame``, ``position`` [m], ``orientation`` (xyzw).
         boxes: by arm, its workspace in the frame of its limits: lowest and highest corner [m].
     """
 
@@ -45,11 +47,15 @@ class View:
         self.states: dict[str, tuple[int, str]] = {}  # by arm: state and cause
 
     def describe(self, urdf: str) -> None:
-        """From now on the links of this URDF are placed, too. RecipeError says why they cannot be."""
+        """Place the links of this URDF too, from now on.
+
+        Raises:
+            RecipeError: the URDF cannot be used; the message says why.
+        """
         self.description = read(urdf)
 
     def static(self, stamp: tuple[int, int]) -> bytes:
-        """The frames that stand still, as a TFMessage.
+        """Return the fixed frames, as a TFMessage.
 
         Args:
             stamp: seconds and nanoseconds.
@@ -61,18 +67,18 @@ class View:
         return self._transforms(fixed.values(), stamp)
 
     def moving(self, name: str, raw: bytes) -> bytes | None:
-        """The frames that a message places, as a TFMessage with its stamp; None where it places none.
+        """Return the frames that a message places, as a TFMessage with its stamp, or None.
 
         Args:
-            name: of its topic, as the station names it.
-            raw: the message as CDR; what cannot be read places nothing.
+            name: the station's name of the topic.
+            raw: the message as CDR; an unreadable one places nothing.
         """
         row, arm = topic(name).name, arm_of(name)
         if row not in MOVING:
             return None
         try:
             message = typestore().deserialize_cdr(raw, JOINTS if row == "joint_states" else POSE)
-        except Exception:  # whatever a broken message makes the reader raise
+        except Exception:  # a broken message may raise anything
             return None
         frames = self._of_joints(arm, message) if row == "joint_states" else self._of_pose(row, arm, message)
         stamp = message.header.stamp
@@ -92,12 +98,13 @@ class View:
         return self.description.moved({f"{arm}_{name}": value for name, value in values.items()} if arm else values)
 
     def update(self, arm: str, state: int, cause: str) -> bool:
-        """Take an interlock's state in; whether the markers are others now."""
+        """Set an interlock's state; return True if the markers changed."""
         before, self.states[arm] = self.states.get(arm), (state, cause)
         return self.states[arm] != before
 
     def markers(self, stamp: tuple[int, int]) -> bytes:
-        """The workspaces, in the colour of their interlock's state, and the state in words, as a MarkerArray."""
+        """Return the workspaces in their state's colour, and the state in words, as a MarkerArray.
+        """
         types, results = typestore().types, []
         for arm, (low, high) in self.boxes.items():
             state, cause = self.states.get(arm, (0, ""))
@@ -128,7 +135,7 @@ class View:
 
 
 def text_of(raw: bytes) -> str:
-    """The text of a std_msgs/String as CDR."""
+    """Return the text of a std_msgs/String as CDR."""
     return str(typestore().deserialize_cdr(raw, "std_msgs/msg/String").data)
 
 

@@ -1,4 +1,7 @@
-"""The interlock's pure core: what may move, decided once per tick. Not a functional-safety certified device."""
+"""The interlock's pure core. It decides once per tick whether each arm may move.
+
+This is not a functional-safety certified device.
+"""
 
 from rlinf_core.interlock.core import step
 from rlinf_core.interlock.limits import Limits, loosened

@@ -1,6 +1,6 @@
-"""Poses, joints and actions in the coordinates that the groups of the limits move in, and the arm's valid position.
+"""Poses, joints and actions in the coordinates of the limits' groups, and the arm's valid position.
 
-A measured jump that is faster than the arm can move is no position of it (``Track``, S21).
+``Track`` rejects a measured jump that is faster than the arm can move (S21).
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ from rlinf_core.interlock.motion import Group, Numbers
 from rlinf_core.interlock.types import COMMANDERS, MAX_ACTIONS, MAX_SEQ, NS, Chunk, Inputs, Pose
 
 Coordinates = tuple[Numbers, ...]  # one entry per group
-# Further from the limits, a measured number is in other units: millimetres, degrees, per cent
+# A measured number further outside the limits than this is in other units: millimetres, degrees,
+# per cent.
 FAR_M, FAR_RAD, WIDE_M = 10.0, 2.0 * math.pi, 0.5
 
 
 def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
-    """Where the arm is, or None where that is not known, not a number (trap 2), or in another frame or unit (S5)."""
+    """Return the arm's measured coordinates, or None if they are unknown.
+
+    They are unknown if a number is missing or not finite (trap 2), or in another frame or unit
+    (S5).
+    """
     if inputs.frame not in ("", limits.frame) or in_other_units(limits, inputs):
         return None
     arm: Coordinates | None
@@ -39,7 +44,7 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
 
 
 def in_other_units(limits: Limits, inputs: Inputs) -> str:
-    """The topic of the arm's place whose numbers cannot be metres and radians; empty if there is none."""
+    """Return the topic of a measured state in other units than metres and radians, or ""."""
     if limits.control_mode == "joint_delta":
         topic, far, low, values, high = "joint_states", FAR_RAD, limits.joint_low, inputs.joints, limits.joint_high
     else:
@@ -51,13 +56,13 @@ def in_other_units(limits: Limits, inputs: Inputs) -> str:
 
 
 def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
-    """The pose at ``coordinates`` of ``tcp_delta``."""
+    """Return the tool's pose at ``coordinates``, in ``tcp_delta``."""
     x, y, z = coordinates[0]
     return (x, y, z, *product(limits.nominal, to_quaternion(coordinates[1])))
 
 
 def by_group(limits: Limits, action: Numbers) -> Coordinates:
-    """What an action asks of each group; zeros where it says nothing."""
+    """Split an action into its groups; a group that the action leaves out gets zeros."""
     arm = len(limits.joint_low) if limits.control_mode == "joint_delta" else 6 if len(action) >= 6 else 3
     gripper = ((action[arm] if len(action) > arm else 0.0,),) if limits.gripper_width else ()
     if limits.control_mode == "joint_delta":
@@ -66,7 +71,7 @@ def by_group(limits: Limits, action: Numbers) -> Coordinates:
 
 
 def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -> Coordinates:
-    """The velocity of each group's coordinates that plays ``action`` from ``at``."""
+    """Return the velocity of each group's coordinates that plays ``action`` from ``at``."""
     dt_s = chunk.dt_s
     requested = tuple([tuple([value / dt_s for value in part]) for part in by_group(limits, action)])
     if limits.control_mode == "joint_delta" or not any(requested[1]):
@@ -78,7 +83,8 @@ def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -
 
 
 def moved(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Numbers:
-    """From ``start`` to ``end`` in the words of an action of ``size`` numbers."""
+    """Return the displacement from ``start`` to ``end``, written as an action of ``size`` numbers.
+    """
     arm = tuple(map(sub, end[0], start[0]))
     if limits.control_mode == "tcp_delta" and size >= 6:
         first, last = (product(limits.nominal, to_quaternion(coordinates[1])) for coordinates in (start, end))
@@ -87,7 +93,7 @@ def moved(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Nu
 
 
 def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
-    """Why a chunk must be refused (S4, S5, S6, S7); empty if it may be considered."""
+    """Return the reason to refuse a chunk (S4, S5, S6, S7), or "" if it is well formed."""
     if chunk.source not in COMMANDERS:
         return "source"
     if len(chunk.actions) > MAX_ACTIONS:
@@ -105,7 +111,7 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
     if not (fits or (chunk.is_release and not chunk.actions)):
         return "size"
     if not all(math.isfinite(value / chunk.dt_s) for action in chunk.actions for value in action):
-        return "not_finite"  # nor would its velocity be
+        return "not_finite"  # its velocity would not be finite either
     if chunk.seq >= MAX_SEQ:
         return "seq"
     if (chunk.observation_stamp_ns - now_ns) * 1e-9 > limits.future_stamp:
@@ -120,22 +126,23 @@ def _finite(values: Numbers | None, size: int) -> TypeGuard[Numbers]:
     return values is not None and len(values) == size and all(map(math.isfinite, values))
 
 
-SETTLE_S = 0.1                            # how long an arm is watched before it counts as resting somewhere
-NOISE_M, NOISE_RAD = 0.005, 0.03          # what measuring alone may jump by
-REST_M, REST_RAD = 0.002, 0.01            # what a resting arm may be measured to move by
+SETTLE_S = 0.1  # an arm counts as resting after this long at one place
+NOISE_M, NOISE_RAD = 0.005, 0.03  # noise of the measurement: a sample may jump by this much
+REST_M, REST_RAD = 0.002, 0.01  # a resting arm may be measured to move by this much
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What is known of the arm's place.
+    """The arm's known position.
 
     Attributes:
-        at: the last measured coordinates that are valid; None before any are.
-        sampled_ns: when the newest sample was measured.
-        jumped: whether a sample has jumped since the last that was valid: an arm that is where it cannot be does not get
-            there by waiting.
-        rest: where the samples have rested, and ``rested`` for how many ticks in a row.
-        valid: whether the newest sample is one of a place where the arm can be.
+        at: the last valid measured coordinates; None before the first.
+        sampled_ns: time at which the newest sample was measured.
+        jumped: True if a sample has jumped since the last valid one. An arm does not reach an
+            impossible place by waiting.
+        rest: the place at which the samples rest.
+        rested: consecutive ticks for which the samples have rested there.
+        valid: True if the arm can be at the newest sample.
     """
 
     at: Coordinates | None = None
@@ -147,16 +154,24 @@ class Track:
 
 
 def measured_at_rest(limits: Limits, track: Track) -> bool:
-    """Whether the arm has been seen at rest for long enough to say where it is."""
+    """Return True if the arm has rested for long enough to know its place."""
     return track.valid and track.rested >= _ticks(limits)
 
 
 def update_track(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int, anew: bool) -> Track:
-    """One tick on, with the newest sample, or None if there is none that is a number.
+    """Advance the track by one tick.
 
-    The first place is valid once the arm has been seen to rest there for ``SETTLE_S``. From then on a sample is
-    valid if the arm can have come there from the last one that was. ``anew`` (while nothing is armed) the arm may be
-    found at rest anywhere; otherwise a place that has jumped and stays is a fault, for people to look at.
+    The first place becomes valid once the arm has rested there for ``SETTLE_S``. After that, a
+    sample is valid if the arm can have come there from the last valid one.
+
+    Args:
+        limits: the limits in force.
+        track: the track after the last tick.
+        sample: the newest measured coordinates; None if there is no finite sample.
+        age_ns: age of the sample.
+        now_ns: time of this tick.
+        anew: True while nothing is armed. The arm may then be found at rest anywhere. Otherwise a
+            place that has jumped and stays is a fault, for people to look at.
     """
     if sample is None:
         return replace(track, rest=None, rested=0, valid=False)
@@ -172,12 +187,12 @@ def update_track(limits: Limits, track: Track, sample: Coordinates | None, age_n
 
 
 def recheck_due(limits: Limits, track: Track) -> bool:
-    """Every ``SETTLE_S`` of an arm that is seen at rest."""
+    """Return True once every ``SETTLE_S`` while the arm rests."""
     return track.rested % _ticks(limits) == 0
 
 
 def placed(limits: Limits, sample: Coordinates, now_ns: int) -> Track:
-    """The track of an arm that was put somewhere without moving there, as simulators do."""
+    """Return the track of an arm that a simulator has put somewhere without motion."""
     return Track(sample, now_ns, False, sample, _ticks(limits), True)
 
 
@@ -186,7 +201,10 @@ def _ticks(limits: Limits) -> int:
 
 
 def _within(limits: Limits, a: Coordinates, b: Coordinates, slack: tuple[float, float], seconds: float) -> bool:
-    """Whether the arm's groups (not the gripper) are no further apart than slack and so many seconds of motion allow."""
+    """Return True if the arm's groups, without the gripper, are close enough together.
+
+    The bound is ``slack`` plus the fastest possible motion during ``seconds``.
+    """
     reach: tuple[float, ...]
     if limits.control_mode == "joint_delta":
         reach = (slack[1] + limits.measured_joint_speed * seconds,)

@@ -1,4 +1,7 @@
-"""One tick: ``step(limits, state, inputs, now) -> (state, output, events)``. Pure; never raises on data."""
+"""One tick: ``step(limits, state, inputs, now) -> (state, output, events)``.
+
+Pure; never raises on data.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[Sta
     """Advance by one tick.
 
     Args:
-        limits: in force since arming.
-        state: what the last call returned; ``State()`` at first.
-        inputs: everything that arrived since.
+        limits: the limits in force since arming.
+        state: the state that the last call returned; ``State()`` at first.
+        inputs: everything that arrived since the last tick.
         now_ns: time of this tick, in the clock of the chunks' stamps [ns].
 
     Returns:
-        The next state, what to publish now, and what was done about what came in.
+        The next state, the messages to publish now, and the events of this tick.
     """
     tick = _Stages(limits, state, inputs, now_ns)
     tick.watch_outside()
@@ -41,13 +44,16 @@ def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[Sta
 
 
 class _Stages(Tick):
-    """The stages of one tick over one working copy of the state."""
+    """The stages of one tick, over one working copy of the state."""
 
-    # S10, S11, S14, S15, S17, S22, S23, S24, S27: what the world and the people around the arm say
+    # S10, S11, S14, S15, S17, S22, S23, S24, S27: checks of the surroundings and of the people
+    # around the arm
     def watch_outside(self) -> None:
-        if self.standing and self.mode is not Mode.DISARMED:  # disarmed is stopped already, and cannot be armed now
+        # a disarmed arm has stopped already and cannot be armed now
+        if self.standing and self.mode is not Mode.DISARMED:
             self.fault(self.standing[0])
-        silence = "stale_command"  # which is over when something comes, and must not hide what is in the way
+        # this hold ends with the next command and must not hide an obstacle
+        silence = "stale_command"
         besides = (silence,) if self.cause == silence else ()
         by_policy = self.chunk is not None and self.chunk.source != OPERATOR
         lasting = others(self.inputs, *besides, *(() if by_policy else OF_THE_POLICY))
@@ -57,7 +63,7 @@ class _Stages(Tick):
             self.hold("enable")
 
     def not_enabled(self, chunk: Chunk) -> str:
-        """Which enabling a chunk lacks; empty for an operator's, which needs none."""
+        """Return the enabling that a chunk lacks, or ""; an operator's chunk needs none."""
         if chunk.source == OPERATOR or self.is_enabled():
             return ""
         return OPERATOR_SILENT if self.operator.dropped else "enable"
@@ -67,14 +73,16 @@ class _Stages(Tick):
 
     # S16: an operator who falls silent in a takeover
     def watch_operator(self) -> None:
-        """Their takeover ends with a release. Without one the policy must not go on, whoever holds the enable."""
+        """Hold the policy after a takeover without a release, whoever holds the enable."""
         self.operator = self.operator.on_tick(self.inputs, self.now)
         if self.inputs.restart and self.chunk is not None and self.commands(OPERATOR):
-            self.operator = self.operator.on_command(self.chunk)  # it plays on in the new scene, so they have the arm
+            # the chunk plays on in the new scene, so the operator has the arm
+            self.operator = self.operator.on_command(self.chunk)
         if self.placed is not None and not self.operator.has_takeover:
-            self.pauses_now = False  # the arm rests where the simulator has put it
+            self.pauses_now = False  # the arm rests at the place that the simulator put it
         waits = self.operator.dropped and not self.operator.has_takeover
-        if waits and self.cause in ("", "stale_command", "enable", HANDING_BACK):  # of others a person hears first
+        # any other cause needs a person first
+        if waits and self.cause in ("", "stale_command", "enable", HANDING_BACK):
             self.hold(OPERATOR_SILENT)
         if self.cause == OPERATOR_SILENT and not self.operator.dropped:  # a person has enabled anew
             self.enter(Mode.ARMED, "")
@@ -85,7 +93,8 @@ class _Stages(Tick):
         if inputs.end_episode:
             self.ended_ns = self.now
             self.drop_chunk()
-            if self.mode in (Mode.ACTIVE, Mode.HOLD) and self.cause != OPERATOR_SILENT:  # which waits for a person
+            # that hold waits for a person
+            if self.mode in (Mode.ACTIVE, Mode.HOLD) and self.cause != OPERATOR_SILENT:
                 self.enter(Mode.ARMED, "")
         if self.placed is not None and self.mode in (Mode.DISARMED, Mode.ARMED, Mode.HOLD):
             self.trajectory.rest_at(self.placed)
@@ -104,18 +113,24 @@ class _Stages(Tick):
         suppressed = self.suppress_setpoint and self.arm is not None
         if suppressed and (self.recovering or self.trajectory.outside(self.arm or ()) or not self.was_suppressed
                          or not measured_at_rest(self.limits, self.track)):
-            ready = False  # it could neither begin there nor go from here, does not rest yet, or may still be followed
-        if inputs.arm is True and self.mode is not Mode.FAULT and ready and not cleared:  # which person came first?
+            # The set-point cannot begin here, the arm does not rest yet, or a controller may still
+            # follow the set-point.
+            ready = False
+        # after a reset in the same tick, the order of the two requests is unknown
+        if inputs.arm is True and self.mode is not Mode.FAULT and ready and not cleared:
             self.sessions.clear()
-            if suppressed:  # nobody was told where it is
+            if suppressed:  # the set-point was not published until now
                 self.reseed(self.arm or (), "adrift")
             self.operator = self.operator.on_arming()
             if self.mode is Mode.DISARMED or (self.mode is Mode.HOLD and self.cause == "new_session"):
                 self.enter(Mode.ARMED, "")
 
-    # S13, S17: a robot that has stopped by itself moves nowhere when it follows again
+    # S13, S17: a robot that has stopped by itself does not move when it follows again
     def follow_a_stopped_robot(self) -> None:
-        """Its set-point is where the arm is, as soon as that rests: a controller that comes back would go there."""
+        """Move the set-point to a stopped robot's arm, as soon as the arm rests.
+
+        A controller that comes back would go to the set-point.
+        """
         robot_fault, arm = self.inputs.robot_fault, self.arm
         if self.mode not in STOPPED:
             self.recovering = False
@@ -123,7 +138,8 @@ class _Stages(Tick):
         self.recovering = self.recovering or (self.inputs.recover and robot_fault != "") or self.is_lost
         if arm is None or not self.trajectory.still or not measured_at_rest(self.limits, self.track):
             return
-        looks = self.recovering or recheck_due(self.limits, self.track)  # noise moves it ten times a second at most
+        # so that noise moves the set-point ten times a second at most
+        looks = self.recovering or recheck_due(self.limits, self.track)
         is_near = self.trajectory.differs_from(arm) or (looks and self.trajectory.differs_slightly_from(arm))
         if is_near and (self.recovering or follows_nothing(robot_fault)):
             self.reseed(arm, "recover" if self.recovering else "robot")
@@ -159,7 +175,7 @@ class _Stages(Tick):
             return
         session, seq = self.sessions.get(chunk.source, (chunk.session, -1))
         if session != chunk.session:
-            if chunk.is_release:  # of another process: it has taken nothing over
+            if chunk.is_release:  # a release of another process, which has taken nothing over
                 self.event("dropped", "new_session", chunk)
             elif self.mode is Mode.ACTIVE and self.chunk is not None and self.chunk.source != chunk.source:
                 self.event("dropped", f"{chunk.source}:new_session", chunk)
@@ -168,7 +184,8 @@ class _Stages(Tick):
                 self.hold("new_session")
         elif chunk.seq <= seq:
             self.event("dropped", "out_of_order", chunk)
-        elif seq >= 0 and chunk.seq - seq > MAX_LEAP:  # remembered, it would make all others out of order
+        # a number this large, once stored, would put all later ones out of order
+        elif seq >= 0 and chunk.seq - seq > MAX_LEAP:
             self.refuse("seq", chunk)
         else:
             self.sessions[chunk.source] = (session, chunk.seq)
@@ -184,7 +201,7 @@ class _Stages(Tick):
                 self.accept(chunk)
 
     def release(self) -> None:
-        """The operator lets go: the arm brakes, and the policy may go on after a pause."""
+        """End the operator's takeover: the arm brakes, and the policy may go on after a pause."""
         self.pauses_now = self.pauses_now or self.operator.has_takeover
         self.operator = self.operator.on_release()
         if self.chunk is not None and self.chunk.source == OPERATOR:
@@ -192,18 +209,20 @@ class _Stages(Tick):
             self.hold(OPERATOR_SILENT if self.operator.dropped else "stale_command", only_active=True)
 
     def rejection_reason(self, chunk: Chunk) -> str:
-        """Why a chunk in order does not command now; empty if it does."""
+        """Return the reason to drop a chunk that came in order, or "" if it may command now."""
         if self.now >= chunk.observation_stamp_ns + len(chunk.actions) * chunk.dt_ns:
             return "late"
         if chunk.source != OPERATOR and chunk.observation_stamp_ns < self.ended_ns:
-            return "episode_ended"  # it answers what was before (trap 9)
+            return "episode_ended"  # the chunk answers an observation of the last episode (trap 9)
         if chunk.source != OPERATOR and self.commands(OPERATOR):
             return f"{chunk.source}:operator_commands"
         reason = [*self.obstacles, self.not_enabled(chunk) or self.unknown()][0]
         if reason:
             silent = reason == OPERATOR_SILENT and self.cause != "new_session"
             if silent or (reason in self.obstacles and reason != "contact" and self.mode is Mode.ARMED):
-                self.hold(reason)  # somebody would move it: what is in the way is said; but it may go back from a contact
+                # Somebody tries to move the arm, so the obstacle is reported. Motion away from a
+                # contact stays allowed.
+                self.hold(reason)
             return reason
         if self.mode is Mode.HOLD and self.cause == "new_session":
             return self.cause
@@ -212,13 +231,14 @@ class _Stages(Tick):
         moved = self.commander == OPERATOR and not self.trajectory.still
         if chunk.source != OPERATOR and (moved or self.pauses_now or self.operator.has_takeover):
             self.hold(HANDING_BACK, only_active=True)  # S16: a pause before the policy goes on
-            self.held_now = self.held_now or HANDING_BACK  # the others hear of it, whatever holds this one already
+            # the other arms hear of it, whatever already holds this one
+            self.held_now = self.held_now or HANDING_BACK
             return HANDING_BACK
         waits = others(self.inputs, *OF_THE_POLICY) if chunk.source == OPERATOR else self.others
         return "" if self.mode is Mode.ACTIVE else self.misaligned() or "".join(waits[:1])
 
     def commands(self, source: str) -> bool:
-        """Whether a chunk of ``source`` is still valid and in command."""
+        """Return True if a chunk of ``source`` is in command and still valid."""
         chunk = self.chunk
         return chunk is not None and chunk.source == source and self.now < chunk.valid_until_ns
 
@@ -227,26 +247,33 @@ class _Stages(Tick):
         self.enter(Mode.ACTIVE, "")
 
     def misaligned(self) -> str:
-        """Start from where the arm is, never from an old target (traps 3 and 4); what keeps it from that, if anything."""
+        """Hold if motion cannot start at the arm, and return the reason or an empty string.
+
+        Motion starts from the arm's measured place, never from an old target (traps 3 and 4).
+        """
         reason = self.hold_reason()
         if reason:
             self.hold(reason)
         return reason
 
     def hold_reason(self) -> str:
-        """Why motion cannot start from where the set-point is; empty if it can."""
+        """Return the reason why motion cannot start from the set-point, or "" if it can."""
         trajectory = self.trajectory
         if not trajectory.still and trajectory.goal is None:
-            return "realigning" if trajectory.too_far(self.arm) else ""  # beside the arm it brakes, and may as well go on
+            # near the arm the set-point brakes, and may as well go on
+            return "realigning" if trajectory.too_far(self.arm) else ""
         outside = trajectory.outside(self.arm or ())
         if outside:
             return f"outside_{outside}"
         needs_realigning = trajectory.goal is not None or trajectory.misaligned(self.arm)
         return "realigning" if needs_realigning and not trajectory.arrived() else ""
 
-    # S27: what the other arms wait for
+    # S27: the reason that the other arms wait for
     def blocked(self) -> str:
-        """Why this arm could not move now, the others aside; empty if it may. What held it in this very tick counts too."""
+        """Return the reason why this arm could not move now, or an empty string if it may.
+
+        Holds by other arms do not count. A hold that began in this very tick does.
+        """
         if self.mode in (Mode.DISARMED, Mode.FAULT):
             return self.mode.name.lower()
         arm_reason = [*self.obstacles, self.unknown()][0]
@@ -254,7 +281,7 @@ class _Stages(Tick):
         return arm_reason if arm_reason or self.mode is Mode.ACTIVE else later or self.hold_reason() or self.not_by_policy()
 
     def not_by_policy(self) -> str:
-        """Which of ``OF_THE_POLICY`` it is that it waits for; empty if for none."""
+        """Return the cause in ``OF_THE_POLICY`` that this arm waits for, or an empty string."""
         if not self.is_enabled():
             return "enable"
         moved = self.commander == OPERATOR and not self.trajectory.still
@@ -267,7 +294,7 @@ class _Stages(Tick):
             self.trajectory.move(wanted, self.now, window_end)
 
     def wanted(self) -> tuple[Coordinates, int]:
-        """The velocities that are wanted now, and when the window of the action in play ends."""
+        """Return the wanted velocities, and the end of the current action's window [ns]."""
         chunk, trajectory = self.chunk, self.trajectory
         rest = tuple([(0.0,) * len(motion.position) for motion in trajectory.motions])
         if self.mode is not Mode.ACTIVE or chunk is None:
@@ -285,10 +312,11 @@ class _Stages(Tick):
         return wanted, chunk.observation_stamp_ns + (index + 1) * chunk.dt_ns
 
     def is_realigning(self) -> bool:
-        """Whether the set-point is on its way to the arm, or has come there: once armed, and before a hold ends.
+        """Return True while the set-point goes to the arm, or has arrived there.
 
-        Not while anything holds the arm, but for contact, which this lessens, another arm on the same way, and what only
-        the policy waits for.
+        Realignment happens once armed, and before a hold ends. It waits while anything holds the
+        arm, except for these causes: contact, which realignment lessens; another arm that realigns
+        too; and causes that hold the policy alone.
         """
         trajectory, arm = self.trajectory, self.arm
         held = [cause for cause in self.obstacles if cause != "contact"] \

@@ -1,9 +1,10 @@
-"""Claims of an interlock on this machine: its latch on disk, and that one alone commands a robot.
+"""An interlock's latch on disk, and its exclusive right to command a robot on this machine.
 
-A robot's latch says whether the robot was left armed, for the interlock that comes after (S14). It belongs to the machine,
-not to a login. Each user keeps a record of their own for a robot and a ROS domain, which nobody else can change: the folder
-is root's, and sticky. Records are numbered, and only one interlock at a time commands a robot (S23), so the record with the
-largest number is the newest one. An interlock starts latched unless it can read that the robot was disarmed.
+A robot's latch tells the next interlock whether the robot was left armed (S14). The latch belongs
+to the machine, not to a login. Each user keeps a separate record for each robot and ROS domain.
+Nobody else can change that record: the folder is root's, and sticky. Records are numbered, and only
+one interlock at a time commands a robot (S23). The record with the largest number is therefore the
+newest one. An interlock starts latched unless it can read that the robot was disarmed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.machine import HeldError, is_held, take, user_name
 from rlinf_core.core.ros import shell_domain
 
-ROBOT = "robot:"  # begins the name of a robot, in the place of a file's path
+ROBOT = "robot:"  # prefix of a robot's name, used in place of a file's path
 FOLDERS = (Path("/var/lib/rlinf"), Path("/var/tmp"))
 MAKE = f"sudo install -d -m 1777 {FOLDERS[0]}"
 DISARMED = "DISARMED"
@@ -36,11 +37,11 @@ class Record:
     """The content of one latch file.
 
     Attributes:
-        path: of the file.
-        mode: ARMED or DISARMED; empty where the file cannot be read.
-        number: of the record; the largest is the newest.
-        domain: ROS_DOMAIN_ID of its robot; -1 for a file without one.
-        trouble: why the file cannot be read, with its owner.
+        path: path of the file.
+        mode: ARMED or DISARMED; empty if the file cannot be read.
+        number: number of the record; the largest is the newest.
+        domain: ROS_DOMAIN_ID of the record's robot; -1 for a file without one.
+        trouble: the reason why the file cannot be read, with its owner.
     """
 
     path: Path
@@ -65,7 +66,7 @@ class Latch:
         self.noted = ""
 
     def why_latched(self) -> str:
-        """Why the interlock has to start latched, with the file; empty where the robot was disarmed."""
+        """Return the reason to start latched, with the file, or "" if the robot was disarmed."""
         if not self.robot:
             records = [_read(self.path)] if self.path and os.path.lexists(self.path) else []
             return next(filter(None, map(_why, records)), "")
@@ -82,7 +83,7 @@ class Latch:
         return next(filter(None, map(_why, [*unreadable, *newest])), "")
 
     def note(self, mode: str) -> str:
-        """Write down durably that the robot is ARMED or DISARMED; why not, or empty."""
+        """Write durably that the robot is ARMED or DISARMED; return the error text, or ""."""
         if not (self.robot or self.path) or mode == self.noted:
             return ""
         path = self.path
@@ -107,7 +108,11 @@ class Latch:
         return self.robot.strip("/").replace("/", ".")
 
     def _records(self) -> Iterator[Record]:
-        """Every user's, of this robot in every domain; OSError for a folder that nobody may trust."""
+        """Yield every user's record of this robot, in every domain.
+
+        Raises:
+            OSError: a folder of records cannot be trusted.
+        """
         name = re.compile(rf"rlinf-latch\.{re.escape(self._name)}\.([0-9]+)\.[0-9]+")
         for folder in filter(os.path.lexists, FOLDERS):
             check(folder)
@@ -115,12 +120,17 @@ class Latch:
                 if match := name.fullmatch(entry):
                     yield _read(folder / entry, int(match[1]))
         with contextlib.suppress(RuntimeError):  # a user without a home
-            before = Path.home() / ".ros/rlinf" / f"{self._name}.interlock"  # of earlier versions
+            # the place in earlier versions
+            before = Path.home() / ".ros/rlinf" / f"{self._name}.interlock"
             if os.path.lexists(before):
                 yield _read(before)
 
     def _user_record(self) -> Path:
-        """This user's record; OSError where no folder of all users can be written."""
+        """Return the path of this user's record.
+
+        Raises:
+            OSError: no shared folder is writable.
+        """
         for folder in filter(os.path.isdir, FOLDERS):
             if os.access(folder, os.W_OK | os.X_OK):
                 return folder / f"rlinf-latch.{self._name}.{self.domain}.{os.geteuid()}"
@@ -129,7 +139,7 @@ class Latch:
 
 
 def check(folder: Path) -> None:
-    """OSError unless only root, or the owner of each file, can remove a file there."""
+    """Raise OSError unless only root, or the owner of each file, can remove a file there."""
     status = folder.lstat()
     remedy = f"Look at what it is, and remove it; then {MAKE}"
     if stat.S_ISLNK(status.st_mode) and status.st_uid == 0:
@@ -150,7 +160,7 @@ def check(folder: Path) -> None:
 
 
 def _order(record: Record) -> tuple[int, bool]:
-    """The newest last; of two alike, one that latches."""
+    """Return a sort key: the newest record last, and of equal numbers the one that latches."""
     return record.number, record.mode != DISARMED
 
 
@@ -166,7 +176,7 @@ def _why(record: Record) -> str:
 
 
 def _read(path: Path, domain: int = -1) -> Record:
-    """A record, whatever lies there: no link is followed, and nothing is waited for."""
+    """Read a record without following links or blocking."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
@@ -190,12 +200,12 @@ def _owner(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """A file that is there whole or not at all; the folder may be one in which others write, too."""
+    """Replace a file atomically, in a folder that other users may also write to."""
     handle, name = tempfile.mkstemp(prefix=".rlinf-latch.", dir=path.parent)
     aside = Path(name)
     try:
         with open(handle, "w") as file:
-            os.fchmod(handle, 0o644)  # for every user to read, whatever the umask is
+            os.fchmod(handle, 0o644)  # readable for every user, whatever the umask is
             file.write(text)
         publish_file(aside, path)
     except OSError:
@@ -204,7 +214,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def lock_of(name: str) -> str:
-    """The machine's lock for a namespace or for a topic on which a robot is commanded."""
+    """Return the name of this machine's lock for a namespace or a command topic."""
     return f"interlock/{shell_domain()}/{name.strip('/') or 'station'}"
 
 
@@ -212,12 +222,12 @@ def only_one(namespace: str, commands: Iterable[str] = ()) -> ExitStack:
     """Hold the right to command one arm until the result is closed.
 
     Args:
-        namespace: of the interlock.
-        commands: full names of the topics on which it commands: an interlock of another
-            namespace may share them.
+        namespace: namespace of the interlock.
+        commands: full names of its command topics. An interlock of another namespace may share
+            them.
 
     Raises:
-        RlinfError: another process holds one of these rights; it is named.
+        RlinfError: another process holds one of these rights; the message names it.
     """
     domain, locks = shell_domain(), ExitStack()
     for name in dict.fromkeys((namespace, *commands)):

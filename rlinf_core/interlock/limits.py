@@ -1,4 +1,7 @@
-"""The limits of one robot: one declarative table, from which schema, parameters, documentation and hash are made."""
+"""The limits of one robot as one declarative table.
+
+Schema, parameters, documentation and hash are made from it.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,30 @@ from rlinf_core.interlock.motion import Group
 MODES = ("tcp_delta", "joint_delta")
 LOWER = "lower"
 HIGHER = "higher"
-FIXED = "fixed"  # where the tighter value lies
+FIXED = "fixed"  # a different value is neither tighter nor looser
 
 
 def _limit(unit: str, low: float, high: float, meaning: str, default: Any = None, tighter: str = LOWER,
            size: int = 1) -> Any:
-    """``size`` counts the numbers: 1 a number, 3 and 4 so many, 0 one per joint."""
+    """Return the dataclass field of one limit.
+
+    Args:
+        unit: SI unit; empty for a pure number.
+        low: smallest allowed value.
+        high: largest allowed value.
+        meaning: one line for the schema and the documentation.
+        default: value used if the YAML has none; None makes the limit required.
+        tighter: LOWER, HIGHER or FIXED, the direction in which the limit gets tighter.
+        size: 1 for a number, 3 or 4 for a list of that length, 0 for one number per joint.
+    """
     metadata = {"unit": unit, "range": (low, high), "meaning": meaning, "tighter": tighter, "size": size}
     return field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Everything the interlock enforces. Fields without a default must stand in the robot's YAML."""
+    """Everything the interlock enforces. Fields without a default are required in the robot's YAML.
+    """
 
     box_low: tuple[float, ...] = _limit("m", -3, 3, "lowest x, y, z of the tool in the base frame (S8)", None, HIGHER, 3)
     box_high: tuple[float, ...] = _limit("m", -3, 3, "highest x, y, z of the tool in the base frame (S8)", None, LOWER, 3)
@@ -83,18 +97,20 @@ class Limits:
 
     @cached_property
     def hash(self) -> str:
-        """Twelve hex digits over every value in force."""
+        """Return twelve hex digits of a hash over every value in force."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     @cached_property
     def nominal(self) -> Quaternion:
-        """``orientation``, at length 1."""
+        """Return ``orientation``, scaled to length 1."""
         return unit(self.orientation)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """Return the groups that move together: position and rotation of the tool, or the joints;
-        then the gripper, if there is one.
+        """Return the groups of coordinates that move together.
+
+        They are position and rotation of the tool, or the joints; then the gripper, if there is
+        one.
         """
         moving: tuple[Group, ...]
         gripper = (Group("gripper", self.tick, self.gripper_speed, low=(0.0,), high=(self.gripper_width,)),)
@@ -111,7 +127,11 @@ class Limits:
 
     @cached_property
     def action_sizes(self) -> tuple[int, ...]:
-        """How many numbers an action may have: displacement (and rotation) or joints, and the gripper's if it has one."""
+        """Return the allowed numbers of values in an action.
+
+        An action holds a displacement (and a rotation) or joints, then the gripper's value if there
+        is one.
+        """
         sizes = (len(self.joint_low),) if self.control_mode == "joint_delta" else (3, 6)
         return tuple(size + extra for extra in ((0, 1) if self.gripper_width else (0,)) for size in sizes)
 
@@ -120,7 +140,8 @@ TABLE = {item.name: item for item in fields(Limits)}
 
 
 def loosened(old: Limits, new: Limits) -> list[str]:
-    """Names of the limits that ``new`` makes looser or that may not change while armed (S19)."""
+    """Return the names of the limits that ``new`` loosens or that may not change while armed (S19).
+    """
     return [name for name, item in TABLE.items()
             if _looser(item.metadata["tighter"], getattr(old, name), getattr(new, name))]
 

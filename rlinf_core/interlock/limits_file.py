@@ -1,7 +1,8 @@
-"""A limits YAML: reading and checking it, with the line of every mistake; needs neither pydantic nor anything of a station.
+"""Read and check a limits YAML, and report the line of every mistake.
 
-It may extend another, which may extend none: ``extends: ../limits.yaml``. Its own values go first. The maxima beside either
-file bind both.
+This module needs neither pydantic nor a station. A file may extend another one, which may extend
+none: ``extends: ../limits.yaml``. Its own values take precedence. The maxima beside either file
+bind both.
 """
 
 from __future__ import annotations
@@ -19,15 +20,22 @@ from rlinf_core.interlock.limits import HIGHER, MODES, TABLE, Limits, loosened
 UNLIMITED = "unlimited"
 EXTENDS = "extends"
 MAXIMUM_FILE = "maximum.yaml"
-MAX_POINTS = 1000   # of the plan, whose mean keeps the jerk: more cost a tick its time
+MAX_POINTS = 1000  # A longer moving average of the plan would take too long per tick.
 Values = dict[str, Any]
 
 
 def with_values(limits: Limits, changes: dict[str, Any], where: str = "limits",
                 loosest_allowed: Limits | None = None) -> Limits:
-    """``limits`` with some values replaced, checked as if they stood in a file; RecipeError says what is wrong.
+    """Replace some values of ``limits``, with the same checks as for a file.
 
-    With ``loosest_allowed``, nothing may become looser than that (see ``loosest``).
+    Args:
+        limits: the limits to start from.
+        changes: new values by name.
+        where: name of the source, for messages.
+        loosest_allowed: no limit may become looser than this one; see ``loosest``.
+
+    Raises:
+        RecipeError: a value is invalid or too loose.
     """
     _check_keys(where, {}, changes)
     values = {name: _checked(where, TABLE[name], value) for name, value in changes.items()}
@@ -40,17 +48,24 @@ def with_values(limits: Limits, changes: dict[str, Any], where: str = "limits",
 
 
 def load_limits(path: str | Path) -> Limits:
-    """Read and check a limits YAML and the robot's own maxima; RecipeError names file, line, key and fix."""
+    """Read and check a limits YAML and the robot's own maxima.
+
+    Raises:
+        RecipeError: an invalid limit; the message names file, line, key and fix.
+    """
     return _load(path)[0]
 
 
 def loosest(path: str | Path) -> Limits:
-    """How loose the limits of this file may ever be set: the robot's own maxima, and the file's value where it has none."""
+    """Return the loosest values that this file's limits may ever take.
+
+    They are the robot's own maxima, and the file's value for a limit without a maximum.
+    """
     return load_with_loosest(path)[1]
 
 
 def load_with_loosest(path: str | Path) -> tuple[Limits, Limits]:
-    """``load_limits`` and ``loosest`` of one reading: the file may be replaced between two."""
+    """Return ``load_limits`` and ``loosest`` from one reading; the file may change between two."""
     limits, maxima = _load(path)
     names = {name for maximum in maxima for name in maximum}
     return limits, replace(limits, **{name: _tightest(TABLE[name].metadata["tighter"], [
@@ -58,12 +73,12 @@ def load_with_loosest(path: str | Path) -> tuple[Limits, Limits]:
 
 
 def bound(path: str | Path) -> set[str]:
-    """The names of the limits that the robot's own maxima say."""
+    """Return the names of the limits for which the robot has its own maxima."""
     return {name for maximum in _load(path)[1] for name in maximum}
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of a limits YAML, for editors."""
+    """Return the JSON schema of a limits YAML, for editors."""
     properties: dict[str, Any] = {}
     for name, item in TABLE.items():
         unit, size = item.metadata["unit"], item.metadata["size"]
@@ -89,7 +104,8 @@ def schema() -> dict[str, Any]:
 
 
 def _load(path: str | Path) -> tuple[Limits, list[Values]]:
-    """The limits that a file and what it extends say, and the robot's own maxima beside each of the two."""
+    """Return the limits of a file and its base, and the robot's own maxima beside each of the two.
+    """
     values, lines, base = _read(path)
     folders = {Path(path).parent: None}
     if base is not None:
@@ -112,13 +128,17 @@ def _load(path: str | Path) -> tuple[Limits, list[Values]]:
 
 
 def box_is_of(path: Path, other: Path) -> bool:
-    """Whether the box of ``other`` is said in ``path``: it is that file, or extends it and says none itself."""
+    """Return True if ``other`` takes its box from ``path``.
+
+    That is so if both are the same file, or if ``other`` extends ``path`` and sets no box itself.
+    """
     values, _, base = _read(other)
     return other.resolve() == path.resolve() or (base == path.resolve() and not values.keys() >= {"box_low", "box_high"})
 
 
 def _read(path: str | Path) -> tuple[Values, dict[str, str], Path | None]:
-    """The checked values of a limits YAML, the place of each key, and the file that it extends, if it does."""
+    """Return a limits YAML's checked values, the place of each key, and the extended file or None.
+    """
     document = read(path, "limits")
     data = {name: list(value) if isinstance(value, tuple) else value for name, value in document.data.items()}
     lines = {str(key[0]): place.removeprefix("limits ") for key, place in document.places.items() if len(key) == 1}
@@ -128,7 +148,7 @@ def _read(path: str | Path) -> tuple[Values, dict[str, str], Path | None]:
 
 
 def _base(path: str | Path, where: str, extended: Any) -> Path:
-    """The file that ``path`` extends."""
+    """Return the path of the file that ``path`` extends."""
     folder = Path(path).parent
     if not isinstance(extended, str) or not (folder / extended).is_file():
         raise RecipeError(
@@ -138,7 +158,8 @@ def _base(path: str | Path, where: str, extended: Any) -> Path:
 
 
 def _maximum(maximum_path: Path, path: str | Path, lines: dict[str, str], limits: Limits) -> Values:
-    """The robot's own maxima, as far as they apply; nothing in ``path`` is looser."""
+    """Return the robot's own maxima that apply, after checking that no value in ``path`` is looser.
+    """
     data, places, base = _read(maximum_path)
     if base is not None:
         raise RecipeError(f"limits {places[EXTENDS]}: '{EXTENDS}': expected none in {MAXIMUM_FILE}")
@@ -150,8 +171,7 @@ def _maximum(maximum_path: Path, path: str | Path, lines: dict[str, str], limits
 
 
 def _tightest(tighter: str, values: Sequence[Any]) -> Any:
-    """Return the tightest of the maxima of one limit, number by number; fixed values are the same
-    in all.
+    """Return the tightest of the maxima of one limit, number by number; fixed values are all equal.
     """
     if isinstance(values[0], tuple):
         return tuple(_tightest(tighter, numbers) for numbers in zip(*values, strict=True))
@@ -187,7 +207,7 @@ def _expected(item: Any) -> str:
 
 
 def _checked(where: str, item: Any, raw: Any) -> Any:
-    """``raw`` as the table keeps it."""
+    """Check ``raw`` and convert it to the type in the table."""
     words = {"control_mode": raw in MODES, "frame": isinstance(raw, str) and raw != "",
              "joint_names": isinstance(raw, list | tuple) and all(isinstance(name, str) for name in raw)}
     number = item.metadata["size"] == 1 and item.name not in words
@@ -200,7 +220,7 @@ def _checked(where: str, item: Any, raw: Any) -> Any:
     if item.name in words:
         return raw if isinstance(raw, str) else tuple(raw)
     if number and type(raw) is type(item.default) is int:
-        return raw  # as where nothing is said: what is the same has one hash
+        return raw  # an int like the default, because equal limits must have equal hashes
     return float(raw) if number else tuple(map(float, raw))
 
 
@@ -251,7 +271,7 @@ def _check_together(path: str | Path, lines: dict[str, str], values: dict[str, A
 
 
 def _check_jerks(values: dict[str, Any], refuse: Callable[[str, str], None]) -> None:
-    """The mean of 2 a / (j T) points of the plan keeps a jerk: a number, and no more than a tick has time for."""
+    """Check that the average over 2 a / (j T) points, which bounds the jerk, is short enough."""
     joint = values["control_mode"] == "joint_delta"
     for kind in ("joint_",) if joint else ("", "rotation_"):
         acceleration, jerk = values[f"{kind}acceleration"], values[f"{kind}jerk"]

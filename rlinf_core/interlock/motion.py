@@ -2,11 +2,16 @@
 
 Two ideas carry the proof (tests/interlock/test_properties.py):
 
-1. A *plan* runs ahead without regard to jerk. It takes a velocity only if braking straight from it, with the full
-   acceleration, ends inside the workspace. Braking for one tick keeps that property, so there is always a way out.
-2. The set-point is the mean of the plan's last N points. A mean of points that keep a convex limit keeps it too: workspace,
-   speed and acceleration. Its jerk is a difference of two accelerations over N ticks, so N = 2 a / (j T) bounds it
-   (Biagiotti and Melchiorri, FIR filters for online trajectory planning, Control Engineering Practice 2012).
+1. A *plan* runs ahead without regard to jerk. It takes a velocity only if braking straight from it,
+with the full
+   acceleration, ends inside the workspace. Braking for one tick keeps that property, so there is
+   always a way out.
+2. The set-point is the mean of the plan's last N points. A mean of points that keep a convex limit
+keeps it too:
+   workspace, speed and acceleration. Its jerk is a difference of two accelerations over N ticks, so
+   N = 2 a / (j T)
+   bounds it (Biagiotti and Melchiorri, FIR filters for online trajectory planning, Control
+   Engineering Practice 2012).
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from typing import NamedTuple
 
 _BISECTIONS = 5
 _ROUNDING = 1e-12
-_SAME_SPEED = 1e-9  # of a speed: to rounding
+_SAME_SPEED = 1e-9  # relative: equal up to rounding
 Numbers = tuple[float, ...]
 
 
@@ -30,11 +35,13 @@ class Group:
     """Coordinates that move and stop together, and their limits (SI units).
 
     Attributes:
-        tick: seconds a tick.
-        speed, acceleration, jerk: in the Euclidean norm, or of each coordinate if ``together``.
+        tick: period of a tick [s].
+        speed, acceleration, jerk: limits of the Euclidean norm, or of each coordinate if
+        ``together``.
         low, high: workspace, per coordinate; empty if there is none.
         radius: workspace as a ball around zero.
-        together: no coordinate slides along its wall while others go on: all slow down along their common path.
+        together: True if all coordinates slow down along their common path. Otherwise one may slide
+            along its wall while the others go on.
     """
 
     name: str
@@ -49,7 +56,7 @@ class Group:
 
     @cached_property
     def points(self) -> int:
-        """How many points of the plan the set-point is the mean of."""
+        """Return the number of points of the plan that the set-point averages."""
         if math.isinf(self.jerk) or math.isinf(self.acceleration):
             return 1
         return max(1, math.ceil(2.0 * self.acceleration / (self.jerk * self.tick) - 1e-9))
@@ -61,11 +68,14 @@ class Group:
         return max(map(abs, map(sub, a, b))) if self.together else math.dist(a, b)
 
     def inside(self, position: Numbers) -> bool:
-        """Whether the workspace holds ``position``, to rounding."""
+        """Return True if ``position`` is in the workspace, up to rounding."""
         return self._within(position, -_ROUNDING)
 
     def far_from_walls(self, position: Numbers, velocity: Numbers) -> bool:
-        """Whether no wall is near enough to matter. Faster than allowed, as after tightening, every wall is near."""
+        """Return True if no wall is near enough to matter.
+
+        At a speed above the limit, which a tightened limit can cause, every wall counts as near.
+        """
         return self.norm(velocity) <= self.speed * (1.0 + _SAME_SPEED) and self._within(position, self.reach)
 
     def _within(self, position: Numbers, margin: float) -> bool:
@@ -81,11 +91,15 @@ class Group:
 
     @cached_property
     def reach(self) -> float:
-        """More than the way it takes to stop from full speed with half the acceleration, and two ticks."""
+        """A distance longer than stopping from full speed at half the acceleration, and two ticks.
+        """
         return self.speed * (self.speed / self.acceleration + 2.0 * self.tick)
 
     def can_stop(self, position: Numbers, velocity: Numbers) -> bool:
-        """Whether one tick at ``velocity``, and then braking straight, ends inside (and so stays inside: it is convex)."""
+        """Return True if a tick at ``velocity``, then straight braking, ends inside the workspace.
+
+        The path in between stays inside too, because the workspace is convex.
+        """
         speed = self.norm(velocity)
         if speed == 0.0:
             return True
@@ -100,7 +114,7 @@ class Motion(NamedTuple):
         position, velocity: the plan's newest.
         trail: its last ``points`` positions, oldest first.
         set_point: their mean.
-        still: whether neither the plan nor the set-point moves any more.
+        still: True if neither the plan nor the set-point moves any more.
     """
 
     position: Numbers
@@ -114,7 +128,7 @@ class Motion(NamedTuple):
         return cls(position, (0.0,) * len(position), (position,) * group.points, position, True)
 
     def moved_to(self, position: Numbers, velocity: Numbers) -> Motion:
-        """One tick on."""
+        """Return the state one tick later, with the plan at ``position``."""
         trail = (*self.trail[1:], position)
         if position == trail[0] and not any(velocity) and all(point == position for point in trail):
             return Motion(position, velocity, trail, position, True)
@@ -124,22 +138,25 @@ class Motion(NamedTuple):
 
 
 def resting(motions: Iterable[Motion]) -> bool:
-    """Whether no group moves any more."""
+    """Return True if no group moves any more."""
     return all(motion.still for motion in motions)
 
 
 def advance(group: Group, motion: Motion, wanted: Numbers, share: float = 1.0) -> tuple[Motion, frozenset[str]]:
-    """One tick towards the wanted velocity; also the names of the limits that changed it.
+    """Advance one tick towards the wanted velocity.
 
-    Zero stops within the acceleration, along the path. With ``motion`` able to stop inside the workspace, so is the result.
-    A plan that is faster than it may be, as after tightening, brakes along its path first: its speed falls by the full
-    acceleration each tick until the limit holds.
+    Zero stops within the acceleration, along the path. If ``motion`` can stop inside the workspace,
+    so can the result. A plan above its speed limit, which a tightened limit can cause, brakes along
+    its path first. Its speed then falls by the full acceleration each tick until the limit holds.
 
     Args:
         group: the coordinates and their limits.
-        motion: where they are.
-        wanted: the velocity to go to.
-        share: of the speed limit, which holds now.
+        motion: the current state.
+        wanted: the velocity to approach.
+        share: fraction of the speed limit that holds now.
+
+    Returns:
+        The next state, and the names of the limits that changed the wanted velocity.
     """
     if not any(wanted) and motion.still:
         return motion, frozenset()
@@ -169,7 +186,7 @@ def advance(group: Group, motion: Motion, wanted: Numbers, share: float = 1.0) -
 
 
 def braking_distance(speed: float, acceleration: float, tick: float) -> float:
-    """How far braking goes on after a tick at ``speed``: T sum_k (speed - k a T) over the ticks until it stands."""
+    """Return the braking distance after a tick at ``speed``: T sum_k (speed - k a T)."""
     step = acceleration * tick
     if speed <= step:
         return 0.0
@@ -178,7 +195,10 @@ def braking_distance(speed: float, acceleration: float, tick: float) -> float:
 
 
 def stopping_speed(distance: float, acceleration: float, tick: float) -> float:
-    """Speed from which a tick and then braking take ``distance``: v^2 / 2a + v T / 2, to within a T^2 / 8 of the sum."""
+    """Return the speed from which a tick and then braking take ``distance``.
+
+    The formula v^2 / 2a + v T / 2 is within a T^2 / 8 of the sum.
+    """
     if distance <= 0.0:
         return 0.0
     if math.isinf(acceleration):
@@ -188,7 +208,10 @@ def stopping_speed(distance: float, acceleration: float, tick: float) -> float:
 
 
 def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
-    """``wanted``, slowed down before the walls: sliding along them, or as a whole if the group goes together."""
+    """Slow ``wanted`` down before the walls.
+
+    The result slides along the walls, or slows down as a whole if the group moves together.
+    """
     if group.together and group.low:
         speed = group.norm(wanted)
         far = min(((hi - p if v > 0.0 else p - lo) * speed / abs(v)
@@ -209,7 +232,7 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
 
 
 def _within_acceleration(group: Group, velocity: Numbers, goal: Numbers) -> Numbers:
-    """As far towards ``goal`` as one tick's acceleration goes."""
+    """Return the velocity nearest to ``goal`` within one tick's acceleration."""
     size, fastest = group.distance(goal, velocity), group.acceleration * group.tick
     if size <= fastest:
         return goal
@@ -221,7 +244,10 @@ def _between(a: Numbers, b: Numbers, fraction: float) -> Numbers:
 
 
 def _last_that_can_stop(group: Group, motion: Motion, velocity: Numbers) -> Numbers:
-    """From braking straight, which can always stop, towards ``velocity``, which cannot: as far as can."""
+    """Return the velocity nearest to ``velocity``, which cannot stop, that can still stop.
+
+    The search starts from straight braking, which can always stop.
+    """
     best = _within_acceleration(group, motion.velocity, (0.0,) * len(velocity))
     low, high = 0.0, 1.0
     braked = best

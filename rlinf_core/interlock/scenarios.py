@@ -1,4 +1,7 @@
-"""Scenarios of the safety drill, and the fault injector's faults: what goes wrong, and what must come of it."""
+"""Scenarios of the safety drill and faults of the fault injector.
+
+Each scenario has a failure and the expected reaction.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +27,25 @@ class Fault(Settings):
 
 
 class Drop(Fault):
-    """Lose them."""
+    """Drop messages."""
 
     fraction: float = Field(1.0, gt=0, le=1, description="of them")
 
 
 class Delay(Fault):
-    """Hand them on late."""
+    """Deliver messages late."""
 
     seconds: Positive = Field(0.1, description="by how much [s]")
 
 
 class Repeat(Fault):
-    """Send everything again."""
+    """Send every message again."""
 
     times: Count = Field(1, description="how often")
 
 
 class Corrupt(Fault):
-    """Set a field."""
+    """Overwrite a field."""
 
     field: str = Field("data", description="which one, with dots on the way; each number of a sequence")
     value: float | str = Field("nan", description="nan, inf, a number, or words")
@@ -63,7 +66,7 @@ class Scale(Fault):
 
 
 class Shift(Fault):
-    """Shift every stamp, as a clock that steps."""
+    """Shift every stamp, like a clock that steps."""
 
     seconds: float = Field(10.0, description="by how much [s]")
 
@@ -98,7 +101,7 @@ class Say(Settings):
 
 
 class Scenario(Settings):
-    """The arm moves under a stream of commands, then one thing goes wrong."""
+    """One failure while the arm moves under a stream of commands."""
 
     name: str = Field(min_length=1, description="in the table")
     requirement: Annotated[str, Field(pattern=r"^(S\d+)?$")] = Field("", description="of docs/safety.md")
@@ -146,7 +149,7 @@ class Scenario(Settings):
 
 
 class Scenarios(Settings):
-    """The file, which is a list."""
+    """The scenarios' file, a list."""
 
     scenarios: tuple[Scenario, ...] = Field(min_length=1)
 
@@ -158,10 +161,18 @@ class Injection(Settings):
 
 
 def load(path: Path) -> tuple[Scenario, ...]:
-    """RecipeError says what is wrong, with file and line."""
+    """Load a file of scenarios.
+
+    Raises:
+        RecipeError: an invalid scenario; the message names file and line.
+    """
     return checked(Scenarios, read(path, "scenarios", inside="scenarios")).scenarios
 
 
 def read_fault(text: str) -> Fault:
-    """A fault said in YAML; RecipeError says what is wrong."""
+    """Parse a fault written in YAML.
+
+    Raises:
+        RecipeError: the text is no valid fault.
+    """
     return checked(Injection, parse(text, "message", inside="inject")).inject

@@ -1,6 +1,6 @@
-"""The core's state from tick to tick, and the working copy of one tick, whose stages are in ``core``.
+"""The core's state from tick to tick, and the working copy of one tick.
 
-``adopt`` takes the state over to tightened limits.
+The stages of a tick are in ``core``. ``adopt`` takes the state over to tightened limits.
 """
 
 from __future__ import annotations
@@ -23,38 +23,53 @@ class State:
 
     mode: Mode = Mode.DISARMED
     cause: str = ""
-    motions: tuple[Motion, ...] = ()    # of the groups of the limits; empty before the arm was seen at rest
-    goal: Coordinates | None = None     # where the set-point goes by itself, or rests since, to be where the arm is
-    chunk: Chunk | None = None          # the one that commands
-    window: Window | None = None        # its action in play
+    # one per group of the limits; empty before the arm was seen at rest
+    motions: tuple[Motion, ...] = ()
+    goal: Coordinates | None = None  # the set-point's own target or resting place, at the arm
+    chunk: Chunk | None = None  # the chunk in command
+    window: Window | None = None  # the window of its current action
     sessions: tuple[tuple[str, str, int], ...] = ()  # (source, session, last seq), one per commander
-    refusals_ns: tuple[int, ...] = ()   # times of recent refusals
+    refusals_ns: tuple[int, ...] = ()  # times of recent refusals
     contacts: tuple[int, int] = (0, 0)  # consecutive samples beyond the holding and the latching wrench
-    commander: str = ""                 # whose action was played last
+    commander: str = ""  # source of the last action played
     track: Track = field(default_factory=Track)
-    lost: int = 0                       # ticks in a row without a state
-    diverged_ticks: int = 0                     # ticks in a row in which the set-point has rested far from the arm
-    gripper_silent: bool = False        # whether its width was not heard, or it is in fault, or since then not where it is
-    recovering: bool = False            # whether the robot is brought back or was lost, and its arm not yet seen at rest
-    ended_ns: int = NEVER_NS            # when the last episode ended
+    lost: int = 0  # consecutive ticks without a valid state
+    diverged_ticks: int = 0  # consecutive ticks in which the set-point rested far from the arm
+    # True if the gripper's width was silent or the gripper in fault, until the set-point is at the
+    # measured width
+    gripper_silent: bool = False
+    # True while the robot is recovering or was lost, until its arm is seen at rest
+    recovering: bool = False
+    ended_ns: int = NEVER_NS  # end of the last episode
     operator: OperatorWatch = field(default_factory=OperatorWatch)
-    suppress_setpoint: bool = False              # whether this tick suppressed the set-point
+    suppress_setpoint: bool = False  # True if this tick suppressed the set-point
 
     @property
     def still(self) -> bool:
-        """Whether the set-point rests."""
+        """Return True if the set-point rests."""
         return resting(self.motions)
 
 
 def unwatched(state: State) -> State:
-    """After a time in which nobody looked, disarmed: the arm may have been guided, and whoever follows the set-point may do
-    so again. Nobody is told where that is before the arm has been seen at rest, and then it is there.
+    """Return the state after an unobserved time, disarmed.
+
+    The arm may have been guided meanwhile, and a controller may follow the set-point again. The
+    set-point stays unpublished until the arm is seen at rest; then the set-point moves there.
     """
     return replace(state, recovering=bool(state.motions), track=replace(state.track, rest=None, rested=0))
 
 
 def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
-    """The state under changed limits (S19), or why it cannot have them yet; ``old`` are in force until now."""
+    """Take the state over to changed limits (S19).
+
+    Args:
+        limits: the new limits.
+        state: the state under the old limits.
+        old: the limits in force until now.
+
+    Returns:
+        The state, and the reason why it cannot have the new limits yet; empty if it has them.
+    """
     if len(limits.groups) != len(old.groups):
         return state, "whether there is a gripper cannot change while the interlock runs"
     if not state.motions:
@@ -71,16 +86,17 @@ def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
     return replace(state, motions=tuple(motions), goal=None), ""
 
 
-LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
-STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
+LATE_TICKS = 1.0  # after a later tick, the robot side has stood at the last target
+STALLED_S = 0.1  # a later tick is a hold, and commands from the gap are dropped
 GRIPPER = "gripper/state"  # an input that may be silent
-HAND = "gripper"           # begins a robot's fault that is its hand's
+HAND = "gripper"  # prefix of a robot fault that concerns its gripper
 STOPPED = (Mode.DISARMED, Mode.FAULT)
-UNSEEN = ("stale_state", "state_frame", "state_units")  # faults that stand as long as the arm is not seen
+# faults that stand as long as the arm's place is unknown
+UNSEEN = ("stale_state", "state_frame", "state_units")
 
 
 class Tick:
-    """One working copy of the state, and what each stage does to it."""
+    """One working copy of the state, and the effect of each stage on it."""
 
     def __init__(self, limits: Limits, state: State, inputs: Inputs, now_ns: int) -> None:
         self.limits, self.inputs, self.now = limits, inputs, now_ns
@@ -88,7 +104,8 @@ class Tick:
         self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
         self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
         self.event, self.held_now, self.refused_now = Events(now_ns), "", False
-        self.pauses_now = state.chunk is not None and state.chunk.source == OPERATOR  # S16: the policy, for this tick
+        # S16: pauses the policy for this tick
+        self.pauses_now = state.chunk is not None and state.chunk.source == OPERATOR
         self.was_suppressed = state.suppress_setpoint
         self.contacts, self.diverged_ticks = count_contacts(limits, state.contacts, inputs.wrench), state.diverged_ticks
         self.standing = standing_faults(limits, inputs, self.contacts)
@@ -96,35 +113,39 @@ class Tick:
         self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
         self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
         self.recovering, self.operator = state.recovering, state.operator
-        self.ended_ns = state.ended_ns if state.ended_ns <= now_ns else NEVER_NS  # a clock was set back meanwhile
+        # after a clock was set back
+        self.ended_ns = state.ended_ns if state.ended_ns <= now_ns else NEVER_NS
         if inputs.late_s > LATE_TICKS * limits.tick:
             self.trajectory.rest()
         self.sample = measured(limits, inputs)
         fresh = inputs.pose_age_ns <= limits.stale_state * NS
         anew = self.mode in STOPPED
         self.track = update_track(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew)
-        self.placed = self.sample if inputs.restart and fresh else None  # an old sample may be of the place before
+        # an old sample may show the previous place
+        self.placed = self.sample if inputs.restart and fresh else None
         if self.placed is not None and self.mode is not Mode.FAULT:
             self.track = placed(limits, self.placed, now_ns)
         if self.track.valid and not self.trajectory.motions:
             self.trajectory.rest_at(self.track.at or ())
         self.lost = 0 if self.track.valid else state.lost + 1
-        has_gripper = limits.gripper_width > 0.0  # else the last group is the arm's own
+        has_gripper = limits.gripper_width > 0.0  # otherwise the last group is the arm's own
         lost = has_gripper and (GRIPPER in inputs.silent or inputs.robot_fault.startswith(HAND) \
-            or (state.gripper_silent and inputs.robot_fault == RECOVERING))  # a person may be at the fingers
+            # a person may be at the fingers
+            or (state.gripper_silent and inputs.robot_fault == RECOVERING))
         back = has_gripper and anew and state.gripper_silent and not lost
-        self.gripper_silent = lost or (back and self.sample is None)  # until it is known where it is
+        self.gripper_silent = lost or (back and self.sample is None)  # until its place is known
         if back and self.sample is not None:
-            self.trajectory.leave_gripper_at(self.sample[-1])  # one that begins anew would go to where it was wanted
+            # a controller that begins anew would go to the old set-point
+            self.trajectory.leave_gripper_at(self.sample[-1])
             self.event("reseeded", "gripper")
 
     @property
     def arm(self) -> Coordinates | None:
-        """Where the arm is, or None when that is not known now."""
+        """The arm's coordinates, or None if they are unknown now."""
         return self.track.at if self.track.valid else None
 
     def unknown(self) -> str:
-        """Why it is not known where the arm is; empty if it is (S3, S5, S21)."""
+        """Return the reason why the arm's place is unknown, or an empty string (S3, S5, S21)."""
         if self.track.valid:
             return ""
         if self.inputs.frame not in ("", self.limits.frame):
@@ -136,7 +157,10 @@ class Tick:
 
     @property
     def suppress_setpoint(self) -> bool:
-        """Whether nobody is to be told the set-point: nothing is armed, and the arm is not there, or nobody knows where."""
+        """Whether to suppress the set-point.
+
+        That is so if nothing is armed, and the arm is elsewhere or its place unknown.
+        """
         if self.mode not in STOPPED:
             return False
         arm, trajectory = self.arm, self.trajectory
@@ -147,23 +171,27 @@ class Tick:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is not known where the arm is, for too long to go on from where it was."""
+        """Whether the arm's place has been unknown for too long to go on from the last one."""
         return self.arm is None and self.lost * self.limits.tick > self.limits.lost_state and self.trajectory.motions != ()
 
     def reseed(self, arm: Coordinates, why: str) -> None:
-        """The set-point is there at once: nothing follows it now. A gripper goes on to hold what it holds."""
+        """Move the set-point to the arm at once, while nothing follows it.
+
+        A gripper goes on to hold its object.
+        """
         self.trajectory.reset_to_arm(arm)
         self.event("reseeded", why)
 
-    # How the mode changes
+    # Changes of the mode
     def drop_chunk(self) -> None:
         self.trajectory.finish_window()
         self.chunk = self.trajectory.window = None
 
     def enter(self, mode: Mode, cause: str) -> None:
-        if mode is Mode.ARMED and (self.trajectory.still or self.commander != OPERATOR):  # S16: whom a pause follows
+        # S16: the operator, after whom the policy must pause
+        if mode is Mode.ARMED and (self.trajectory.still or self.commander != OPERATOR):
             self.commander = ""
-        if mode in STOPPED:  # from which only a person's arming leads
+        if mode in STOPPED:  # only a person's arming leads out of these modes
             self.operator = OperatorWatch()
         if (mode, cause) != (self.mode, self.cause):
             self.mode, self.cause = mode, cause
@@ -176,7 +204,7 @@ class Tick:
             self.held_now = self.held_now if cause.startswith(OTHER) else cause
 
     def fault(self, cause: str) -> None:
-        """Latch; the first cause stays, as it is what a reset must name."""
+        """Latch a fault. The first cause stays, because a reset must name it."""
         self.drop_chunk()
         if self.mode is not Mode.FAULT:
             self.enter(Mode.FAULT, cause)

@@ -1,4 +1,7 @@
-"""The set-point of one tick: plays an action's window, goes back to the arm, or brakes; always within the limits (S8)."""
+"""The set-point of one tick: it plays an action's window, returns to the arm, or brakes.
+
+The set-point always stays within the limits (S8).
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,21 @@ from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Group, Motion, Numbers, advance, resting, stopping_speed
 from rlinf_core.interlock.types import NS, Applied, Chunk, Window
 
-REALIGN_M, REALIGN_RAD = 0.01, 0.05  # beyond this the set-point goes back to where the arm is before it moves again
+# a set-point further from the arm than this goes to the arm before it moves again
+REALIGN_M, REALIGN_RAD = 0.01, 0.05
 ALIGNED = 1e-9                       # [m], [rad]
-SAME_M, SAME_RAD = 0.0002, 0.0005    # nearer than this to where the arm rests, it is there
-DRAW_BACK = 5.0                      # [1/s] of what a set-point is too far from the arm, while it is asked to go further
-ADRIFT = 1.5                         # divergences from the arm at which a resting set-point has lost it
+SAME_M, SAME_RAD = 0.0002, 0.0005  # a set-point nearer to the resting arm than this is at the arm
+# [1/s] rate at which a set-point's excess distance from the arm is taken back, while actions ask
+# for more
+DRAW_BACK = 5.0
+ADRIFT = 1.5  # a resting set-point this many divergences away from the arm has lost it
 
 
 class Trajectory:
-    """The moving part of a tick's working copy: set-points, the window in play, and the way back to the arm."""
+    """The moving part of a tick's working copy.
+
+    It holds the set-points, the current window, and the way back to the arm.
+    """
 
     def __init__(self, limits: Limits, motions: tuple[Motion, ...], window: Window | None, goal: Coordinates | None,
                  note: Callable[[str, str, Chunk, int], None]) -> None:
@@ -29,9 +38,9 @@ class Trajectory:
         self.goal = goal
         self.note = note
         self.applied: list[Applied] = []
-        self.share = 1.0  # of each speed limit, which holds in this tick
+        self.share = 1.0  # fraction of each speed limit that holds in this tick
 
-    # Where the set-points are
+    # Places of the set-points
     @property
     def still(self) -> bool:
         return resting(self.motions)
@@ -40,71 +49,78 @@ class Trajectory:
         return tuple(motion.set_point for motion in self.motions)
 
     def rest_at(self, coordinates: Coordinates) -> None:
-        """Be there at once: before anything was commanded, or where the arm itself was put without moving."""
+        """Put the set-points there at once, before the first command or after a simulator's reset.
+        """
         self.goal = None
         self.motions = tuple(map(Motion.at_rest, self.limits.groups, coordinates))
 
     def reset_to_arm(self, arm: Coordinates) -> None:
-        """The same, but for a gripper, which is wanted where it was: what it holds would fall."""
+        """Put the set-points at the arm, except for a gripper, because it would drop its object."""
         gripper_motions = self.motions[len(self.divergences()):]
         self.rest_at(arm)
         if gripper_motions:
             self.motions = (*self.motions[:-1], *gripper_motions)
 
     def leave_gripper_at(self, width: Numbers) -> None:
-        """Want it where it is."""
+        """Put the gripper's set-point at its measured ``width``."""
         if self.motions:
             self.motions = (*self.motions[:-1], Motion.at_rest(self.limits.groups[-1], width))
 
     def rest(self) -> None:
-        """The robot side has stood at the last target for a while: go on from there, and from rest."""
+        """Stop the set-points in place, because the robot side has stood at the last target."""
         if not self.still:
             self.rest_at(self.set_points())
 
     def tracking_error(self, arm: Coordinates | None) -> list[float]:
-        """How far the set-points are from the arm, the gripper's left out: it grasps."""
+        """Return the distance of each set-point from the arm, without the gripper, which may grasp.
+        """
         arm = self.set_points() if arm is None else arm
         return list(map(Group.distance, self.limits.groups, self.set_points(), arm))[:len(self.divergences())]
 
     def divergences(self) -> tuple[float, ...]:
-        """The largest ``tracking_error`` in which a set-point may still go further."""
+        """Return the largest ``tracking_error`` at which a set-point may still go further."""
         limits = self.limits
         return (limits.joint_divergence,) if limits.control_mode == "joint_delta" \
             else (limits.divergence, limits.rotation_divergence)
 
     def too_far(self, arm: Coordinates | None) -> bool:
-        """Whether a moving set-point has run further from the arm than it may."""
+        """Return True if a moving set-point has run further from the arm than it may."""
         return _beyond(self.tracking_error(arm), self.divergences())
 
     def has_diverged(self, arm: Coordinates | None) -> bool:
-        """Whether a resting set-point that goes nowhere is far from the arm: what it commands is not what is so (S21)."""
+        """Return True if a resting set-point is far from the arm, so that it is not reality (S21).
+        """
         return bool(self.motions) and self.still and (self.goal is None or self.arrived()) \
             and _beyond(self.tracking_error(arm), [ADRIFT * largest for largest in self.divergences()])
 
     def differs_from(self, arm: Coordinates, far: tuple[float, float] = (REST_M, REST_RAD)) -> bool:
-        """Whether it is not where an arm rests, by more than ``far`` [m, rad]: than measuring has it."""
+        """Return True if the set-point is further than ``far`` [m, rad] from a resting arm.
+
+        The default of ``far`` is the noise of measuring an arm at rest.
+        """
         return bool(self.motions) and _beyond(
             self.tracking_error(arm), far[1:] if self.limits.control_mode == "joint_delta" else far)
 
     def differs_slightly_from(self, arm: Coordinates) -> bool:
-        """The same, but for what no arm would be seen to move by."""
+        """Return True if the distance from the arm is more than an invisible motion."""
         return self.differs_from(arm, (SAME_M, SAME_RAD))
 
     # The way back to the arm (traps 3 and 4)
     def misaligned(self, arm: Coordinates | None) -> bool:
-        """Whether it has to go to the arm before it may move on its own."""
+        """Return True if the set-point must go to the arm before it may follow actions."""
         smallest = (REALIGN_RAD,) if self.limits.control_mode == "joint_delta" else (REALIGN_M, REALIGN_RAD)
         return _beyond(self.tracking_error(arm), smallest)
 
     def outside(self, arm: Coordinates) -> str:
-        """The name of the first workspace that does not hold the arm; empty if all do."""
+        """Return the name of the first workspace that does not hold the arm, or an empty string."""
         for group, at in zip(self.limits.groups, arm, strict=True):
             if not group.inside(at):
                 return "box" if group.name == "position" else group.name
         return ""
 
     def carried_out(self, arm: Coordinates) -> str:
-        """The name of the first workspace that the arm has left by more than it trails; empty if none."""
+        """Return the name of the first workspace that the arm has left by more than its lag, or "".
+        """
         errors = zip(self.limits.groups, arm, self.tracking_error(arm), self.divergences(), strict=False)
         for group, at, error, largest in errors:
             if error > largest and not group.inside(at):
@@ -112,15 +128,15 @@ class Trajectory:
         return ""
 
     def go_back(self, arm: Coordinates) -> None:
-        """Begin the way to where the arm rests."""
+        """Start the way to the resting arm."""
         self.goal = arm[:len(self.divergences())]
 
     def lost_its_goal(self, arm: Coordinates | None) -> bool:
-        """Whether the arm has left the place that the set-point is going to."""
+        """Return True if the arm has left the place that the set-point goes to."""
         return arm is None or _beyond(map(Group.distance, self.limits.groups, self.goal or (), arm), self.divergences())
 
     def homing(self) -> Coordinates:
-        """Velocities towards the goal, from which each group can still stop there."""
+        """Return the velocities towards the goal, from which each group can still stop there."""
         wanted: list[Numbers] = []
         for index, motion in enumerate(self.motions):
             group = self.limits.groups[index]
@@ -134,13 +150,19 @@ class Trajectory:
         return tuple(wanted)
 
     def arrived(self) -> bool:
-        """Whether the set-point rests at its goal."""
+        """Return True if the set-point rests at its goal."""
         return self.goal is not None and self.still and all(
             far <= 2.0 * ALIGNED for far in map(Group.distance, self.limits.groups, self.set_points(), self.goal))
 
     # One tick
     def move(self, wanted: Coordinates, now_ns: int, window_end: int) -> None:
-        """Advance every set-point; ``window_end`` is when the window in play ends."""
+        """Advance every set-point.
+
+        Args:
+            wanted: the wanted velocity of each group.
+            now_ns: time of this tick.
+            window_end: end of the current window [ns].
+        """
         groups = map(_open, self.limits.groups, self.motions) if self.goal is not None else self.limits.groups
         results = [advance(group, motion, velocity, self.share)
                    for group, motion, velocity in zip(groups, self.motions, wanted, strict=True)]
@@ -152,7 +174,8 @@ class Trajectory:
                 self.finish_window()
 
     def play(self, chunk: Chunk, index: int, arm: Coordinates | None, distance_m: float | None) -> Coordinates:
-        """The velocities that action ``index`` of the chunk asks for, slowed down where something is near."""
+        """Return the velocities that play action ``index`` of the chunk, slower near an obstacle.
+        """
         if self.window is None or self.window.index != index or self.window.chunk is not chunk:
             self.finish_window()
             self.window = Window(chunk, index, self.set_points())
@@ -161,7 +184,8 @@ class Trajectory:
         return self._clamped_by_divergence(self._scaled_by_distance(wanted, distance_m), arm)
 
     def _scaled_by_distance(self, wanted: Coordinates, distance_m: float | None) -> Coordinates:
-        """S11: slower in proportion, the nearer an obstacle is: what is asked for, and the speed that is allowed."""
+        """Slow down in proportion to the distance of an obstacle (S11): the velocity and its limit.
+        """
         fraction = 1.0 if distance_m is None else distance_m / self.limits.slow_distance
         if fraction >= 1.0:
             return wanted
@@ -170,10 +194,11 @@ class Trajectory:
         return tuple([tuple([value * fraction for value in velocity]) for velocity in wanted])
 
     def _clamped_by_divergence(self, wanted: Coordinates, arm: Coordinates | None) -> Coordinates:
-        """No set-point that is too far from the arm goes further: what leads along is left, so that a tool can slide.
+        """Keep a set-point that is too far from the arm from going further.
 
-        It is drawn back meanwhile. Coordinates that share one path, as joints do, stop together where one that is too far
-        would go further, whatever the others do.
+        Motion that does not lead away is kept, so that a tool can slide. Meanwhile the set-point is
+        drawn back. Coordinates that share one path, like joints, stop together if one that is too
+        far would go further.
         """
         if arm is None:
             return wanted
@@ -201,12 +226,12 @@ class Trajectory:
         return tuple(result)
 
     def limited_by(self, limits: Set[str]) -> None:
-        """These limits have changed the action in play."""
+        """Note that these limits have changed the current action."""
         if self.window is not None and not limits <= self.window.limits:
             self.window = replace(self.window, limits=self.window.limits | limits)
 
     def finish_window(self) -> None:
-        """Report what became of the action in play (``Applied``), once."""
+        """Report the outcome of the current action (``Applied``), once."""
         window = self.window
         if window is None or window.done or not self.motions:
             return
@@ -226,7 +251,7 @@ def _beyond(values: Iterable[float], largest: Iterable[float]) -> bool:
 
 
 def _open(group: Group, motion: Motion) -> Group:
-    """The group without its walls while its path is outside of them: the way back in must not be barred."""
+    """Return the group without its walls while its path is outside them, to let it come back in."""
     if all(map(group.inside, motion.trail)) and group.can_stop(motion.position, motion.velocity):
         return group
     return group.without_walls

@@ -14,8 +14,8 @@ Pose = tuple[float, float, float, float, float, float, float]  # x y z [m], quat
 NS = 1_000_000_000
 COMMANDERS = ("policy", "operator")  # by authority, the operator last
 OPERATOR = COMMANDERS[-1]
-MAX_SEQ, MAX_LEAP = 2**40, 100_000   # sequence numbers: the largest, and from one chunk to the next
-MAX_ACTIONS = 1024                  # of one chunk
+MAX_SEQ, MAX_LEAP = 2**40, 100_000  # largest sequence number, and largest leap between two chunks
+MAX_ACTIONS = 1024  # actions in one chunk
 
 
 class Mode(IntEnum):
@@ -29,8 +29,9 @@ class Mode(IntEnum):
 
 
 class Rows(NamedTuple):
-    """The part of an action that is this arm's: ``first`` to before ``end`` of ``of`` numbers; all
-    of them if ``of`` is 0.
+    """This arm's part of an action: ``first`` to before ``end`` of ``of`` numbers.
+
+    If ``of`` is 0, all numbers are this arm's.
     """
 
     first: int = 0
@@ -38,7 +39,10 @@ class Rows(NamedTuple):
     of: int = 0
 
     def part(self, actions: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
-        """This arm's part of the actions of all. Not finite where any of them is not: a chunk is refused as a whole."""
+        """Return this arm's part of all arms' actions.
+
+        The part is NaN if any arm's number is not finite, because a chunk is refused as a whole.
+        """
         if not self.of:
             return actions
         if not all(math.isfinite(value) for action in actions for value in action):
@@ -46,11 +50,11 @@ class Rows(NamedTuple):
         return tuple([action[self.first:self.end] for action in actions])
 
     def among(self, numbers: Numbers) -> Numbers:
-        """This arm's numbers among those of all, which are zero."""
+        """Return this arm's numbers at their place among all arms' numbers, the rest zero."""
         return (0.0,) * self.first + numbers + (0.0,) * (self.of - self.end)
 
 
-ALL = Rows()  # of a station with one arm
+ALL = Rows()  # a station with one arm
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,16 @@ class Chunk:
     """A plan of displacements, one row per action; see rlinf_msgs/ActionChunk.
 
     Attributes:
-        source: whose authority it has, one of COMMANDERS: by the topic that it came on, not by what it says of itself.
-        actions: in ``tcp_delta`` x y z [m], or these and a rotation vector [rad] in the base frame; in ``joint_delta`` one
-            angle [rad] per joint. One more number [m] opens (positive) or closes the gripper, where there is one.
+        source: its authority, one of COMMANDERS; set by the topic of its arrival, not by its
+            content.
+        actions: in ``tcp_delta`` x y z [m], or these and a rotation vector [rad] in the base frame;
+            in ``joint_delta`` one angle [rad] per joint. If there is a gripper, one more number [m]
+            opens it (positive) or closes it.
         frame: the frame of the displacements; empty for the base frame.
-        joint_names: the joints that the actions move, or none for the robot's own order.
-        all_arms: the actions of all arms of a station with several; ``actions`` are this arm's part of them.
-        is_release: the operator lets go of a takeover; there are no actions.
+        joint_names: the joints that the actions move; empty for the robot's own order.
+        all_arms: the actions of all arms of a station with several; ``actions`` are this arm's part
+            of them.
+        is_release: True if the operator lets go of a takeover; there are no actions.
     """
 
     source: str
@@ -87,13 +94,14 @@ class Chunk:
 
     @property
     def valid_until_ns(self) -> int:
-        """Each action is valid for two of its periods; the last one's end is the chunk's (S2)."""
+        """Return the end of the chunk's last action; each is valid for two of its periods (S2)."""
         return self.observation_stamp_ns + (len(self.actions) + 1) * self.dt_ns
 
 
 @dataclass(frozen=True, slots=True)
 class EStop:
-    """One source of the e-stop (S14): what it last said, and how long ago; never heard is infinitely long ago."""
+    """One source of the e-stop (S14): its last state and its age, infinite if it was never heard.
+    """
 
     name: str
     pressed: bool
@@ -102,7 +110,7 @@ class EStop:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Another arm of the station (S27): its name, and why it could not move now; empty if it may."""
+    """Another arm of the station (S27), and the reason why it could not move now, or ""."""
 
     name: str
     blocked: str
@@ -113,28 +121,35 @@ class Inputs:
     """Everything that arrived since the last tick.
 
     Attributes:
-        pose: the newest measured TCP pose, or None if none ever came; ``frame`` is its frame, empty for the base frame.
-        pose_age_ns: how long ago the measured state (the pose; in ``joint_delta`` the joints) was received.
-        joints: the newest measured joint angles [rad], where the limits speak of joints.
-        gripper: the newest measured gripper width [m], where there is a gripper.
+        pose: the newest measured TCP pose; None if none ever came.
+        frame: the frame of ``pose``; empty for the base frame.
+        pose_age_ns: time since the measured state (the pose; in ``joint_delta`` the joints) was
+            received.
+        joints: the newest measured joint angles [rad], if the limits use joints.
+        gripper: the newest measured gripper width [m], if there is a gripper.
         chunks: new chunks, in order of arrival.
-        arm: True or False when someone asked to arm or disarm.
-        end_episode: the environment said that the episode is over.
-        restart: the arm was put somewhere else without moving there, as a simulator does when it resets its scene.
+        arm: True or False if someone requested to arm or disarm.
+        end_episode: True if the environment reported the end of the episode.
+        restart: True if the arm was put somewhere else without motion, like at a simulator's reset.
         reset_fault: the cause named in a request to clear a fault.
-        recover: a person has the robot, which follows nothing because of its own fault, brought back: from where it is.
+        recover: True if a person recovers the robot, which follows nothing because of its own
+            fault, from its present place.
         estops: every source that the station declares.
-        enable: whether the operator's enable was pressed when last heard, and ``enable_age_s`` how long ago.
-        enable_renewed: an enable that is held arrived since the last tick.
+        enable: True if the operator's enable was pressed when last heard.
+        enable_age_s: time since the enable was last heard.
+        enable_renewed: True if a held enable arrived since the last tick.
         wrench: the newest external force [N] and torque [Nm] at the tool, each as a norm.
         robot_fault: the robot's own fault, empty if it has none.
-        distance: to the nearest obstacle [m] and how long ago it was heard, where the station declares such an input.
-        silent: names of inputs that a limit in force needs and that are not heard (S22).
-        foreign: command topics and e-stops on which somebody else publishes (S23).
+        distance: distance to the nearest obstacle [m] and its age [s], if the station declares such
+            an input.
+        silent: names of silent inputs that a limit in force needs (S22).
+        foreign: command topics and e-stops with a publisher of somebody else (S23).
         doubled: other inputs with more than one publisher (S23).
-        others: the station's other arms, as each said of itself since the last tick; one that is not heard is ``silent``.
-        clock_stepped: this machine's clock has been set since arming, so that stamps do not mean what they did (S4).
-        late_s: by how much more than a tick the last one was ago (S24).
+        others: the station's other arms, each with its last report since the last tick; a silent
+            one is in ``silent``.
+        clock_stepped: True if this machine's clock has been set since arming, so that stamps have
+            lost their meaning (S4).
+        late_s: time beyond one tick since the last one (S24).
     """
 
     pose: Pose | None = None
@@ -181,7 +196,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An intervention or a change of mode: what, why, when, and the command that it was about, if any (S20)."""
+    """An intervention or a change of mode, with its cause, time and command, if any (S20)."""
 
     kind: str  # mode | refused | dropped | limited | reseeded
     cause: str
@@ -193,8 +208,9 @@ class Event:
 
 
 class Events:
-    """The events of one tick; call it to add one. It holds no reference to the tick, so that no
-    cycle is left to the garbage collector.
+    """The events of one tick; call it to add one.
+
+    It holds no reference to the tick, so that no cycle is left to the garbage collector.
     """
 
     def __init__(self, now_ns: int) -> None:
@@ -214,13 +230,14 @@ class Output:
     """Messages to publish in this tick.
 
     Attributes:
-        target: of the tool, in ``tcp_delta``; None only before any state was ever measured.
-        joints: their targets, in ``joint_delta``; empty before.
-        gripper: the gripper width to command [m], where there is a gripper.
-        blocked: why this arm could not move now, the others aside; empty if it may, or if there are no others.
-        suppress_setpoint: nothing is armed and the set-point is not where the arm is. In real time the node then
-            publishes no set-point: an arm that is recovered or guided elsewhere would go there once its controller
-            follows again.
+        target: the tool's target, in ``tcp_delta``; None only before the first measured state.
+        joints: the joints' targets, in ``joint_delta``; empty before the first measured state.
+        gripper: the gripper width to command [m], if there is a gripper.
+        blocked: the reason why this arm could not move now, apart from the others; empty if it may,
+            or if there are no others.
+        suppress_setpoint: True if nothing is armed and the set-point is not at the arm. In real
+            time the node then publishes no set-point. Otherwise an arm that is recovered or guided
+            elsewhere would go there once its controller follows again.
     """
 
     target: Pose | None
@@ -236,7 +253,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The action being played: which one, since when, and how far the set-point stood at its start."""
+    """The action being played: its chunk, its index, and the set-point at its start."""
 
     chunk: Chunk
     index: int
@@ -248,9 +265,9 @@ class Window:
 class Takeover(IntEnum):
     """The takeover in one tick, or in a recorded time step."""
 
-    PAUSED = 0      # nobody: held, disarmed, in fault, or between two commanders
+    PAUSED = 0  # nobody commands: held, disarmed, in fault, or between two commanders
     AUTONOMOUS = 1  # the policy
-    CORRECTING = 2  # a person, or the script that stands for one
+    CORRECTING = 2  # a person, or a script in a person's place
 
 
 PAUSED, AUTONOMOUS, CORRECTING = Takeover
@@ -265,7 +282,12 @@ TABLE = {
 
 
 def takeover(source: str, mode: Mode = Mode.ACTIVE) -> Takeover:
-    """By who commands (``SafetyState.source``, ``Applied.source``, ``Episode.sources``), and the interlock's mode."""
+    """Return the takeover that belongs to a commander and the interlock's mode.
+
+    Args:
+        source: the commander (``SafetyState.source``, ``Applied.source``, ``Episode.sources``).
+        mode: the interlock's mode.
+    """
     if mode is not Mode.ACTIVE or not source:
         return PAUSED
     return CORRECTING if source == OPERATOR else AUTONOMOUS

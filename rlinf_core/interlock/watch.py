@@ -15,17 +15,17 @@ from rlinf_core.core.rotation import inverse, product, to_vector, unit
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.types import NS, Chunk, Inputs, Pose
 
-OPERATOR_SILENT = "operator_silent"  # the cause of the hold
-RELEASE_S = 0.5  # after the operator's last command has ended: within it a release must come
-IDLE_S = 0.3     # an enable that was not renewed for so long is not held
+OPERATOR_SILENT = "operator_silent"  # cause of the hold
+RELEASE_S = 0.5  # the release must come this soon after the end of the operator's last command
+IDLE_S = 0.3  # an enable that was not renewed for this long is not held
 
 
 class Enabling(IntEnum):
     """Stages that the policy waits for after an operator fell silent, in their order."""
 
-    GIVEN = 0     # nothing: the enable counts
-    DROPPED = 1   # the operator must be heard again, and let go of the takeover
-    RELEASED = 2  # the enable must be let go, in case something holds it
+    GIVEN = 0  # no stage: the enable counts
+    DROPPED = 1  # the operator must be heard again, and release the takeover
+    RELEASED = 2  # the enable must be let go, in case something holds it down
     IDLE = 3      # a person must enable anew
 
 
@@ -34,8 +34,9 @@ class OperatorWatch:
     """State of the watch. Arming anew ends every stage.
 
     Attributes:
-        until_ns: when the operator's last command ends, in the clock of the chunks' stamps [ns]; None without a takeover.
-        stage: whether the enable counts.
+        until_ns: end of the operator's last command, in the clock of the chunks' stamps [ns]; None
+            without a takeover.
+        stage: the stage that the policy waits for; GIVEN if the enable counts.
     """
 
     until_ns: int | None = None
@@ -43,17 +44,17 @@ class OperatorWatch:
 
     @property
     def has_takeover(self) -> bool:
-        """Whether the operator has taken over and not let go: the policy must wait."""
+        """Whether the operator has taken over and not let go, so that the policy must wait."""
         return self.until_ns is not None
 
     @property
     def dropped(self) -> bool:
-        """Whether the enable does not count."""
+        """Whether the enable is ignored."""
         return self.stage is not Enabling.GIVEN
 
     def on_tick(self, inputs: Inputs, now_ns: int) -> OperatorWatch:
-        """The watch at a tick, before its chunks."""
-        if inputs.restart:  # a simulator begins a new scene, in which nobody has taken over yet
+        """Return the watch at a tick, before its chunks."""
+        if inputs.restart:  # a simulator begins a new scene, without a takeover
             return replace(self, until_ns=None)
         if self.until_ns is not None and now_ns >= self.until_ns + RELEASE_S * NS:
             return OperatorWatch(stage=Enabling.DROPPED)
@@ -65,39 +66,45 @@ class OperatorWatch:
         return self
 
     def on_command(self, chunk: Chunk) -> OperatorWatch:
-        """The operator commands: the takeover goes on until they let go."""
+        """Continue the takeover after a command of the operator, until they let go."""
         return replace(self, until_ns=chunk.valid_until_ns)
 
     def on_refusal(self, now_ns: int) -> OperatorWatch:
-        """A command of the operator is refused: it takes nothing over, but in a takeover they are not silent."""
+        """Return the watch after a refused command of the operator.
+
+        The command takes nothing over, but it shows that the operator is present in a takeover.
+        """
         return self if self.until_ns is None else replace(self, until_ns=max(self.until_ns, now_ns))
 
     def on_release(self) -> OperatorWatch:
-        """The operator is there, and lets go."""
+        """Return the watch after the operator has let go."""
         stage = Enabling.RELEASED if self.stage is Enabling.DROPPED else self.stage
         return OperatorWatch(stage=stage)
 
     def on_arming(self) -> OperatorWatch:
-        """A person has armed, which enables anew; a takeover goes on."""
+        """Return the watch after a person has armed, which enables anew. A takeover goes on."""
         return replace(self, stage=Enabling.GIVEN)
 
 
 Contacts = tuple[int, int]
-OTHER = "arm:"                   # begins the cause of a hold that is another arm's
-FAR_DISTANCE_M = 100.0           # a distance above this is in other units, as millimetres
-NEVER_S = 1e8                    # an enable this old was never heard
-RECOVERING = "recovering"         # of robot/fault: it is brought back
-FOLLOWS = ("gripper", "silent", "frozen", "error")  # begin a robot's faults in which the arm may follow all the same
-STOPPED = ("disarmed", "fault")  # what another arm says of itself while it is
-HANDING_BACK = "handing_back"     # an operator has moved it, and it does not rest yet (S16)
-OF_THE_POLICY = ("enable", HANDING_BACK, OPERATOR_SILENT)  # keep the policy alone from moving, and no operator
+OTHER = "arm:"  # prefix of the cause if another arm holds this one
+FAR_DISTANCE_M = 100.0  # a larger distance is in other units, such as millimetres
+NEVER_S = 1e8  # an enable this old was never heard
+RECOVERING = "recovering"  # a robot/fault: somebody recovers the robot
+# prefixes of robot faults in which the arm may still follow
+FOLLOWS = ("gripper", "silent", "frozen", "error")
+STOPPED = ("disarmed", "fault")  # reports of another arm that has stopped
+HANDING_BACK = "handing_back"  # an operator has moved the arm, and it does not rest yet (S16)
+# causes that stop the policy alone, not an operator
+OF_THE_POLICY = ("enable", HANDING_BACK, OPERATOR_SILENT)
 
 
 def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
-    """Causes outside the interlock that latch a fault now; while one stands, no fault can be cleared."""
+    """Return the external causes that latch a fault now; while one stands, no fault can be cleared.
+    """
     causes = [f"estop:{e.name}" for e in inputs.estops if e.pressed]
     if inputs.estops and inputs.late_s > limits.estop_silence:
-        causes.append("stalled")  # S14: a press and its release may both have gone by meanwhile
+        causes.append("stalled")  # S14: a press and its release may both have passed meanwhile
     causes += [f"estop_silent:{e.name}" for e in inputs.estops if not e.pressed and not e.age_s <= limits.estop_silence]
     causes += [f"foreign_publisher:{topic}" for topic in inputs.foreign]
     if inputs.robot_fault:
@@ -108,17 +115,19 @@ def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[
 
 
 def follows_nothing(robot_fault: str) -> bool:
-    """Whether a robot with this fault of its own follows no target, as S17 says of it.
+    """Return True if a robot with this fault of its own follows no target (S17).
 
-    A gripper's stops no arm; while the robot is brought back it may follow again; what is silent, frozen or cannot be read
-    says nothing; and an error alone, without a mode in which it stands, may be anything.
+    The arm may still follow after a gripper's fault, and while the robot is recovered. A robot that
+    is silent, frozen or unreadable reports nothing. An error alone, without a mode, may be
+    anything.
     """
     return robot_fault not in ("", RECOVERING, "unreadable", "interlock") and not robot_fault.startswith(FOLLOWS)
 
 
 def unready(inputs: Inputs) -> list[str]:
-    """Return the input that the limits need and that is missing or has two publishers; until then
-    no arming and no motion (S22, S23).
+    """Return the needed inputs that are missing or have two publishers, and a stepped clock.
+
+    Until they are gone there is no arming and no motion (S22, S23).
     """
     return [f"silent:{name}" for name in inputs.silent] + [f"two_publishers:{topic}" for topic in inputs.doubled] \
         + (["clock"] if inputs.clock_stepped else [])
@@ -139,18 +148,20 @@ def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
 
 
 def others(inputs: Inputs, *besides: str) -> list[str]:
-    """The other arms that may not move, but for these causes: then this one does not either (S27).
+    """Return the other arms that may not move, except for the causes ``besides`` (S27).
 
-    Where all of them were put somewhere else at once, as a simulator does, what held one before has gone.
+    This arm then does not move either. After a simulator has moved all arms at once, earlier holds
+    are void.
     """
     return [f"{OTHER}{arm.name}" for arm in inputs.others
             if arm.blocked not in ("", *besides) and (arm.blocked in STOPPED or not inputs.restart)]
 
 
 def enabled(limits: Limits, inputs: Inputs) -> bool:
-    """Whether the operator lets the policy move (S15), which a reset needs too (S13).
+    """Return True if the operator lets the policy move (S15); a reset needs this too (S13).
 
-    Without a lease nobody need hold it; but where it was held and let go, that counts.
+    Without a lease the enable need not be held, but an enable that was held and let go counts as
+    off.
     """
     if math.isinf(limits.enable_lease):
         return inputs.enable or inputs.enable_age_s > NEVER_S
@@ -158,7 +169,10 @@ def enabled(limits: Limits, inputs: Inputs) -> bool:
 
 
 def count_contacts(limits: Limits, before: Contacts, wrench: tuple[float, float] | None) -> Contacts:
-    """Consecutive samples beyond the holding and beyond the latching wrench; a NaN counts as beyond (trap 2)."""
+    """Count consecutive samples beyond the holding and the latching wrench.
+
+    NaN counts as beyond (trap 2).
+    """
     if wrench is None:
         return before
     force, torque = wrench
@@ -168,7 +182,10 @@ def count_contacts(limits: Limits, before: Contacts, wrench: tuple[float, float]
 
 
 def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
-    """The side of the arm that its set-point does not speak of: its joints while the tool is commanded, and the reverse."""
+    """Return the quantities out of range that the set-point does not control.
+
+    They are the joints while the tool is commanded, and the tool while the joints are.
+    """
     if limits.control_mode == "joint_delta":
         box = [] if _between(limits.box_low, inputs.pose or (), limits.box_high) else ["outside_box"]
         return box + ([] if inputs.pose is None or _turned(limits, inputs.pose) <= limits.cone else ["outside_rotation"])
@@ -178,7 +195,7 @@ def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
 
 
 def _turned(limits: Limits, pose: Pose) -> float:
-    """How far the tool is turned from its nominal orientation [rad]; infinitely where that is no number."""
+    """Return the tool's rotation from its nominal orientation [rad]; infinite if not a number."""
     length = math.hypot(*pose[3:])
     if not abs(length - 1.0) < 0.01:
         return math.inf
