@@ -1,6 +1,6 @@
-"""Admission to a trainer: stations that are enrolled, under their own name, whose specs it can learn with.
+"""Admission to a trainer: it checks certificate, name, token and specs of each station.
 
-``DownloadSlots`` bounds how many policies are on their way: one to each station, and each for a limited time.
+``DownloadSlots`` bounds concurrent downloads of policies: one for each station, each with a deadline.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rlinf_core.deploy.bridge.credentials import common_name, make_token, parsed
 from rlinf_core.deploy.bridge.fleet import NAME, Fleet
 from rlinf_core.specs.arrays import StationSpec
 
-LEASE_S = 5.0    # a station that was silent for so long, and has no call open, may be another process
-MAX_STATION_CALLS = 16  # at a time, over all connections of a station; ours opens at most 5
-MOST = 1000      # names, where nobody asks for certificates
+LEASE_S = 5.0    # silence without an open call after which another process may take the station's name
+MAX_STATION_CALLS = 16  # concurrent calls over all connections of a station; our client opens at most 5
+MOST = 1000      # station names without certificates
 VERSIONS = re.compile(r"/rlinf\.bridge\.v(\d+)\.")
 
 
 class Refusal(Exception):
-    """Why a call is answered with nothing but a status."""
+    """A refused call: its gRPC status and reason."""
 
     def __init__(self, code: grpc.StatusCode, why: str) -> None:
         super().__init__(why)
@@ -41,7 +41,7 @@ class Refusal(Exception):
 
 @dataclass
 class Lease:
-    """The process that is a station now."""
+    """The process that holds a station's name."""
 
     instance: str
     peer: str
@@ -54,12 +54,12 @@ class Lease:
 
 
 class Admission:
-    """Looks at each call before anything else does; used from one thread.
+    """Checks every call first. It is used from one thread.
 
     Args:
-        fleet: whose stations may call; None takes a name for what it says.
-        token_file: of the token that every caller must show; None asks for none.
-        stations: the names that may call; empty takes any.
+        fleet: fleet whose stations may call; None believes the name that a caller sends.
+        token_file: file of the token that every caller must send; None requires none.
+        stations: names that may call; empty allows all.
 
     Raises:
         BridgeError: ``token_file`` holds no token, or other users can read it.
@@ -72,7 +72,11 @@ class Admission:
         self._leases: dict[str, Lease] = {}
 
     def admit(self, context: grpc.aio.ServicerContext, peer: str) -> str:
-        """The calling station, which holds its name until the call ends; Refusal where it may not call."""
+        """Return the calling station and let it hold its name until the call ends.
+
+        Raises:
+            Refusal: the station may not call.
+        """
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
         station, instance = metadata.get(STATION, ""), metadata.get(INSTANCE, "")
         for field, value in ((STATION, station), (INSTANCE, instance)):
@@ -90,7 +94,11 @@ class Admission:
         return station
 
     def check_certificate(self, station: str, context: grpc.aio.ServicerContext) -> None:
-        """Refusal where the caller's certificate is not that of the station, or is no longer good."""
+        """Check the caller's certificate.
+
+        Raises:
+            Refusal: the certificate belongs to another station, expired or was revoked.
+        """
         if self.fleet is None:
             return
         certificate = parsed(context.auth_context()["x509_pem_cert"][0])
@@ -102,7 +110,7 @@ class Admission:
             raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"station '{station}': {why}")
 
     def _check_token(self, station: str, shown: str) -> None:
-        """Refusal where a caller shows another token, or has a name that is not expected."""
+        """Check the caller's token and name. Raises Refusal."""
         if self._token and not same_token(self._token, shown):
             raise Refusal(grpc.StatusCode.UNAUTHENTICATED, (
                 f"station '{station}': expected the token of this trainer, which lies in "
@@ -137,7 +145,7 @@ def _end(lease: Lease) -> None:
 
 
 class OtherVersions(grpc.GenericRpcHandler):
-    """Answers the calls of other versions of the protocol: with both numbers."""
+    """Refuses calls of another protocol version, and names both versions."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """Refuse a call of an unknown method."""
@@ -153,15 +161,15 @@ class OtherVersions(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-LONGEST, MAX_REASON = 1 << 16, 2000  # characters: of specs, and of what is said about them
+LONGEST, MAX_REASON = 1 << 16, 2000  # characters: of specs, and of the reason of a refusal
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One station.
+    """The registration of one station.
 
     Attributes:
-        why_not: why it may not play; empty where it may.
+        why_not: reason why the station may not play; empty if it may.
     """
 
     spec_hash: str
@@ -171,11 +179,12 @@ class Entry:
 
 
 class Registered:
-    """Used from one thread.
+    """The registrations of all stations. It is used from one thread.
 
     Args:
-        specs: for which the trainer learns; None takes any.
-        most: stations; beyond, the one that registered first is forgotten, and asked again.
+        specs: specs that the trainer learns for; None allows any.
+        most: maximum number of stations. Beyond it the oldest registration is dropped, and that
+            station registers again.
     """
 
     def __init__(self, specs: StationSpec | None, most: int) -> None:
@@ -183,7 +192,7 @@ class Registered:
         self.entries: dict[str, Entry] = {}
 
     def register(self, station: str, registration: pb.Registration) -> str:
-        """Note it down; returns why it may not play."""
+        """Store a registration and return the reason why the station may not play; empty if it may."""
         try:
             specs = _read(registration.specs)
             spec_hash, why = specs.hash, self._difference(specs)
@@ -206,7 +215,7 @@ class Registered:
         )
 
     def why_not(self, station: str) -> str:
-        """Why it may not play; empty where it may, or has said nothing."""
+        """Return why a station may not play; empty if it may, or has not registered."""
         entry = self.entries.get(station)
         return entry.why_not if entry else ""
 
@@ -218,11 +227,11 @@ def _read(text: str) -> StationSpec:
 
 
 class DownloadSlots:
-    """A station that reads slowly, or not at all, keeps one turn, and keeps it no longer than a call may take.
+    """Slots for downloads. A slow station occupies one slot at most, and only until its deadline.
 
     Args:
-        most: calls at a time; further ones wait.
-        longest_s: that a call may take, its waiting included.
+        most: number of slots; further calls wait.
+        longest_s: deadline of a call [s], including its wait.
     """
 
     def __init__(self, most: int, longest_s: float) -> None:
@@ -231,7 +240,7 @@ class DownloadSlots:
 
     @contextlib.asynccontextmanager
     async def acquire(self, station: str, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
-        """Wait for a turn; a call of the station that is under way is ended for it."""
+        """Wait for a slot. An older download of the same station is ended."""
         if older := self._calls.get(station):
             older.end(f"station '{station}': another call for a policy has come since")
         call = self._calls[station] = _Call(context)
@@ -247,19 +256,19 @@ class DownloadSlots:
 
 
 class _Call:
-    """A call whose answers a task of gRPC takes; it waits while nobody reads."""
+    """A streaming call. Its task blocks while the station does not read."""
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:
         self.context, self.task = context, asyncio.current_task()
         self.ending: asyncio.Task[Any] | None = None
 
     def end(self, why: str) -> None:
-        """Answer with that, once what was sent is read or the line is closed; its turn is free now."""
+        """Free the slot now, and abort the call with ``why`` once its task has ended."""
         if self.ending is None:
             self.ending = asyncio.ensure_future(self._answer(why))
             if self.task is not None:
                 asyncio.get_running_loop().call_soon(self.task.cancel)
 
     async def _answer(self, why: str) -> None:
-        with contextlib.suppress(Exception):  # abort raises always: what it is for, or that the line is closed
+        with contextlib.suppress(Exception):  # abort always raises
             await self.context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)

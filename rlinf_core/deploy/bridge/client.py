@@ -1,8 +1,9 @@
-"""A station's end of the bridge: episodes up, policies down, reports. Raises BridgeError; the caller retries.
+"""The station's end of the bridge: it uploads episodes, downloads policies and exchanges reports.
 
-A policy is linked where the trainer's files can be read; else its changed parts are fetched, else
-all of it. ``Sender`` empties the station's spool into the trainer, and sets aside what the trainer
-refuses for good, so that the rest goes on.
+Every failure is a BridgeError, and the caller retries. The client takes a policy in the cheapest
+way: as a link if the trainer's files are readable here, else as the changed parts, else in full.
+``Sender`` uploads the spool's closed episodes. It quarantines an episode that the trainer refuses
+for good, so that the others are still sent.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ LOOPBACK = ("127.", "localhost:", "[::1]:")
 
 
 class Fetched(NamedTuple):
-    """A policy file of this station."""
+    """A policy file that this station has, with its SHA-256."""
 
     version: int
     path: Path
@@ -54,13 +55,13 @@ class Fetched(NamedTuple):
 
 
 class Got(NamedTuple):
-    """The result of one request.
+    """The result of one download request.
 
     Attributes:
-        version: of the policy; -1 of another file.
-        sha256: the hash that the trainer says; empty where nothing came.
-        written_sha256: that of what was put together.
-        needs: the name of another file that it stands on.
+        version: version of the policy, or -1 for another file.
+        sha256: hash that the trainer reports; empty if the trainer sent nothing.
+        written_sha256: hash of the file as it was written here.
+        needs: name of the base file that an adapter needs; empty if it needs none.
     """
 
     version: int = -1
@@ -70,19 +71,21 @@ class Got(NamedTuple):
 
 
 def is_here(address: str) -> bool:
-    """Whether a trainer at this address may be on this machine."""
+    """Return whether a trainer at this address may run on this machine (a loopback address)."""
     return address.startswith(LOOPBACK)
 
 
 def aside(folder: Path, file: str, version: int) -> Path:
-    """Return the temporary file for an episode's file, or, without a name, for a policy. Partial
-    content stays there.
+    """Return the temporary path of a download: of ``file``, or of policy ``version`` if ``file`` is
+    empty. A partial download stays there and is resumed.
     """
     return folder / f".{file or policy_name(version)}.part"
 
 
 def begun(folder: Path, file: str) -> tuple[int, int]:
-    """The version and the bytes of what was cut on the way, of a file or, without its name, of the newest policy."""
+    """Return version and size in bytes of a partial download: of ``file``, or of the newest policy
+    if ``file`` is empty. (0, 0) if there is none.
+    """
     if file:
         left = [path] if (path := aside(folder, file, -1)).is_file() else []
     else:
@@ -94,11 +97,15 @@ def begun(folder: Path, file: str) -> tuple[int, int]:
 
 
 def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | None, folder: Path, file: str = "") -> Got:
-    """Write aside what the trainer sends, and what it says to copy from ``base``; or link what it says to link.
+    """Assemble a download in its temporary file.
+
+    Each part holds bytes of the trainer, a range to copy from ``base``, or a path to link.
 
     Args:
-        folder: that it is put together in.
-        file: its name; empty of a policy.
+        parts: stream of the trainer.
+        base: policy file of this station that the trainer's ranges refer to.
+        folder: folder of the temporary file.
+        file: name of the file; empty for a policy.
     """
     got, sha = Got(), hashlib.sha256()
     with contextlib.ExitStack() as files:
@@ -119,7 +126,7 @@ def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | N
 
 
 def _go_on(out: BinaryIO, begins: int, sha: Any) -> None:
-    """With a file after its first ``begins`` bytes, which ``sha`` takes in; what it has beyond them goes."""
+    """Continue a partial file: hash its first ``begins`` bytes into ``sha`` and cut off the rest."""
     while begins and (data := out.read(min(begins, PART_BYTES))):
         sha.update(data)
         begins -= len(data)
@@ -127,7 +134,7 @@ def _go_on(out: BinaryIO, begins: int, sha: Any) -> None:
 
 
 def _linked(path: Path, to: Path) -> str:
-    """The hash of what lies there, now under another name too; empty where it cannot be had."""
+    """Link ``path`` to ``to``, or copy it, and return the hash; empty if it cannot be read."""
     with contextlib.suppress(OSError):
         to.unlink(missing_ok=True)
         try:
@@ -139,7 +146,10 @@ def _linked(path: Path, to: Path) -> str:
 
 
 def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
-    """So many bytes of a file, from there on; without those that cannot be read, which the hash of the whole tells."""
+    """Yield ``size`` bytes of a file from ``offset`` on.
+
+    Unreadable bytes are left out. The caller notices by the hash of the whole file.
+    """
     with contextlib.suppress(OSError), open(path, "rb") as source:
         source.seek(offset)
         while size and (data := source.read(min(size, PART_BYTES))):
@@ -148,7 +158,10 @@ def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
 
 
 def forget(folder: Path, max_gb: float, *versions: int) -> None:
-    """Remove older policies while all take more; never the first, to which a report compares, nor any of ``versions``."""
+    """Remove the oldest policies until the folder holds at most ``max_gb`` (10^9 bytes).
+
+    The first policy stays, because the report compares with it. ``versions`` stay, too.
+    """
     sizes = {path: path.stat().st_size for path in policy_files(folder)}
     left = sum(sizes.values()) - max_gb * 1e9
     for path in [path for path in [*sizes][1:] if policy_version(path) not in versions]:
@@ -159,9 +172,9 @@ def forget(folder: Path, max_gb: float, *versions: int) -> None:
 
 
 def last_fetched(folder: Path) -> Fetched | None:
-    """The newest policy that an earlier start of this station has left; None where there is none."""
+    """Return the newest policy that an earlier run of this station downloaded, or None."""
     for newest in policy_files(folder)[-1:]:
-        with contextlib.suppress(OSError):  # then all of the next one is sent
+        with contextlib.suppress(OSError):  # the next policy is then sent in full
             return Fetched(policy_version(newest), newest, file_sha256(newest))
     return None
 
@@ -170,21 +183,21 @@ SLOWEST_BYTES_PER_S = 1e6
 OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]
-NO_TLS = ("andshake", "Socket closed")  # what gRPC says where TLS fails; neither side is told why
+NO_TLS = ("andshake", "Socket closed")  # in gRPC's details if TLS fails; gRPC names no reason
 THIS_PROCESS = f"i{uuid.uuid4().hex}"
 
 
 class BridgeClient:
-    """Connects lazily and reconnects by itself; every call has a deadline.
+    """A gRPC client that connects lazily and reconnects by itself. Every call has a deadline.
 
     Args:
-        address: of the trainer.
-        station: the station's name.
-        credentials: the folder that ``rlinf fleet enroll`` has made for it; None talks in the clear.
-        instance: which process it is; all of one process are one station.
-        links: take policies as links where the trainer is on this machine.
-        tokens: files of which the first with a token is shown to a trainer on loopback. They are
-            read in each call: a trainer that starts later makes its token then.
+        address: host and port of the trainer.
+        station: name of the station.
+        credentials: folder that ``rlinf fleet enroll`` wrote; None sends without TLS.
+        instance: identifier of the process. All clients of a process are one station.
+        links: take policies as hard links if the trainer runs on this machine.
+        tokens: token files, in order of preference, for a trainer on loopback. Each call reads
+            them, because the trainer writes its token when it starts.
     """
 
     def __init__(self, address: str, station: str, credentials: Path | None = None, instance: str = THIS_PROCESS,
@@ -198,20 +211,27 @@ class BridgeClient:
         self._next_policy = self._channel.unary_stream(next_policy, pb.PolicyRequest.SerializeToString, decoded)
         self._name = ((STATION, station), (INSTANCE, instance))
         self._tokens = () if credentials else tuple(tokens)
-        self._offered: tuple[tuple[Any, ...], pb.Episode] | None = None  # what nobody was there to hear of
-        self._had = dict[str, int]()  # bytes that the trainer had of an episode, when it was offered last
+        self._offered: tuple[tuple[Any, ...], pb.Episode] | None = None  # offer without an answer yet
+        self._had = dict[str, int]()  # bytes of each episode at the trainer at its last offer
 
     def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:
-        """Send a closed episode; returns whether the trainer already had it. Returns only once it is durable there.
+        """Send a closed episode and wait until it is durable at the trainer.
+
+        Args:
+            folder: folder of the episode in the spool.
+            timeout_s: deadline of the offer; an upload gets more time by its size.
+
+        Returns:
+            Whether the trainer already had the episode.
 
         Raises:
-            EpisodeError: it is not what was closed.
-            RefusedError: the trainer will never take it.
-            UnreachableError: there is no trainer now, or the line was cut and more had arrived than the time before.
-            BridgeError: not now; try again, and what was sent need not be sent again.
+            EpisodeError: the files changed since the episode was closed.
+            RefusedError: the trainer refuses the episode for good.
+            UnreachableError: no trainer answers, or the connection broke after progress.
+            BridgeError: any other failure. A retry continues the upload.
         """
         looks, before = _looks(folder), self._offered
-        again = before is not None and before[0] == looks != ()  # no reason to read it every second while nobody is there
+        again = before is not None and before[0] == looks != ()  # do not hash the files at each retry
         episode = before[1] if before is not None and again else described(folder)
         self._offered = looks, episode
         reply = self._answer(self._call(self._stub.Offer, episode, timeout_s, away=UnreachableError), episode)
@@ -223,7 +243,7 @@ class BridgeClient:
             left = sum(file.size for file in episode.files) - have
             cut = (
                 UnreachableError if have > self._had.get(episode.id, -1) else BridgeError
-            )  # a bad line, on which it gets on
+            )  # a bad connection that still makes progress
             self._had[episode.id] = have
             missing = parts(folder, episode, list(reply.have))
             upload = self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S, away=cut, late=cut)
@@ -233,35 +253,38 @@ class BridgeClient:
 
     def next_policy(self, have_version: int, folder: Path, wait_s: float = 10.0, base: Fetched | None = None
                     ) -> Fetched | None:
-        """Wait for another policy than ``have_version`` and keep it in ``folder``; None if there is none yet.
+        """Wait for a policy other than ``have_version`` and store it in ``folder``.
 
-        Of what is in ``base``, or came of the policy itself before the line was cut, nothing is sent again; where that
-        comes to a wrong file, all of it is. On the trainer's own machine nothing is sent: the file is linked. What the
-        policy stands on is there before it.
+        The trainer sends only bytes that neither ``base`` nor a partial download holds. If the
+        result has a wrong hash, the whole file is sent. A trainer on this machine sends nothing: the
+        file is linked. The base file of an adapter is stored before the policy.
+
+        Returns:
+            The policy, or None if no other policy came within ``wait_s`` seconds.
         """
         folder.mkdir(parents=True, exist_ok=True)
         got = self._file(pb.PolicyRequest(have_version=have_version, wait_s=wait_s), folder, base)
         if got.version < 0:
             return None
         self._get_needed(got, folder)
-        # It is not flushed: what a power cut leaves of it has another hash, and is fetched again.
+        # No fsync: after a power cut the hash differs, and the file is downloaded again.
         os.replace(aside(folder, "", got.version), path := folder / policy_name(got.version))
-        for older in folder.glob(".policy*.part"):  # cut on their way, and never fetched to their end
+        for older in folder.glob(".policy*.part"):  # partial downloads of older policies
             older.unlink(missing_ok=True)
         return Fetched(got.version, path, got.sha256)
 
     def _get_needed(self, policy: Got, folder: Path) -> None:
-        """The file that a policy stands on, once for all versions."""
+        """Download the base file of an adapter, unless it is there. All versions share it."""
         name = policy.needs
         if not name or (is_plain(name) and (folder / name).exists()):
             return
         if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), folder).sha256:
             raise BridgeError(f"policy {policy.version} from {self.address}: expected the file that it stands on, "
                               f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again")
-        publish_file(aside(folder, name, -1), folder / name)  # flushed: its name alone says later that it is there
+        publish_file(aside(folder, name, -1), folder / name)  # with fsync: later only its name is checked
 
     def _file(self, request: pb.PolicyRequest, folder: Path, base: Fetched | None = None) -> Got:
-        """Fetch a file aside: linked, else from the bytes of ``base``, else in full."""
+        """Download a file to its temporary path: as a link, else as a patch of ``base``, else in full."""
         sources = [(base, True)] * self.links + [(base, False)] * (base is not None) + [(None, False)]
         for source, request.may_link in sources:
             request.have_sha256, request.have_file = (source.sha256, source.version) if source else ("", 0)
@@ -273,26 +296,30 @@ class BridgeClient:
         raise BridgeError(f"policy {got.version} from {self.address} was cut short on the way; it is fetched again")
 
     def _once(self, request: pb.PolicyRequest, base: Fetched | None, folder: Path) -> Got:
-        try:  # a line that is dead ends earlier, as nobody answers its keepalive
+        try:  # keepalive ends a dead connection before this deadline
             parts = self._call(self._next_policy, request, request.wait_s + LONGEST_FILE_S)
             return put_together(parts, base, folder, request.file)
         except grpc.RpcError as error:
             raise self._error(error) from error
 
     def register(self, specs: str, limits_hash: str, timeout_s: float = 5.0) -> str:
-        """Say what the station is, its specs in JSON; returns why it may not play, empty where it may."""
+        """Register the station's specs (JSON) and limits.
+
+        Returns:
+            The reason why the station may not play; empty if it may.
+        """
         request = pb.Registration(specs=specs, limits_hash=limits_hash, software=SOFTWARE_VERSION)
         reply: pb.RegistrationReply = self._call(self._stub.Register, request, timeout_s)
         return reply.error
 
     def report(self, backlog: int, policy_version: int, timeout_s: float = 2.0, **more: Any) -> pb.TrainerReport:
-        """Tell how the station stands and hear how the trainer does; ``more`` are further fields of a StationReport."""
+        """Exchange reports: send the station's, return the trainer's. ``more`` are fields of StationReport."""
         request = pb.StationReport(backlog=backlog, policy_version=policy_version, software=SOFTWARE_VERSION, **more)
         return self._call(self._stub.Report, request, timeout_s)
 
     @property
     def _who(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of a call."""
+        """Return the metadata of a call."""
         token = read_token(self._tokens)
         return (*self._name, (TOKEN, token)) if token else self._name
 
@@ -308,7 +335,7 @@ class BridgeClient:
             raise self._error(error, away, late) from error
 
     def _answer(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
-        """A reply, unless it says no."""
+        """Return the reply, or raise its error: RefusedError if the refusal is final, else BridgeError."""
         if not reply.error:
             return reply
         kind = RefusedError if reply.refused else BridgeError
@@ -316,7 +343,13 @@ class BridgeClient:
 
     def _error(self, error: grpc.RpcError, away: type[BridgeError] = BridgeError,
                late: type[BridgeError] = BridgeError) -> BridgeError:
-        """A call that did not come through, with what may help; ``away`` where nobody answered, ``late`` not in time."""
+        """Return the error for a failed call, with advice.
+
+        Args:
+            error: error of gRPC.
+            away: class of the result if the trainer is unreachable.
+            late: class of the result if the deadline passed.
+        """
         code, details = error.code(), error.details() or ""
         if code == grpc.StatusCode.UNIMPLEMENTED:
             details = (f"expected version {VERSION} of the bridge's protocol, which this station speaks, got a trainer "
@@ -332,8 +365,9 @@ class BridgeClient:
 
 
 def _looks(folder: Path) -> tuple[Any, ...]:
-    """Return values that change with a folder's files, without reading them; nothing for a path
-    that is no folder, which reading will report.
+    """Return names, sizes and times of a folder's files, to notice a change without reading them.
+
+    Empty if the folder cannot be listed; reading it will report the error.
     """
     try:
         return folder, *sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
@@ -342,7 +376,7 @@ def _looks(folder: Path) -> tuple[Any, ...]:
 
 
 def described(folder: Path) -> pb.Episode:
-    """A closed episode as it is offered; EpisodeError if it is not what was closed."""
+    """Return the offer of a closed episode. Raises EpisodeError if its files changed since then."""
     sums = verify(folder) | {SUMS: file_sha256(folder / SUMS)}
     return pb.Episode(id=folder.name, files=[
         pb.File(name=name, size=(folder / name).stat().st_size, sha256=sha) for name, sha in sorted(sums.items())])
@@ -355,7 +389,7 @@ def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.Upl
         with open(folder / file.name, "rb") as source:
             source.seek(offset)
             while data := source.read(PART_BYTES):
-                part = pb.UploadPart()  # filled in place: a message that is put into another one is copied
+                part = pb.UploadPart()  # filled in place, as protobuf copies a message that is assigned
                 part.chunk.file, part.chunk.offset, part.chunk.crc32 = number, offset, zlib.crc32(data)
                 part.chunk.data = data
                 yield part
@@ -363,12 +397,12 @@ def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.Upl
 
 
 class Sender:
-    """Sends what is in ``closed/``.
+    """Uploads the closed episodes of a spool.
 
     Args:
-        spool: of the station.
-        client: to the trainer.
-        say: called with a line for people, once for each episode that is set aside.
+        spool: spool of the station.
+        client: client of the trainer.
+        say: receives a line of text for each episode that is quarantined.
     """
 
     def __init__(self, spool: Spool, client: BridgeClient, say: Callable[[str], None]) -> None:
@@ -376,19 +410,23 @@ class Sender:
         self._failures: Counter[str] = Counter()
 
     def send_all(self) -> str:
-        """Send once everything that waits, oldest first, what has failed before last; returns the trouble there was."""
+        """Try each closed episode once, oldest first and failed ones last.
+
+        Returns:
+            Text of the last failure; empty if there was none.
+        """
         trouble = ""
         waiting = sorted(self.spool.closed(), key=lambda folder: self._failures[folder.name])
         for folder in waiting:
             try:
                 self._send(folder)
                 self._failures.pop(folder.name, None)
-            except UnreachableError as error:  # no fault of this one's: it stays the first, so that they arrive in order
+            except UnreachableError as error:  # not this episode's fault: it stays first, to keep the order
                 return escape_ascii(error)
-            except BridgeError as error:  # the trainer can take nothing now
+            except BridgeError as error:  # the trainer accepts nothing now
                 self._failures[folder.name] += 1
                 return escape_ascii(error)
-            except Exception as error:  # this one cannot be read now; it must not keep back the others
+            except Exception as error:  # unreadable now; it must not block the others
                 self._failures[folder.name] += 1
                 trouble = f"episode {folder.name}: {type(error).__name__}: {error}"
         return escape_ascii(trouble)

@@ -1,8 +1,9 @@
 """Credentials of the bridge: the token of a trainer that listens on loopback, and the keys and certificates of a fleet.
 
-The token keeps other users of the machine out. The trainer makes it in its run folder (``bridge.token``, mode 0600). A link
-in the user's home, by the trainer's port, leads a station of the same user to it. Over TLS there is none: the station's
-certificate counts, which an authority of the fleet's own has signed.
+The token keeps other users of the machine out. The trainer creates it in its run folder
+(``bridge.token``, mode 0600). A link in the user's home, named by the port, leads stations of the
+same user to it. TLS uses no token: each station has a certificate, signed by the fleet's own
+authority.
 """
 
 from __future__ import annotations
@@ -26,22 +27,26 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.core.errors import BridgeError
 
-FILE = "bridge.token"  # of the run folder
-NAME = "rlinf-token"   # of the call's metadata
+FILE = "bridge.token"  # in the run folder
+NAME = "rlinf-token"   # key of the call's metadata
 TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}", re.ASCII)
-MAX_BYTES = 1024       # that are read of a file
+MAX_BYTES = 1024       # read limit of a token file
 
 
 def token_link(port: int) -> Path:
-    """The link of this user's last trainer on ``port``; RuntimeError where the user has no home."""
+    """Return the path of the link to the token of this user's trainer on ``port``.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
     return Path.home() / f".ros/rlinf/bridge_{port}.token"
 
 
 def make_token(path: Path) -> str:
-    """The token at ``path``, which is made there on first use, with mode 0600.
+    """Return the token in ``path``. The first use creates the file with mode 0600.
 
     Raises:
-        BridgeError: the file holds none, other users can read it, or it cannot be written.
+        BridgeError: the file holds no token, other users can read it, or it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +69,7 @@ def make_token(path: Path) -> str:
 
 
 def _create(path: Path) -> None:
-    """A new token, complete before it has its name."""
+    """Write a new token. The file gets its final name only when it is complete."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -84,9 +89,9 @@ def _create(path: Path) -> None:
 
 
 def link_token(path: Path, port: int) -> None:
-    """Lead stations of this user to the token.
+    """Link the token in the user's home, for stations of this user.
 
-    Without a home that can be written, the trainer's refusal still names the path.
+    Errors are ignored: the trainer's refusal of a station names the path of the token.
     """
     with contextlib.suppress(OSError, RuntimeError):
         link = token_link(port)
@@ -105,7 +110,7 @@ def unlink_token(path: Path, port: int) -> None:
 
 
 def read_token(files: Sequence[Path]) -> str:
-    """The first token in ``files``; empty where none holds one."""
+    """Return the first token in ``files``; empty if no file holds one."""
     for path in files:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
@@ -116,7 +121,7 @@ def read_token(files: Sequence[Path]) -> str:
 
 
 def same_token(expected: str, got: str) -> bool:
-    """Compared in the same time wherever they differ."""
+    """Compare two tokens in constant time."""
     return hmac.compare_digest(expected.encode(), got.encode(errors="replace"))
 
 
@@ -124,12 +129,12 @@ SKEW = timedelta(days=1)  # clocks of stations differ
 
 
 def make_key() -> ec.EllipticCurvePrivateKey:
-    """A private key."""
+    """Return a new private key on the curve P-256."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def authority(name: str, key: ec.EllipticCurvePrivateKey, days: float) -> x509.Certificate:
-    """Make the certificate of an authority that signs with ``key``."""
+    """Return a self-signed certificate of a certificate authority with ``key``."""
     usage = x509.KeyUsage(
         key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False, key_encipherment=False,
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False)
@@ -139,7 +144,7 @@ def authority(name: str, key: ec.EllipticCurvePrivateKey, days: float) -> x509.C
 
 def signed(name: str, key: ec.EllipticCurvePrivateKey, days: float, by: x509.Certificate,
            by_key: ec.EllipticCurvePrivateKey, server: bool = False) -> x509.Certificate:
-    """Sign a certificate of ``name``, for a client or for a server."""
+    """Return a certificate of ``name`` for a client or a server, signed by an authority."""
     usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = _builder(name, common_name(by), key, days).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -159,18 +164,18 @@ def _name(name: str) -> x509.Name:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """Whose it is."""
+    """Return the common name of the certificate's subject."""
     return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
 def days_left(certificate: x509.Certificate) -> float:
-    """Until it expires."""
+    """Return the days until the certificate expires; negative if it has expired."""
     return (certificate.not_valid_after_utc - datetime.now(timezone.utc)) / timedelta(days=1)
 
 
 @functools.lru_cache(1024)
 def parsed(pem: bytes) -> x509.Certificate:
-    """A certificate in PEM; ValueError if it is none."""
+    """Parse a PEM certificate. Raises ValueError if it is invalid."""
     return x509.load_pem_x509_certificate(pem)
 
 
@@ -194,17 +199,17 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """As files have it, without a password."""
+    """Return the key as PEM (PKCS #8), without a password."""
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def pem(certificate: x509.Certificate) -> bytes:
-    """As files have it."""
+    """Return the certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def write(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """A file that is there whole or not at all, made with the rights it shall have."""
+    """Write a file atomically, with ``mode`` from the start."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
         out.write(data)

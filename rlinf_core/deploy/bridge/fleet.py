@@ -1,11 +1,11 @@
-"""A fleet: its authority, who is enrolled, who was revoked. A folder on the trainer's machine.
+"""A fleet: the certificates of its authority and stations, in a folder on the trainer's machine.
 
-    ca.key ca.crt         the authority; whoever has ca.key can enroll
-    stations/<name>.crt   enrolled: the very certificate that the station must show
-    renewed/<name>.crt    the one before it; holds until it ends
-    revoked/<name>.crt    withdrawn
+    ca.key ca.crt         the authority; the key ca.key can enroll stations
+    stations/<name>.crt   the current certificate of an enrolled station
+    renewed/<name>.crt    its previous certificate, valid until it expires
+    revoked/<name>.crt    a revoked certificate
 
-A station's own folder, which ``enroll`` makes and a person carries, has ca.crt, station.crt and station.key.
+``enroll`` writes ca.crt, station.crt and station.key into a folder that a person carries to the station.
 """
 
 from __future__ import annotations
@@ -42,20 +42,33 @@ AGAIN = "Enroll it on the trainer's machine (rlinf fleet enroll), and carry its 
 
 
 class Fleet:
-    """The stations that may call a trainer. Other processes may change the folder at any time, so
-    each call reads it.
+    """The stations that may call a trainer.
+
+    Each method reads the folder again, because other processes may change it at any time.
 
     Args:
-        folder: of the fleet.
+        folder: folder of the fleet.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def enroll(self, station: str, out: Path, days: float = 365.0, renew: bool = False) -> list[Path]:
-        """Make a station's key and certificate in ``out``, and the authority on first use; returns what to carry over.
+        """Write a station's key and certificate to ``out``. The first use creates the authority.
 
-        Of a station that is enrolled, only to ``renew`` them: what it has holds on until it ends.
+        Args:
+            station: name of the station.
+            out: folder that a person carries to the station.
+            days: validity of the certificate.
+            renew: replace the certificate of an enrolled station. Its previous one stays valid
+                until it expires.
+
+        Returns:
+            The files to carry to the station.
+
+        Raises:
+            BridgeError: the name is invalid, the station is enrolled already (or, with ``renew``,
+                is not), or ``out`` holds such files.
         """
         if not NAME.fullmatch(station):
             raise BridgeError(f"station: expected a letter, then up to 63 letters, digits and _, got '{station[:200]}'")
@@ -76,7 +89,7 @@ class Fleet:
         if renew:
             before = self._enrolled(station).read_bytes()
             write(free_name(make_folder(self.folder / "renewed") / f"{station}.crt"), before)
-        write(self._enrolled(station), pem(certificate))  # last: from here on it may call
+        write(self._enrolled(station), pem(certificate))  # last: this lets the station call
         return carried
 
     def _cannot_enroll(self, station: str, renew: bool) -> str:
@@ -88,10 +101,10 @@ class Fleet:
                 f"ones hold until they end. Where somebody else may have its key, rlinf fleet revoke {station} first")
 
     def revoke(self, station: str) -> Path:
-        """From its next call on the station gets nothing; returns where its certificate went."""
+        """Revoke a station, from its next call on. Returns the new path of its certificate."""
         enrolled = sorted(
             path.stem for path in (self.folder / "stations").glob("[!.]*.crt")
-        )  # one that cannot be read, too
+        )  # unreadable certificates included
         if station not in enrolled:
             raise BridgeError(f"station '{station[:200]}': expected one that is enrolled in {self.folder}, of which there "
                               f"are {', '.join(enrolled) or 'none'}")
@@ -100,27 +113,27 @@ class Fleet:
         return moved_to
 
     def stations(self) -> list[tuple[str, str, str]]:
-        """(name, enrolled, renewed, expired or revoked, until when) of all there ever were."""
+        """Return (name, state, expiry) of all certificates; the state is enrolled, renewed, expired or revoked."""
         rows = []
         for folder, state in (("stations", "enrolled"), ("renewed", "renewed"), ("revoked", "revoked")):
-            for path in sorted((self.folder / folder).glob("[!.]*.crt*")):  # not what a full disk has left half written
+            for path in sorted((self.folder / folder).glob("[!.]*.crt*")):  # without temporary files of a full disk
                 certificate = read_certificate(path)
                 expired = state != "revoked" and days_left(certificate) <= 0
                 rows.append((common_name(certificate), "expired" if expired else state, expiry(certificate)))
         return rows
 
     def days_left(self) -> dict[str, float]:
-        """Return, of every enrolled station, the days until its renewal is due."""
+        """Return the days until the certificate of each enrolled station expires, by name."""
         certificates = map(read_certificate, sorted((self.folder / "stations").glob("*.crt")))
         return {common_name(certificate): days_left(certificate) for certificate in certificates}
 
     def warnings(self) -> list[str]:
-        """Return, of every enrolled station, a warning if its renewal is due soon."""
+        """Return a warning for each enrolled station whose certificate expires soon."""
         certificates = map(read_certificate, sorted((self.folder / "stations").glob("*.crt")))
         return [text for one in certificates if (text := warning(f"the certificate of station '{common_name(one)}'", one))]
 
     def why_not(self, station: str, shown: Certificate) -> str:
-        """Why whoever says it is this station, and shows this certificate, gets nothing; empty where all is well."""
+        """Return why a caller with this name and certificate is refused; empty if it is accepted."""
         enrolled = self._enrolled(station)
         if not enrolled.exists():
             revoked = any((self.folder / "revoked").glob(f"{station}.crt*"))
@@ -130,8 +143,9 @@ class Fleet:
         return "" if days_left(shown) > 0 else f"its certificate expired on {expiry(shown)}. {AGAIN}"
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials of a trainer that accepts only certificates of this fleet; its own
-        certificate is new at each start.
+        """Return server credentials that accept only certificates of this fleet.
+
+        The server's own certificate is new at each start.
         """
         self.check()
         (ca, ca_key), key = self._authority(), make_key()
@@ -139,7 +153,7 @@ class Fleet:
         return grpc.ssl_server_credentials([(key_pem(key), pem(certificate))], pem(ca), require_client_auth=True)
 
     def check(self) -> None:
-        """BridgeError where the folder is that of no fleet."""
+        """Raise BridgeError if the folder holds no fleet."""
         if not (self.folder / CA).exists():
             raise BridgeError(f"bridge.fleet: expected the folder of a fleet, got {self.folder} without {CA}. Name the "
                               "folder in which rlinf fleet enroll has enrolled the stations")
@@ -151,7 +165,7 @@ class Fleet:
         return [*(self.folder / "renewed").glob(f"{station}.crt*")]
 
     def _authority(self) -> tuple[Certificate, EllipticCurvePrivateKey]:
-        """Made on first use."""
+        """Return certificate and key of the authority. The first use creates them."""
         file, key_file = self.folder / CA, self.folder / "ca.key"
         if not file.exists() and not key_file.exists():
             key = make_key()
@@ -162,12 +176,12 @@ class Fleet:
 
 
 def expiry(certificate: Certificate) -> str:
-    """The day, in UTC."""
+    """Return the day of expiry in UTC, as YYYY-MM-DD."""
     return f"{certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
 def warning(what: str, certificate: Certificate) -> str:
-    """That it ends soon, or has ended, and what to do; empty where it is good for longer than WARN_DAYS."""
+    """Return a warning with its remedy if a certificate expires within WARN_DAYS; else empty."""
     left = days_left(certificate)
     if left > WARN_DAYS:
         return ""
@@ -176,11 +190,14 @@ def warning(what: str, certificate: Certificate) -> str:
 
 
 class Credentials:
-    """A station's: the folder that ``enroll`` has made.
+    """The certificate files of a station.
 
     Args:
-        folder: with ca.crt, station.crt and station.key.
-        station: whose they must be; BridgeError says what does not fit.
+        folder: folder with ca.crt, station.crt and station.key.
+        station: name of the station that they must belong to.
+
+    Raises:
+        BridgeError: a file is missing, or the files do not belong together or to the station.
     """
 
     def __init__(self, folder: Path, station: str) -> None:

@@ -1,9 +1,9 @@
-"""Accepts the bridge's connections, with bounds, and passes their bytes on to gRPC's server.
+"""The bridge's listening socket: it bounds connections and forwards their bytes to gRPC's server.
 
-gRPC bounds connections in sum alone: 1,000 that say nothing keep a station out. Here a connection
-is pending until a station was admitted on it. Pending ones are bounded in number, per peer and in
-time, and the oldest gives way to a newer one. gRPC listens on a socket in a private folder,
-and all of its asyncio runs on one event loop, in a thread of its own.
+gRPC bounds only the sum of connections: 1,000 idle ones would lock out a station. Here a connection
+is pending until a station was admitted on it. Pending connections are bounded in number, per peer and
+in time, and a new one replaces the oldest. gRPC listens on a socket in a private folder. Its asyncio
+code runs on one event loop in a thread of its own.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ T = TypeVar("T")
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """gRPC wakes every loop that has used it for each event of any: with one, nobody is woken for nothing."""
+    """Return the one event loop for gRPC. With several, gRPC would wake all of them for each event."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="bridge", daemon=True).start()
     return loop
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for ``work`` from another thread."""
+    """Run ``work`` in the bridge's event loop and wait for its result, from another thread."""
     return asyncio.run_coroutine_threadsafe(work, _loop()).result()
 
 
 async def to_its_end(call: Callable[..., T], *arguments: Any) -> T:
-    """Run it in a thread. Whoever waits for it may be cancelled, more than once; then they are once it is through."""
+    """Run ``call`` in a worker thread to its end, even if the caller is cancelled meanwhile.
+
+    The cancellation takes effect after the end of the call.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
     running.add_done_callback(_looked_at)
     try:
@@ -55,78 +58,78 @@ async def to_its_end(call: Callable[..., T], *arguments: Any) -> T:
 
 
 def _looked_at(task: asyncio.Task[Any]) -> None:
-    """Retrieve the exception of a task whose caller has gone, so that no log reports it."""
+    """Retrieve the exception of a task without a caller, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
 MAX_PENDING, MAX_PENDING_PER_PEER = 256, 192
-PENDING_S = 10.0     # for TLS and the first call
+PENDING_S = 10.0     # timeout of TLS and the first call
 MAX_PER_STATION = 16  # connections of an admitted station; an uplink opens 2
 SWEEP_S = 0.5
-FILES = 8192         # descriptors: each connection takes three
+FILES = 8192         # file descriptors: each connection takes three
 UNIX = "unix-abstract:"
 
 
 class End(asyncio.Protocol):
-    """One end of a pair; what one receives, the other sends."""
+    """One of two paired connections. Each sends the bytes that the other receives."""
 
     transport: asyncio.Transport
     partner: End | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on."""
+        """Forward the bytes to the partner."""
         if self.partner is not None:
             self.partner.transport.write(data)
 
     def pause_writing(self) -> None:
-        """The receiver is slow: read no more for it."""
+        """Stop reading from the partner while this end is slow."""
         if self.partner is not None:
             self.partner.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Read from the partner again."""
         if self.partner is not None:
             self.partner.transport.resume_reading()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Close the other end once it has sent what it holds."""
+        """Close the partner after it has sent its buffer."""
         if self.partner is not None:
             self.partner.transport.close()
 
 
 class Inner(End):
-    """The end at gRPC's server."""
+    """The connection to gRPC's server."""
 
     def __init__(self, partner: Outer) -> None:
         self.partner = self.outer = partner
 
     def connection_lost(self, error: Exception | None) -> None:
-        """A peer that does not read the rest is closed by the sweep."""
+        """Make the outer connection pending, so that the sweep closes a peer that does not read."""
         self.outer.front.is_pending(self.outer)
         super().connection_lost(error)
 
 
 class Outer(End):
-    """The end at the peer; gRPC's server hears of it with its first bytes."""
+    """The connection to the peer. Its first bytes open the connection to gRPC's server."""
 
     def __init__(self, front: Front) -> None:
         self.front, self.station, self.name = front, "", ""
         self.first, self.connecting = b"", False
 
     def connection_made(self, transport: Any) -> None:
-        """Note who it is."""
+        """Store the transport and the peer's address."""
         super().connection_made(transport)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         host = host.removeprefix("::ffff:")
         self.peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
     def data_received(self, data: bytes) -> None:
-        """The first bytes wait for the inner connection."""
+        """Forward the bytes. The first ones wait until the inner connection is open."""
         if self.partner is not None:
             super().data_received(data)
         elif not self.connecting:
@@ -135,16 +138,16 @@ class Outer(End):
             self.front.start_task(self.front.connect(self))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Forget it."""
+        """Remove this connection from the front."""
         self.front.forget(self)
         super().connection_lost(error)
 
 
 class Front:
-    """The bridge's listening socket; all methods run in the bridge's event loop.
+    """The bridge's listening socket. All methods run in the bridge's event loop.
 
     Args:
-        log: takes a line for people.
+        log: receives lines of text for a person.
     """
 
     def __init__(self, log: Callable[[str], object]) -> None:
@@ -157,7 +160,11 @@ class Front:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, address: str) -> int:
-        """Listen on host:port, 0 for any port; returns the port. OSError where it cannot."""
+        """Listen on ``address`` ("host:port"; port 0 picks a free one) and return the port.
+
+        Raises:
+            OSError: the address is in use or invalid.
+        """
         _raise_file_limit()
         host, _, port = address.rpartition(":")
         host, loop = host.strip("[]"), asyncio.get_running_loop()
@@ -172,12 +179,12 @@ class Front:
         return result
 
     def start_task(self, work: Any) -> None:
-        """Run it until it ends, or the front is closed."""
+        """Start a task that ``close`` cancels."""
         self._tasks.add(task := asyncio.ensure_future(work))
         task.add_done_callback(self._tasks.discard)
 
     async def connect(self, outer: Outer) -> None:
-        """Give the peer a connection to gRPC's server, under a name by which ``peer`` finds it."""
+        """Open the peer's connection to gRPC's server, under a name that ``peer`` resolves."""
         outer.name = f"rlinf-bridge-{secrets.token_hex(16)}"
         self._by_name[UNIX + outer.name] = outer
         inner = socket.socket(socket.AF_UNIX)
@@ -199,12 +206,12 @@ class Front:
         outer.transport.resume_reading()
 
     def peer(self, inner: str) -> str:
-        """The address of a call's peer, as gRPC would name it."""
+        """Return the address of a call's peer in gRPC's notation."""
         outer = self._by_name.get(inner)
         return outer.peer if outer else inner
 
     def admitted(self, inner: str, station: str) -> None:
-        """A station was let in on this connection; beyond MAX_PER_STATION its oldest one is closed."""
+        """Mark a connection as admitted. The oldest of a station beyond MAX_PER_STATION is closed."""
         outer = self._by_name.get(inner)
         if outer is None or outer.station == station:
             return
@@ -219,12 +226,12 @@ class Front:
             others[0].transport.abort()
 
     def is_pending(self, outer: Outer) -> None:
-        """Its server has gone: it is closed within PENDING_S."""
+        """Make a connection pending again: it is closed within PENDING_S."""
         if connection := self.connections.open.get(outer.transport):
             connection.restart()
 
     def forget(self, outer: Outer) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self.connections.open.pop(outer.transport, None)
         self._by_name.pop(UNIX + outer.name, None)
         if outer.station:
@@ -238,11 +245,11 @@ class Front:
             self.connections.sweep()
 
     def stop_listening(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         self._server.close()
 
     def close(self) -> None:
-        """Close all that is open."""
+        """Close all connections and cancel all tasks."""
         for task in self._tasks:
             task.cancel()
         for connection in list(self.connections.open.values()):

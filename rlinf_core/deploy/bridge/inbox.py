@@ -1,7 +1,7 @@
-"""The trainer's inbox: takes each episode once, and acknowledges it only when it survives a power cut.
+"""The trainer's inbox: it stores each episode once and acknowledges it only when it is durable.
 
-``Receiving`` is an upload on its way in: chunks become files, within what was offered, and the
-files an episode with its seal.
+``Receiving`` is an upload in progress. It writes chunks to files within the offered sizes, and
+compares the complete files with the episode's list of hashes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def check_offer(station: str, episode: pb.Episode) -> None:
-    """Refuse an impossible episode before its first byte. Raises RefusedError that names station,
-    field and bound.
+    """Check the offer of an episode before its first byte.
+
+    Raises:
+        RefusedError: a name, size or hash is invalid; the text names station, field and bound.
     """
     what, files = f"station '{station}': offered episode {episode.id[:200]!r}", episode.files
     for field, name in (("id", episode.id), *((f"files[{n}].name", file.name) for n, file in enumerate(files))):
@@ -61,12 +63,13 @@ def check_offer(station: str, episode: pb.Episode) -> None:
 
 
 class Receiving:
-    """Writes an offered episode's chunks to a folder of its own, and goes on with what an earlier upload has left there.
+    """An upload in progress: it writes the chunks of an offered episode to a folder of its own.
 
-    Raises RefusedError where the same upload can never succeed, and BridgeError where the next try may.
+    It continues a partial upload. Its methods raise RefusedError if the upload can never succeed,
+    and BridgeError if a retry may.
 
     Attributes:
-        byte_at: when it got its last bytes, or began [s, monotonic].
+        byte_at: monotonic time [s] of the last bytes, or of the start.
     """
 
     def __init__(self, folder: Path, station: str, episode: pb.Episode) -> None:
@@ -77,17 +80,17 @@ class Receiving:
 
     @property
     def sums(self) -> dict[str, str]:
-        """{file name: SHA-256}, as offered."""
+        """The offered SHA-256 by file name."""
         return {file.name: file.sha256 for file in self.episode.files}
 
     def have(self) -> list[int]:
-        """Bytes of each file that are here; of one that is longer than it may be, none."""
+        """Return the stored bytes of each file; 0 for a file longer than its offer."""
         paths = [self.folder / file.name for file in self.episode.files]
         sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
         return [size if size <= file.size else 0 for size, file in zip(sizes, self.episode.files, strict=True)]
 
     def take(self, chunk: pb.Chunk) -> None:
-        """The next chunk."""
+        """Append a chunk to its file."""
         if not self._at <= chunk.file < len(self.episode.files):
             raise RefusedError(f"{self._what}: chunk.file: expected file by file, from {max(self._at, 0)} to "
                                f"{len(self.episode.files) - 1}, got {chunk.file}")
@@ -104,11 +107,11 @@ class Receiving:
         self.byte_at = time.monotonic()
 
     def finish(self) -> None:
-        """Flush all files, then compare the bytes on the disk with the offer and the seal."""
+        """Flush all files, then compare the bytes on disk with the offer and the episode's hashes."""
         self.close()
         for file, have in zip(self.episode.files, self.have(), strict=True):
             path = self.folder / file.name
-            path.touch()  # one without a byte needs no chunk
+            path.touch()  # an empty file has no chunk
             if have < file.size:
                 raise BridgeError(f"{self._what}: expected {file.size} bytes of '{file.name}', got {have}; the rest is "
                                   "sent again")
@@ -123,7 +126,7 @@ class Receiving:
         check_listing(self._what, sums, read_sums(self.folder / SUMS))
 
     def close(self) -> None:
-        """Let go of the file at hand; what is written of it stays."""
+        """Close the open file; its bytes stay."""
         if self._out is not None:
             self._out.close()
             self._out = None
@@ -136,34 +139,37 @@ class Receiving:
         return self._out
 
 
-PART = ".part-"           # folders of what has not arrived whole; no episode's name begins with a dot
-PARTS = 4         # of a station are kept
-PART_S = 86_400.0  # the trainer runs for so long without a byte of a part before it removes it
+PART = ".part-"    # prefix of folders of partial uploads; no episode's name begins with a dot
+PARTS = 4          # partial uploads kept for each station
+PART_S = 86_400.0  # a partial upload without a byte for so long is removed; counts while the trainer runs
 MIN_FREE_MB = 200.0
 
 
 class Inbox:
-    """A folder an episode.
+    """The folder of received episodes, one subfolder each.
 
     Args:
-        folder: made if absent; must be on one disk.
-        journal: of what arrived.
-        on_episode: called with the folder of each new episode, after it is durable.
-        min_free_mb: with less free disk than this beside an episode, it waits at its station.
+        folder: folder on one disk; created if it is absent.
+        journal: journal of arrivals.
+        on_episode: receives the folder of each new episode, after it is durable.
+        min_free_mb: disk space [MB] that must stay free beside an episode; else it is refused for now.
     """
 
     def __init__(self, folder: Path, journal: Journal, on_episode: Callable[[Path], None],
                  min_free_mb: float = MIN_FREE_MB) -> None:
         self.folder, self.journal, self.on_episode = make_folder(folder), journal, on_episode
         self.min_free_mb, self._storing = min_free_mb, threading.Lock()
-        self._began = time.monotonic()  # the system's clock may be set; a step must remove nothing
+        self._began = time.monotonic()  # not the system's clock, whose steps must remove nothing
         parts = sorted(folder.glob(f"{PART}*"), key=lambda path: path.stat().st_mtime)
-        self._parts: dict[Path, Receiving | None] = dict.fromkeys(parts)  # None: of earlier starts
+        self._parts: dict[Path, Receiving | None] = dict.fromkeys(parts)  # None: from an earlier run
         self._removing = threading.Lock()
 
     def offer(self, station: str, episode: pb.Episode) -> pb.EpisodeReply:
-        """Return the bytes that are here of an episode. Raises RefusedError or BridgeError if it is
-        not wanted.
+        """Answer an offer with the bytes that are stored already.
+
+        Raises:
+            RefusedError: the episode is refused for good.
+            BridgeError: the disk has too little space.
         """
         check_offer(station, episode)
         receiving = self._receiving(station, episode)
@@ -182,11 +188,11 @@ class Inbox:
         return pb.EpisodeReply(have=have)
 
     def _forget_parts(self, offered: Receiving, is_disk_short: bool = False) -> None:
-        """Remove the parts that got no byte for PART_S; their stations still have the episodes.
+        """Remove partial uploads without a byte for PART_S. Their stations still have the episodes.
 
         Args:
-            offered: its part stays.
-            is_disk_short: also those of earlier starts of the trainer, of any age.
+            offered: upload that stays.
+            is_disk_short: remove also all partial uploads from earlier runs of the trainer.
         """
         now = time.monotonic()
         with self._removing:
@@ -196,7 +202,7 @@ class Inbox:
                     self._remove(path)
 
     def _byte_at(self, part: Path) -> float:
-        """When a part got its last byte [s, monotonic]; for one of an earlier start, this start."""
+        """Return the monotonic time [s] of the last byte; for one of an earlier run, of this start."""
         receiving = self._parts.get(part)
         return self._began if receiving is None else receiving.byte_at
 
@@ -205,7 +211,7 @@ class Inbox:
         self._parts.pop(part, None)
 
     def receive(self, station: str, episode: pb.Episode) -> Receiving | None:
-        """Begin to take what was offered, or go on; None if it is here already."""
+        """Start or continue an upload; None if the episode is stored already."""
         if self.offer(station, episode).stored:
             return None
         receiving = self._receiving(station, episode)
@@ -219,7 +225,11 @@ class Inbox:
         return receiving
 
     def store(self, receiving: Receiving) -> bool:
-        """All of it has been sent: flush, check, rename, journal; returns whether it was here already."""
+        """Store a complete upload: flush, check, rename, journal.
+
+        Returns:
+            Whether the episode was stored already.
+        """
         try:
             receiving.finish()
         except (RefusedError, EpisodeError):
@@ -230,7 +240,7 @@ class Inbox:
             if self._has_arrived(receiving):
                 self._remove(receiving.folder)
                 return True
-            shutil.rmtree(folder, ignore_errors=True)  # left by a crash between rename and journal
+            shutil.rmtree(folder, ignore_errors=True)  # a crash between rename and journal left it
             move(receiving.folder, folder)
             self._parts.pop(receiving.folder, None)
             self.journal.arrived(episode_id, receiving.station, digest(receiving.sums))
@@ -238,7 +248,7 @@ class Inbox:
         return False
 
     def _receiving(self, station: str, episode: pb.Episode) -> Receiving:
-        """By its content, so that two episodes of one id do not mix."""
+        """Return the upload. Its folder is named by content, so that two episodes of one id do not mix."""
         content = digest({file.name: file.sha256 for file in episode.files})
         return Receiving(self.folder / f"{PART}{station}-{content[:32]}", station, episode)
 
@@ -251,5 +261,5 @@ class Inbox:
 
 
 def digest(files: dict[str, str]) -> str:
-    """One SHA-256 over an episode's {file name: SHA-256}: its content."""
+    """Return one SHA-256 over an episode's file names and hashes: the identity of its content."""
     return hashlib.sha256("\n".join(f"{name} {sha}" for name, sha in sorted(files.items())).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The policies of a folder, each read once for all stations, and which station is meant to have which."""
+"""The trainer's policy files: reading each once for all stations, and choosing the version for each station."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from rlinf_core.policies.adapters import base_name
 from rlinf_core.policies.serialization import newest_version, policy_name, policy_version
 
 POLL_S = 0.02
-SETTLED_S = 0.2  # a folder whose time has stood for so long, by a clock that is never set, shows each later change in it
-FILE_BYTES = 4 << 20      # read at once of a policy's other file, which may be larger than the memory
+SETTLED_S = 0.2  # age of the folder's mtime (monotonic clock) after which every later change alters it
+FILE_BYTES = 4 << 20      # per read of a base file, which may be larger than the memory
 NEEDED = re.compile(r"base-[0-9a-f]{16}\.safetensors")
-IN_MEMORY = 2   # policies at a time: that of all, and that of one station
-OFFSETS_CACHE_SIZE = 20      # whose tensors are remembered without their data
+IN_MEMORY = 2   # cached policies: the one for all stations, and one for a single station
+OFFSETS_CACHE_SIZE = 20      # policies with cached tensor offsets, without their data
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class PolicySelector(Protocol):
-    """Chooses the policy of each station; called from the bridge's thread.
+    """Chooses the policy version of each station. The bridge's thread calls it.
 
     Attributes:
-        revision: another number after each change.
+        revision: number that changes with each change of the choice.
     """
 
     revision: int
 
     def version_for(self, station: str, newest: int) -> int:
-        """The version for a station; -1 for none."""
+        """Return the version for a station; -1 for none."""
         ...
 
     def why_waiting(self, station: str) -> str:
-        """Why the station is to begin no further episode; empty where it may."""
+        """Return why the station must not begin another episode; empty if it may."""
         ...
 
 
 class NewestForAll(PolicySelector):
-    """Each policy goes to every station as soon as it is there."""
+    """Gives the newest policy to every station."""
 
     revision = 0
 
@@ -65,7 +65,7 @@ class Policy:
     """A policy file, in memory.
 
     Attributes:
-        needs: the name of the file that it stands on; empty where there is none.
+        needs: name of the base file of an adapter; empty for a full policy.
     """
 
     version: int
@@ -76,17 +76,20 @@ class Policy:
 
     @cached_property
     def tensors(self) -> list[Tensor]:
-        """Found once, in a thread, for the first station that has some of them."""
+        """The tensors of the file. A worker thread computes them once."""
         return tensors(self.data)
 
     def link(self) -> bytes:
-        """As it goes to a station of this machine."""
+        """Return the message for a station on this machine: the path to link."""
         return encoded(pb.PolicyPart(version=self.version, sha256=self.sha256, needs=self.needs,
                                      path=str(self.path.resolve())))
 
     def parts(self, base: Mapping[bytes, int], begun: int = 0) -> Iterator[bytes]:
-        """As it goes, in messages, to a station that has the tensors ``base`` (digest: where they start in its file), and
-        of the whole, from an earlier time, its first ``begun`` bytes.
+        """Yield the messages for a station elsewhere.
+
+        Args:
+            base: offset in the station's base file by the digest of each tensor that it has.
+            begun: number of bytes of this policy that the station has from an earlier try.
         """
         size = len(self.data)
         begins = begun if begun <= size else 0
@@ -107,11 +110,11 @@ class Policy:
 
 
 class Policies:
-    """Wakes whoever waits; all of it in one event loop.
+    """Serves the policies of a folder and wakes waiting requests. It runs in one event loop.
 
     Args:
-        folder: with files ``policy-<version>.safetensors``.
-        choice: of the version for each station.
+        folder: folder of the files ``policy-<version>.safetensors``.
+        choice: selector of the version for each station.
     """
 
     def __init__(self, folder: Path, choice: PolicySelector) -> None:
@@ -119,18 +122,18 @@ class Policies:
         self._revision, self._reading, self._changed = 0, asyncio.Lock(), asyncio.Event()
         self._read: dict[int, Policy] = {}
         self._tensor_offsets: dict[str, dict[bytes, int]] = {}  # by SHA-256
-        self._hashes: dict[Path, str] = {}  # of the files that policies stand on
+        self._hashes: dict[Path, str] = {}  # SHA-256 of base files
         self._stamp, self._stamped_at, self._settled = -1, 0.0, False
 
     async def watch(self) -> None:
-        """Look again and again, whatever a disk or a moment without open files says."""
+        """Poll the folder for ever. Errors of the disk or of open files are retried."""
         while True:
             with contextlib.suppress(OSError):
                 self.look()
             await asyncio.sleep(POLL_S)
 
     def look(self) -> None:
-        """Whether there is a newer file, or another choice."""
+        """Wake waiting requests if there is a newer file or another choice."""
         newest, revision = self._newest(), self.choice.revision
         if newest > self.newest or revision != self._revision:
             self.newest, self._revision = max(newest, self.newest), revision
@@ -138,7 +141,7 @@ class Policies:
             self._changed = asyncio.Event()
 
     def _newest(self) -> int:
-        """The newest version, by a list of the folder unless it is as it was."""
+        """Return the newest version. The folder is listed only after a change of its mtime."""
         stamp = self.folder.stat().st_mtime_ns
         if stamp == self._stamp and self._settled:
             return self.newest
@@ -150,8 +153,7 @@ class Policies:
         return newest
 
     async def meant_for(self, station: str, request: pb.PolicyRequest, wait_s: float) -> Policy | None:
-        """Wait for a version for the station that differs from the one it has; None at the timeout.
-        """
+        """Wait until the station's version differs from the one it has; None at the timeout."""
         self.look()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
@@ -166,7 +168,7 @@ class Policies:
                 return None
 
     async def _other_than(self, request: pb.PolicyRequest, version: int) -> Policy | None:
-        """Return that version, unless the station has it."""
+        """Return policy ``version``, or None if the station has it."""
         if version < 0 or (version == request.have_version and not request.have_sha256):
             return None
         policy = await self._policy(version)
@@ -174,7 +176,10 @@ class Policies:
         return None if same else policy
 
     async def base(self, request: pb.PolicyRequest, policy: Policy) -> Mapping[bytes, int]:
-        """The tensors that the station has, beside ``policy``; none where nobody here knows its file."""
+        """Return the tensor offsets of the station's current file, to compare with ``policy``.
+
+        Empty if that file is unknown here.
+        """
         sha = request.have_sha256
         async with self._reading:
             if sha and sha not in self._tensor_offsets:
@@ -185,7 +190,7 @@ class Policies:
             return offsets
 
     async def _note(self, policy: Policy | None) -> None:
-        """Remember the tensors of a policy."""
+        """Cache the tensor offsets of a policy."""
         if policy is not None and policy.sha256 not in self._tensor_offsets:
             tensors = await asyncio.to_thread(lambda: policy.tensors)
             _keep(
@@ -196,9 +201,7 @@ class Policies:
             )
 
     async def file(self, name: str, link: bool, begun: int = 0) -> AsyncIterator[bytes]:
-        """Yield a policy's file after its first ``begun`` bytes, in pieces; nothing if there is no
-        such file.
-        """
+        """Yield a base file after its first ``begun`` bytes; nothing if there is no such file."""
         path = self.folder / name
         if not NEEDED.fullmatch(name) or not path.is_file():
             return
@@ -217,7 +220,7 @@ class Policies:
         yield encoded(pb.PolicyPart(version=-1, sha256=self._hashes[path]))
 
     async def _policy(self, version: int) -> Policy | None:
-        """From memory, or from the disk; None where it is not in the folder."""
+        """Return a policy from memory or disk; None if the folder has no such version."""
         async with self._reading:
             policy = self._read.pop(version, None) or await self._from_disk(version)
             if policy is not None:
@@ -232,12 +235,12 @@ class Policies:
 
 
 def _first(at: int, begins: int) -> int:
-    """Return the metadata of the first part; parts that begin later carry none."""
+    """Return the start offset for the first part; later parts carry 0."""
     return begins if at == begins else 0
 
 
 def _keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
-    """As the newest of at most so many."""
+    """Insert as the newest entry, and drop the oldest beyond ``most`` entries."""
     cache.pop(key, None)
     cache[key] = value
     if len(cache) > most:

@@ -1,10 +1,10 @@
-"""Parts of a policy file on the wire: the tensors that a station lacks, and their encoding, which copies data once.
+"""Parts of a policy file on the wire: the tensors that a station lacks, and an encoding that copies data once.
 
-The bytes are those that any protobuf reads and writes: of messages that follow each other the fields are taken together
-(protobuf.dev, Encoding, "Last One Wins"), so a part without its data is encoded by the library, and the data put behind it.
+The encoding is valid protobuf. Concatenated messages merge their fields (protobuf.dev, Encoding,
+"Last One Wins"). So the library encodes a part without its data, and the data field is appended.
 
-Only the trainer's end knows tensors. What goes to a station are ranges of bytes, of its file or of the message, and the
-hash of the whole, so that it need not trust what it is told.
+Only the trainer parses tensors. A station receives byte ranges, of its own file or of the message,
+and the hash of the whole file. It verifies the result by that hash.
 """
 
 from __future__ import annotations
@@ -23,26 +23,31 @@ DATA = pb.PolicyPart.DESCRIPTOR.fields_by_name["data"].number << 3 | 2  # its ta
 
 
 def encoded(part: pb.PolicyPart, data: Bytes = b"") -> bytes:
-    """A message of a part without data, and its data."""
+    """Return the message of ``part`` with ``data`` appended."""
     head = part.SerializeToString()
     return b"".join((head, bytes([DATA]), _varint(len(data)), data)) if data else head
 
 
 def decoded(message: bytes) -> tuple[pb.PolicyPart, Bytes]:
-    """A part without its data, and these, which lie in the message; DecodeError where it is none."""
+    """Return the part without its data, and the data as a view of the message.
+
+    Raises:
+        DecodeError: the message is not a valid part.
+    """
     before, start, end = _data(message)
     if not before <= start <= end <= len(message):
         raise DecodeError(f"PolicyPart.data: expected {end - start} bytes, got {len(message) - start}")
     part = pb.PolicyPart.FromString(message[:before] + message[end:])
     if not part.data:
         return part, memoryview(message)[start:end]
-    part = pb.PolicyPart.FromString(message)  # that has data twice
+    part = pb.PolicyPart.FromString(message)  # the field occurs twice
     return part, part.data
 
 
 def _data(message: bytes) -> tuple[int, int, int]:
-    """Return where the header's tag is, and where data begin and end; all at the end without a
-    header.
+    """Return the offsets of the data field's tag, of its first byte and of its end.
+
+    All are the message's end if it has no data field.
     """
     at = 0
     while at < len(message):
@@ -60,7 +65,7 @@ def _data(message: bytes) -> tuple[int, int, int]:
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
+    """Return the varint at offset ``at``, and the offset behind it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(message):
@@ -80,11 +85,11 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-SMALLEST = 256  # bytes: to say that a station has fewer costs about as much as to send them
+SMALLEST = 256  # bytes: a reference to a shorter range costs about as much as the range
 
 
 class Tensor(NamedTuple):
-    """The bytes of one, or of the header, from ``start`` to ``end`` of its file."""
+    """Offsets [bytes] and digest of a tensor, or of the header, in its file."""
 
     start: int
     end: int
@@ -92,7 +97,7 @@ class Tensor(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Bytes of the new file, from ``start`` to ``end``; the base has them from ``copy`` on, if it has them."""
+    """Bytes ``start`` to ``end`` of the new file; ``copy`` is their offset in the base, or None."""
 
     start: int
     end: int
@@ -100,8 +105,9 @@ class Range(NamedTuple):
 
 
 def tensors(data: bytes) -> list[Tensor]:
-    """Return the tensors of a safetensors file, its header first; none for another file, which is
-    sent in full.
+    """Return the tensors of a safetensors file, with the header first.
+
+    Empty for any other file, which is then sent in full.
     """
     try:
         begin = 8 + int.from_bytes(data[:8], "little")
@@ -117,7 +123,7 @@ def tensors(data: bytes) -> list[Tensor]:
 
 
 def base_of(data: bytes) -> str:
-    """The hash of the weights that a policy's adapters are for, as its file says; empty where it has none."""
+    """Return the hash of the base weights, from the metadata of an adapter's file; empty if it has none."""
     try:
         base = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]["base"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -126,10 +132,12 @@ def base_of(data: bytes) -> str:
 
 
 def ranges(size: int, new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[Range]:
-    """All of a file of ``size`` bytes with tensors ``new``, one range after another.
+    """Yield consecutive ranges that cover a file of ``size`` bytes with the tensors ``new``.
 
     Args:
-        base: of the tensors of the base, from their digests to where they start there.
+        size: bytes of the file.
+        new: tensors of the file.
+        base: offset in the base file by digest of its tensors.
     """
     at = 0
     for run in _runs(new, base):
@@ -141,7 +149,7 @@ def ranges(size: int, new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[
 
 
 def _runs(new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[Range]:
-    """Return the ranges that the base has, as few as possible."""
+    """Yield the ranges that the base file holds, joined where they are contiguous in both files."""
     run: Range | None = None
     for tensor in new:
         copy = base.get(tensor.digest)

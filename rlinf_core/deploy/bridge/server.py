@@ -1,8 +1,7 @@
-"""The trainer's end of the bridge: takes episodes into the inbox, serves policies, answers reports. For 200 stations.
+"""The trainer's end of the bridge: it receives episodes, serves policies and answers reports of up to 200 stations.
 
-Whoever waits is a coroutine, not a thread: a station that waits for a policy, or sends slowly, costs a few kilobytes. Only
-what touches the disk runs in threads, of which there are few.
-``families`` has what Prometheus reads: uploads, every station, and the training itself.
+Each waiting call is a coroutine of a few kilobytes, not a thread. Only disk access runs in a small
+pool of threads. ``families`` yields the Prometheus metrics of uploads, stations and training.
 """
 
 from __future__ import annotations
@@ -33,37 +32,39 @@ from rlinf_core.deploy.bridge.policies import NewestForAll, Policies, PolicySele
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.specs.arrays import StationSpec
 
-UPLOADS = 64           # at a time, one of each station; further ones wait for their turn
-FETCHES = 16           # policies on their way at a time
-WAIT_S = 30.0          # for a turn, for a part of an upload, for a newer policy
-SLOWEST_BYTES_PER_S = 20e3  # an upload that is slower is cut, and goes on with the next
+UPLOADS = 64           # concurrent uploads, one for each station; others wait
+FETCHES = 16           # concurrent downloads of policies
+WAIT_S = 30.0          # timeout for a slot, for a part of an upload, for a newer policy
+SLOWEST_BYTES_PER_S = 20e3  # a slower upload is cut; the station resumes it later
 CALLS = 2000
-HERE = ("ipv4:127.", "ipv6:[::1]:", "ipv6:%5B::1%5D:")  # callers of this machine, as gRPC names them
+HERE = ("ipv4:127.", "ipv6:[::1]:", "ipv6:%5B::1%5D:")  # gRPC's names of callers on this machine
 OPTIONS = [
     ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_metadata_size", 1 << 14),
-    ("grpc.http2.lookahead_bytes", 1 << 20), ("grpc.http2.bdp_probe", 0),  # of an upload that nobody reads yet, no more
+    ("grpc.http2.lookahead_bytes", 1 << 20), ("grpc.http2.bdp_probe", 0),  # bound of buffered upload data
     ("grpc.max_concurrent_streams", 16), ("grpc.max_allowed_incoming_connections", 1000),
-    ("grpc.server_handshake_timeout_ms", 10_000),  # for TLS and the first words of HTTP/2
+    ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and HTTP/2 handshake
     ("grpc.max_connection_idle_ms", 300_000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000)]
 
 
 class BridgeServer(bridge_pb2_grpc.BridgeServicer):
-    """Serves on ``address`` ("127.0.0.1:port"; port 0 picks one) until ``stop``.
+    """The gRPC server of a trainer. It serves from its construction until ``stop``.
 
     Args:
-        address: to listen on.
-        inbox: where episodes land, one folder each.
-        policies: folder whose ``policy-<version>.safetensors`` are served.
-        on_episode: called with the folder of each new episode, after it is durable.
-        report: returns the fields of a TrainerReport, and ``waiting``: why single stations are to wait, by name.
-        journal: of what arrived; one beside the inbox if none is given.
-        fleet: folder of the fleet whose stations may call, over TLS; None serves whoever calls, in the clear.
-        min_free_mb: with less free disk than this, episodes wait at their stations.
-        choice: which station is meant to have which policy; the newest for all if none is given.
-        specs: which a station that registers must have; any if none is given.
-        token_file: of the token that stations show where there is no fleet; None asks for none.
-        stations: the names that may call; empty takes any.
+        address: host and port to listen on, such as "127.0.0.1:50051"; port 0 picks a free one.
+        inbox: folder that receives the episodes, one folder each.
+        policies: folder of the files ``policy-<version>.safetensors``.
+        on_episode: receives the folder of each new episode, after it is durable.
+        report: returns the fields of a TrainerReport and ``waiting``: by name of a station, the
+            reason why it must wait.
+        journal: journal of arrivals; by default a file beside the inbox.
+        fleet: folder of the fleet whose stations may connect, over TLS. None accepts connections
+            without TLS.
+        min_free_mb: free disk space [MB] below which stations keep their episodes.
+        choice: selector of each station's policy; by default the newest for all.
+        specs: specs that a registering station must have; by default any.
+        token_file: file of the token that stations without a fleet must send; None requires none.
+        stations: names of stations that may connect; empty allows all.
     """
 
     def __init__(self, address: str, inbox: Path, policies: Path, on_episode: Callable[[Path], None],
@@ -74,14 +75,14 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self.journal = journal or Journal(inbox.with_name("journal.jsonl"))
         self.inbox = Inbox(inbox, self.journal, on_episode, min_free_mb)
         self.policies, self.report = make_folder(policies), report
-        self.stations: dict[str, tuple[float, pb.StationReport]] = {}  # when, and what each told last
+        self.stations: dict[str, tuple[float, pb.StationReport]] = {}  # time and content of each one's last report
         self.fleet = Fleet(fleet) if fleet else None
         self.choice = choice or NewestForAll()
         self._admission = Admission(self.fleet, token_file, stations)
         self._policies = Policies(policies, self.choice)
         self.registered = Registered(specs, MOST)
         self._sending: set[str] = set()
-        self.answers: Counter[str] = Counter()  # about episodes: stored, duplicate, refused or later
+        self.answers: Counter[str] = Counter()  # replies by outcome: stored, duplicate, refused, later
         self.uploads_s = Durations()
         self._uploads, self._fetches = asyncio.Semaphore(UPLOADS), DownloadSlots(FETCHES, LONGEST_FILE_S)
         self.port = run(self._start(address))
@@ -93,7 +94,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS)
         bridge_pb2_grpc.add_BridgeServicer_to_server(self, self._server)
         in_bytes = grpc.unary_stream_rpc_method_handler(self.NextPolicy, pb.PolicyRequest.FromString)
-        self._server.add_registered_method_handlers(SERVICE, {"NextPolicy": in_bytes})  # instead of the generated one
+        self._server.add_registered_method_handlers(SERVICE, {"NextPolicy": in_bytes})  # replaces the generated handler
         self._server.add_generic_rpc_handlers((OtherVersions(),))
         self._front = Front(LimitedLog(print, "the bridge"))
         try:
@@ -112,7 +113,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         return port
 
     def stop(self) -> None:
-        """Stop serving; uploads under way are cut and will go on with the next trainer."""
+        """Stop serving. Uploads in progress are cut; stations resume them with the next trainer."""
         self._watching.get_loop().call_soon_threadsafe(self._watching.cancel)
         run(self._end())
         if self.token_file:
@@ -125,23 +126,23 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
 
     @property
     def newest(self) -> int:
-        """The newest version in the folder of policies; -1 where there is none."""
+        """The newest version in the policy folder; -1 if it is empty."""
         return self._policies.newest
 
     async def _admit(self, context: grpc.aio.ServicerContext) -> str:
-        """The calling station's name; whoever may not call hears why, and nothing else."""
+        """Return the name of the calling station, or abort the call with the reason."""
         try:
             station = self._admission.admit(context, self._front.peer(context.peer()))
             self._front.admitted(context.peer(), station)
             return station
         except Refusal as refusal:
             await context.abort(refusal.code, refusal.why)
-        except BridgeError as error:  # of the fleet's own files
+        except BridgeError as error:  # the fleet's files are unreadable
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         raise AssertionError("abort raises")
 
     async def _still(self, context: grpc.aio.ServicerContext, station: str) -> None:
-        """A station that was withdrawn while it waited, or sent, gets and leaves nothing."""
+        """Abort the call if the station's certificate was revoked while it waited or sent."""
         try:
             self._admission.check_certificate(station, context)
         except Refusal as refusal:
@@ -165,7 +166,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     def _counted(self, reply: pb.EpisodeReply) -> pb.EpisodeReply:
         outcome = ("duplicate" if reply.duplicate else "stored" if reply.stored else
                    "refused" if reply.refused else "later" if reply.error else "")
-        if outcome:  # else it is to be sent now
+        if outcome:  # an empty outcome asks for the upload
             self.answers[outcome] += 1
         return reply
 
@@ -185,7 +186,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
 
     async def _receive(self, station: str, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext
                        ) -> pb.EpisodeReply:
-        """Take one episode, or the rest of it."""
+        """Receive one episode, or the rest of a partial upload."""
         first = await asyncio.wait_for(anext(parts, pb.UploadPart()), WAIT_S)
         if not first.HasField("episode"):
             raise RefusedError(f"station '{station}': upload: expected the episode as it was offered in the first part, "
@@ -234,16 +235,16 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     async def Report(self, request: pb.StationReport, context: grpc.aio.ServicerContext) -> pb.TrainerReport:  # noqa: N802
         station = await self._admit(context)
         self.stations[station] = time.monotonic(), request
-        if len(self.stations) > MOST:  # without the one of whom nothing was heard for longest
+        if len(self.stations) > MOST:  # drop the one with the oldest report
             del self.stations[min(self.stations, key=lambda name: self.stations[name][0])]
         report = self.report()
         metrics = {name: value for name, value in report.get("metrics", {}).items()
-                   if "/" not in name or name.startswith(f"{station}/")}  # those of the others are nobody else's business
+                   if "/" not in name or name.startswith(f"{station}/")}  # a station gets no metrics of others
         fields = {name: value for name, value in report.items() if name != "waiting"}
         return pb.TrainerReport(**fields | {"metrics": metrics} | self._for(station, report))
 
     def _for(self, station: str, report: dict[str, Any]) -> dict[str, Any]:
-        """Return the part of a report for this station."""
+        """Return the fields of the report that depend on the station."""
         held = self.registered.why_not(station) or self.choice.why_waiting(station)
         why = held or report.get("waiting", {}).get(station, "")
         station_fields = {"policy_version": self.choice.version_for(station, report.get("policy_version", 0)),
@@ -252,7 +253,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
 
 
 async def _take_all(receiving: Receiving, parts: AsyncIterator[pb.UploadPart]) -> None:
-    """Every chunk, none of which may take too long, and neither all of them together."""
+    """Receive every chunk, with a timeout for each and a deadline for all."""
     left = sum(file.size for file in receiving.episode.files) - sum(receiving.have())
     deadline = time.monotonic() + 2 * WAIT_S + left / SLOWEST_BYTES_PER_S
     with contextlib.suppress(StopAsyncIteration):
@@ -262,7 +263,7 @@ async def _take_all(receiving: Receiving, parts: AsyncIterator[pb.UploadPart]) -
 
 
 async def _replied(work: Awaitable[pb.EpisodeReply]) -> pb.EpisodeReply:
-    """Reply with the result of an episode."""
+    """Await an episode's reply, and turn its errors into replies."""
     try:
         return await work
     except (RefusedError, EpisodeError) as error:
@@ -274,7 +275,7 @@ async def _replied(work: Awaitable[pb.EpisodeReply]) -> pb.EpisodeReply:
         return pb.EpisodeReply(error=str(error))
 
 
-AWAY_S = 10.0  # a station reports twice a second
+AWAY_S = 10.0  # age of the last report after which a station counts as away
 REPORT_FIELDS = {  # fields of a StationReport
     "backlog": "closed episodes that wait to be sent", "policy_version": "the newest policy that it has fetched",
     "set_aside": "episodes that the trainer refused", "spool_full": "part of its spool that is in use"}
@@ -285,7 +286,7 @@ TRAINING = {  # fields of a TrainerReport
 
 
 def families(server: BridgeServer) -> Iterator[Metric]:
-    """All of them, as they stand now."""
+    """Yield the current Prometheus metrics of a server."""
     stations = {name: (time.monotonic() - at, station_report)
                 for name, (at, station_report) in sorted(dict(server.stations).items())}
     yield family("rlinf_fleet_uploads", "counter", "answers about episodes, by what became of them",
