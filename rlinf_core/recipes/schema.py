@@ -84,7 +84,7 @@ class Station(Settings):
         "peg_insertion", min_length=1, description="a file of configs/tasks/, an entry point, or the path of one, likewise")
     lockstep: bool = Field(True, description="simulated time as fast as it goes; false runs in real time")
     processes: Literal["auto", "one", "several"] = Field(
-        "several", description="in which its nodes run: one, where simulator, interlock, environment, policy, operator and "
+        "auto", description="in which its nodes run: one, where simulator, interlock, environment, policy, operator and "
         "recorder of a simulator in lockstep share one; several, each with its own; auto: one where that can be")
     real_time_factor: float = Field(0.0, ge=0, le=1000, description="in lockstep, simulated seconds a second at most; "
                                     "0: as fast as it goes")

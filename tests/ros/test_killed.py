@@ -13,6 +13,7 @@ from rlinf_ros.qos import profile
 from tests.ros.runs import Run, check_nothing_lost, online
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(600)]
+SEVERAL = "station.processes=several"  # so that one node can be killed alone
 
 
 @pytest.mark.slow
@@ -24,7 +25,7 @@ def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tm
     def evaluated(run):
         return [event for event in run.events("episode") if event["mode"] == "evaluate"]
 
-    with Run(tmp_path, "evaluate.episodes=6", "online.max_minutes=0.02", domain=70) as run:
+    with Run(tmp_path, SEVERAL, "evaluate.episodes=6", "online.max_minutes=0.02", domain=70) as run:
         run.wait(lambda: len(evaluated(run)) >= 2, 150, "the evaluation")
         newest = PolicyUpdate(version=1000, path=str(newest_policy(tmp_path / "policies_at_station")))
         updates.publish(newest)
@@ -61,8 +62,8 @@ def versions(folder):
 @pytest.mark.slow
 def test_s18_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path, evidence):
     """SIGKILL policy, recorder, uplink, operator, environment and trainer in turn, all in one online phase."""
-    with Run(tmp_path, "online.max_env_steps=450", "online.max_minutes=6", "online.updates_per_step=0.5",
-             "checkpoint.every_minutes=0.1", domain=82) as run:
+    with Run(tmp_path, SEVERAL, "online.max_env_steps=450", "online.max_minutes=6",
+             "online.updates_per_step=0.5", "checkpoint.every_minutes=0.1", domain=82) as run:
         run.wait(lambda: len(online(run)) >= 2, 150, "the online phase")
         for name in ("policy", "recorder", "uplink", "operator", "environment", "trainer"):
             before = len(online(run))
@@ -77,7 +78,7 @@ def test_s18_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path, evidenc
 
 @pytest.mark.parametrize("name, domain", [("interlock", 186), ("sim_bridge", 187)])
 def test_s18_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_message(tmp_path, name, domain, evidence):
-    with Run(tmp_path, domain=domain) as run:
+    with Run(tmp_path, SEVERAL, domain=domain) as run:
         run.wait(lambda: len(run.events("episode")) >= 1, 60, "the first episode")
         run.kill(name)
         with pytest.raises(RlinfError, match=f"{name} ended \\(killed by SIGKILL\\), and the station cannot go on"):
