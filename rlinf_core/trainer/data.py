@@ -1,4 +1,8 @@
-"""The data that a learner learns from, filled by any source: whole episodes, or rollouts of its own policy."""
+"""Training data of a run: it takes episodes and rollouts from a source and yields batches for the learner.
+
+``RolloutData`` serves on-policy algorithms, ``DemonstrationData`` imitation, ``ReplayData``
+off-policy algorithms and ``LabelledData`` algorithms with an expert.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +39,26 @@ from rlinf_core.trainer.governor import Governor
 
 
 def contiguous_segments(wanted: np.ndarray, margin: int) -> list[slice]:
-    """Return the segments of wanted time steps, each with ``margin`` steps after it, as far as
-    there are.
-    """
+    """Return slices that cover the wanted time steps, each extended by up to ``margin`` steps."""
     at = np.flatnonzero(wanted)
     parts = np.split(at, np.flatnonzero(np.diff(at) > margin) + 1)
     return [slice(int(part[0]), min(int(part[-1]) + margin, len(wanted))) for part in parts if len(part)]
 
 
 def valid_chunk_starts(counts: np.ndarray, executed: int, given: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where chunks may begin in time steps (T,) of which some count, and how many of their
-    first actions are given then.
+    """Return the time steps at which a training chunk may begin.
 
-    From there on all that is played counts, or all to the episode's end, but for at most ``given`` before it: what a person
-    did when they had taken over follows on what the policy had begun, too.
+    A chunk may begin at a step if its ``executed`` actions count, or all up to the end of the
+    episode. Up to ``given`` actions before them need not count: a person who takes over continues
+    a chunk that the policy began.
+
+    Args:
+        counts: (T,) bool, whether the action of a time step is to be learned.
+        executed: actions of a chunk that are executed.
+        given: maximum number of first actions that condition the chunk.
+
+    Returns:
+        (T,) bool, whether a chunk may begin, and (T,) int, the number of its given actions.
     """
     full_windows = np.lib.stride_tricks.sliding_window_view(
         np.append(counts, [True] * (executed - 1)), executed
@@ -58,13 +68,14 @@ def valid_chunk_starts(counts: np.ndarray, executed: int, given: int) -> tuple[n
     return before <= given, before
 
 
-STALE = 1_000_000_000  # updates by which a policy of an unknown version is too old
+STALE = 1_000_000_000  # age in updates of a policy with an unknown version
 
 
 class RolloutData(Data):
-    """Rollouts that wait for training. Each is used once, and updates the normalisation of observations.
+    """Rollouts for on-policy algorithms. Each is trained on once and updates the normalisation.
 
-    The first rollout only fits the normaliser; it is not trained on. Normalisation changes between rollouts only.
+    The first rollout only fits the normaliser; it is not trained on. The normalisation changes
+    only between rollouts.
     """
 
     config: OnPolicySettings
@@ -72,10 +83,10 @@ class RolloutData(Data):
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
         self.waiting: list[Rollout] = []
-        self.rounds = 0  # in which they were played, whatever the number of rollout workers was then
+        self.rounds = 0  # rounds of rollouts in ``waiting``; each round has one rollout per worker
         self.moments, self.floors = RunningMoments(policy.spec.vector_size), True
         begun = begun_from(recipe)
-        self.inherited = begun is not None and begun.is_dir()  # the learner, with how its critics see
+        self.inherited = begun is not None and begun.is_dir()  # learner of another run, with its normalisation
         self.before = next(((part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
                             for part in policy.modules() if begun and isinstance(part, Normalisation)), None)
 
@@ -100,7 +111,10 @@ class RolloutData(Data):
         return self._update_moments(first).numpy(force=True)
 
     def accepting(self, updates: int) -> bool:
-        """Beyond the next update's, as many chunks may wait as the episodes have by which a learner may lag."""
+        """Return whether stations may play on.
+
+        Besides the chunks of the next update, the chunks of ``max_lag_episodes`` episodes may wait.
+        """
         if not self.stations:
             return True
         governor = self.governor
@@ -108,19 +122,19 @@ class RolloutData(Data):
         return self._chunks(updates) <= self.config.rollout["chunks"] + lag
 
     def _chunks(self, updates: int) -> float:
-        """Return the waiting chunks of policies that are not too old."""
+        """Return the number of waiting chunks from policies within the staleness bound."""
         return sum(self._fresh(rollout, updates) for rollout in self.waiting)
 
     def _fresh(self, rollout: Rollout, updates: int) -> float:
         return float((rollout.mask * (updates - rollout.versions <= self.config.staleness)).sum())
 
     def due(self, updates: int, learner: Learner) -> int:
-        fresh = [rollout for rollout in self.waiting if self._fresh(rollout, updates)]  # from others nothing is learned
+        fresh = [rollout for rollout in self.waiting if self._fresh(rollout, updates)]  # stale ones are dropped
         self.statuses["stale"] += len(self.waiting) - len(fresh)
         self.waiting = fresh
         if not fresh:
             return 0
-        if self.stations:  # as many chunks as one environment's rollout has
+        if self.stations:  # an update needs the chunks of one environment's rollout
             return int(self._chunks(updates) >= self.config.rollout["chunks"])
         return int(not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), self.rounds))
 
@@ -134,7 +148,7 @@ class RolloutData(Data):
     def learned(self, learner: Learner) -> None:
         self._update_moments(self.last)
         mean, std = self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True)
-        if not self.inherited:  # else it sees as it has learned to see; so do its critics
+        if not self.inherited:  # an inherited learner keeps its normalisation
             learner.normalise(*(self.before or (mean, floored(std, np.abs(mean)) if self.floors else std)))
 
     def _update_moments(self, rollout: Rollout) -> torch.Tensor:
@@ -152,7 +166,7 @@ class RolloutData(Data):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.moments.load_state_dict({name: torch.as_tensor(value) for name, value in state["moments"].items()})
-        self.floors = state.get("floors", False)  # older runs go on to see as they have learned to
+        self.floors = state.get("floors", False)  # older runs keep their normalisation
         self.waiting = [Rollout.of_state(state["waiting"])] if state["waiting"] else []
         players = max(self.recipe.placement.workers, 1)  # older checkpoints count rollouts instead
         self.rounds = state.get("rounds", state.get("taken", 0) // players)
@@ -161,7 +175,7 @@ class RolloutData(Data):
 
 
 class DemonstrationData(Data):
-    """A fixed set, learned from so many times."""
+    """A fixed set of demonstrations for a fixed number of updates."""
 
     config: DemonstrationSettings
 
@@ -184,12 +198,12 @@ class DemonstrationData(Data):
 
 
 class ReplayData(Data):
-    """A replay of the policy's own episodes beside the demonstrations.
+    """Replay buffers of off-policy algorithms: the policy's own episodes beside the demonstrations.
 
     Attributes:
-        online: what it played.
-        imitated: what of it succeeded, of a learner that demonstrates to itself.
-        imagined: branches of a learned world; those of at most two refits.
+        online: episodes of the policy.
+        imitated: its successful episodes, if the algorithm imitates itself.
+        imagined: branches of a learned world, from at most two refits.
     """
 
     config: ActorCriticSettings | ExpertSettings
@@ -201,9 +215,9 @@ class ReplayData(Data):
         self.imitated = self._buffer(capacity)
         world = recipe.world
         self.imagined = self._buffer(2 * world.refit_every * (world.horizon + 1) if world.share else 1)
-        self._met = not self._robots or begun_from(recipe) is not None  # which has learned how each is seen
-        self._unearned = 0  # time steps that came before they had met
-        # Latent noise is no part of a demonstration; half of each batch is drawn from them in any case.
+        self._met = not self._robots or begun_from(recipe) is not None  # an earlier run has fitted all robots
+        self._unearned = 0  # time steps from before all robots had data; they earn no updates
+        # Demonstrations have no latent noise. With half_demonstrations, half of each batch is drawn from them anyway.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 
     @property
@@ -227,11 +241,11 @@ class ReplayData(Data):
         for segment in trajectory.until_taken_over() if fails else [trajectory]:
             self._played(segment)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
-        if self.config.half_demonstrations and corrected.any():  # nothing of what came before or after
+        if self.config.half_demonstrations and corrected.any():  # only the corrected steps
             counts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
             for part in contiguous_segments(counts, self._reach):
                 self._keep(self.demonstrations, trajectory.part(part), counts=counts[part])
-        played = trajectory.version >= 0 or "operator" not in trajectory.sources  # else a person drove all of it
+        played = trajectory.version >= 0 or "operator" not in trajectory.sources  # else a person drove the whole episode
         if trajectory.station and played and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
             return "stale"
         if self.config.half_demonstrations and self.config.imitates_itself and trajectory.success and not corrected.any():
@@ -245,7 +259,7 @@ class ReplayData(Data):
         return IMAGINED
 
     def real_episodes(self) -> list[Trajectory]:
-        """Demonstrations first, where these are kept by themselves; then what was played."""
+        """Return the real episodes for a world model: demonstrations, then the policy's own."""
         if not (isinstance(self.online, ReplayBuffer) and isinstance(self.demonstrations, ReplayBuffer)):
             raise RecipeError("world.share: expected placement.replay_shards 0, as a learned world "
                               "reads the replay of this process, got "
@@ -255,21 +269,22 @@ class ReplayData(Data):
 
     @property
     def _reach(self) -> int:
-        """How many time steps a transition looks at."""
+        """Number of time steps that a transition spans."""
         return max(self.policy.config.horizon, self.config.n_return_steps)
 
     def _played(self, trajectory: Trajectory) -> None:
-        """Keep what the policy played, with where transitions may begin, and of what noise."""
+        """Store an episode of the policy, with valid transition starts and latent noise."""
         of_noise = {"counts": trajectory.chunk_starts, "latents": trajectory.latents, "played": trajectory.played}
         self._keep(self.online, trajectory, **(of_noise if self.policy.latent_size else {}))
 
     @property
     def has_all_robots(self) -> bool:
-        """Whether each of several robots has brought data that show it; once true, it stays true.
+        """Whether every robot has contributed data. It stays true afterwards.
 
-        What came before earns no updates, or all of it would be learned from at once, with one episode of the last robot.
+        Earlier time steps earn no updates. Otherwise their updates would all fall due at once, with
+        a single episode of the last robot.
         """
-        if not self._met and isinstance(self.online, ReplayBuffer):  # which that of several robots is
+        if not self._met and isinstance(self.online, ReplayBuffer):  # always so with several robots
             robots = self._robots
             if (self.demonstrations.episodes_of(robots) + self.online.episodes_of(robots)).all():
                 self._met, self._unearned = True, max(0, self.steps - self.governor.min_transitions)
@@ -286,7 +301,7 @@ class ReplayData(Data):
         return self.governor.due(self.steps - self._unearned, updates) if len(self.online) and self.has_all_robots else 0
 
     def accepting(self, updates: int) -> bool:
-        may = not (len(self.online) and self.has_all_robots)  # else who is to bring something to learn from?
+        may = not (len(self.online) and self.has_all_robots)  # without data the stations must play
         return may or self.governor.accepting(self.steps - self._unearned, updates)
 
     def order(self) -> RolloutLength:
@@ -302,8 +317,7 @@ class ReplayData(Data):
         return mix(experience, self.demonstrated(demonstrated)) if demonstrated else experience
 
     def _weights(self) -> np.ndarray | None:
-        """Return the weights of the stations that transitions come from; None for uniform sampling.
-        """
+        """Return sampling weights by station; None for uniform sampling."""
         replay, governor = self.online, self.governor
         if not (governor.fair or governor.max_samples):
             return None
@@ -320,13 +334,13 @@ class ReplayData(Data):
                 for name, (inserted, sampled) in drawn.items() if self.governor.must_wait(inserted, sampled)}
 
     def demonstrated(self, size: int) -> Arrays:
-        """A batch of demonstrations, those to itself among them: each transition as likely as any other."""
+        """Return a batch of demonstrations and imitated episodes, each transition equally likely."""
         imitated = len(self.imitated)
         if not imitated:
             return super().demonstrated(size)
         fraction = imitated / (imitated + len(self.demonstrations))
         weights: list[np.ndarray | None] = [None, None]
-        if robots := self._robots:  # as many of each: of one that succeeds more, more are its own
+        if robots := self._robots:  # equal shares of all robots, whatever their success rates
             shown, played = (buffer.present_of(robots) for buffer in (self.demonstrations, self.imitated))
             demonstration_share = played / np.maximum(shown + played, 1)
             fraction = float(demonstration_share[shown + played > 0].mean())
@@ -354,11 +368,11 @@ class ReplayData(Data):
         self.imitated.load_state_dict(state["imitated"])
         if "imagined" in state and self.recipe.world.share:
             self.imagined.load_state_dict(state["imagined"])
-        self._met, self._unearned = state.get("met", True), state.get("unearned", 0)  # older runs go on as they were
+        self._met, self._unearned = state.get("met", True), state.get("unearned", 0)  # defaults of older runs
 
 
 def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
-    """In this process, or in several on Ray."""
+    """Return a replay buffer in this process, or shards in several processes on Ray."""
     arguments = (policy.policy_spec, recipe.replay.capacity, policy.latent_size, policy.reads_instructions,
                  bool(policy.given))
     placement = recipe.placement
@@ -370,16 +384,19 @@ def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
 
 
 class LabelledData(ReplayData):
-    """A replay of what an expert says of time steps; of others, as many as one that counts looks at."""
+    """Replay buffers of actions that an expert labelled (DAgger).
+
+    Unlabelled time steps are stored only as far as a labelled transition spans them.
+    """
 
     config: ExpertSettings
 
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
         status = super()._experienced(trajectory, newest)
-        return "unlabelled" if self._unlabelled(trajectory) else status  # nobody has been asked in it
+        return "unlabelled" if self._unlabelled(trajectory) else status  # it has no expert labels
 
     def _unlabelled(self, trajectory: Trajectory) -> bool:
-        """Whether it is a recording, of which no expert was asked at every time step what they would do."""
+        """Return whether an episode is a recording without an expert label for each time step."""
         return bool(trajectory.id) and not self.config.warm_start
 
     def _played(self, trajectory: Trajectory) -> None:
@@ -395,6 +412,6 @@ class LabelledData(ReplayData):
 
 
 def data_for(recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> Data:
-    """Room for what the recipe's algorithm learns from."""
+    """Return the training data of the kind that the recipe's algorithm learns from."""
     kinds: dict[str, type[Data]] = {ROLLOUTS: RolloutData, REPLAY: ReplayData, EXPERT: LabelledData}
     return kinds.get(recipe.algorithm.learns_from, DemonstrationData)(recipe, policy, governor)

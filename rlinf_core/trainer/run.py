@@ -1,7 +1,7 @@
-"""One run: experience comes from a source, a learner learns from it, and one loop decides what is due.
+"""A training run: a source brings experience, a learner updates the policy, and one loop schedules both.
 
-A run folder holds recipe.yaml, progress.jsonl (one line an evaluation), tensorboard/, policies/ and checkpoints/; where
-episodes are recorded, also inbox/, refused/ and journal.jsonl.
+The run folder holds recipe.yaml, progress.jsonl (one line for each evaluation), tensorboard/,
+policies/ and checkpoints/. Runs with recorded episodes also have inbox/, refused/ and journal.jsonl.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ Parts = list[tuple[float, float]]  # (busy, idle) seconds of each process
 
 
 def added(before: Parts, parts: Parts) -> Parts:
-    """The seconds of each process, over both."""
+    """Return the sum of two measurements, process by process."""
     pairs = zip(before or [(0.0, 0.0)] * len(parts), parts, strict=True)
     return [(one[0] + two[0], one[1] + two[1]) for one, two in pairs]
 
 
 def usage_of(learner: Learner, usage: Usage) -> tuple[Parts, float]:
-    """(busy, idle) seconds of each learner process in the last update, and seconds of the call to them."""
+    """Return (busy, idle) seconds of each learner process in the last update, and the call's overhead [s]."""
     if isinstance(learner, LearnerGroup):
         inside = max(part.wall_s for part in learner.usages)
         return [(part.busy_s, part.idle_s) for part in learner.usages], max(0.0, usage.wall_s - inside)
@@ -77,7 +77,7 @@ def usage_of(learner: Learner, usage: Usage) -> tuple[Parts, float]:
 
 
 def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Learner:
-    """A learner in this process, or as many as the recipe places on Ray, which learn as one."""
+    """Return a learner in this process, or a group of learner processes on Ray, as the recipe says."""
     placement = recipe.placement
     if not placement.learners:
         learner: Checkpointed = algorithm(config.name).Learner(policy, config, recipe.seed)
@@ -98,15 +98,27 @@ def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy
 
 
 def sees(policy: NetworkPolicy, before: Path | None) -> bool:
-    """Whether what it begins with has learned how to look at numbers, for itself and for its critics, or sees none."""
+    """Return whether the initial policy needs no fit of the normalisation.
+
+    True for text policies, for a run that is continued, and for a policy that brings its own.
+    """
     if isinstance(policy.spec, TextSpec):
         return True
     return before is not None and (before.is_dir() or any(isinstance(part, Normalisation) for part in policy.modules()))
 
 
 def inherit(learner: Learner, folder: Path, name: str) -> None:
-    """Let the learner go on from that of another run, with updates and noise of its own, and a reference that is the policy
-    it begins with; RecipeError if it was not of the algorithm ``name``.
+    """Load the learner's networks from another run; update count and noise start anew.
+
+    A reference policy, if the algorithm has one, becomes the loaded policy.
+
+    Args:
+        learner: learner to load into.
+        folder: folder of the other run.
+        name: name of the algorithm.
+
+    Raises:
+        RecipeError: the other run used another algorithm.
     """
     saved = checkpoint.load_newest(folder / "checkpoints")
     state = saved["learner"] if saved else {"modules": {}}
@@ -117,11 +129,15 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
                           f"{', '.join(current_modules)}, got {', '.join(state['modules']) or 'none'}. Name a run "
                           f"of {name}, or a policy file to take the policy alone")
     modules = state["modules"] | ({"reference": state["modules"]["policy"]} if "reference" in current_modules else {})
-    learner.load_state_dict(state | {"modules": modules, "updates": 0, "generator": mine["generator"]})  # a schedule, too
+    learner.load_state_dict(state | {"modules": modules, "updates": 0, "generator": mine["generator"]})  # schedules start anew, too
 
 
 def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
-    """A new one, or that of another run."""
+    """Return the initial policy: a new one, or the newest policy of another run (``before``).
+
+    Raises:
+        RecipeError: the other run's policy differs from the recipe's.
+    """
     policy = load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
     if isinstance(recipe.policy, LatentNoise) and policy.config == recipe.policy.of_flow:
         policy = policy_kind(recipe.policy.kind).Policy.around(recipe.policy, policy)
@@ -130,21 +146,21 @@ def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Netw
     return policy.to(device_of(recipe.device)).train()
 
 
-GROUP, REPORT_S = 16, 0.25  # updates between two looks at the world; seconds between two reports
-TURN = ("simulate", "infer", "wait", "transfer", "switch", "learn")  # seconds of a turn, by the clock
-PARTS = ("learner", "data", "intake", "source", "progress", "clock", "run")  # of a checkpoint
+GROUP, REPORT_S = 16, 0.25  # maximum updates between two polls; seconds between two reports
+TURN = ("simulate", "infer", "wait", "transfer", "switch", "learn")  # the clock's parts of a turn
+PARTS = ("learner", "data", "intake", "source", "progress", "clock", "run")  # parts of a checkpoint
 Tell = Callable[["Run", dict[str, float] | None], None]
 Evaluator = Callable[[], list[EpisodeResult]]
 
 
 class Run:
-    """A policy on its way: through the warm start, if its algorithm has one, then through the algorithm itself.
+    """A training run in one or two stages: the warm start (SFT), if there is one, then the algorithm.
 
     Args:
-        recipe: says everything.
-        run_dir: the run's folder.
-        spec: of what is observed and done.
-        tell: hears of every turn, and of each evaluation.
+        recipe: recipe of the run.
+        run_dir: folder of the run.
+        spec: observation and action spec of the stations.
+        tell: called after every turn, and with the figures of each evaluation.
     """
 
     def __init__(self, recipe: Recipe, run_dir: Path, spec: StationSpec, tell: Tell) -> None:
@@ -161,12 +177,12 @@ class Run:
         self.progress = Progress(run_dir, recipe.wandb, recipe.model_dump(mode="json") if recipe.wandb else None)
         self.disk = Disk(run_dir)
         self.version, self.published_at, self.fitted, self.stopping = 0, -1, sees(self.policy, self.before), False
-        self.saved, self.next_evaluation, self.seconds = (-1,) * 5, 0, 0.0  # seconds: of what was resumed
+        self.saved, self.next_evaluation, self.seconds = (-1,) * 5, 0, 0.0  # seconds: of earlier starts of the run
         self.evaluator: Evaluator | None = None
         self.conductor: Conductor | None = None
         self.turn, self.turn_began = Turn(), 0.0
 
-    # Where it stands
+    # Status
     @property
     def config(self) -> AlgorithmSettings:
         """The config of the current learner."""
@@ -174,7 +190,7 @@ class Run:
 
     @property
     def offline(self) -> DemonstrationSettings | None:
-        """Those settings, if that learner takes a fixed number of updates from demonstrations."""
+        """The current settings if they train on demonstrations for a fixed number of updates, else None."""
         return self.config if offline(self.config) else None
 
     @property
@@ -183,17 +199,17 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Time steps of experience; of an algorithm that gathers none, its updates."""
+        """Environment steps; for an offline algorithm its updates."""
         return self.learner.updates if self.last_stage and self.offline else self.data.steps
 
     @property
     def updates(self) -> int:
-        """The updates of the last stage's learner."""
+        """Updates of the last stage's learner; 0 before it."""
         return self.learner.updates if self.last_stage else 0
 
     @property
     def total(self) -> int:
-        """Steps after which it is through."""
+        """Number of steps after which the run ends."""
         last = self.stages[-1]
         return last.steps if offline(last) else self.recipe.simulation.env_steps
 
@@ -203,13 +219,13 @@ class Run:
         return "waiting" if not (self._ready() and self.data.has_all_robots) else "online" if self.last_stage else "sft"
 
     def _ready(self) -> bool:
-        """Whether as many demonstrations have come as the recipe asks for."""
+        """Return whether the recipe's number of demonstrations is there."""
         wanted = 1 if self.recipe.collect.recordings else self.recipe.collect.episodes
         return not self.config.needs_demonstrations or self.data.shown >= wanted
 
-    # Beginning
+    # Start
     def start(self, source: Source) -> None:
-        """Begin with a source, or go on from the newest checkpoint that is whole."""
+        """Start with a source, or resume from the newest valid checkpoint."""
         self.source, self.started = source, time.perf_counter()
         state = checkpoint.load_newest(self.run_dir / "checkpoints", PARTS, self.run_dir / checkpoint.DAMAGED)
         if state is not None:
@@ -220,12 +236,12 @@ class Run:
 
     def _begin(self, source: Source) -> None:
         self._enter(0)
-        self.version = max(0, newest_version(self.run_dir / "policies"))  # by a run that died before its first checkpoint
+        self.version = max(0, newest_version(self.run_dir / "policies"))  # left by a run that died before its first checkpoint
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
             check_shown(source.asynchronous or self._ready(), self.data.statuses)
             if self.recipe.simulation.environments:
-                self.data.steps = 0  # what was recorded is learned from, and was not simulated
+                self.data.steps = 0  # recorded steps do not count as simulated ones
         elif not self._ready():
             for trajectory in source.demonstrate().trajectories:
                 self.insert(trajectory)
@@ -237,20 +253,24 @@ class Run:
         self.learner = learner_for(self.recipe, self.config, self.policy)
 
     def insert(self, trajectory: Trajectory) -> str:
-        """Take an episode that a source brings; returns what became of it."""
+        """Insert an episode of a source into the training data, and return its status."""
         return self.data.insert(trajectory, self.version)
 
-    # The loop
+    # Loop
     def loop(self) -> dict[str, float]:
-        """Until it is through, or told to stop; returns the last evaluation. The last act is a checkpoint."""
+        """Run until the end or until ``stopping`` is set, then save a checkpoint.
+
+        Returns:
+            The figures of the last evaluation.
+        """
         while not self.stopping:
             due = self._due()
             if self.last_stage and self._fit() and (self.offline or not due):
                 done = self._done(due)
-                judged = self.progress.last.get("env_steps") == self.steps  # it was through before
+                judged = self.progress.last.get("env_steps") == self.steps  # a resumed run that had ended
                 if self.evaluator and (self.steps >= self.next_evaluation or (done and not judged)):
                     self._evaluate(self.evaluator)
-                elif done and self.published_at < self.updates:  # nobody judges it here: a robot's, from recordings
+                elif done and self.published_at < self.updates:  # no evaluator: learning from a robot's recordings
                     self.publish()
                 if done:
                     break
@@ -263,17 +283,20 @@ class Run:
         return self.progress.last
 
     def _due(self) -> int:
-        """Updates that are owed now."""
+        """Return the number of updates that are due now."""
         if not self._ready() or not self._fit():
             return 0
         return self._left() if self.offline else self.data.due(self.learner.updates, self.learner)
 
     def _left(self) -> int:
-        """Updates of a stage that learns from demonstrations alone."""
+        """Return the remaining updates of an offline stage."""
         return max(0, self.offline.steps - self.learner.updates) if self.offline else 0
 
     def _fit(self) -> bool:
-        """Fit the normalisation before anything is done with the policy; a replay alone waits for its first update."""
+        """Fit the normalisation if it is still to be fitted, and return whether the policy may act.
+
+        An off-policy algorithm without demonstrations fits it at the first update instead.
+        """
         early = self.config.needs_demonstrations or self.config.rollout
         return self.fitted or not early or (self._ready() and self._fit_now())
 
@@ -288,7 +311,7 @@ class Run:
         return through and not self.source.asynchronous
 
     def _learn(self, due: int) -> bool:
-        """A group of updates; the stage ends with its last one."""
+        """Take up to ``due`` updates, at most GROUP."""
         if not self.fitted:
             self._fit_now()
         left = self.next_evaluation - self.steps if self.offline and self.last_stage and self.evaluator else GROUP
@@ -304,7 +327,7 @@ class Run:
         return True
 
     def _count(self, usage: Usage) -> None:
-        """An update belongs to the turn."""
+        """Add the usage of an update to the current turn."""
         parts, call_s = usage_of(self.learner, usage)
         self.turn.call_s += call_s
         self.turn.learner = added(self.turn.learner, parts)
@@ -325,7 +348,7 @@ class Run:
 
     @contextmanager
     def _off_device(self) -> Iterator[None]:
-        """Within, the learner leaves its device to the rollouts, if the recipe says so."""
+        """Move the learner off its device while rollouts use it, if ``placement.offload`` is set."""
         if not self.recipe.placement.offload or self.source.asynchronous:
             yield
             return
@@ -340,12 +363,12 @@ class Run:
                 moved.on()
 
     def _end_turn(self) -> None:
-        """Between two turns: what the last one took is measured, and the layout may change."""
+        """Close the measurement of a turn; the conductor may change the layout."""
         if self.conductor is None or not isinstance(self.source, Simulators):
             return
         turn, source = self.turn, self.source
         if not turn.learner and self.learner.updates:
-            return  # such as rollouts that wait for more before they are learned from
+            return  # no update in this turn: the rollouts wait for more
         now = sum(self.clock.seconds[part] for part in TURN)
         turn.seconds, self.turn_began = now - self.turn_began, now
         turn.send_s, turn.sent_bytes = source.send_s, source.sent_bytes
@@ -357,7 +380,7 @@ class Run:
             self.place(layout)
 
     def place(self, layout: Layout) -> None:
-        """Go on in another layout, from the state as it is; one that cannot be is noted, and nothing changes."""
+        """Change the layout without a change of state. An infeasible layout is reported to the conductor."""
         conductor, source = self.conductor, self.source
         assert conductor is not None and isinstance(source, Simulators)
         before, started = self.recipe, time.perf_counter()
@@ -390,7 +413,7 @@ class Run:
         self.prefetch = prefetch_for(recipe, self.policy.device)
 
     def _look_around(self, worked: bool) -> None:
-        """Whatever is due beside learning: the next stage, a policy for the stations, a checkpoint, a report."""
+        """Do the periodic work: next stage, policy for the stations, checkpoint, report, curves."""
         if not self.last_stage and self._ready() and self._fit() and not self._due():
             self.learner.sync()
             self.learner.close()
@@ -408,9 +431,9 @@ class Run:
             self.disk.keep("curves", self._write)
         self.tell(self, None)
 
-    # What it leaves
+    # Output
     def _publish_if_due(self) -> None:
-        """Stations get the first policy as soon as it can be used, then one every so many updates."""
+        """Publish the first usable policy, then one every ``publish_every_updates`` updates."""
         every = 1 if self.config.rollout else self.recipe.online.publish_every_updates
         if not self.last_stage or not self._ready() or (self.offline and (self._due() or not self.fitted)):
             return
@@ -427,8 +450,8 @@ class Run:
         self.version, self.published_at, self.data.versions[version] = version, updates, updates
 
     def _evaluate(self, evaluator: Evaluator) -> None:
-        """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
-        every = self.recipe.simulation.evaluate_every  # a turn may play more than that
+        """Evaluate on held-out scenes, publish the evaluated policy and save a checkpoint."""
+        every = self.recipe.simulation.evaluate_every  # a turn may take more steps
         self.next_evaluation += every * (1 + (self.steps - self.next_evaluation) // every)
         self.learner.sync()
         self.learner.ship(self.shipped)
@@ -446,18 +469,18 @@ class Run:
         self.tell(self, entry)
 
     def _write(self) -> None:
-        """What a run leaves every few seconds, off the path of its turns."""
+        """Write curves, spans and the conductor's measurements; called every few seconds."""
         self.progress.write(self.steps, self.counts())
         write_spans(self.run_dir, self.clock.spans)
         if self.conductor is not None:
             self.conductor.save()
 
     def counts(self) -> dict[str, float]:
-        """Return counts of all experience, in total and by station."""
+        """Return the counters of all experience, in total and by station."""
         return {**self.intake.counts(), **self.data.counts(), **self.source.counts()}
 
     def report(self) -> dict[str, Any]:
-        """Return the report to the stations."""
+        """Return the fields of the report to the stations."""
         steps, updates = self.data.steps, self.updates
         return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": steps,
                 "episodes": len(self.intake.ids), "update_ratio": updates / max(1, steps),
@@ -465,7 +488,7 @@ class Run:
                 "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(self._left())}}
 
     def save(self) -> None:
-        """A checkpoint of everything, taken between two updates."""
+        """Save a checkpoint of the whole run, between two updates; nothing if nothing changed."""
         done = self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
         now = self.data.steps, self.learner.updates, len(self.intake.ids), self.next_evaluation, self.version
         if now != self.saved:
@@ -479,7 +502,7 @@ class Run:
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._enter((run := state["run"])["stage"])
-        for counted, key in ((state["learner"], "updates"), (run, "published_at")):  # once with those of the run before
+        for counted, key in ((state["learner"], "updates"), (run, "published_at")):  # older checkpoints count the updates of the run before
             counted[key] -= run.get("owed_from", 0)
         for part in ("learner", "data", "intake", "source"):
             getattr(self, part).load_state_dict(state[part])
