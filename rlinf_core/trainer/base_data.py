@@ -1,4 +1,4 @@
-"""The common part of all training data: demonstrations, origins, and updates owed."""
+"""The base class of training data: demonstrations, counters by station, and the updates that are due."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from rlinf_core.trainer.distributed.replay_shards import ReplayShards
 
 Replay: TypeAlias = "ReplayBuffer | ReplayShards"
-MAX_DEMONSTRATION_STEPS = 50_000  # time steps at most, beside experience
+MAX_DEMONSTRATION_STEPS = 50_000  # capacity for demonstrations beside a replay buffer
 
 
 class Data(ABC):
     """Base of all training data.
 
     Args:
-        recipe: says how much is kept, and how a transition of a chunk is made.
-        policy: what is trained; its specs give every array its shape.
-        governor: what is owed for how much, and what is too old.
+        recipe: recipe of the run; it sets capacities and the transitions of chunks.
+        policy: policy that is trained; its specs set the shapes of all arrays.
+        governor: ratio of updates to data, and staleness bounds.
 
     Attributes:
-        shown_of: of several robots, how many demonstrations of each have come (R,).
+        shown_of: (R,) number of demonstrations of each robot, if several share the policy.
         steps: time steps of experience that earn updates.
-        stations: by name, the episodes and time steps that came.
-        versions: of published policies, to the updates that they had had.
+        stations: number of received episodes and time steps by station.
+        versions: updates at publication, by published version.
     """
 
     config: AlgorithmSettings
@@ -51,7 +51,7 @@ class Data(ABC):
         self.recipe, self.config, self.policy, self.governor = recipe, recipe.algorithm, policy, governor
         self.random = np.random.default_rng(recipe.seed)
         capacity = recipe.replay.capacity
-        if self.config.learns_from != DEMONSTRATIONS:  # else there is nothing beside them
+        if self.config.learns_from != DEMONSTRATIONS:  # another buffer shares the memory
             capacity = min(capacity, MAX_DEMONSTRATION_STEPS)
         self.demonstrations = self._buffer(capacity)
         self.shown_of = np.zeros(self._robots, np.int64)
@@ -71,19 +71,19 @@ class Data(ABC):
 
     @property
     def buffers(self) -> tuple[Replay, ...]:
-        """Everything that is sampled from."""
+        """All buffers that batches are drawn from."""
         return (self.demonstrations,)
 
     def put(self, brought: Experience, newest: int) -> None:
-        """Take what simulators brought, by the newest policy; its time steps count as they are played."""
+        """Insert the experience of simulators, which play the newest policy."""
         for trajectory in brought.trajectories:
             self.insert(replace(trajectory, version=newest), newest)
         self.steps += brought.steps
 
     def insert(self, trajectory: Trajectory, newest: int) -> str:
-        """Take one episode; returns what became of it. Those of stations count when they have come."""
+        """Insert one episode and return its status. Time steps of stations count here."""
         if trajectory.station:
-            self.stations[trajectory.station]["episodes"] += 1  # its place in the order is its number
+            self.stations[trajectory.station]["episodes"] += 1  # its place in this dict is its origin
         if trajectory.mode == EVALUATE:
             status = "evaluation"
         elif trajectory.mode == IMAGINED:
@@ -113,37 +113,37 @@ class Data(ABC):
 
     @abstractmethod
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
-        """Take an episode of the policy's own."""
+        """Insert an episode of the policy and return its status."""
 
     def _imagined(self, trajectory: Trajectory) -> str:
-        """Take a branch of a learned world: experience that earns no updates, where there is room for it."""
+        """Insert a branch of a learned world, which earns no updates, and return its status."""
         return "not learned from"
 
     def real_episodes(self) -> list[Trajectory]:
-        """What came of the station, and is still there, for a learned world to be fitted to."""
+        """Return the stored episodes of stations, to fit a world model; empty if none are kept."""
         return []
 
     def normalisation(self) -> np.ndarray | None:
-        """Vectors (N, V) that observations are normalised by before the first update; None to wait for more."""
+        """Return vectors (N, V) to fit the normalisation with; None if too few are there yet."""
         return self.demonstrations.vectors() if self.demonstrations.episodes else None
 
     @property
     def has_all_robots(self) -> bool:
-        """Whether there is something of whatever shares the policy, by which it is seen."""
+        """Whether every robot that shares the policy has contributed data."""
         return True
 
     @property
     def shown(self) -> int:
-        """Demonstrations that have come; of several robots, of the one that has fewest."""
+        """Number of demonstrations; with several robots, the smallest number of any."""
         return int(self.shown_of.min()) if self._robots else self.demonstrations.episodes
 
     @property
     def _robots(self) -> int:
-        """The number of robots that share the policy; 0 for one alone."""
+        """Number of robots that share the policy; 0 for a single robot."""
         return len(self.policy.spec.robots) if isinstance(self.policy.spec, JointSpec) else 0
 
     def demonstrated(self, size: int) -> Arrays:
-        """A batch of demonstrations; of several robots as many of each, and of each of its stations."""
+        """Return a batch of demonstrations, in equal shares of each robot and of each of its stations."""
         return self._sampled(self.demonstrations, size)
 
     def _sampled(self, buffer: Replay, size: int, weights: np.ndarray | None = None) -> Arrays:
@@ -159,35 +159,35 @@ class Data(ABC):
         )
 
     def _alike(self, buffer: Replay) -> np.ndarray | None:
-        """Weights by which as much is drawn of each robot, and of each of its stations; None of one robot alone."""
+        """Return sampling weights for equal shares of robots and of their stations; None for one robot."""
         return buffer.fair(self._robots) if self._robots and isinstance(buffer, ReplayBuffer) else None
 
     def due(self, updates: int, learner: Learner) -> int:
-        """Updates that are owed after so many."""
+        """Return the updates that are due after ``updates`` updates."""
         return self.governor.due(self.steps, updates)
 
     def accepting(self, updates: int) -> bool:
-        """Whether stations may go on: false when the learner is too far behind."""
+        """Return whether stations may play on; False if the learner is too far behind."""
         return self.governor.accepting(self.steps, updates)
 
     def waiting_reasons(self, updates: int) -> dict[str, str]:
-        """Return, of single stations that must wait while others go on, the reasons."""
+        """Return the reasons why single stations must wait, by name."""
         return {}
 
     def admits(self, updates: int) -> dict[str, Any]:
-        """Return which stations may go on, as a report lists it."""
+        """Return the fields of a report that say which stations may play on."""
         return {"accepting": self.accepting(updates), "waiting": self.waiting_reasons(updates)}
 
     @abstractmethod
     def order(self) -> RolloutLength:
-        """How much to ask simulators for."""
+        """Return the length of the next rollout of simulators."""
 
     @abstractmethod
     def batch(self) -> Any:
         """Return the learner's next batch."""
 
     def learned(self, learner: Learner) -> None:  # noqa: B027 (most need nothing)
-        """After an update."""
+        """Update the data after an update of the learner."""
 
     def counts(self) -> dict[str, float]:
         """Return counts of all data, in total and by station."""
@@ -197,33 +197,38 @@ class Data(ABC):
                 "stale": float(self.statuses["stale"]), "evaluations": float(self.statuses["evaluation"]), **by_station}
 
     def by_station(self) -> dict[str, dict[str, int]]:
-        """Episodes and time steps that came from each, and how often one of its transitions was learned from."""
+        """Return episodes, time steps and drawn samples of each station."""
         return {name: counts | {"sampled": sum(int(buffer.sampled[min(number, ORIGINS)]) for buffer in self.buffers)}
                 for number, (name, counts) in enumerate(self.stations.items(), 1)}
 
     def published_since(self, version: int, folder: Path, updates: int) -> int:
-        """Learn of policies there that are newer than a checkpoint's, after whose updates the learner goes on.
+        """Register policies in ``folder`` that were published after the checkpoint.
+
+        Args:
+            version: version of the checkpoint.
+            folder: folder of the published policies.
+            updates: updates of the checkpoint.
 
         Returns:
-            The newest version: stations only take newer ones.
+            The newest version. The next policy needs a larger one, because stations ignore older ones.
         """
         for path in policy_files(folder):
             if policy_version(path) > version:
                 version = policy_version(path)
-                # Nobody has played one that cannot be read.
+                # An unreadable file was never played.
                 with suppress(SafetensorError, OSError, ValueError, TypeError, AttributeError):
                     self.versions[version] = min(read_info(path).get("updates", updates), updates)
         return version
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on."""
+        """Return the state for a checkpoint."""
         return {"demonstrations": self.demonstrations.state_dict(), "shown_of": self.shown_of,
                 "steps": self.steps, "statuses": dict(self.statuses),
                 "stations": [self.stations], "versions": [list(self.versions.items())],
                 "random": [self.random.bit_generator.state]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of ``state_dict``."""
         self.demonstrations.load_state_dict(state["demonstrations"])
         robots = self._robots
         self.shown_of = np.array(state.get("shown_of", self.demonstrations.episodes_of(robots)), np.int64)

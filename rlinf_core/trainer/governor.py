@@ -1,4 +1,4 @@
-"""How much to learn from how much data, and which is too old: the trainer's governors, of all and of each station."""
+"""The trainer's governor: ratio of updates to data, lag of the learner, staleness, and shares of stations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class Governor:
     """Samples per insert (as in Reverb, arXiv 2102.04736) and policy staleness (as in AReaL, arXiv 2505.24298).
 
     Attributes:
-        updates_per_step: gradient updates per online transition beyond the first ones (the update-to-data ratio).
-        max_lag_episodes: episodes' worth of updates the learner may be behind before stations are asked to pause.
-        max_staleness: versions by which an episode's policy may be older than the newest to count as online data.
-        steps_per_episode: transitions of a typical episode, which turns episodes of lag into updates.
-        min_transitions: of the first so many nothing is learned yet, and nobody has to wait.
-        max_staleness_of: the same as ``max_staleness`` of single stations, by name.
-        max_samples, min_samples: how often a station's transitions may and must be drawn, on average; 0 for no bound.
-        fair: draw from each station as often as from any other.
+        updates_per_step: gradient updates per online transition (update-to-data ratio).
+        max_lag_episodes: lag of the learner, in episodes, beyond which stations must pause.
+        max_staleness: maximum age, in versions, of an episode's policy to count as online data.
+        steps_per_episode: transitions of a typical episode, to convert the lag into updates.
+        min_transitions: transitions before the first update; they earn none and no station waits.
+        max_staleness_of: ``max_staleness`` of single stations, by name.
+        max_samples: maximum mean number of draws of a station's transitions; 0 for no bound.
+        min_samples: minimum mean number of draws before a station may send more; 0 for no bound.
+        fair: draw equally often from each station.
     """
 
     updates_per_step: float
@@ -36,29 +37,29 @@ class Governor:
     fair: bool = False
 
     def due(self, transitions: int, updates: int) -> int:
-        """Updates the learner owes for ``transitions`` online transitions after ``updates`` updates."""
+        """Return the updates that are due for ``transitions`` online transitions after ``updates``."""
         return max(0, int(self.updates_per_step * max(0, transitions - self.min_transitions)) - updates)
 
     def accepting(self, transitions: int, updates: int) -> bool:
-        """Whether stations may go on collecting: false when the learner is too far behind."""
+        """Return whether stations may play on; False if the learner is too far behind."""
         lag = self.updates_per_step * self.max_lag_episodes * self.steps_per_episode
         return self.due(transitions, updates) <= lag
 
     def is_fresh(self, episode_version: int, newest_version: int, station: str = "") -> bool:
-        """Whether an episode of that policy version counts as online data."""
+        """Return whether an episode of that policy version counts as online data."""
         return newest_version - episode_version <= self.max_staleness_of.get(station, self.max_staleness)
 
     def weights(self, present: np.ndarray, inserted: np.ndarray, sampled: np.ndarray,
                 alike: np.ndarray | None = None) -> np.ndarray | None:
-        """How likely a batch's transitions are to come from each origin; None where chance alone decides.
+        """Return sampling weights by origin; None for uniform sampling.
 
-        An origin that was drawn from as often as it may be has no weight, unless that holds for all of them.
+        An origin at its maximum number of draws has weight 0, unless all are there.
 
         Args:
-            present: (N,) transitions of each that may be drawn now.
-            inserted: (N,) transitions of each that came.
-            sampled: (N,) transitions of each that were drawn.
-            alike: (N,) weights by which each robot counts as much as any other, where several share a policy.
+            present: (N,) transitions in the buffer, by origin.
+            inserted: (N,) transitions inserted so far, by origin.
+            sampled: (N,) transitions drawn so far, by origin.
+            alike: (N,) weights for equal shares of robots, if several share a policy.
         """
         if not (self.fair or self.max_samples) or (present > 0).sum() < 2:
             return None
@@ -69,13 +70,15 @@ class Governor:
         return weights
 
     def must_wait(self, inserted: int, sampled: int) -> bool:
-        """Whether a station is to wait, while the learner is behind, until more of what it sent was drawn."""
+        """Return whether a station must wait until more of its transitions were drawn."""
         return sampled < self.min_samples * (inserted - self.min_transitions)
 
 
 def governor_for(recipe: Recipe, max_steps: int) -> Governor:
-    """Return the recipe's governor: of its online phase on stations, of its simulation there, or of
-    the algorithm if it sets one.
+    """Return the governor of a recipe.
+
+    The ratio of updates comes from the algorithm if it sets one, else from ``simulation`` for a
+    run in simulators, else from ``online``.
     """
     online, simulation = recipe.online, recipe.simulation
     per_step, least = ((simulation.updates_per_step, simulation.start_steps) if simulation.environments else

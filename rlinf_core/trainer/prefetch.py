@@ -1,4 +1,4 @@
-"""Batches that are drawn, and copied to the learner's device, while it learns from those before them."""
+"""Prefetching: a thread draws the next batches and copies them to the device during an update."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.recipes import Recipe
 
-AHEAD = 2  # batches: one that is ready, and one under way
+AHEAD = 2  # prefetched batches: one that is ready, and one in progress
 
 
 class Prefetch:
-    """Draws the batches of a group of updates in a thread, in the order in which they are learned from.
+    """Draws the batches of a group of updates in a thread, in order.
 
-    Never beyond the group: nothing is inserted, and no checkpoint taken, before all that was drawn has been learned from.
-    So batches and random states are those of drawing each when its update comes, and a group of one has nothing to gain.
+    It never draws beyond the group. No data is inserted and no checkpoint is saved until all drawn
+    batches were used. So batches and random states equal those without prefetching.
 
     Args:
-        depth: batches that wait at most; 0 draws each when its update comes, without a thread.
-        device: to copy them to, from pinned memory and beside the updates if it is a CUDA device; None leaves arrays.
+        depth: maximum number of waiting batches; 0 draws each batch at its update, without a thread.
+        device: device to copy to, from pinned memory and asynchronously on CUDA; None keeps arrays.
     """
 
     def __init__(self, depth: int, device: torch.device | None = None) -> None:
@@ -32,10 +32,10 @@ class Prefetch:
         self.stream = torch.cuda.Stream(device) if depth and device is not None and device.type == "cuda" else None
 
     def batches(self, draw: Callable[[], Any], count: int) -> Iterator[Any]:
-        """``count`` batches of ``draw``, which is called so often and not once more.
+        """Yield ``count`` batches; ``draw`` is called exactly ``count`` times.
 
         Yields:
-            What ``draw`` returns; tensors on the device instead, where it is drawn depth for one.
+            The results of ``draw``, or their tensors on the device if they are prefetched for one.
         """
         if self.thread is None or count < 2:
             for _ in range(count):
@@ -52,7 +52,7 @@ class Prefetch:
                 future.cancel()
 
     def _prepared(self, draw: Callable[[], Any]) -> tuple[Any, torch.cuda.Event | None]:
-        """In the thread: a batch, and what says that its copy has arrived."""
+        """Draw a batch, in the thread. Returns it and the CUDA event of its copy, or None."""
         batch = draw()
         if self.device is None or self.stream is None:
             return batch if self.device is None else to_tensors(batch, self.device), None
@@ -62,18 +62,23 @@ class Prefetch:
             return copied, self.stream.record_event()
 
     def _arrived(self, prepared: tuple[Any, torch.cuda.Event | None]) -> Any:
-        """The batch, for the stream that learns from it."""
+        """Return the batch for use on the current CUDA stream."""
         batch, event = prepared
         if event is not None:
             learning = torch.cuda.current_stream(self.device)
             learning.wait_event(event)
             for values in batch.values():
-                values.record_stream(learning)  # its memory is not given away before the update is through with it
+                values.record_stream(learning)  # keep its memory until the update ends
         return batch
 
 
 def prefetch_for(recipe: Recipe, device: torch.device) -> Prefetch:
-    """As the recipe says; ``device`` is that of a learner in this process. A group of learners copies for itself."""
+    """Return the prefetcher of a recipe.
+
+    Args:
+        recipe: recipe of the run.
+        device: device of a learner in this process; the processes of a group copy for themselves.
+    """
     placement, setting = recipe.placement, recipe.learner.prefetch
     elsewhere = placement.learner_gpus > 0 if placement.learners else device.type != "cpu"
     wanted = setting == "always" or (setting == "auto" and elsewhere)

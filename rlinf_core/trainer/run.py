@@ -129,7 +129,7 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
                           f"{', '.join(current_modules)}, got {', '.join(state['modules']) or 'none'}. Name a run "
                           f"of {name}, or a policy file to take the policy alone")
     modules = state["modules"] | ({"reference": state["modules"]["policy"]} if "reference" in current_modules else {})
-    learner.load_state_dict(state | {"modules": modules, "updates": 0, "generator": mine["generator"]})  # schedules start anew, too
+    learner.load_state_dict(state | {"modules": modules, "updates": 0, "generator": mine["generator"]})
 
 
 def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
@@ -236,7 +236,8 @@ class Run:
 
     def _begin(self, source: Source) -> None:
         self._enter(0)
-        self.version = max(0, newest_version(self.run_dir / "policies"))  # left by a run that died before its first checkpoint
+        # A run that died before its first checkpoint may have published policies.
+        self.version = max(0, newest_version(self.run_dir / "policies"))
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
             check_shown(source.asynchronous or self._ready(), self.data.statuses)
@@ -502,7 +503,8 @@ class Run:
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._enter((run := state["run"])["stage"])
-        for counted, key in ((state["learner"], "updates"), (run, "published_at")):  # older checkpoints count the updates of the run before
+        # Older checkpoints also count the updates of the run that they continue.
+        for counted, key in ((state["learner"], "updates"), (run, "published_at")):
             counted[key] -= run.get("owed_from", 0)
         for part in ("learner", "data", "intake", "source"):
             getattr(self, part).load_state_dict(state[part])

@@ -1,4 +1,4 @@
-"""A learned world beside a real source: it is fitted to what that brings, and adds short branches to it."""
+"""A learned world model beside a real source: it is fitted to the real episodes and adds short imagined branches."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ LEAST = 10  # episodes before the first fit
 
 
 class RealAndImagined:
-    """Brings what the real source brings, and branches of the world by the policy as it is then.
+    """Returns the experience of a real source, and imagined branches of the current policy.
 
-    Imagined transitions are no time steps of experience: they earn no updates, and no budget counts them.
+    Imagined transitions do not count as environment steps: they earn no updates and use no budget.
 
     Args:
-        recipe: its ``world`` says how large the world is, and how often it is fitted.
-        real: the source that it stands beside.
-        data: whose real episodes the world is fitted to.
-        policy: that plays the branches.
-        clock: of the run.
+        recipe: recipe of the run; ``world`` sets the size of the model and the interval of its fits.
+        real: source of real experience.
+        data: training data; the model is fitted to its real episodes.
+        policy: policy that plays the branches.
+        clock: clock of the run.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RealAndImagined:
 
     @property
     def report(self) -> dict[str, Any]:
-        """Of the real source."""
+        """Report of the real source."""
         return self.real.report
 
     @report.setter
@@ -59,11 +59,11 @@ class RealAndImagined:
         self.real.report = report
 
     def demonstrate(self) -> Experience:
-        """What the real source can show."""
+        """Return the demonstrations of the real source."""
         return self.real.demonstrate()
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """What the real source brought; after each fit, also branches that begin in what came before."""
+        """Return the real source's experience; after each fit also branches from recorded states."""
         brought = self.real.take(updates, order)
         if self.data.steps - self.fitted_at < self.recipe.world.refit_every or order.get(
             "random_warmup"
@@ -79,7 +79,7 @@ class RealAndImagined:
         return replace(brought, trajectories=[*brought.trajectories, *imagined])
 
     def _imagine(self) -> list[Trajectory]:
-        """As many imagined time steps as real ones until the next fit, times the horizon."""
+        """Play branches: as many as real steps until the next fit, each up to the horizon long."""
         settings, self.rounds = self.recipe.world, self.rounds + 1
         env = Imagined(self.world, self.episodes, settings.branches)
         rollouts = EpisodeRollouts(
@@ -91,7 +91,7 @@ class RealAndImagined:
         return [replace(trajectory, mode=IMAGINED) for trajectory in played]
 
     def counts(self) -> dict[str, float]:
-        """Beside those of the real source: the world's error, horizon and how many of its last branches were flagged."""
+        """Return the real source's counters, and the model's error, horizon and share of flagged branches."""
         check = self.world.check
         if not self.world.fits:
             return self.real.counts()
@@ -104,7 +104,7 @@ class RealAndImagined:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the real source is, and the world."""
+        """Return the state of the real source and of the model."""
         return {
             "real": self.real.state_dict(),
             "world": self.world.state_dict(),
@@ -113,7 +113,7 @@ class RealAndImagined:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; also from a run that had no world until now."""
+        """Restore a state, also one of a run without a world model."""
         if "world" not in state:
             self.real.load_state_dict(state)
             return
@@ -122,10 +122,10 @@ class RealAndImagined:
         self.fitted_at, self.rounds = state["fitted_at"], state["rounds"]
 
     def close(self) -> None:
-        """End what was started."""
+        """Close the real source."""
         self.real.close()
 
 
 def with_world(recipe: Recipe, real: Source, data: Data, policy: NetworkPolicy, clock: Clock) -> Source:
-    """The real source, with a learned world beside it where the recipe has one."""
+    """Return the real source, with a learned world model beside it if the recipe has one."""
     return RealAndImagined(recipe, real, data, policy, clock) if recipe.world.share else real

@@ -1,6 +1,6 @@
-"""Recorded episodes on disk as a source, and the intake that takes each episode once.
+"""Recorded episodes on disk as a source, and the intake that inserts each episode exactly once.
 
-An episode that may not be learned from is logged, with the reason, and set aside.
+An invalid episode is logged with the reason and quarantined.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ REFUSED, LATER = "refused", "cannot be read now"
 
 
 class Intake:
-    """Takes recordings in, and notes in ``journal.jsonl`` what became of each.
+    """Reads recordings, inserts them and writes the result of each to ``journal.jsonl``.
 
     Args:
-        run_dir: of the trainer; refused episodes go to its ``refused/``.
-        spec: of the stations it serves; other episodes are refused by name.
-        longest: transitions of the longest episode that there is room for.
-        use_executed: learn from what the interlock let through instead of what was asked for.
-        rollouts_of: the policy from whose chunks an on-policy learner learns; None for others.
+        run_dir: folder of the run; refused episodes move to its ``refused/``.
+        spec: spec of the stations; episodes with another spec are refused.
+        longest: maximum number of transitions of an episode.
+        use_executed: train on the executed actions of the interlock, not on the requested ones.
+        rollouts_of: policy settings of an on-policy algorithm, which trains on chunks; else None.
     """
 
     def __init__(self, run_dir: Path, spec: StationSpec, longest: int, use_executed: bool = False,
@@ -55,26 +55,32 @@ class Intake:
         self.run_dir, self.spec, self.longest = run_dir, spec, longest
         self.use_executed, self.rollouts_of = use_executed, rollouts_of
         self.journal = Journal(run_dir / "journal.jsonl")
-        self.readers: Readers | None = None  # on Ray
-        self.ids: dict[str, str] = {}  # of episodes, to what became of them: those of a checkpoint, and since
+        self.readers: Readers | None = None  # processes on Ray
+        self.ids: dict[str, str] = {}  # status by episode, including those of the checkpoint
         self._refused = Counter({REFUSED: 0})
 
     def counts(self) -> dict[str, float]:
-        """How many may not be learned from, and how many of each station: ``refused``, ``<station>/refused``."""
+        """Return the number of refused episodes, in total and by station (``<station>/refused``)."""
         return {name: float(count) for name, count in self._refused.items()}
 
     def take(self, folder: Path, insert: Callable[[Trajectory], str], ours: bool = True) -> str:
-        """Insert one episode; returns what became of it, and never raises for its sake. A second time changes nothing.
+        """Insert one episode. A second call for the same episode changes nothing.
 
-        What is refused is set aside where the folder is ``ours``. What cannot be read for now (memory, open files, a disk's
-        error) stays as if it had not been asked for; what is returned then begins with LATER.
+        Args:
+            folder: folder of the recording.
+            insert: inserts the trajectory and returns its status.
+            ours: the folder belongs to the run, so a refused episode is moved out of it.
+
+        Returns:
+            The status. It begins with REFUSED for an invalid episode, and with LATER if the machine
+            cannot read it now (memory, open files, disk); it is then not marked as taken.
         """
         status = "duplicate" if folder.name in self.ids else self._inserted(folder, insert)
         if status.startswith(LATER):
             return status
         try:
             self.journal.taken(folder.name, status)
-        except OSError as error:  # what became of it follows from checkpoint and inbox
+        except OSError as error:  # checkpoint and inbox hold the status, too
             print(f"episode {folder.name}: {status}, which cannot be noted down: {error}. Free the disk", flush=True)
         if status.startswith(REFUSED):
             print(status, flush=True)
@@ -98,11 +104,11 @@ class Intake:
         except (IngestError, StartupError):
             raise
         except Exception as error:
-            if is_transient(error):  # where it is kept, of which a part may be there by now: a checkpoint has all or none
+            if is_transient(error):  # the buffers may hold a part of it; the checkpoint does not
                 raise IngestError(f"episode {folder.name}: expected room to learn from it, got {type(error).__name__}: "
                                   f"{error}. It stays where it is, and the last checkpoint is good. A smaller "
                                   "replay.capacity needs less memory; then the same command goes on") from error
-            # no recording may stop a trainer, now and at every restart
+            # an invalid recording must not stop the trainer at every restart
             status = f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
         return self._note(folder.name, escape_ascii(status))
 
@@ -114,58 +120,62 @@ class Intake:
         return status
 
     def read(self, folder: Path) -> Episode:
-        """The episode of a folder, if it may be learned from; EpisodeError if not."""
+        """Read and check the episode in ``folder``. Raises EpisodeError if it is invalid."""
         return read_checked(folder, self.spec, self.longest, self.journal.station(folder.name))
 
     def trajectory(self, folder: Path) -> Trajectory:
-        """The same as learners take it; by a process of the ingest, where there are some."""
+        """Read an episode as a trajectory, in a reader process if there are any."""
         if self.readers is not None:
             return self.readers.read(folder, self.journal.station(folder.name))
         return trajectory_of(self.read(folder), self.spec, self.use_executed, self.rollouts_of)
 
     def prefetch(self, folders: Iterable[Path]) -> None:
-        """These come next."""
+        """Let the reader processes start with these folders."""
         if self.readers is not None:
             self.readers.prefetch((folder, self.journal.station(folder.name)) for folder in folders
                                if folder.name not in self.ids)
 
     def _set_aside(self, path: Path, status: str) -> None:
-        """Out of the inbox's way; the journal remembers that it arrived."""
+        """Move a refused episode out of the inbox. The journal still holds its arrival."""
         try:
             if path.exists():
                 quarantine(path, self.run_dir / REFUSED, status)
-        except OSError as error:  # it stays where it is, and is refused again at the next start
+        except OSError as error:  # it stays, and is refused again at the next start
             print(f"{path}: cannot be set aside: {error}", flush=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the episodes that were taken, and their results."""
+        """Return the status of all episodes."""
         return {"ids": list(self.ids.items())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of ``state_dict``."""
         self.ids, self._refused = {}, Counter({REFUSED: 0})
         for name, status in state["ids"]:
             self._note(name, status)
 
 
 class Recordings(Source):
-    """A source that has brought all it has before the run begins."""
+    """A source whose episodes are all inserted before the run starts."""
 
     asynchronous = False
 
     def __init__(self) -> None:
-        self.report: dict[str, Any] = {}  # nobody asks
+        self.report: dict[str, Any] = {}  # unused
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Nothing more."""
+        """Return no experience."""
         return Experience()
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing."""
 
 
 def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
-    """Every episode below the folders, in order, but takes that were set aside; RecipeError where there is none."""
+    """Yield every closed episode below the folders, in order.
+
+    Raises:
+        RecipeError: a folder holds none.
+    """
     for name in folders:
         every = sorted(path.parent for path in expanded(name, "collect.recordings").glob("**/metadata.yaml"))
         recordings = [folder for folder in every if kind_of(folder) == EPISODE and not never_closed(folder)]
@@ -175,7 +185,12 @@ def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
 
 
 def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[Trajectory], str]) -> None:
-    """Insert them all, where they lie. RecipeError if none may be learned from, RlinfError if one cannot be read now."""
+    """Insert all episodes below the folders. The files stay where they are.
+
+    Raises:
+        RecipeError: all episodes are invalid, or one occurs twice.
+        RlinfError: an episode cannot be read now.
+    """
     from rich.progress import track
 
     recordings = list(recorded(folders))
@@ -191,7 +206,11 @@ def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[
 
 
 def check_shown(enough: bool, statuses: Mapping[str, int]) -> None:
-    """RecipeError where nobody can begin with recordings, and no more will come; with what became of them."""
+    """Check that there are enough demonstrations to start.
+
+    Raises:
+        RecipeError: there are not; the text counts the episodes by status.
+    """
     if enough:
         return
     became = ", ".join(f"{count} {status.partition(':')[0]}" for status, count in statuses.items())
@@ -201,7 +220,7 @@ def check_shown(enough: bool, statuses: Mapping[str, int]) -> None:
 
 
 def _check_once(recordings: list[Path]) -> None:
-    """Episodes are known by their ids: a second one of the same would be taken for the first, which came already."""
+    """Raise RecipeError if two recordings with different content share an id."""
     by_id: dict[str, Path] = {}
     for folder in recordings:
         before = by_id.setdefault(folder.name, folder)

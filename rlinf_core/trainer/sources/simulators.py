@@ -1,7 +1,7 @@
-"""Simulators: environments in this process, or rollout workers on Ray, each with some of its own.
+"""Simulators as a source: environments in this process, or in rollout workers on Ray.
 
-Asked for before what came is learned from, workers play while the learner learns (pipelined). Of
-several robots that share a policy, each plays its own task, and is judged in it.
+In the pipelined mode workers play the next rollout while the learner trains on the last one. Several
+robots that share a policy each play their own task and are evaluated in it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from rlinf_core.trainer.distributed.rollout_workers import OnRay
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.worlds.imagined import Imagined
 
-SLICE = 25  # time steps of every environment that a worker plays between two looks at the policy
+SLICE = 25  # time steps of each environment between two updates of a worker's policy
 KINDS: dict[str, type[Rollouts]] = {ROLLOUTS: ChunkRollouts, REPLAY: EpisodeRollouts, EXPERT: ExpertRollouts}
 
 
 class Simulators(Source):
-    """Brings what is asked for, by the policy as it is then.
+    """Plays rollouts of the current policy.
 
     Args:
-        recipe: says how many environments, on how many workers.
-        env: the environments of this process, in which demonstrations are recorded too.
-        policy: what is played.
-        make: builds environments, for workers.
-        clock: of the run.
+        recipe: recipe of the run; it sets the numbers of environments and workers.
+        env: environments of this process, which also play the demonstrations.
+        policy: policy that plays.
+        make: builds the environments of workers.
+        clock: clock of the run.
     """
 
     asynchronous = False
@@ -58,7 +58,7 @@ class Simulators(Source):
         self.recipe, self.env, self.clock = recipe, env, clock
         self.make, self.policy = make, policy
         self.kind = KINDS.get(recipe.algorithm.learns_from)
-        self.report: dict[str, Any] = {}  # nobody asks
+        self.report: dict[str, Any] = {}  # unused
         self.players: InProcess | OnRay | None = None
         self.is_pending, self.spawned, self.send_s = False, 0, 0.0
         self.early: list[Experience] = []  # experience from before a change of the layout
@@ -76,27 +76,27 @@ class Simulators(Source):
 
     @property
     def slice(self) -> RolloutLength:
-        """The length of a rollout of a learner with a replay."""
+        """Length of a rollout for a learner with a replay buffer."""
         if self.kind is ChunkRollouts:
             return {}
         return {"steps": SLICE if self.recipe.placement.workers or self.recipe.placement.auto else 1}
 
     @property
     def usages(self) -> list[PlayUsage]:
-        """Seconds of each player in the last rollout."""
+        """Usage of each worker in the last rollout."""
         return self.players.usages if self.players else []
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of weights that the last request sent."""
+        """Bytes of weights in the last request."""
         return self.players.sent_bytes if self.players else 0
 
     def place(self, recipe: Recipe) -> None:
-        """Play in the layout of another recipe from the next request on; nothing that was played is lost.
+        """Use the layout of another recipe from the next request on. No experience is lost.
 
         Raises:
-            RecipeError: the environments do not divide among the workers.
-            NoRoomError: the cluster has no room; the players are those of before.
+            RecipeError: the number of environments is no multiple of the workers.
+            NoRoomError: the cluster has no room; the layout stays.
         """
         before, workers = self.recipe, recipe.placement.workers
         players = self.players
@@ -108,7 +108,7 @@ class Simulators(Source):
             self.recipe = recipe
             return
         assert self.kind is not None
-        self.recipe, self.spawned = recipe, max(self.spawned, 1)  # the trainer's own process was the first
+        self.recipe, self.spawned = recipe, max(self.spawned, 1)  # the trainer's process counts as one
         replacing = self._players(self.kind)
         if self.is_pending:
             brought, _ = players.take()
@@ -123,7 +123,7 @@ class Simulators(Source):
         self.players = replacing
 
     def demonstrate(self) -> Experience:
-        """The recipe's demonstrations, by the task's script."""
+        """Play the recipe's number of demonstrations by the task's script."""
         collect = self.recipe.collect
         if isinstance(self.env, Imagined):
             return Experience(self.env.demonstrations()[:collect.episodes])
@@ -131,8 +131,8 @@ class Simulators(Source):
             return Experience(demonstrate(self.env, collect.episodes, self.recipe.scene(collect.first_seed)))
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """What every rollout worker brought; pipelined, the next is asked for before this is learned from."""
-        if not self.players:  # nothing but demonstrations is learned from
+        """Return the experience of all workers. In the pipelined mode the next rollout is started here."""
+        if not self.players:  # the algorithm uses demonstrations alone
             return Experience()
         amount = order | self.slice
         if not self.is_pending:
@@ -159,7 +159,7 @@ class Simulators(Source):
         self.is_pending, self.send_s = True, time.perf_counter() - started
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the environments of this process are; workers on Ray begin new episodes."""
+        """Return the state of this process's environments. Workers on Ray start new episodes instead."""
         if isinstance(self.players, OnRay):
             return {"begun": self.players.begun, "spawned": self.players.spawned}
         if self.players is None:
@@ -168,45 +168,45 @@ class Simulators(Source):
         return self.players.rollouts.state_dict() | spawned
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of ``state_dict``."""
         self.spawned = max(self.spawned, state.get("spawned", 0))
         if isinstance(self.players, OnRay):
             self.players.go_on(state.get("begun", 0) + 1, state.get("spawned", 0))
-        elif ("generator" in state or "stages" in state) and self.players:  # else they were on Ray
+        elif ("generator" in state or "stages" in state) and self.players:  # else the state is that of workers
             self.players.rollouts.load_state_dict(state)
 
     def close(self) -> None:
-        """End what was started."""
+        """Close the workers."""
         if self.players:
             self.players.close()
 
 
 class InProcess:
-    """Rollouts in this process."""
+    """Plays rollouts in this process."""
 
     def __init__(self, rollouts: Rollouts) -> None:
         self.rollouts, self.sent_bytes = rollouts, 0
         self.usages: list[PlayUsage] = []
 
     def start(self, version: int, amount: RolloutLength) -> None:
-        """Ask for so much of the rollouts."""
+        """Request a rollout of length ``amount`` by policy ``version``."""
         self.rollouts.version, self.amount = version, amount
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
-        """What every rollout worker brought, and seconds by part."""
+        """Return the experience, and seconds by part of the clock."""
         brought, usage = self.rollouts.play_measured(self.amount)
         self.usages = [usage]
         return [brought], {"simulate": usage.simulate, "infer": usage.total.wall_s - usage.simulate}
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing."""
 
 
-AT_ONCE = 8  # environments of each that are evaluated in
+AT_ONCE = 8  # environments of each robot for evaluations
 
 
 def environments(recipe: Recipe, make: Make, ending: ExitStack, size: int) -> dict[str, VectorEnv]:
-    """So many of each robot of a recipe with embodiments, by name; they close with ``ending``."""
+    """Return ``size`` environments of each robot of a recipe, by name. ``ending`` closes them."""
     envs = {}
     for name, one in robots_of(recipe).items():
         envs[name] = make(one, size)
@@ -215,15 +215,15 @@ def environments(recipe: Recipe, make: Make, ending: ExitStack, size: int) -> di
 
 
 class Robots(Source):
-    """Brings what each has shown and played, under the robots' names.
+    """Several simulated robots as one source; each robot's episodes carry its name.
 
     Args:
-        recipe: with embodiments, all of which are simulators.
-        envs: of each, to play in.
-        held_out: of each, to judge in.
-        policy: of all of them, which is played.
-        make: for rollout workers, of which there are none so far.
-        clock: of the run.
+        recipe: recipe with embodiments, all in simulators.
+        envs: environments of each robot for training.
+        held_out: environments of each robot for evaluation.
+        policy: policy of all robots.
+        make: builds the environments of workers.
+        clock: clock of the run.
     """
 
     asynchronous = False
@@ -232,23 +232,23 @@ class Robots(Source):
                  make: Make, clock: Clock) -> None:
         assert isinstance(policy.spec, JointSpec)
         self.spec, self.envs, self.held_out, robots = policy.spec, envs, held_out, robots_of(recipe)
-        self.report: dict[str, Any] = {}  # nobody asks
+        self.report: dict[str, Any] = {}  # unused
         self.sources = {name: Simulators(robots[name], env, OneRobot(policy, env.spec), make, clock)
                         for name, env in envs.items()}
         self.success: dict[str, float] = {}
 
     def demonstrate(self) -> Experience:
-        """The recipe's demonstrations of each, by its task's script."""
+        """Play the recipe's number of demonstrations of each robot by its task's script."""
         return Experience([trajectory for name, source in self.sources.items()
                            for trajectory in self._among(name, source.demonstrate())])
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """So much of each. As with stations, time steps count when an episode has come, each for its robot."""
+        """Return a rollout of each robot. Time steps count by complete episodes, as with stations."""
         return Experience([trajectory for name, source in self.sources.items()
                            for trajectory in self._among(name, source.take(updates, order))])
 
     def _among(self, name: str, brought: Experience) -> list[Trajectory]:
-        """A robot's episodes among the numbers of all."""
+        """Return a robot's episodes in the joint observation and action space of all robots."""
         def placed(trajectory: Trajectory) -> Trajectory:
             spec = self.envs[name].spec
             vectors, actions = self.spec.with_others(spec, trajectory.observations["vectors"], trajectory.actions)
@@ -259,7 +259,7 @@ class Robots(Source):
         return [placed(trajectory) for trajectory in brought.trajectories]
 
     def evaluate(self, policy: NetworkPolicy, scenes: Sequence[int]) -> list[EpisodeResult]:
-        """One episode of every scene with each robot."""
+        """Play one episode of every scene with each robot."""
         results_by_robot = {name: evaluate(env, OneRobot(policy, env.spec), scenes) for name, env in self.held_out.items()}
         self.success = {
             name: sum(result.success for result in results) / len(results)
@@ -268,19 +268,19 @@ class Robots(Source):
         return [result for results in results_by_robot.values() for result in results]
 
     def counts(self) -> dict[str, float]:
-        """How each did in the last evaluation."""
+        """Return the success rate of each robot in the last evaluation."""
         return {f"{name}/success": value for name, value in self.success.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where each is."""
+        """Return the state of each robot's source."""
         return {name: source.state_dict() for name, source in self.sources.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of ``state_dict``."""
         for name, source in self.sources.items():
             source.load_state_dict(state.get(name, {}))
 
     def close(self) -> None:
-        """End what was started."""
+        """Close all sources."""
         for source in self.sources.values():
             source.close()

@@ -1,4 +1,4 @@
-"""Stations: the bridge's server takes their episodes into the inbox and hands them the newest policy."""
+"""Stations as a source: the bridge's server stores their episodes in the inbox and serves policies."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ from rlinf_core.trainer.sources.recordings import LATER, Intake
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-AT_ONCE = 8  # episodes between two looks at the world
+AT_ONCE = 8  # episodes per call of ``take`` and queue
 AGAIN_S = 60.0
 REPORTED = ("backlog", "policy_version", "set_aside", "spool_full")
 
 
 class Stations(Source):
-    """Plays on while the learner learns. The inbox is the truth: what it holds comes first, in order of arrival.
+    """Serves stations, which play on while the learner trains. Episodes in the inbox come first, in order of arrival.
 
     Args:
-        address: to listen on; a port in use is a BridgeError.
-        run_dir: of the trainer, with ``inbox/`` and ``policies/``.
-        intake: reads what arrives.
-        insert: what takes it, and says what became of it.
-        fleet: the folder of the fleet that it serves; None serves whoever shows the token.
-        release: how a new policy comes to them.
-        policies_gb: that ``policies/`` may take, before the oldest are removed that nobody needs.
-        token_file: of the token that stations show without a fleet; None asks for none.
-        stations: the names that may call; empty takes any.
+        address: host and port to listen on.
+        run_dir: folder of the run, with ``inbox/`` and ``policies/``.
+        intake: reads the arrived episodes.
+        insert: inserts an episode and returns its status.
+        fleet: folder of the fleet whose stations may connect; None admits stations by token.
+        release: settings of the release of new policies.
+        policies_gb: size limit of ``policies/`` [10^9 bytes]; the oldest unneeded files are removed.
+        token_file: file of the token for stations without a fleet; None requires none.
+        stations: names of stations that may connect; empty allows all.
+
+    Raises:
+        BridgeError: the port is in use.
     """
 
     asynchronous = True
@@ -58,14 +61,14 @@ class Stations(Source):
         arrived: deque[Path] = deque()
         self.journaled = deque(run_dir / "inbox" / name for name in intake.journal.ids())
         self.arrived = arrived
-        self.later, self.tries = list[tuple[float, Path]](), Counter[str]()  # what could not be read, and when it may be
+        self.later, self.tries = list[tuple[float, Path]](), Counter[str]()  # unreadable episodes, each with the time of its next try
         self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report,
                                    intake.journal, fleet, choice=self.releases, specs=intake.spec,
                                    token_file=token_file, stations=stations)
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Insert a few of those that arrived; how much is asked for, stations decide."""
-        while self.journaled and self.journaled[0].name in self.intake.ids:  # the checkpoint has it
+        """Insert some of the arrived episodes. ``order`` is ignored: stations decide how much they play."""
+        while self.journaled and self.journaled[0].name in self.intake.ids:  # it is part of the checkpoint
             self.journaled.popleft()
         due = [entry for entry in self.later if time.monotonic() > entry[0]]
         self.later = [entry for entry in self.later if entry not in due]
@@ -105,5 +108,5 @@ class Stations(Source):
         yield from release_metrics.families(self.releases)
 
     def close(self) -> None:
-        """Stop serving; what is under way goes on with the next trainer."""
+        """Stop serving. Stations resume their uploads with the next trainer."""
         self.server.stop()
