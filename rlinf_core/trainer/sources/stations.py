@@ -61,7 +61,8 @@ class Stations(Source):
         arrived: deque[Path] = deque()
         self.journaled = deque(run_dir / "inbox" / name for name in intake.journal.ids())
         self.arrived = arrived
-        self.later, self.tries = list[tuple[float, Path]](), Counter[str]()  # unreadable episodes, each with the time of its next try
+        # Unreadable episodes, each with the time of its next try.
+        self.later, self.tries = list[tuple[float, Path]](), Counter[str]()
         self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report,
                                    intake.journal, fleet, choice=self.releases, specs=intake.spec,
                                    token_file=token_file, stations=stations)
