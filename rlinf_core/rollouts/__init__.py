@@ -1,1 +1,1 @@
-"""How a policy is played and what comes of it: vectors of environments, rollouts, evaluation, trajectories."""
+"""Playing a policy: vectorised environments, rollouts, evaluation and trajectories."""

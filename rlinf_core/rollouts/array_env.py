@@ -1,7 +1,7 @@
-"""Simulators that step a batch of environments at once, on a GPU: what comes of them stays there, as tensors.
+"""Simulators that step a batch of environments at once on a GPU, with results as tensors on that device.
 
-Rollouts of on-policy learners are made of their tensors as they are (``TensorRollouts``); evaluations and learners with a
-replay see them as the other environments, in arrays (``ArrayEnv``).
+``TensorRollouts`` builds on-policy rollouts from these tensors. Evaluations and off-policy
+algorithms use the same environments through NumPy arrays (``ArrayEnv``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlinf_core.specs.arrays import Arrays, StationSpec
 
 @dataclass
 class TensorSteps:
-    """One time step of N environments, as ``vector_env.Steps``, in tensors on their device."""
+    """One time step of N environments, like ``vector_env.Steps``, as tensors on their device."""
 
     next_observations: Batch
     reward: Tensor
@@ -37,15 +37,15 @@ class TensorSteps:
 
 
 class TensorEnv(Protocol):
-    """N environments of one task, stepped at once; each begins its next episode in the same step."""
+    """N environments of one task that are stepped at once. An ended episode restarts in the same step."""
 
     spec: StationSpec
     size: int
     device: torch.device
-    alone: bool  # whether there can be no second one in the process: what evaluates is then what is learned from
+    alone: bool  # a process can hold only one: evaluations then use the training environments
 
     def reset(self, seeds: Sequence[int]) -> Batch:
-        """Begin an episode of scene ``seeds[i]`` in each; ``vectors`` (N, V), images by name."""
+        """Start an episode of scene ``seeds[i]`` in environment i. Returns ``vectors`` (N, V) and images."""
         ...
 
     def step(self, actions: Tensor) -> TensorSteps:
@@ -53,7 +53,7 @@ class TensorEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """End what it started."""
+        """Close the simulator."""
         ...
 
 
@@ -61,8 +61,8 @@ class ArrayEnv(BatchedEnv):
     """A ``TensorEnv`` as a ``vector_env.VectorEnv``.
 
     Attributes:
-        tensors: it.
-        resets: how often somebody began episodes here, who left behind what ``TensorRollouts`` had begun.
+        tensors: the tensor environments.
+        resets: number of resets here; each one discards the episodes of ``TensorRollouts``.
     """
 
     def __init__(self, tensors: TensorEnv, name: str) -> None:
@@ -77,7 +77,15 @@ class ArrayEnv(BatchedEnv):
         return _arrays(observation)
 
     def check(self, values: Batch, played: np.ndarray) -> None:
-        """SpecError names the environment and the time step, of ``played`` (N,), of what is not finite."""
+        """Check that all values are finite.
+
+        Args:
+            values: tensors by name, with N as the first axis.
+            played: (N,) time step of each environment, for the error.
+
+        Raises:
+            SpecError: a value is not finite; the text names environment and time step.
+        """
         for name, tensor in values.items():
             array = tensor.detach()
             if bool(torch.isfinite(array).all()):
@@ -102,8 +110,10 @@ class ArrayEnv(BatchedEnv):
 
 
 class TensorRollouts(Rollouts):
-    """``rollouts.ChunkRollouts`` for on-policy learners, without leaving the environments' device; one action is played of
-    each chunk. A resumed run begins new episodes."""
+    """On-policy rollouts on the device of the environments; each chunk executes one action.
+
+    A resumed run starts new episodes.
+    """
 
     def __init__(self, env: ArrayEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
@@ -118,7 +128,7 @@ class TensorRollouts(Rollouts):
             )
 
     def play(self, chunks: int = 0, group: int = 0) -> Experience:
-        """So many time steps of every environment, going on where the last rollout stopped."""
+        """Play ``chunks`` time steps of every environment, from the end of the last rollout on."""
         if group:
             raise RlinfError(f"{self.env.size} environments that are stepped at once: expected a learner from parts of "
                              "episodes (ppo, async_ppo), got one from groups of whole ones")
@@ -136,9 +146,7 @@ class TensorRollouts(Rollouts):
         return Experience(rollouts=[rollout], steps=chunks * self.env.size)
 
     def _check(self, rollout: Rollout) -> None:
-        """Check that the environments gave finite values; once a rollout, since each check waits
-        for the device.
-        """
+        """Check that all values are finite, once per rollout, since a check waits for the device."""
         finite = {"observation": rollout.next_observations["vectors"], "reward": rollout.step_rewards}
         if all(bool(torch.isfinite(values).all()) for values in finite.values()):
             return
@@ -149,7 +157,11 @@ class TensorRollouts(Rollouts):
             played[done] = 0
 
     def _step(self, before: Batch) -> tuple[dict[str, Any], Batch]:
-        """One action of each, a rollout's tensors by name without their first axis; and what is observed after it."""
+        """Play one action of each environment.
+
+        Returns:
+            The tensors of one rollout step by name, and the next observation.
+        """
         images = {name: image for name, image in before.items() if name != "vectors"}
         observation = Observation(before["vectors"], images, (self.env.spec.instruction,) * self.env.size)
         policy_inputs = {name: value for name, value in self.policy.to_batch(observation).items() if name not in before}

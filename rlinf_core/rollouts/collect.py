@@ -1,4 +1,4 @@
-"""Rollouts in a vector of environments: for learners with a replay, for on-policy ones, and beside an expert."""
+"""Rollouts in vectorised environments: for off-policy and on-policy algorithms, and with an expert (DAgger)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rlinf_core.specs.arrays import Arrays
 
 @dataclass
 class PlayUsage:
-    """Seconds of a rollout.
+    """Time usage of a rollout.
 
     Attributes:
-        total: of the whole rollout.
-        simulate: of the environments alone.
-        environment: (busy, idle) seconds of the environments, and
-        policy: of the policy.
+        total: usage of the whole rollout.
+        simulate: wall seconds of the environments.
+        environment: (busy, idle) seconds of the environments.
+        policy: (busy, idle) seconds of the policy.
     """
 
     total: Usage
@@ -40,18 +40,20 @@ class PlayUsage:
 
 
 class Rollouts(ABC):
-    """Plays a policy, exploring.
+    """Base of rollouts: plays a policy with exploration.
 
     Args:
-        env: the environments.
-        policy: of whose chunks ``execute`` actions are played, fewer where an episode ends.
-        seed: of its noise; scenes count on from ``first_scene``.
+        env: environments to play in.
+        policy: policy to play; ``config.executed`` actions of each chunk are executed, fewer at the
+            end of an episode.
+        seed: seed of the exploration noise.
+        first_scene: number of the first scene; later episodes count on.
 
     Attributes:
-        scene: the next episodes begin in, where somebody begins them.
-        simulate_s: seconds spent in the environments, and
-        simulate_busy_s: those of them that this thread was on a core.
-        version: of the policy, for what says it.
+        scene: scene of the next episode.
+        simulate_s: wall seconds spent in the environments.
+        simulate_busy_s: CPU seconds of this thread in the environments.
+        version: version of the policy.
     """
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
@@ -61,53 +63,54 @@ class Rollouts(ABC):
         self.simulate_s, self.simulate_busy_s, self.version = 0.0, 0.0, 0
 
     def play_measured(self, amount: RolloutLength) -> tuple[Experience, PlayUsage]:
-        """Play so much; the experience, and the seconds of environments and policy."""
+        """Play a rollout of length ``amount`` and measure its usage."""
         before, busy_before = self.simulate_s, self.simulate_busy_s
         with measured() as usage:
             brought = self.play(**amount)
         simulate = self.simulate_s - before
         busy = self.simulate_busy_s - busy_before
-        off_core = max(usage.wall_s - usage.busy_s, 1e-9)  # asleep, or in the queue for a core
+        off_core = max(usage.wall_s - usage.busy_s, 1e-9)  # asleep, or waiting for a core
         stepping = usage.idle_s * min(1.0, max(0.0, simulate - busy) / off_core)
         acting = max(0.0, usage.busy_s - busy), usage.idle_s - stepping
         return brought, PlayUsage(usage, simulate, (busy, stepping), acting)
 
     @abstractmethod
     def play(self, *_: Any, **amount: Any) -> Experience:
-        """As much as is asked for, by those keys of an ``RolloutLength`` that this kind knows."""
+        """Play a rollout. The keyword arguments are the keys of ``RolloutLength`` of this kind."""
 
     def continue_noise(self, former: Rollouts) -> None:
-        """Draw noise and scenes as another one would have, in environments of another number."""
+        """Continue the random state and scenes of another rollout, for a new number of environments."""
         self.random, self.generator, self.scene = former.random, former.generator, former.scene
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is, to go on exactly; without the environments, where these cannot say it."""
+        """Return the state for an exact resume, without the environments if they have no state."""
         env_state = {} if self.observation is None else {"env": self.env.state_dict(), "observation": self.observation}
         return env_state | {"generator": self.generator.get_state(), "random": [self.random.bit_generator.state],
                             "scene": self.scene}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; with new episodes of the next scenes, where the environments could not say where they were, or
-        are of another number now.
+        """Restore a state.
+
+        New episodes start if the state holds no environments, or another number of them.
         """
         restore(self.generator, state["generator"], self.version)
         self.random.bit_generator.state = state["random"][0]
-        self.scene = state.get("scene", self.scene)  # older checkpoints do not say
+        self.scene = state.get("scene", self.scene)  # missing in older checkpoints
         if state.get("env") and len(state["observation"]["vectors"]) == self.env.size:
             self.env.load_state_dict(state["env"])
             self.observation = state["observation"]
 
     def begin(self) -> Arrays:
-        """The first observation of new episodes, in the next scenes."""
+        """Start new episodes in the next scenes and return their first observation."""
         return self.env.reset(self.scenes(self.env.size))
 
     def scenes(self, count: int) -> range:
-        """So many that nobody has begun in yet."""
+        """Return the next ``count`` unused scenes."""
         self.scene += count
         return range(self.scene - count, self.scene)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        """One time step of the environments."""
+        """Step the environments once and measure the time."""
         started, busy = time.perf_counter(), time.thread_time()
         result = self.env.step(actions, active)
         self.simulate_s += time.perf_counter() - started
@@ -115,16 +118,16 @@ class Rollouts(ABC):
         return result
 
     def cut(self) -> list[Trajectory]:
-        """The episodes that are not over, as if a time limit had ended them; new ones begin.
+        """Return the unfinished episodes, truncated here. The next rollout starts new ones.
 
-        Rollouts of chunks hand out everything as it comes, and have none.
+        On-policy rollouts have none, because they return every chunk at once.
         """
         self.observation = None
         return []
 
 
 class EpisodeRollouts(Rollouts):
-    """Hands out whole episodes, for learners with a replay."""
+    """Returns complete episodes, for off-policy algorithms."""
 
     random_warmup = False
 
@@ -152,7 +155,12 @@ class EpisodeRollouts(Rollouts):
                 for episode, noted in pieces]
 
     def play(self, steps: int, random_warmup: bool = False) -> Experience:
-        """``steps`` time steps of every environment, by the policy or at random; the episodes that ended in them."""
+        """Play ``steps`` time steps of every environment and return the episodes that ended.
+
+        Args:
+            steps: time steps of each environment.
+            random_warmup: draw uniform actions instead of the policy's.
+        """
         self.random_warmup, observation = random_warmup, self.begin() if self.observation is None else self.observation
         finished = []
         for _ in range(steps):
@@ -175,7 +183,7 @@ class EpisodeRollouts(Rollouts):
 
 
 class ExpertRollouts(Rollouts):
-    """Policy and expert drive by turns; the actions of its episodes are what the expert would have done (DAgger)."""
+    """Mixes actions of policy and expert; the recorded actions are the expert's labels (DAgger)."""
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
@@ -198,7 +206,7 @@ class ExpertRollouts(Rollouts):
                 for episode, (drove,) in pieces]
 
     def play(self, steps: int, expert_fraction: float) -> Experience:
-        """``steps`` time steps of every environment, that fraction of them driven by the task's script."""
+        """Play ``steps`` time steps of every environment; the script acts in a fraction of them."""
         observation = self.begin() if self.observation is None else self.observation
         finished = []
         for _ in range(steps):
@@ -218,14 +226,19 @@ class ExpertRollouts(Rollouts):
 
 
 class ChunkRollouts(Rollouts):
-    """Hands out chunks with their log-probabilities, drawn for all environments at once, for on-policy learners."""
+    """Returns chunks with their log-probabilities, for on-policy algorithms."""
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
         self.device = policy.device
 
     def play(self, chunks: int = 0, group: int = 0) -> Experience:
-        """So many chunks of every environment, or one episode of each, ``group`` side by side in the same scene."""
+        """Play ``chunks`` chunks of every environment, or one episode of each.
+
+        Args:
+            chunks: chunks of each environment; 0 plays whole episodes.
+            group: number of environments that play the same scene (GRPO).
+        """
         rollout = self.chunks(chunks) if chunks else self.episodes(group)
         return Experience(rollouts=[rollout], steps=int(rollout.steps.sum()))
 

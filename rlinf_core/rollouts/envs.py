@@ -1,4 +1,4 @@
-"""A vector of environments of one task, stepped together, and chunks played in it."""
+"""Vectorised environments of one task, and the chunks and episodes that are played in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Decide = Callable[[Observation], ActionChunk]
 
 @contextlib.contextmanager
 def at_step(env: str, step: int) -> Iterator[None]:
-    """A SpecError of what an environment gave names the environment and the time step of its episode."""
+    """Add the environment and the time step to a SpecError about its values."""
     try:
         yield
     except SpecError as error:
@@ -34,13 +34,14 @@ class Steps:
     """One time step of N environments.
 
     Attributes:
-        next_observations: what was observed after the action, before any reset, name to (N, ...).
+        next_observations: observation after the action and before a reset, by name, (N, ...).
         reward: (N,).
-        terminated: the task ended, by success or failure, (N,).
-        truncated: it was cut off by time, (N,).
-        success: the task was done, (N,).
-        observation: what to act on next: ``next_observations``, or the first observation of a new episode.
-        held: where the interlock held the arm, so that what is left of a chunk is not played, (N,); None without one.
+        terminated: (N,), 1 where the task ended by success or failure.
+        truncated: (N,), 1 where the time limit ended the episode.
+        success: (N,), 1 where the task succeeded.
+        observation: observation to act on next: ``next_observations``, or the first one of a new
+            episode.
+        held: (N,), whether the interlock held the arm, which ends the chunk; None without an interlock.
     """
 
     next_observations: Arrays
@@ -53,20 +54,23 @@ class Steps:
 
     @property
     def done(self) -> np.ndarray:
-        """Terminated or truncated, (N,)."""
+        """(N,), 1 where the episode is terminated or truncated."""
         return np.maximum(self.terminated, self.truncated)
 
     @property
     def failure(self) -> np.ndarray:
-        """The task cannot be done any more, (N,)."""
+        """(N,), 1 where the episode is terminated without success."""
         return self.terminated - self.success
 
 
 class VectorEnv(Protocol):
-    """N environments of one task; each begins its next episode by itself.
+    """N environments of one task.
 
     Attributes:
-        auto_reset: so it does; else it stands at its end, for films. Not where somebody else's code steps all at once.
+        spec: observation and action spec.
+        size: N.
+        auto_reset: start the next episode after an end. False keeps the final state, for films;
+            ``BatchedEnv`` supports only True.
     """
 
     spec: StationSpec
@@ -74,11 +78,11 @@ class VectorEnv(Protocol):
     auto_reset: bool
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
-        """Begin an episode of scene ``seeds[i]`` in each; name to (N, ...), vectors under ``vectors``."""
+        """Start an episode of scene ``seeds[i]`` in environment i. Returns ``vectors`` (N, V) and images by name."""
         ...
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        """Play normalised actions (N, A) for one time step; where ``active`` (N,) is false, time stands still."""
+        """Execute normalised actions (N, A) for one time step; skip environments where ``active`` (N,) is False."""
         ...
 
     def expert(self) -> np.ndarray:
@@ -86,27 +90,27 @@ class VectorEnv(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where each is in its episode; empty where that cannot be said, and a resumed run begins new ones."""
+        """Return the state of all episodes; empty if unsupported, then a resumed run starts new episodes."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Be there again."""
+        """Restore a state of ``state_dict``."""
         ...
 
     def render(self, index: int = 0) -> np.ndarray:
-        """A picture of one of them, for people; RlinfError where none can be made."""
+        """Return an RGB image (H, W, 3) of one environment. Raises RlinfError if it cannot be rendered."""
         ...
 
     def close(self) -> None:
-        """End what it started."""
+        """Close the environments."""
         ...
 
 
 class BatchedEnv:
-    """Base of environments that other code steps all at once.
+    """Base of environments whose simulator steps all of them at once.
 
     Attributes:
-        name: the recipe's ``env``.
+        name: value of the recipe's ``env``.
     """
 
     name: str
@@ -114,35 +118,35 @@ class BatchedEnv:
     auto_reset = True
 
     def check_all(self, active: np.ndarray | None) -> None:
-        """RlinfError where one of them would have to wait for the others."""
+        """Raise RlinfError if not all environments are to be stepped."""
         if active is not None and not np.all(active):
             raise RlinfError(f"env '{self.name}' steps all of its {self.size} at once: none can wait for the others, as "
                              "learners from groups of episodes need it")
 
     def expert(self) -> np.ndarray:
-        """There is none."""
+        """Raise RecipeError: there is no script."""
         raise RecipeError(f"env '{self.name}' has no script that could show how it is done")
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: it does not say where it is. A resumed run begins new episodes."""
+        """Return no state: a resumed run starts new episodes."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is none."""
+        """Do nothing: there is no state."""
 
     def render(self, index: int = 0) -> np.ndarray:
-        """Nothing: one environment alone is filmed."""
+        """Raise RlinfError: only single environments are rendered."""
         raise RlinfError(f"env '{self.name}' is stepped with others at once, which is not filmed")
 
 
 class Chunks:
-    """Plays chunks in N environments, each at its own place in its own.
+    """Executes chunks in N environments, each at its own index of its own chunk.
 
     Args:
-        env: the environments.
-        decide: is asked, in one batch, for those whose chunk is due.
-        execute: actions of a chunk that are played.
-        device: of the observations that ``decide`` gets.
+        env: environments.
+        decide: returns new chunks for a batch of environments.
+        execute: number of executed actions of a chunk.
+        device: device of the observations for ``decide``.
     """
 
     def __init__(self, env: VectorEnv, decide: Decide, execute: int, device: torch.device | str = "cpu") -> None:
@@ -151,10 +155,10 @@ class Chunks:
         self.actions = self.drawn = np.zeros(0)
 
     def next(self, observation: Arrays) -> np.ndarray:
-        """The action (N, A) of each.
+        """Return the next actions (N, A).
 
-        Afterwards ``chunk_starts`` (N,) marks the environments that got a new chunk, and ``drawn`` (N, ...) holds what
-        it was drawn from.
+        Sets ``chunk_starts`` (N,), which marks environments with a new chunk, and ``drawn`` (N, ...),
+        the sample of the policy that each chunk comes from.
         """
         self.chunk_starts = self.schedule.due
         due = np.flatnonzero(self.chunk_starts)
@@ -172,30 +176,37 @@ class Chunks:
         return played
 
     def state_dict(self) -> dict[str, Any]:
-        """What of each chunk is still to be played."""
+        """Return all chunks and their indices."""
         return {"index": self.schedule.index, "actions": self.actions, "drawn": self.drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of ``state_dict``."""
         self.schedule.index[:] = state["index"]
         self.actions, self.drawn = (np.array(state[name]) for name in ("actions", "drawn"))
 
     def after(self, steps: Steps) -> None:
-        """A chunk ends with its episode, and where the interlock held the arm."""
+        """End chunks where the episode ended or the interlock held the arm."""
         self.schedule.cut(steps.done > 0)
         if steps.held is not None:
             self.schedule.cut(steps.held)
 
 
 class EpisodeAccumulator:
-    """Gathers the steps of N environments into whole episodes."""
+    """Collects the steps of N environments into complete episodes."""
 
     def __init__(self, size: int) -> None:
         self.steps: list[list[tuple[Arrays, tuple[np.ndarray, ...]]]] = [[] for _ in range(size)]
 
     def add(self, before: Arrays, actions: np.ndarray, result: Steps, *remarks: np.ndarray
             ) -> Iterator[tuple[Trajectory, list[np.ndarray]]]:
-        """Take in one step of each, and remarks (N, ...) on it; yields the episodes that ended, with theirs (T, ...)."""
+        """Add one step of each environment and yield the episodes that ended.
+
+        Args:
+            before: observation before the step.
+            actions: (N, A).
+            result: result of the step.
+            remarks: further values (N, ...) of the step; they are returned as (T, ...).
+        """
         for index, episode in enumerate(self.steps):
             episode.append(({name: values[index] for name, values in before.items()},
                             (actions[index], result.reward[index], 1.0 - result.terminated[index],
@@ -205,10 +216,10 @@ class EpisodeAccumulator:
                 yield self._taken(episode, last, bool(result.success[index]))
 
     def cut(self, observation: Arrays) -> list[tuple[Trajectory, list[np.ndarray]]]:
-        """The episodes that are not over, as if a time limit had ended them, with their remarks.
+        """Return the unfinished episodes, truncated here, with their remarks.
 
         Args:
-            observation: the newest of each, name to (N, ...).
+            observation: newest observation by name, (N, ...).
         """
         return [
             self._taken(episode, {name: values[index] for name, values in observation.items()}, False)
@@ -219,7 +230,7 @@ class EpisodeAccumulator:
     def _taken(
         self, episode: list[tuple[Arrays, tuple[np.ndarray, ...]]], last: Arrays, success: bool
     ) -> tuple[Trajectory, list[np.ndarray]]:
-        """The steps of one, which are taken out, and what was observed after them."""
+        """Remove an episode's steps and return them as a trajectory, with their remarks."""
         observations = [observation for observation, _ in episode] + [last]
         columns = zip(*(values for _, values in episode), strict=True)
         played, rewards, discounts, *noted = (np.array(column) for column in columns)
@@ -228,7 +239,7 @@ class EpisodeAccumulator:
         return Trajectory(stacked, played, rewards, discounts, success=success), noted
 
     def state_dict(self) -> dict[str, Any]:
-        """The episodes that are not over."""
+        """Return the unfinished episodes."""
         return {
             str(index): {
                 "seen": {
@@ -247,7 +258,7 @@ class EpisodeAccumulator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with them."""
+        """Restore a state of ``state_dict``."""
         for index, episode in state.items():
             columns = [episode["noted"][str(column)] for column in range(len(episode["noted"]))]
             self.steps[int(index)] = [({name: values[step] for name, values in episode["seen"].items()}, noted)
@@ -255,6 +266,6 @@ class EpisodeAccumulator:
 
 
 def single(actions: np.ndarray) -> ActionChunk:
-    """Chunks of one action, from (N, A)."""
+    """Return chunks of one action from actions (N, A)."""
     drawn = torch.from_numpy(np.asarray(actions, np.float32))[:, None]
     return ActionChunk(drawn, 1, drawn)

@@ -14,8 +14,14 @@ from rlinf_core.rollouts.envs import Chunks, Decide, VectorEnv
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """The result of one episode: scene, success or failure (or neither, at a time limit),
-    undiscounted return and time steps.
+    """The result of one episode.
+
+    Attributes:
+        scene: number of the scene.
+        success: the task succeeded.
+        failure: the task failed; both are False at a time limit.
+        value: undiscounted return.
+        steps: time steps.
     """
 
     scene: int
@@ -26,16 +32,21 @@ class EpisodeResult:
 
     @property
     def outcome(self) -> str:
-        """How it went, in words."""
+        """The outcome in words: success, failure or time limit."""
         return "success" if self.success else "failure" if self.failure else "time limit"
 
 
 def evaluate(env: VectorEnv, policy: Policy, scenes: Sequence[int], watch: Callable[[], None] = lambda: None
              ) -> list[EpisodeResult]:
-    """One episode of every scene, without exploring; of each chunk, ``policy.config.executed`` actions are played.
+    """Play one episode of every scene without exploration.
 
-    ``watch`` is called before every time step. Of a policy that is ``stochastic_eval``, the
-    same is drawn for the same scenes.
+    A policy with ``stochastic_eval`` draws the same noise for the same scenes.
+
+    Args:
+        env: environments to play in.
+        policy: policy to evaluate; ``config.executed`` actions of each chunk are executed.
+        scenes: numbers of the scenes.
+        watch: called before every time step.
     """
     generator = torch.Generator(policy.device).manual_seed(scenes[0] if scenes else 0)
     return play(env, lambda observation: policy.act(observation, explore=False, generator=generator),
@@ -44,7 +55,7 @@ def evaluate(env: VectorEnv, policy: Policy, scenes: Sequence[int], watch: Calla
 
 def play(env: VectorEnv, decide: Decide, execute: int, scenes: Sequence[int], watch: Callable[[], None] = lambda: None,
          device: torch.device | str = "cpu") -> list[EpisodeResult]:
-    """One episode of every scene by ``decide``, as in ``Chunks``."""
+    """Play one episode of every scene with the chunks of ``decide`` (see ``Chunks``)."""
     results = []
     for start in range(0, len(scenes), env.size):
         group = list(scenes[start:start + env.size])

@@ -1,6 +1,6 @@
-"""From a recorded episode to tensors: the trajectory that learners take, and the rollout that on-policy learners take.
+"""From a recorded episode to training data: a trajectory, or a rollout for on-policy algorithms.
 
-Importing this module imports no torch: processes that only check recordings need none.
+Importing this module does not import torch, because processes that only check recordings need none.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
 
 
 def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> Rollout:
-    """The policy's chunks in one episode as a rollout of one environment; none where the operator drove all along.
+    """Return the policy's chunks of an episode as a rollout of one environment.
 
-    A chunk is judged by the time steps in which it was played. Where somebody else commanded after them, or nobody, it has
-    ended as by a time limit: the value of what was observed then follows, and nothing of what came later.
+    The rollout is empty if the operator commanded all along. A chunk gets the rewards of the time
+    steps in which it was executed. If another commander follows, or nobody, the chunk is truncated:
+    its value is bootstrapped from the observation at that time, and later rewards do not count.
 
     Args:
-        episode: as recorded, and checked (``check_episode``).
-        spec: of the station.
-        config: of the policy that learns: how many actions a chunk has, and how many of them are played.
+        episode: recording that passed ``check_episode``.
+        spec: spec of the station.
+        config: settings of the policy: actions of a chunk, and executed actions.
 
     Raises:
-        EpisodeError: it does not say with what log-probabilities the actions were drawn, or its chunks have other sizes.
+        EpisodeError: the recording has no log-probabilities, or chunks of other sizes.
     """
     from rlinf_core.algorithms.common.rollout import Rollout
 
@@ -67,12 +68,12 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
 
 
 def _fitting(episode: Episode, spec: StationSpec, config: PolicySettings) -> tuple[PlayedChunks, np.ndarray]:
-    """Its chunks, and the log-probabilities of their actions."""
+    """Return the episode's chunks and their log-probabilities. Raises EpisodeError if they do not fit."""
     chunks, drawn = episode.chunks, config.horizon * spec.action.dim
     if chunks is None or chunks.log_probs is None:
         raise EpisodeError(f"episode {episode.id}: expected log-probabilities of what the policy drew, got none. Stations "
                            "record them of a policy that explores (mode train) and has a density (policy.kind)")
-    if isinstance(config, FlowSettings):  # a path of points, whose numbers an action are the network's
+    if isinstance(config, FlowSettings):  # a path of points; the network sets the numbers per action
         points, size = config.horizon * (config.flow_steps + 1), chunks.drawn.shape[1]
         drawn = size if size >= points * spec.action.dim and size % points == 0 else points * spec.action.dim
     sizes, expected = (chunks.drawn.shape[1], chunks.log_probs.shape[1]), (drawn, config.executed)
@@ -86,9 +87,7 @@ def _fitting(episode: Episode, spec: StationSpec, config: PolicySettings) -> tup
 
 
 def _observed(episode: Episode, spec: StationSpec, steps: np.ndarray, reads: bool) -> Batch:
-    """Return the observations at these time steps, (T, 1, ...), and the instruction if a policy
-    ``reads`` it.
-    """
+    """Return the observations at ``steps``, (T, 1, ...), with the instruction if the policy ``reads`` it."""
     import torch
 
     from rlinf_core.policies.base import Observation
@@ -109,7 +108,11 @@ def _one(values: np.ndarray) -> Tensor:
 
 
 def read_checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> Episode:
-    """The episode of a folder, if it may be learned from and is its sender's; EpisodeError if not."""
+    """Read and check the episode in ``folder``.
+
+    Raises:
+        EpisodeError: it is invalid, longer than ``longest``, or of another station than ``sender``.
+    """
     episode = read_episode(folder, sealed=True)
     check_episode(episode, spec, longest)
     if sender and sender != episode.station:
@@ -124,7 +127,7 @@ def read_checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> 
 
 def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = False,
                   rollouts_of: PolicySettings | None = None) -> Trajectory:
-    """A recorded episode as learners take it; arguments as of ``Intake``."""
+    """Return a recorded episode as a trajectory. The arguments are those of ``Intake``."""
     member_spec = spec.member(episode.spec_hash) or spec
     names = [item.name for item in member_spec.vectors]
     observations = {"vectors": np.concatenate([episode.observations[name] for name in names], axis=1).astype(np.float32)}

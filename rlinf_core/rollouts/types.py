@@ -1,4 +1,4 @@
-"""Sources of experience, and the experience that they bring."""
+"""Trajectories, and the interface of sources of experience."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ DEMONSTRATION, TRAIN, EVALUATE, IMAGINED = "demonstration", "train", "evaluate",
 
 @dataclass(frozen=True)
 class Trajectory:
-    """An episode as learners take it: T transitions between T + 1 time steps.
+    """An episode as training data: T transitions between T + 1 time steps.
 
     Attributes:
         observations: ``vectors`` (T + 1, V) and images by name (T + 1, H, W, 3).
         actions: (T, A) normalised.
         rewards: (T,).
         discounts: (T,); 0 where the task ended.
-        success: whether it was done.
-        mode: DEMONSTRATION, TRAIN or EVALUATE; IMAGINED of what a learned world predicted.
-        sources: who commanded each transition: policy, operator or nobody.
-        version: of the policy.
-        chunk_starts: (T,) where a chunk began, and
-        latents: (T, L) the noise behind it, of policies that learn noise.
-        rollout: its chunks as an on-policy learner takes them, of policies that have log-probabilities.
-        id, station: of a recording.
-        interlock: fraction of the time steps in which the operator did not command, and the interlock limited what was
-            asked or held the arm.
+        success: whether the task succeeded.
+        mode: DEMONSTRATION, TRAIN, EVALUATE, or IMAGINED for branches of a learned world.
+        sources: commander of each transition: "policy", "operator" or "" for none.
+        version: version of the policy.
+        chunk_starts: (T,) whether a chunk began, for policies that learn latent noise.
+        latents: (T, L) latent noise of the chunks of such policies.
+        rollout: chunks for on-policy algorithms, if the policy has log-probabilities.
+        id: identifier of the recording.
+        station: station of the recording.
+        interlock: fraction of the time steps without operator in which the interlock limited the
+            action or held the arm.
     """
 
     observations: dict[str, np.ndarray]
@@ -58,14 +59,14 @@ class Trajectory:
 
     @property
     def played(self) -> np.ndarray:
-        """(T,) time steps until another chunk begins, or something else than a policy commands."""
+        """(T,) time steps until the next chunk begins or the policy loses the command."""
         others = np.array([source != "policy" for source in self.sources] or np.zeros(len(self)), bool)
         ends = np.append(np.flatnonzero(others if self.chunk_starts is None else others | self.chunk_starts), len(self))
         steps = np.arange(len(self))
         return ends[np.searchsorted(ends, steps, side="right")] - steps
 
     def part(self, steps: slice) -> Trajectory:
-        """Return some of the time steps; they end as by a time limit unless they are the end."""
+        """Return a part of the time steps. It is truncated unless it includes the end."""
         after, of = slice(steps.start, steps.stop + 1), lambda values: None if values is None else values[steps]
         return replace(
             self,
@@ -80,7 +81,7 @@ class Trajectory:
         )
 
     def until_taken_over(self) -> list[Trajectory]:
-        """Its parts, cut where a person takes over from the policy: what that did until then ends as if it had failed."""
+        """Split the episode at each takeover by a person; the part before a takeover ends as a failure."""
         others = [(step, source) for step, source in enumerate(self.sources) if source in ("policy", "operator")]
         cuts = [before + 1 for (before, one), (_, other) in pairwise(others) if (one, other) == ("policy", "operator")]
         parts = [self.part(slice(start, stop)) for start, stop in pairwise([0, *cuts, len(self)])]
@@ -90,8 +91,7 @@ class Trajectory:
 
 @dataclass
 class Experience:
-    """The result of one look at a source: episodes, rollouts, and the number of their time steps.
-    """
+    """New experience of a source: episodes, rollouts, and the number of their time steps."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     rollouts: list[Rollout] = field(default_factory=list)
@@ -102,25 +102,23 @@ class Source(Protocol):
     """A source of experience (``rlinf_core.trainer.sources``).
 
     Attributes:
-        asynchronous: it goes on while the learner learns, and says by itself how much it brings.
-        report: what it tells whoever asks how the run stands.
+        asynchronous: it continues during updates and decides by itself how much it plays.
+        report: status of the run that it reports to stations.
     """
 
     asynchronous: bool
     report: dict[str, Any]
 
     def demonstrate(self) -> Experience:
-        """The recipe's demonstrations, where it can make them."""
+        """Return the recipe's demonstrations; empty if the source cannot make them."""
         return Experience()
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Return the experience so far; of a source that plays on request, as much as was
-        requested.
-        """
+        """Return new experience. A synchronous source plays the length ``order``."""
         ...
 
     def counts(self) -> dict[str, float]:
-        """Return further counts."""
+        """Return further counters."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -128,9 +126,9 @@ class Source(Protocol):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of ``state_dict``."""
         return None
 
     def close(self) -> None:
-        """End what was started."""
+        """Close the source."""
         ...
