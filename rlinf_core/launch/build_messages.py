@@ -1,7 +1,7 @@
-"""``rlinf messages``: build rlinf_msgs with CMake against the ROS there is, sourced or from the wheels.
+"""``rlinf messages``: build rlinf_msgs with CMake for the sourced ROS, or for the ROS wheels.
 
-They are compiled code for one Python and one ROS, so no wheel brings them: whoever installs rlinf builds them once. So too
-the messages of others that a robot's driver speaks and this ROS lacks (``ros_ws/definitions``).
+Messages are compiled for one Python and one ROS, so no wheel contains them; each installation builds
+them once. Message packages of vendors that this ROS lacks (``ros_ws/definitions``) are built, too.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from rlinf_core.core.paths import built_messages, definitions, message_packages,
 from rlinf_core.core.ros import ros_is_sourced
 
 SILENCE_S = 4.0
-PROSE = (".md", ".rst")  # what is not compiled
+PROSE = (".md", ".rst")  # files that are not compiled
 STEP = re.compile(r"\[\s*(\d+)(?:/(\d+)|%)\]")
 PYTHON_INCLUDES = re.compile(r'INTERFACE_INCLUDE_DIRECTORIES "[^";]*/include/python3\.\d+;[^"]*"')
 
 
 def build_messages() -> Path:
-    """Build and install rlinf_msgs, and those of others that are missing, if they are not there already.
+    """Build and install rlinf_msgs and missing vendor messages, unless they are up to date.
 
     Returns:
-        Their prefix.
+        The installation prefix.
 
     Raises:
         RlinfError: no ROS, no compiler, or the build failed; its last lines are quoted.
@@ -71,7 +71,7 @@ def _build(sources: Path, prefix: Path, position: str) -> None:
 
 
 def _has_ros(name: str, prefix: Path) -> bool:
-    """Whether the sourced ROS brings a package itself."""
+    """Return whether the sourced ROS contains the package."""
     prefixes = os.environ.get("AMENT_PREFIX_PATH", "").split(":") if ros_is_sourced() else []
     return any(
         (Path(prefix_path) / "share" / name).is_dir()
@@ -81,12 +81,12 @@ def _has_ros(name: str, prefix: Path) -> bool:
 
 
 def _forget(name: str, prefix: Path) -> None:
-    """Remove messages built before the installed ROS had its own."""
+    """Remove messages that were built before the installed ROS contained them."""
     site = message_packages(name)
     for folder in (prefix / "share" / name, *([site / name] if site else [])):
         shutil.rmtree(folder, ignore_errors=True)
     for file in (*prefix.glob(f"lib/lib{name}__*"), *prefix.glob(f"share/ament_index/resource_index/*/{name}")):
-        file.unlink()  # libraries are found by their names alone, and may come before the ROS's own
+        file.unlink()  # the loader would find them before ROS's own
     print(f"{name}: the sourced ROS's own")
 
 
@@ -103,7 +103,7 @@ def _configure(sources: Path, build: Path, prefix: Path) -> list[str]:
     command = ["cmake", "-S", str(sources), "-B", str(build), f"-DCMAKE_INSTALL_PREFIX={prefix}",
                "-DBUILD_TESTING=OFF", *(["-G", "Ninja"] if shutil.which("ninja", path=_path()) else [])]
     if ros_is_sourced():
-        return command  # with ROS's own Python, which has what ROS's generators import
+        return command  # ROS's own Python has the generators' imports
     import numpy
 
     repair_exports(Path(sys.prefix), f"{_include()};{numpy.get_include()}")
@@ -111,14 +111,14 @@ def _configure(sources: Path, build: Path, prefix: Path) -> list[str]:
 
 
 def repair_exports(prefix: Path, include: str) -> None:
-    """The ROS wheels' CMake files name directories of the machine that built them; let them name ours."""
+    """Replace directories of the build machine in the CMake files of the ROS wheels."""
     for path in prefix.glob("share/*/cmake/*Export.cmake"):
         text = path.read_text()
         repaired = PYTHON_INCLUDES.sub(f'INTERFACE_INCLUDE_DIRECTORIES "{include}"', text)
         if repaired != text:
             new = path.with_name(f"{path.name}.new")
             new.write_text(repaired)
-            os.replace(new, path)  # not in place: installers link such files between environments
+            os.replace(new, path)  # not in place: uv hard-links such files between environments
 
 
 def _include() -> str:
@@ -130,7 +130,7 @@ def _include() -> str:
 
 
 def _path() -> str:
-    """PATH of the build: the environment's tools first; not for a sourced ROS, whose own Python is to be found."""
+    """Return PATH for the build: the virtual environment first, or last for a sourced ROS, which needs its Python."""
     path, python_folder = os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)
     others = [entry for entry in path.split(":") if entry != python_folder]
     return ":".join([*others, python_folder] if ros_is_sourced() else [python_folder, *others])
@@ -158,7 +158,7 @@ def _run(name: str, command: list[str], doing: str) -> None:
 
 
 def progress(lines: Iterable[str], doing: str, silence_s: float = SILENCE_S) -> Iterator[str]:
-    """Pass lines on; say every tenth part of the build as it is reached, and that it goes on where nothing comes."""
+    """Yield the lines; print each tenth of the build, and a line after ``silence_s`` without output."""
     last_percent, began, waiting = 0, time.monotonic(), _arriving(lines)
     while True:
         try:
@@ -177,7 +177,7 @@ def progress(lines: Iterable[str], doing: str, silence_s: float = SILENCE_S) -> 
 
 
 def _arriving(lines: Iterable[str]) -> queue.SimpleQueue[str | None]:
-    """The lines as they come, None after the last one."""
+    """Return a queue that a thread fills with the lines; None follows the last one."""
     arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:

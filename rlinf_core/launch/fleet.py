@@ -1,4 +1,4 @@
-"""A trainer and simulated stations on one machine: who they are, and why they cannot be, before anything starts."""
+"""``rlinf fleet up``: the recipes and folders of a trainer and simulated stations on one machine, with their checks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rlinf_core.recipes.station import robots_of
 from rlinf_core.robots.operators import SCRIPTED
 from rlinf_core.trainer.folder import keep_recipe
 
-TRAINER_MB, STATION_MB = 700, 1100  # of the demo, as docs/howto/fleet.md says
-FOLDER, REFUSED = "stations", "refused"  # of the run's folder
+TRAINER_MB, STATION_MB = 700, 1100  # memory of the demo (docs/howto/fleet.md)
+FOLDER, REFUSED = "stations", "refused"  # in the run's folder
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Member:
     """A station of the fleet.
 
     Attributes:
-        recipe: the fleet's, as this station plays it.
-        folder: of its spool, policies and logs.
+        recipe: recipe of this station.
+        folder: folder of its spool, policies and logs.
     """
 
     recipe: Recipe
@@ -45,16 +45,16 @@ class Member:
         return self.recipe.station.name
 
     def _takes(self) -> DemonstrationStats:
-        """Demonstrations that are there; in place of those that the trainer refused, others come."""
+        """Return its demonstrations, without those that the trainer refused."""
         return takes_of(self.folder, self.recipe, {path.name for path in (self.folder.parent.parent / REFUSED).glob("*/")})
 
     @property
     def lacks(self) -> bool:
-        """Whether it has not shown its share."""
+        """Whether demonstrations are missing."""
         return self._takes().succeeded < self.recipe.collect.episodes
 
     def prepare(self) -> list[Process]:
-        """Write down what it plays; returns its processes, the director last. Demonstrations that are there count."""
+        """Write recipe and plan, and return the processes, the director last. Existing demonstrations count."""
         before, wanted = self._takes(), self.recipe.collect.episodes
         keep_recipe(self.recipe, self.folder)
         write_plan(self.recipe, self.folder, episodes=max(0, wanted - before.succeeded), share=wanted,
@@ -64,10 +64,19 @@ class Member:
 
 
 def members(name: str, overrides: list[str], stations: list[str], run_dir: Path) -> tuple[Recipe, list[Member]]:
-    """The trainer's recipe, and its stations: so many, or these names. RlinfError says why they cannot be.
+    """Return the trainer's recipe and the stations of a fleet.
 
-    Each has a ROS_DOMAIN_ID of its own, from the recipe's on, scenes of its own, and its share of the demonstrations. Of
-    several embodiments they are one and the next in turn.
+    Each station has its own ROS_DOMAIN_ID (counted from the recipe's), its own scenes and its share of
+    the demonstrations. Several embodiments take turns.
+
+    Args:
+        name: name of the recipe.
+        overrides: ``--set`` of the command.
+        stations: names of the stations, or one number.
+        run_dir: folder of the run.
+
+    Raises:
+        RlinfError: the recipe, a name, the memory or the credentials do not fit.
     """
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
@@ -93,7 +102,7 @@ def members(name: str, overrides: list[str], stations: list[str], run_dir: Path)
 
 
 def _check_simulated(recipe: Recipe, name: str) -> None:
-    """Nobody is at these stations, and nothing can be hurt."""
+    """Raise RecipeError unless all stations are simulated and operated by a script."""
     station = recipe.station
     if source_of(recipe) != STATIONS:
         raise RecipeError(f"recipe {recipe.name}: expected one that stations feed, got one that learns from "
@@ -112,8 +121,10 @@ def _check_simulated(recipe: Recipe, name: str) -> None:
 
 
 def _names(texts: list[str], domain: int) -> list[str]:
-    """Return station_1 and so on for a number. Raises RecipeError for names that are not distinct
-    or have no domain.
+    """Return the names of the stations; a number gives station_1, station_2, ...
+
+    Raises:
+        RecipeError: a name is invalid or occurs twice, or the ROS domains do not suffice.
     """
     number = int(texts[0]) if len(texts) == 1 and texts[0].isdecimal() else len(texts)
     if not 1 <= number <= MAX_DOMAIN + 1 - domain:
@@ -131,7 +142,7 @@ def _names(texts: list[str], domain: int) -> list[str]:
 
 
 def _bridge(bridge: Bridge, station: str, run_dir: Path) -> Bridge:
-    """As a station on this machine calls it, with the credentials of its name where the trainer wants some."""
+    """Return the bridge settings of a station on this machine, with its token or credentials."""
     here = bridge.but(host=connect_address(bridge.host))
     fleet = fleet_of(bridge)
     if fleet is None:
@@ -148,7 +159,7 @@ def _bridge(bridge: Bridge, station: str, run_dir: Path) -> Bridge:
 
 
 def check_memory(stations: int) -> None:
-    """RecipeError where so many need more than this machine has free."""
+    """Raise RecipeError if the stations need more memory than is free."""
     free = free_mb()
     most = max(0, int((free - TRAINER_MB) // STATION_MB))
     if stations > most:
@@ -158,9 +169,9 @@ def check_memory(stations: int) -> None:
 
 
 def free_mb() -> float:
-    """Memory [MB] that this machine can still give, or its container at most."""
+    """Return the free memory [MB] of this machine, at most the limit of its container."""
     memory_fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free = [float(memory_fields["MemAvailable"].split()[0]) * 1024]
-    with suppress(OSError, ValueError):  # no container, or one without a limit
+    with suppress(OSError, ValueError):  # no container, or no limit
         free.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(free) / 1e6

@@ -1,6 +1,7 @@
-"""The process graph of a station as data: one function turns a recipe into the list that every launcher starts.
+"""The process graph of a station as data: ``station_processes`` turns a recipe into the list that all launchers start.
 
-Collecting demonstrations starts a station without policy and uplink, and a director that ends once it is done.
+``collecting_processes`` starts a station without policy and uplink, with a director that ends after
+the last demonstration.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from rlinf_core.specs.topics import parameters as qos_parameters
 from rlinf_core.tasks.scripts import make_script
 
 RESPAWN = "respawn"
-SHUTDOWN = "shutdown"  # the station cannot go on without it
-ONCE = "once"          # its end is somebody's business, and not to be undone
+SHUTDOWN = "shutdown"  # its end ends the station
+ONCE = "once"          # it is never restarted
 STOP_S, TRAINER_STOP_S = 5.0, 30.0
-CONTROLLER = 25  # real-time priority of what stands for a robot's own controller
-OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode", "endpoints")  # of no arm
+CONTROLLER = 25  # real-time priority of the twin of a robot's controller
+OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode", "endpoints")  # without arm prefix
 TO_OTHERS = "safety/to_others"
 ROBOT_SIDE = "rlinf_drivers"  # the ROS package that contains the executable of the bridge to simulators
-HOSTED = ("sim_bridge", "interlock", "environment", "policy", "operator", "recorder")  # of one process, in lockstep
+HOSTED = ("sim_bridge", "interlock", "environment", "policy", "operator", "recorder")  # share one process in lockstep
 FAST_DDS = "rmw_fastrtps_cpp"
 
 
@@ -54,15 +55,17 @@ class Process:
     """One process of a station.
 
     Attributes:
-        name: of the process.
-        package, executable: for ``ros2 run`` and launch_ros; the node has the executable's name.
-        module: the same, for ``python -m``.
+        name: name of the process.
+        package: ROS package, for ``ros2 run`` and launch_ros.
+        executable: executable of the package; the node has the same name.
+        module: Python module of the executable, for ``python -m``.
+        namespace: ROS namespace of the node.
         parameters: ROS parameters.
         remappings: (from, to) names.
-        restart: RESPAWN, SHUTDOWN when its death must end the station, or ONCE.
-        terminal: it reads the terminal of whoever starts it.
-        stop_s: how long it may take to end, each time that it is asked to [s].
-        nodes: that it hosts, where it hosts several.
+        restart: RESPAWN, SHUTDOWN (its end ends the station) or ONCE.
+        terminal: whether it reads the terminal of the launcher.
+        stop_s: time to end after each signal [s].
+        nodes: hosted nodes, if it hosts several.
     """
 
     name: str
@@ -79,11 +82,18 @@ class Process:
 
 
 def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = ()) -> list[Process]:
-    """Every process of the recipe's station but those ``without`` which it is started, the robot side first.
+    """Return the processes of the recipe's station, the robot side first.
 
-    There is none for the robot side of an external driver, but for a node beside it, and none for a person, who brings a
-    terminal and a device, unless it is the operator's page.
-    RecipeError if a script would arm a real robot, or the uplink would talk to a network in the clear.
+    An external driver has no process here except its adapter node. A person's device has none,
+    because ``rlinf teleop`` reads it; the operator's page has one.
+
+    Args:
+        recipe: recipe of the station.
+        run_dir: folder of spool, policies and logs.
+        without: names of processes to leave out.
+
+    Raises:
+        RecipeError: a script would arm a real robot, or the uplink would use a network without TLS.
     """
     check_operator(recipe)
     if credentials := credentials_of(recipe.bridge):
@@ -146,9 +156,9 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
 
 
 def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
-    """The processes to start: the nodes of a simulated station in lockstep share one, unless the recipe wants several.
+    """Return the processes with the nodes of a simulated lockstep station in one process, if the recipe allows it.
 
-    A policy that a server answers, an operator at a terminal, and all nodes outside of the loop keep their own.
+    A policy of a remote server, an operator at a terminal and all other nodes keep their own process.
     """
     hosted = [process for process in processes if process.executable in HOSTED and not process.terminal
               and not (process.executable == "policy" and recipe.station.policy.backend == "remote")]
@@ -160,7 +170,11 @@ def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
 
 
 def _in_one_process(recipe: Recipe) -> bool:
-    """RecipeError where the recipe asks for one process and the robot side is no simulator in lockstep."""
+    """Return whether nodes share a process.
+
+    Raises:
+        RecipeError: the recipe asks for one process, and the robot side is no simulator in lockstep.
+    """
     wanted, is_lockstep = recipe.station.processes, station_robot(recipe).driver == SIMULATOR and recipe.station.lockstep
     if wanted == "one" and not is_lockstep:
         raise RecipeError("station.processes: expected several, or auto, for a station in real time, whose interlock has a "
@@ -170,9 +184,9 @@ def _in_one_process(recipe: Recipe) -> bool:
 
 
 def check_operator(recipe: Recipe) -> None:
-    """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script, or to none."""
+    """Check the operator: only a person may arm a real arm. Raises RecipeError."""
     kind, robot = recipe.station.operator.kind, recipe.station.robot
-    _devices(recipe)  # refuses two of one kind
+    _devices(recipe)  # refuses two devices of one kind
     if kind == SCRIPTED and not station_robot(recipe).without_hardware:
         raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
                           f"{kind}. A person arms a real arm: --set 'station.operator={{kind: {KEYBOARD}}}', and rlinf "
@@ -186,7 +200,10 @@ def check_operator(recipe: Recipe) -> None:
 
 
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
-    """The operator: a script, which remembers in ``run_dir`` what it has armed, or a person with their devices."""
+    """Return the operator's process: a script, or the node that reads a person's devices.
+
+    The script stores in ``run_dir`` that it has armed.
+    """
     operator, task = recipe.station.operator, str(task_file(recipe))
     lockstep = recipe.station.lockstep and station_robot(recipe).driver == SIMULATOR
     if operator.kind != SCRIPTED:
@@ -199,32 +216,29 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
 
 
 def _joints(robot: Robot) -> str:
-    """Return each arm's joints to read: those of its limits, in their order, whatever the driver's
-    order is.
-    """
+    """Return the joint names of each arm in the order of its limits, as JSON by topic."""
     names = {f"{arm}/joint_states" if arm else "joint_states": load_limits(path).joint_names
              for arm, path in robot.interlocks.items()}
     return json.dumps({topic: joints for topic, joints in names.items() if joints})
 
 
 def _axes(robot: Robot) -> str:
-    """Return the frame of each twist and wrench of a real arm, and whether it comes along the
-    tool's axes.
-    """
+    """Return frame and axes (base or tool) of each twist and wrench of a real arm, as JSON by topic."""
     frames = {f"{arm}/{name}" if arm else name: load_limits(path).frame for arm, path in robot.interlocks.items()
               for name in VECTORS} if robot.driver != SIMULATOR else {}
     return json.dumps({name: {"frame": frame, "tool": name in robot.tool_axes} for name, frame in frames.items()})
 
 
 def home(recipe: Recipe) -> str:
-    """Return the robot's home for an operator with a device; empty if there is none."""
+    """Return the robot's home pose as JSON; empty if it has none."""
     homes = homes_of(station_robot(recipe), station_task(recipe).spec.action)
     return homes.to_json() if homes else ""
 
 
 def _devices(recipe: Recipe) -> dict[str, str]:
-    """Return the operator's devices, each as JSON. With a page that is one of them, and the
-    keyboard, which would need a terminal, is not.
+    """Return the operator's devices, each as JSON.
+
+    A page counts as a device. It replaces the keyboard, which would need a terminal.
     """
     station, served = recipe.station, bool(recipe.station.web.port)
     if station.second_operator is not None and station.second_operator.kind == SCRIPTED:
@@ -256,7 +270,7 @@ def _devices(recipe: Recipe) -> dict[str, str]:
 
 
 def _with_stop(recipe: Recipe) -> Robot:
-    """The robot of a station; the stop of its page is an e-stop as any other."""
+    """Return the robot of a station. The page, if there is one, is one of its e-stop sources."""
     robot = station_robot(recipe)
     if not recipe.station.web.port:
         return robot
@@ -279,19 +293,19 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
 
 
 def _views(recipe: Recipe, robot: Robot) -> list[str]:
-    """The simulator's pictures for people, of a page, whatever the policy sees: its own view, and the observed cameras."""
+    """Return the simulator's cameras for the page: its own view, and the cameras that the policy observes."""
     shown = robot.driver == SIMULATOR and recipe.station.web.port
     return ["video", *recipe.station.observe_cameras] if shown else [""]
 
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:
-    """The director, which drives a station through the recipe's phases and then ends."""
+    """Return the director's process, which runs the phases of the recipe and then ends."""
     return _node(recipe, "director", "rlinf_station.director", ONCE, plan_file=str(run_dir / "plan.json"),
                  run_dir=str(run_dir))
 
 
 def trainer_process(run_dir: Path) -> Process:
-    """The trainer of the recipe in ``run_dir``, which it trains there; asked to end, it writes a checkpoint first."""
+    """Return the process of the trainer of ``run_dir``. It saves a checkpoint before it ends."""
     command = [sys.executable, "-m", "rlinf_core.cli.trainer", str(run_dir / "recipe.yaml"), "--out", str(run_dir)]
     return Process("trainer", "", "", "", "", {"command": command}, stop_s=TRAINER_STOP_S)
 
@@ -308,15 +322,13 @@ def write_plan(recipe: Recipe, run_dir: Path, **collect: Any) -> None:
 
 
 def _remote(recipe: Recipe) -> dict[str, Any]:
-    """Return the parameters of a policy node that asks a server."""
+    """Return the parameters of a policy node that uses a remote server; else empty."""
     policy = recipe.station.policy
     return {"remote": policy.model_dump_json(exclude={"backend"})} if policy.backend == "remote" else {}
 
 
 def _mounts(robot: Robot) -> str:
-    """Return the mounts of the cameras, and the root of the driver's own tree, as transforms by the
-    child's frame.
-    """
+    """Return static transforms as JSON by child frame: camera mounts, and the root of the driver's tf tree."""
     transforms: dict[str, Any] = {}
     if robot.root_frame and robot.limits and robot.root_frame != (base := load_limits(robot.limits).frame):
         transforms[robot.root_frame] = {"frame": base, "position": (0.0, 0.0, 0.0), "orientation": (0.0, 0.0, 0.0, 1.0)}
@@ -328,14 +340,14 @@ def _mounts(robot: Robot) -> str:
 
 
 def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:
-    """One for each camera that is read here: whichever hangs, crashes or is pulled out takes no other along."""
+    """Yield one process for each camera device, so that a failed camera does not affect the others."""
     for name, camera in robot.devices.items():
         node = _node(recipe, "camera", "rlinf_drivers.camera", camera=name, settings=camera.model_dump_json())
         yield replace(node, name=f"camera_{name}", namespace=f"{node.namespace}/camera/{name}")
 
 
 def _grippers(recipe: Recipe, robot: Robot) -> Iterator[Process]:
-    """The node of each arm's gripper, and what stands in for its hardware."""
+    """Yield the node of each arm's gripper, and its twin if it has one."""
     for arm, gripper in robot.grippers.items():
         settings = gripper.model_dump_json()
         if gripper.twin_node:
@@ -345,7 +357,7 @@ def _grippers(recipe: Recipe, robot: Robot) -> Iterator[Process]:
 
 
 def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:
-    """An arm's interlock. Where there are several arms its topics are below the arm's name, but those of all of them."""
+    """Return an arm's interlock. With several arms, its topics are below the arm's name, except common ones."""
     station, simulated = recipe.station, robot.without_hardware
     driver = robot.driver_node
     latch = "" if simulated else f"{ROBOT}{commanded_robot(recipe, robot, arm)}"
@@ -360,14 +372,14 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
     common = [*(f"estop/{name}" for name in robot.estops), *OF_THE_STATION, *(f"{other}/{TO_OTHERS}" for other in others)]
     return replace(_of_arm(process, arm),
                    parameters=process.parameters | {"others": others, "rows": [rows.start, rows.stop, action.dim]},
-                   remappings=process.remappings + tuple(  # names are not looked up twice: the robot's own stands here
+                   remappings=process.remappings + tuple(  # ROS applies one remapping only: the robot's own name
                        (topic, robot.topics.get(topic, f"{process.namespace}/{topic}")) for topic in common))
 
 
 def commanded_robot(recipe: Recipe, robot: Robot, arm: str) -> str:
-    """Name of a robot on this machine: the topic on which its driver is commanded.
+    """Return the name of a robot on this machine: its driver's command topic.
 
-    A driver that listens in the station's namespace has the name of that namespace.
+    A driver in the station's namespace has the name of that namespace.
     """
     joints = load_limits(robot.interlocks[arm]).control_mode == "joint_delta"
     target = "target_joints" if joints else "target_pose"
@@ -378,7 +390,7 @@ def commanded_robot(recipe: Recipe, robot: Robot, arm: str) -> str:
 
 
 def _of_arm(process: Process, arm: str) -> Process:
-    """A process of one arm; its topics are below the arm's name, where it has one."""
+    """Return a process with name and namespace of its arm, if the arm has a name."""
     return replace(process, name=f"{process.name}_{arm}", namespace=f"{process.namespace}/{arm}") if arm else process
 
 
@@ -397,7 +409,7 @@ REAL_TIME = ("station.real_time_factor=0", "station.lockstep=false")
 
 
 def faster_than_a_hand(recipe: Recipe) -> bool:
-    """Whether a person would operate simulated time that nothing paces."""
+    """Return whether a person would operate a simulator that runs faster than real time."""
     station = recipe.station
     return (station.lockstep and not 0 < station.real_time_factor <= 1 and station.operator.kind != SCRIPTED
             and station_robot(recipe).driver == SIMULATOR)
@@ -406,9 +418,9 @@ def faster_than_a_hand(recipe: Recipe) -> bool:
 def collecting(
     name: str, overrides: list[str], run_dir: Path, episodes: int | None = None
 ) -> tuple[Recipe, DemonstrationStats]:
-    """The recipe as it is collected for, and the takes of it that are in ``run_dir`` already.
+    """Return the recipe for collecting demonstrations, and the takes that ``run_dir`` holds already.
 
-    A person needs real time: simulated time in lockstep is faster than a hand, unless ``real_time_factor`` paces it.
+    With a person, a simulator runs in real time, unless ``real_time_factor`` paces it.
     """
     all_overrides = [*overrides, *([f"collect.episodes={episodes}"] if episodes is not None else [])]
     recipe = load_recipe(name, all_overrides)
@@ -418,13 +430,13 @@ def collecting(
 
 
 def collecting_processes(recipe: Recipe, run_dir: Path, before: DemonstrationStats, terminal: bool) -> list[Process]:
-    """The processes, the director last; its plan is written.
+    """Write the director's plan and return the processes, the director last.
 
     Args:
-        recipe: what is collected for.
-        run_dir: where to.
-        before: what is there.
-        terminal: the operator's devices are read here, and this terminal's keyboard.
+        recipe: recipe to collect for.
+        run_dir: folder of the recordings.
+        before: existing takes.
+        terminal: whether this terminal reads the operator's devices and keyboard.
     """
     person = recipe.station.operator.kind != SCRIPTED
     write_plan(recipe, run_dir, episodes=recipe.collect.episodes - before.succeeded, only=False, ends=True, person=person,

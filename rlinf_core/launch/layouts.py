@@ -25,15 +25,16 @@ SHIPPED = "station_a"
 
 @dataclass(frozen=True)
 class Shown:
-    """What a layout shows.
+    """The content of a layout.
 
     Attributes:
-        station: its name.
-        cameras, arms: their names; no arms for one without a name.
-        base: the frame in which all is shown.
-        tool: frame of the tool; empty for none.
-        clock: the time is simulated, on the station's own clock.
-        topics: names that a robot's driver has for topics of the station.
+        station: name of the station.
+        cameras: names of the cameras.
+        arms: names of the arms; empty for one arm without a name.
+        base: fixed frame of the view.
+        tool: frame of the tool; empty if there is none.
+        clock: whether the time is simulated.
+        topics: (topic of the station, name in the robot's driver).
     """
 
     station: str
@@ -46,7 +47,7 @@ class Shown:
 
 
 def of_recipe(recipe: Recipe) -> Shown:
-    """What there is to show of a recipe's station."""
+    """Return the content for a recipe's station."""
     robot = station_robot(recipe)
     cameras = recipe.station.observe_cameras if robot.without_hardware else robot.cameras
     base = load_limits(next(iter(robot.interlocks.values()))).frame
@@ -55,7 +56,7 @@ def of_recipe(recipe: Recipe) -> Shown:
 
 
 def of_recording(folder: Path) -> Shown:
-    """What there is to show of an episode. RecipeError if it is from before there was something."""
+    """Return the content for a recorded episode. Raises RecipeError if its version recorded no tf."""
     from rosbags.rosbag2 import Reader
 
     with Reader(folder) as reader:
@@ -73,7 +74,7 @@ def of_recording(folder: Path) -> Shown:
 def _arm(name: str) -> str:
     try:
         topic(name)
-    except RlinfError:  # of others
+    except RlinfError:  # not a topic of ours
         return ""
     return arm_of(name)
 
@@ -93,7 +94,7 @@ def _base(folder: Path, name: str) -> str:
 
 
 def rviz(shown: Shown) -> str:
-    """RViz' file."""
+    """Return the RViz configuration."""
     document = yaml.safe_load((shared() / "configs/station.rviz").read_text())
     manager = document["Visualization Manager"]
     displays = []
@@ -121,7 +122,7 @@ def _axes(display: dict[str, Any], shown: Shown) -> list[dict[str, Any]]:
 
 
 def foxglove(shown: Shown) -> str:
-    """Foxglove's layout, for Layouts, Import."""
+    """Return the Foxglove layout (menu Layouts, Import)."""
     document = json.loads((shared() / "configs/foxglove.json").read_text())
     panels: dict[str, Any] = document["configById"]
     images = [name for name in panels if name.startswith("Image!")]
@@ -148,7 +149,7 @@ def _columns(left: str, right: Sequence[str]) -> Any:
 
 
 def _by_arm(part: Any, arms: Sequence[str]) -> Any:
-    """Plots have a line for each arm."""
+    """Return a part of the layout with one line per arm in each plot."""
     if isinstance(part, dict):
         return {key: _by_arm(value, arms) for key, value in part.items()}
     if not isinstance(part, list) or not arms:
@@ -162,21 +163,21 @@ def _by_arm(part: Any, arms: Sequence[str]) -> Any:
 
 
 def renamed(part: Any, shown: Shown) -> Any:
-    """The same for another station than the shipped one, by the names that its robot's driver has."""
+    """Return a part of the layout with the station's name and its driver's topic names."""
     if isinstance(part, dict):
         return {renamed(key, shown): renamed(value, shown) for key, value in part.items()}
     if isinstance(part, list):
         return [renamed(entry, shown) for entry in part]
     if not isinstance(part, str):
         return part
-    for name, theirs in shown.topics:  # a field, or the compressed image beside an image, may follow the name
+    for name, theirs in shown.topics:  # a field or /compressed may follow
         if re.match(rf"/{SHIPPED}/{re.escape(name)}(?=$|\.|/compressed$)", part):
             return theirs + part.removeprefix(f"/{SHIPPED}/{name}")
     return shown.station if part == SHIPPED else part.replace(f"{SHIPPED}/", f"{shown.station}/")
 
 
 def rviz_command(file: str, shown: Shown) -> list[str]:
-    """The command that shows it."""
+    """Return the command that opens an RViz configuration."""
     remapped = [f"/{name}:=/{shown.station}/{name}" for name in ("tf", "tf_static", *(["clock"] if shown.clock else []))]
     simulated = ["-p", "use_sim_time:=true"] if shown.clock else []
     return ["rviz2", "-d", file, "--ros-args", *simulated, *(part for name in remapped for part in ("-r", name))]

@@ -1,6 +1,4 @@
-"""Checks of a machine for its part in a recipe: at once, without torch and Ray, before a folder or
-a process is made.
-"""
+"""Fast checks of a machine for its part in a recipe, without torch and Ray, before any folder or process is created."""
 
 from __future__ import annotations
 
@@ -27,15 +25,15 @@ from rlinf_core.trainer.sources.recordings import recorded
 
 
 def check_trainer(recipe: Recipe, run_dir: Path) -> None:
-    """Check a trainer that starts here: its device, room for its processes, its address, and its
-    inputs.
+    """Check a trainer on this machine: device, room for its processes, address and inputs.
 
     Args:
-        recipe: what it trains.
-        run_dir: one that goes on there has read its recordings, and is of the same recipe.
+        recipe: recipe to train.
+        run_dir: folder of the run. A resumed run needs the same recipe; its recordings are not read again.
 
     Raises:
-        RlinfError: what is missing, by the recipe's key. What a Ray cluster elsewhere has, the trainer will find out.
+        RlinfError: something is missing; the text names the recipe's key. A remote Ray cluster is
+            not checked here.
     """
     check_same(recipe, run_dir)
     check_device("device", recipe.device)
@@ -68,7 +66,7 @@ def _check_batches(recipe: Recipe) -> None:
 
 
 def _check_port(bridge: Bridge) -> None:
-    """BridgeError where another trainer listens already; ours would say so once a folder is made and stations are up."""
+    """Raise BridgeError if the trainer's port is in use."""
     if why := _taken(bridge.host.strip("[]"), bridge.port):
         raise BridgeError(f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
                           "another address of this machine with bridge.host, or another bridge.port",
@@ -76,7 +74,7 @@ def _check_port(bridge: Bridge) -> None:
 
 
 def check_page(web: Web) -> None:
-    """RecipeError where another listens already, as another station's page: whose address would be shown as this one's."""
+    """Raise RecipeError if the page's port is in use, for example by another station's page."""
     if web.port and (why := _taken(web.host, web.port)):
         raise RecipeError(f"station.web.port: expected one that is free on {web.host}, got {web.port}: {why}. Another "
                           "station's page may be there. End what listens there, or take another: --web PORT",
@@ -84,12 +82,12 @@ def check_page(web: Web) -> None:
 
 
 def _taken(host: str, port: int) -> str:
-    """Why nobody can listen there; empty where one can."""
+    """Return why a server cannot listen on host and port; empty if it can."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        return str(error.strerror).partition(" (while")[0]  # Python names the address once more
+        return str(error.strerror).partition(" (while")[0]  # Python appends the address
     except ValueError as error:  # such as a..b
         return f"expected a host's name or address, got '{host}' ({error})"
     return ""
@@ -103,14 +101,16 @@ def _check_policy(path: Path) -> None:
 
 
 def check_policy_device(recipe: Recipe) -> None:
-    """Check the device of a policy that runs here, unless a server answers."""
+    """Check the device of the station's policy, unless it runs on a server."""
     if recipe.station.policy.backend != "remote":
         check_device("station.device", recipe.station.device)
 
 
 def check_report(recipe: Recipe, what: str) -> None:
-    """Check the packages that draw and film a run's report hours later. Raises RlinfError that
-    names the missing one.
+    """Check now that the packages for the report at the end of a run are installed.
+
+    Raises:
+        RlinfError: one is missing; the text names it.
     """
     filming = ["imageio", "torch"] if recipe.evaluate.filmed_episodes else []
     if recipe.collect.no_training or not (

@@ -1,16 +1,18 @@
-"""What a station does when one of its processes ends, and in which order it ends: for ``rlinf up`` and for ROS's launch.
+"""The restart policy and the shutdown order of a station, for ``rlinf up`` and for ROS's launch.
 
 | process ends | the station |
 |---|---|
-| with exit code 78 | ends: the process has said why it cannot go on |
-| and its restart is SHUTDOWN | ends: it cannot go on without it |
-| and its restart is RESPAWN | starts it again, at most 5 times in 60 s, and 5 times in a row for one reason |
-| and its restart is ONCE | goes on |
+| with exit code 78 | ends: the process has printed why it cannot run |
+| and its restart is SHUTDOWN | ends: it needs the process |
+| and its restart is RESPAWN | restarts it, at most 5 times in 60 s, and 5 times in a row for one reason |
+| and its restart is ONCE | continues |
 
-A process that hosts several nodes ends with NODE_FAILED and the index of the node that failed: that node's restart counts.
+A process with several nodes ends with exit code NODE_FAILED plus the index of the failed node. The
+restart setting of that node applies.
 
-A station ends in two steps: first what commands and records, then interlock and robot side, which bring the arm to rest
-meanwhile. A process gets SIGINT, then SIGTERM, then SIGKILL, each ``stop_s`` after the other.
+A station ends in two steps: first the nodes that command and record, then interlock and robot side.
+The arm comes to rest between the two. A process gets SIGINT, then SIGTERM, then SIGKILL, ``stop_s``
+apart.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ from rlinf_core.core.errors import NODE_FAILED, REFUSED
 from rlinf_core.launch.graph import ONCE, SHUTDOWN, Process
 
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
-RESPAWN_DELAY_S = 1.0  # of ROS's launch, in which its handlers decide
-LONG_S = 3600.0  # a process that has lived so long has another reason
+RESPAWN_DELAY_S = 1.0  # delay of ROS's launch, in which our handlers decide
+LONG_S = 3600.0  # after this run time an equal reason does not count as "in a row"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of a station whose process has ended.
+    """The decision after the end of a process.
 
     Attributes:
-        goes_on: whether the station goes on, with the process started again unless its restart is ONCE.
-        text: what happened, for people.
-        refusal: the reason that the process gave; empty if it gave none.
+        goes_on: whether the station continues; the process is restarted unless its restart is ONCE.
+        text: description for a person.
+        refusal: reason that the process printed; empty if it printed none.
     """
 
     goes_on: bool
@@ -47,11 +49,11 @@ class History:
     """The ends of one process.
 
     Attributes:
-        process: of the station.
-        started: when it started the last time [s of a monotonic clock].
-        restarts: when it ended within the last minute.
-        reason: of its last end.
-        alike: ends in a row with that reason, but the first.
+        process: process of the station.
+        started: time of its last start [s, monotonic].
+        restarts: times of its ends within the last minute [s, monotonic].
+        reason: reason of its last end.
+        alike: number of repeated ends with that reason.
     """
 
     process: Process
@@ -65,8 +67,8 @@ class History:
 
         Args:
             code: exit code; negative for a signal.
-            now: the same clock as ``started`` [s].
-            refusal: the last error that the process has printed.
+            now: current time [s, monotonic].
+            refusal: last error that the process printed.
         """
         name, restart, how = self.process.name, self.process.restart, ending(code)
         if 0 <= (index := code - NODE_FAILED) < len(self.process.nodes):
@@ -92,21 +94,21 @@ class History:
 
 
 def ending(code: int) -> str:
-    """How a process ended, in words."""
+    """Return how a process ended, in words."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def refusal_in(text: str) -> str:
-    """The last error that a command has printed, which may have several lines; empty for none."""
+    """Return the last error in a command's output, which may have several lines; empty if there is none."""
     return f"\n{text}".rpartition("\nrlinf: ")[2].strip() if "\nrlinf: " in f"\n{text}" else ""
 
 
 def ends_last(process: Process) -> bool:
-    """Whether a process ends after what commands and records: interlock and robot side."""
+    """Return whether a process ends in the second step: interlock and robot side."""
     return process.restart == SHUTDOWN
 
 
 def in_order(processes: Iterable[Process]) -> list[list[str]]:
-    """Names of the processes in the order in which they end: each group after the one before."""
+    """Return the names of the processes in two groups, in the order in which they end."""
     every = list(processes)
     return [[process.name for process in reversed(every) if ends_last(process) == last] for last in (False, True)]

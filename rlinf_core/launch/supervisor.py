@@ -1,8 +1,9 @@
-"""Start a list of processes, keep them alive or end together with them, and leave none of them behind.
+"""A supervisor of a station's processes for machines without ROS's launch: it starts, restarts and ends them.
 
-For machines without ROS's launch package; ``launch/*.launch.py`` hand the same list to launch_ros. DDS segments in shared
-memory whose process was killed, 35 MB each, are removed, too: Fast DDS locks a file for each segment and port while its
-process lives (flock), as its own `fastdds shm clean` knows. Only files of this user are looked at, and no link is followed.
+``launch/*.launch.py`` give the same list to launch_ros. The supervisor also removes shared-memory
+segments of Fast DDS (35 MB each) whose process was killed. Fast DDS holds a file lock (flock) for each
+segment and port while its process lives; ``fastdds shm clean`` uses the same rule. Only files of this
+user are touched, and links are not followed.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from rlinf_core.launch.restart import History, ending, ends_last, in_order, refu
 
 FOLDER = Path("/dev/shm")
 LOCK = re.compile(r"(fastrtps_(?:[0-9a-z]{16}|port[0-9]{1,5}))_[es]l")
-YOUNG_S = 10.0  # its process may not have locked it yet
+YOUNG_S = 10.0  # age below which its process may not have locked it yet
 
 
 def free_segments(folder: Path = FOLDER) -> list[str]:
-    """Remove what processes of this user that are dead have left; returns the names of segments."""
+    """Remove segments of dead processes of this user, and return their names."""
     locks: defaultdict[str, list[Path]] = defaultdict(list)
     with contextlib.suppress(OSError):
         for entry in sorted(os.listdir(folder)):
@@ -49,7 +50,7 @@ def free_segments(folder: Path = FOLDER) -> list[str]:
 
 
 def _free(folder: Path, name: str, locks: list[Path]) -> bool:
-    """Return whether all locks are free and the segment is gone."""
+    """Remove a segment if all its locks are free, and return whether it was removed."""
     with contextlib.ExitStack() as held:
         for path in locks:
             try:
@@ -60,7 +61,7 @@ def _free(folder: Path, name: str, locks: list[Path]) -> bool:
                 if not (stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and old):
                     return False
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:  # held by who lives; or gone meanwhile
+            except OSError:  # held by a live process, or gone
                 return False
         for path in (folder / name, folder / f"sem.{name}_mutex", *locks):
             with contextlib.suppress(OSError):
@@ -79,14 +80,14 @@ class Child:
     process: Process
     popen: subprocess.Popen
     history: History
-    log_offset: int = 0  # bytes of its log that are not this process's
+    log_offset: int = 0  # size of its log before this start
 
 
 class Supervisor:
-    """Context manager over a station's processes; ``poll`` must be called often.
+    """Context manager of a station's processes. Call ``poll`` often.
 
     Args:
-        run_dir: logs go to ``logs/<name>.log`` there, parameters to ``params/<name>.yaml``.
+        run_dir: folder of ``logs/<name>.log`` and ``params/<name>.yaml``.
         domain_id: ROS_DOMAIN_ID.
     """
 
@@ -94,7 +95,7 @@ class Supervisor:
         self.run_dir, self.environment = run_dir, ros_environment(domain_id)
         self.children: dict[str, Child] = {}
         self.events: list[str] = []
-        free_segments()  # of a station before that was killed
+        free_segments()  # left by a killed station
         folders = ["logs", "params"]
         if ROS_LOG_DIR in replacements():
             self.environment[ROS_LOG_DIR] = str(run_dir / "ros_logs")
@@ -103,7 +104,7 @@ class Supervisor:
             (run_dir / name).mkdir(parents=True, exist_ok=True)
 
     def start(self, process: Process) -> Child:
-        """Start one process of a station; RlinfError where one of this name runs."""
+        """Start a process. Raises RlinfError if one of this name runs already."""
         if process.name in self.children and self.children[process.name].popen.poll() is None:
             raise RlinfError(f"{process.name} runs already, under this supervisor: end it first",
                              code="RL-E208")
@@ -113,11 +114,15 @@ class Supervisor:
         return child
 
     def run(self, name: str, command: list[str], restart: str) -> Child:
-        """Start any other command under the same care."""
+        """Start and supervise any other command."""
         return self.start(Process(name, "", "", "", "", {"command": command}, (), restart))
 
     def poll(self) -> list[str]:
-        """Look after the children; returns what happened. RlinfError when the station cannot go on."""
+        """Check all processes, restart ended ones, and return descriptions of the events.
+
+        Raises:
+            RlinfError: the station cannot continue.
+        """
         happened = []
         for child in self.children.values():
             code = child.popen.poll()
@@ -144,7 +149,7 @@ class Supervisor:
         return f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"
 
     def stop(self) -> None:
-        """First whoever commands and records, then interlock and robot side: they bring the arm to rest meanwhile."""
+        """End the nodes that command and record, then interlock and robot side."""
         for names in in_order(child.process for child in self.children.values()):
             _end([self.children[name] for name in names])
         free_segments()
@@ -153,7 +158,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with defer_signals():  # asked to end once more, it goes on to end in this order
+        with defer_signals():  # a second signal does not interrupt the shutdown
             self.stop()
 
     def _logged(self, name: str) -> int:
@@ -170,9 +175,12 @@ class Supervisor:
 
 @contextlib.contextmanager
 def only_station(name: str, domain_id: int) -> Iterator[None]:
-    """Hold the right to be station ``name`` in this ROS domain on this machine.
+    """Hold the lock of station ``name`` in this ROS domain on this machine, for all users.
 
-    Two would command each other's robot, also those of two users.
+    Two stations of one name would command each other's robot.
+
+    Raises:
+        RlinfError: another process holds the lock.
     """
     try:
         lock = take(f"station/{domain_id}/{name}")
@@ -188,27 +196,28 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
 
 
 def _last_words(log: Path) -> str:
-    """The last line of a log that is no message of rclpy's at level INFO, which another process may write there."""
+    """Return the last line of a log that is no INFO message of rclpy, for an error."""
     every = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     lines = [line for line in every if not line.startswith("[INFO]")] or every
     return f"Its last words: {lines[-1][:300]!r}. See {log}" if lines else f"See {log}"
 
 
 def _refusal(log: Path, since: int) -> str:
-    """The last error that a command has said in its log from that byte on; empty for none."""
+    """Return the last error in a log from byte ``since`` on; empty if there is none."""
     return refusal_in(log.read_bytes()[since:].decode(errors="replace"))
 
 
 class _Quoting(yaml.SafeDumper):
-    """Every text in quotes: ROS's parser takes `123e12`, `y`, `nan` for something else, which PyYAML leaves bare."""
+    """Quotes every string. ROS's parser would read `123e12`, `y` or `nan`, which PyYAML leaves bare, as other types."""
 
 
 _Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
 
 
 def parameters_file(process: Process, folder: Path) -> Path:
-    """Return the file of parameters for ROS. An equal file is not written again, since a disk may
-    be full at a restart.
+    """Write a process's ROS parameter file and return its path.
+
+    An equal file is not written again, so that a restart works on a full disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{process.name}.yaml"
@@ -221,7 +230,7 @@ def parameters_file(process: Process, folder: Path) -> Path:
 
 
 def command_line(process: Process, folder: Path) -> list[str]:
-    """How to start a station's process without ROS's tools; its parameters go to a file in ``folder``."""
+    """Return the command that starts a process without ROS's tools; ``folder`` gets its parameter file."""
     return [sys.executable, "-m", process.module, *_ros_arguments(process, folder)]
 
 
@@ -232,13 +241,13 @@ def _ros_arguments(process: Process, folder: Path) -> list[str]:
 
 
 def _hosted(node: Process, folder: Path) -> dict[str, Any]:
-    """Return what a process that hosts this node has to know of it."""
+    """Return the description of a hosted node for the process that hosts it."""
     return {"name": node.name, "module": node.module, "arguments": _ros_arguments(node, folder),
             "ends_station": ends_last(node)}
 
 
 def _end(children: list[Child]) -> None:
-    """SIGINT, then SIGTERM, then SIGKILL to whole process groups, each after its patience, until all have ended."""
+    """End process groups with SIGINT, then SIGTERM, then SIGKILL, each ``stop_s`` after the other."""
     begun, signals_sent = time.monotonic(), dict.fromkeys((child.popen.pid for child in children), 0)
     end = begun + len(ENDING) * max((child.process.stop_s for child in children), default=0.0)
     while (alive := [child for child in children if child.popen.poll() is None]) and time.monotonic() < end:
@@ -252,11 +261,11 @@ def _end(children: list[Child]) -> None:
 
 def _signal(popen: subprocess.Popen, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        alone = os.getpgid(popen.pid) == popen.pid  # else it is in the group of this terminal, with us
+        alone = os.getpgid(popen.pid) == popen.pid  # else it shares our process group
         os.killpg(popen.pid, number) if alone and number == signal.SIGKILL else popen.send_signal(number)
 
 
 def _node_begins() -> None:
-    """Signals wait until the node can answer them: Python's own answer, while it starts, would be a traceback."""
+    """Block signals until the node handles them; while Python starts, they would print a traceback."""
     end_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

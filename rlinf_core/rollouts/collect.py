@@ -277,7 +277,7 @@ class ChunkRollouts(Rollouts):
         played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
         rewards, terminated, done = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
         steps, next_observations = np.zeros(size), dict(observations)
-        still = alive > 0  # plays its chunk: as ``ChunkSchedule`` says of one, cut by an episode's end or by the interlock
+        still = alive > 0  # environments that still execute their chunk, as in ``ChunkSchedule``
         for index in range(execute):
             if not still.any():
                 break
@@ -302,11 +302,11 @@ class ChunkRollouts(Rollouts):
 
 
 class Stages(Rollouts):
-    """Rollouts in halves of the environments, which alternate: the policy acts for one while the other is stepped.
+    """Alternating rollouts of two halves: the policy acts for one half while the other is stepped.
 
     Args:
-        env: all of the environments.
-        parts: rollouts of each half, of the same policy.
+        env: all environments.
+        parts: rollouts of each half, with the same policy.
     """
 
     def __init__(self, env: VectorEnv, parts: list[Rollouts]) -> None:
@@ -353,7 +353,7 @@ class Stages(Rollouts):
 
 
 def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:
-    """So many successful episodes of the task's script; RlinfError if too few succeed."""
+    """Return ``episodes`` successful episodes of the task's script. Raises RlinfError if too few succeed."""
     observation, gather = env.reset(range(first_scene, first_scene + env.size)), EpisodeAccumulator(env.size)
     solved: list[Trajectory] = []
     tried = 0
@@ -372,7 +372,7 @@ def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Traject
 
 
 def _rollout(chunks: list[dict[str, Any]]) -> Rollout:
-    """Stack chunks to a rollout, on the CPU, where rollouts wait for the learner."""
+    """Stack chunks to a rollout on the CPU."""
     def stacked(values: list[Any]) -> Any:
         if isinstance(values[0], dict):
             return {name: stacked([value[name] for value in values]) for name in values[0]}
