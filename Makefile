@@ -54,9 +54,9 @@ lint: setup      ## ruff, types, import layers, and whether uv.lock is that of p
 	$(VENV)/bin/uv lock --check -q
 
 docs:            ## the documentation as a site in site/, built strictly in an environment of its own
-	[ -x .venvs/docs/bin/mkdocs ] || { python3 -m venv .venvs/docs && \
-	  .venvs/docs/bin/pip install -q "mkdocs-material>=9.7" "mkdocstrings[python]>=1.0" "mike>=2.1"; }
-	.venvs/docs/bin/mkdocs build --strict
+	[ -x .venvs/docs/bin/uv ] || { python3 -m venv .venvs/docs && .venvs/docs/bin/pip install -q uv; }
+	UV_PROJECT_ENVIRONMENT=.venvs/docs .venvs/docs/bin/uv sync -q --frozen --inexact --only-group docs
+	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict -q
 
 dist: setup      ## wheel and sdist of HEAD in dist/, checked by twine; URL=https://github.com/OWNER/NAME/blob/TAG makes links absolute
 	rm -rf dist
@@ -66,7 +66,7 @@ dist: setup      ## wheel and sdist of HEAD in dist/, checked by twine; URL=http
 	  -e 's#(\]\()(docs/|benchmarks/|[A-Z]+\.md)#\1$(URL)/\2#g' dist/source/README.md
 	$(VENV)/bin/uv build -q --out-dir dist dist/source
 	rm -rf dist/source
-	$(VENV)/bin/uv tool run -q twine check --strict dist/*
+	$(VENV)/bin/uv tool run -q 'twine>=6,<8' check --strict dist/*
 
 clean:           ## remove what was built, keep runs/
 	rm -rf $(VENV) .venvs site dist ros_ws/build ros_ws/install ros_ws/log

@@ -31,7 +31,6 @@ PURPOSE = {  # in the order in which one needs them
     "robosuite": "sim_bridges/simulators/robosuite",
     "metaworld": "sim_bridges/simulators/metaworld",
     "gymnasium-robotics": "sim_bridges/simulators/gymnasium_robotics",
-    "docs": "make docs: the documentation as a site",
     "test": "make test",
 }
 NAMED_OTHERWISE = {"scservo_sdk": "feetech-servo-sdk",
