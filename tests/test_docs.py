@@ -82,7 +82,9 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading)).lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md")),
+                                  *sorted(ROOT.glob("ros_ws/src/rlinf*/README.md"))],
+                         ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_pictures_exist(page):
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", page.read_text()):
         if not target.startswith("http"):
@@ -213,6 +215,15 @@ def test_the_navigation_of_the_site_has_each_page_once():
     nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
     listed = re.findall(r"([\w/]+\.md)$", nav, re.M)
     assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+
+
+def test_both_ci_files_build_the_site_and_the_packages_besides_lint_and_tests():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    steps = [step["run"].removeprefix("make ") for step in workflow["jobs"]["ci"]["steps"] if "run" in step]
+    targets = re.search(r"make ([a-z ]+?)\s*(?:#|$)", (ROOT / ".ci/run").read_text(), re.M)[1].split()
+    assert steps == targets == ["lint", "docs", "dist", "test"]
+    rules = dict(re.findall(r"^(docs|dist):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M))
+    assert "mkdocs build --strict" in rules["docs"] and "check --strict" in rules["dist"]
 
 
 def test_pages_of_the_design_name_modules_that_exist():

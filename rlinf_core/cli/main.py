@@ -31,6 +31,7 @@ from rlinf_core.cli.parsing import (
     open_streams,
     recipe_command,
     show_command,
+    teach,
     unread,
     written,
 )
@@ -90,8 +91,10 @@ first steps:
   rlinf recipes          other recipes; also: rlinf robots, rlinf tasks, rlinf simulators
   rlinf --help           every command, with examples
 """
-CATALOG = {"recipes": "the recipes that come with rlinf", "robots": "the robots, with hardware, twins and in simulators",
-           "tasks": "the tasks", "simulators": "the simulators, and how to install each"}
+CATALOG = {"recipes": "list the recipes that come with rlinf",
+           "robots": "list the robots: hardware, twins and simulated ones",
+           "tasks": "list the tasks",
+           "simulators": "list the simulators, and how to install each"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -156,10 +159,11 @@ def _catalog(commands: Commands) -> None:
 
 
 def _new(commands: Commands) -> None:
-    kinds = commands.add_parser("new", help="files for a robot of your own").add_subparsers(
+    kinds = commands.add_parser("new", help="make the files for a robot of your own").add_subparsers(
         required=True, metavar="WHAT")
-    robot = command(kinds, "robot", "cli.new:new_robot", "from an arm's MJCF or URDF: a simulated robot, limits, a first "
-                    "task and a recipe", (
+    robot = command(kinds, "robot", "cli.new:new_robot", "make a simulated robot, its limits, a "
+                                                         "task and a recipe from an arm's "
+                    "MJCF or URDF", (
         "Finds the arm's joints, tool and gripper in the model, chooses a workspace, and writes robot.yaml, limits.yaml, "
         "reach.yaml and recipe.yaml. The model's files stay where they are."))
     robot.add_argument("model", type=Path, help="an MJCF (.xml, with its assets beside it) or a URDF with one arm")
@@ -175,26 +179,27 @@ def _new(commands: Commands) -> None:
 
 
 def _duel(commands: Commands) -> None:
-    duel = command(commands, "duel", "cli.duel:duel", "find the better one of two policies, in simulation", (
+    duel = command(commands, "duel", "cli.duel:duel", "find the better of two policies, in simulation", (
         "Plays both policies on one held-out scene after the other, in random order. Stops as soon as a sequential test "
         "decides. The output does not name the policies before the end."))
     for name in ("a", "b"):
         duel.add_argument(name, metavar=name.upper(), type=Path, help="a policy-*.safetensors, or a run folder")
     duel.add_argument("--recipe", help="recipe with station and task (default: that of A's run, or demo)")
     duel.add_argument("--set", **SET, help="override of that recipe")
-    duel.add_argument("--pairs", dest="max_pairs", type=at_least(1, int), default=200,
+    duel.add_argument("--pairs", dest="max_pairs", type=at_least(1, int), default=200, metavar="N",
                       help="largest number of pairs (default: 200)")
-    duel.add_argument("--first-seed", type=at_least(0, int), default=2_000_000)
+    duel.add_argument("--first-seed", type=at_least(0, int), default=2_000_000, metavar="SEED",
+                      help="seed of the first scene (default: 2000000)")
     duel.add_argument("--by", dest="measures", nargs="+", default=["success"], metavar="MEASURE",
                       help="measures by priority; the first one that differs counts: success, time of two "
                            "successes, return (default: success)")
-    duel.add_argument("--odds", type=at_least(1.1, float), default=3.0,
+    duel.add_argument("--odds", type=at_least(1.1, float), default=3.0, metavar="RATIO",
                       help="smallest odds ratio that must be detected; 3 detects 90 against 70 %% (default: 3)")
     duel.add_argument("--json", **JSON, help="write the result as one flat object")
 
 
 def _plan(commands: Commands) -> None:
-    plan = command(commands, "plan", "cli.plan:plan_command", "where the parts of a run execute, and why", (
+    plan = command(commands, "plan", "cli.plan:plan_command", "show where the parts of a run execute, and why", (
         "Prints the graph of a recipe's run, the layout on this machine with its expected rate, the runner-up, and the "
         "layouts that cannot be. With placement.auto=true the run itself chooses so. Nothing is started."))
     plan.add_argument("name", metavar="recipe", help="a name in configs/ or a YAML file")
@@ -208,7 +213,7 @@ def _plan(commands: Commands) -> None:
 
 
 def _trace(commands: Commands) -> None:
-    trace = command(commands, "trace", "cli.plan:trace_command", "the timeline of a run, for Chrome or Perfetto", (
+    trace = command(commands, "trace", "cli.plan:trace_command", "write the timeline of a run, for Chrome or Perfetto", (
         "Writes what trainer, workers and learners did when, from what rlinf train has recorded in the run's folder."))
     trace.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
     trace.add_argument("--out", type=written(".json"), default=Path("trace.json"), metavar="FILE",
@@ -237,30 +242,39 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _catalog(commands)
     _new(commands)
-    demo = recipe_command(commands, "demo", "cli.demo:demo", "run a recipe from demonstrations to a report", "demo")
+    demo = recipe_command(commands, "demo", "cli.demo:demo", "run a whole recipe: demonstrations, training, evaluation "
+                          "and a report", "demo", "A run that is already in --out is resumed.")
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
-    train = recipe_command(commands, "train", "cli.train:train_command", "train a recipe: in simulators, on recordings, "
-                            "or on what stations send until Ctrl-C; resumes what is in --out")
+    train = recipe_command(commands, "train", "cli.train:train_command", "train a policy with a recipe: in simulators, on "
+                           "recordings or with stations", None, "Training with stations goes on "
+                                                                "until Ctrl-C. A run that is "
+                           "already in --out is resumed.")
     train.add_argument("--no-report", dest="report", action="store_false",
                        help="leave out report.md, its picture and its video")
     _plan(commands)
     _trace(commands)
-    sweep = recipe_command(commands, "sweep", "cli.sweep:sweep_command", "train every combination of overrides (Hydra's "
-                            "grammar: seed=0,1 lr=choice(1e-3,3e-4) n=range(1,4)), then a table and a picture; goes on "
-                            "with what is in --out")
-    sweep.add_argument("--jobs", type=at_least(1, int), default=1, help="runs at a time (default: 1)")
+    sweep = recipe_command(commands, "sweep", "cli.sweep:sweep_command", "train every combination of some settings, and "
+                           "compare the results", None, "The values follow Hydra's grammar: seed=0,1 "
+                           "algorithm.learning_rate=choice(1e-3,3e-4) policy.horizon=range(1,4). "
+                           "At the end it prints a table "
+                           "and draws a picture. A sweep that is already in --out goes on.")
+    sweep.add_argument("--jobs", type=at_least(1, int), default=1, metavar="N", help="runs at a time (default: 1)")
     compare = command(commands, "compare", "cli.sweep:compare",
-                      "success over time steps of several runs, in one picture")
+                      "draw the learning curves of several runs in one picture", (
+                          "A curve is the success rate over time steps."))
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
     compare.add_argument("--out", type=written(*PICTURES), default=Path("compare.png"),
                          help="the picture (default: compare.png)")
-    collect = recipe_command(commands, "collect", "cli.collect:collect", "collect demonstrations by hand, or by a script "
-                              "in simulation, until enough have succeeded; goes on with what is in --out")
+    collect = recipe_command(commands, "collect", "cli.collect:collect", "record demonstrations until enough of them have "
+                             "succeeded", None, "A person demonstrates, or the task's script in "
+                                                "simulation. Recordings that are "
+                             "already in --out count.")
     collect.add_argument("--episodes", type=at_least(1, int), metavar="N",
                          help="successful ones, with those in --out (default: the recipe's collect.episodes)")
     collect.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     up = recipe_command(commands, "up", "cli.demo:up",
-                         "start the station of a recipe without ROS's launch package, until Ctrl-C or --episodes")
+                         "start a recipe's station: robot or simulator, cameras, interlock, operator and recorder", None,
+                        "It runs until Ctrl-C or until --episodes are recorded. It needs no launch package of ROS.")
     for watched in (demo, collect, up):
         watched.add_argument("--web", type=at_least(1, int, MAX_PORT), nargs="?", const=PAGE_PORT, metavar="PORT",
                              help=f"serve the operator's page (docs/howto/operator_page.md) there (default: {PAGE_PORT})")
@@ -268,41 +282,48 @@ def _parser() -> argparse.ArgumentParser:
                     help="number of demonstrations before the stop (default: 0, until Ctrl-C)")
     up.add_argument("--json", **JSON, help="with --episodes: write the numbers of recorded and successful episodes and of "
                     "interlock faults as one flat object")
-    run_phases = recipe_command(commands, "run", "cli.demo:direct", "run a recipe's phases at a running station")
+    run_phases = recipe_command(commands, "run", "cli.demo:direct", "run a recipe's phases at a running station: collect, "
+                                "wait for the trainer, evaluate, improve, evaluate")
     run_phases.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     teleop = command(commands, "teleop", "cli.demo:teleop",
-                     "operate a running station with the recipe's device and this terminal's keyboard")
+                     "move the arm of a running station by hand", (
+                         "Reads the recipe's device, and this terminal's keyboard. A person arms "
+                         "the robot by the key `e`."))
     teleop.add_argument("name", **STATIONS_RECIPE)
     teleop.add_argument("--set", **SET, help="the overrides of the station")
     fake_device = command(
         commands,
         "fake-device",
         "cli.station:twin",
-        "imitate an operator's device by its protocol, without hardware",
+        "imitate an operator's device, without hardware",
         (
-            "Words on standard input move it: `ty -0.5` deflects, `press 1`, `release 1`, `rest`, `silent`, "
+            "It speaks the protocol of the device. Words on standard input move it: `ty -0.5` "
+            "deflects, `press 1`, `release 1`, `rest`, `silent`, "
             "`garbage`, `unplug`."
         ),
     )
     fake_device.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader", "robotiq"])
     fake_device.add_argument("--path", type=Path, help="path of its device file, which must not exist "
                              "(default: in a new folder)")
-    shell = command(commands, "completion", "cli.completion:completion", "complete commands and options in a shell", (
+    shell = command(commands, "completion", "cli.completion:completion", "print the script by "
+                                                                         "which a shell completes commands and options", (
         'Put eval "$(rlinf completion bash)" into ~/.bashrc, or eval "$(rlinf completion zsh)" into ~/.zshrc.'))
     shell.add_argument("shell", choices=["bash", "zsh"])
     station_commands(commands)
     fleet_commands(commands)
     show_command(commands)
-    contract = command(commands, "import-contract", "cli.contract:import_contract", "make a robot and a task of a "
+    contract = command(commands, "import-contract", "cli.contract:import_contract", "make a robot and a task from a "
                        "contract of Rosetta", "Reads a YAML from ROS topics to features (iblnkn/rosetta). It has no "
                        "limits: a person fills them in, and the interlock does not start before.")
     contract.add_argument("file", type=Path, help="the contract")
     contract.add_argument("--out", type=Path, metavar="FOLDER", help="the robot's folder (default: its robot_type)")
-    view = recipe_command(commands, "view", "cli.view:view", "write the layouts of RViz and Foxglove for a station, or for "
-                          "an episode's folder")
+    view = recipe_command(commands, "view", "cli.view:view", "write layouts with which RViz and "
+                                                             "Foxglove show a station", None,
+                          "The layouts also show the folder of an episode.")
     view.add_argument("--rviz", dest="show", action="store_true", help="and open RViz with it, in place of this command")
-    chat = command(commands, "chat", "cli.chat:chat_command", "talk with a language policy, or let it play a scene of its "
-                   "task; prints tools, tokens and reward")
+    chat = command(commands, "chat", "cli.chat:chat_command", "talk with a trained language "
+                                                              "model, or let it play a scene", (
+                   "Prints calls of tools, tokens and reward."))
     chat.add_argument("folder", metavar="run", type=Path,
                       help="folder of a run of rlinf train with env text:TASK (its newest policy)")
     chat.add_argument("--scene", type=at_least(0, int), metavar="SEED", help="let it play this scene of its task; "
@@ -313,15 +334,17 @@ def _parser() -> argparse.ArgumentParser:
     reward_commands(commands)
     world_commands(commands)
     evaluate = command(commands, "eval", "cli.evaluate:evaluate_command",
-                       "measure the success of a policy on held-out scenes, in simulation")
+                       "measure the success rate of a policy on held-out scenes, in simulation")
     evaluate.add_argument("checkpoint", type=Path, help="a policy-*.safetensors, or a run folder (its newest policy)")
     evaluate.add_argument("--recipe", help="recipe with station and task (default: the run's own, or demo)")
     evaluate.add_argument("--set", **SET,
                           help="override, e.g. station.robot=panda_gym_hil: the same policy in another simulator")
     evaluate.add_argument("--vary", nargs="*", **SEVERAL, metavar="KEY=A,B,...",
                           help="one line for each value, or each combination, e.g. simulation.randomise.delay_s=0,0.1,0.2")
-    evaluate.add_argument("--episodes", type=at_least(1, int), default=50)
-    evaluate.add_argument("--first-seed", type=at_least(0, int), default=1_000_000)
+    evaluate.add_argument("--episodes", type=at_least(1, int), default=50, metavar="N",
+                          help="number of scenes, one episode each (default: 50)")
+    evaluate.add_argument("--first-seed", type=at_least(0, int), default=1_000_000, metavar="SEED",
+                          help="seed of the first scene; training uses smaller ones (default: 1000000)")
     evaluate.add_argument("--video", type=written(".mp4", ".mkv", ".mov"), help="write the first episodes as MP4")
     evaluate.add_argument("--json", **JSON, help="write the result as one flat object")
     _duel(commands)
@@ -330,9 +353,10 @@ def _parser() -> argparse.ArgumentParser:
         "Exit code 1 if there is one."))
     why.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
     why.add_argument("--json", **JSON, help="write the faults as one flat object")
-    serve = command(commands, "serve", "cli.serve:serve", "answer observations over the network by openpi's websocket "
-                     "protocol: stations with station.policy.backend=remote, and openpi-client programs", (
-        "Loads the newest policy, computes once to warm up, and listens. /healthz then answers, and /metrics has counters. "
+    serve = command(commands, "serve", "cli.serve:serve", "serve a policy over the network: observations in, actions out", (
+        "It speaks openpi's websocket protocol. Its clients are stations with station.policy.backend=remote, and programs "
+        "with openpi-client. Loads the newest policy, computes once to warm up, and listens. "
+        "/healthz then answers, and /metrics has counters. "
         "New files in the folder are served at once. A running episode ends with its version."))
     serve.add_argument("policy", type=Path, help="a policy-*.safetensors, or a folder with some (a run)")
     serve.add_argument("--recipe", metavar="RECIPE",
@@ -381,29 +405,30 @@ def _parser() -> argparse.ArgumentParser:
                       "(default: 7)")
     tiny.add_argument("--state", type=at_least(1, int), default=8, metavar="N", help="openvla_oft: size of "
                       "a state (default: 8)")
-    tiny.add_argument("--seed", type=at_least(0, int), default=0, help="seed of the weights (default: 0)")
-    vla = commands.add_parser("vla", help="published policies: adapters, LeRobot's folders").add_subparsers(
+    tiny.add_argument("--seed", type=at_least(0, int), default=0, metavar="SEED", help="seed of the weights (default: 0)")
+    vla = commands.add_parser("vla", help="write a policy in the format of another library").add_subparsers(
         required=True, metavar="COMMAND")
-    adapters = command(vla, "adapters", "cli.serve:adapters", "write a policy file's adapters in the format "
+    adapters = command(vla, "adapters", "cli.serve:adapters", "write a policy's LoRA adapters in the format "
                        "of the library peft", (
         "Writes adapter_config.json and adapter_model.safetensors, for PeftModel.from_pretrained with the published model "
         "(docs/howto/vla.md)."))
     adapters.add_argument("policy", type=Path, help="a policy-*.safetensors trained with policy.lora, or a run folder")
     adapters.add_argument("--out", dest="folder", type=Path, required=True, help="folder to write to")
-    lerobot = command(vla, "lerobot", "cli.serve:lerobot", "a policy file of kind act or diffusion, as LeRobot's folder", (
+    lerobot = command(vla, "lerobot", "cli.serve:lerobot", "write a policy of kind act or "
+                                                           "diffusion as a folder of LeRobot", (
         "Writes config.json, model.safetensors and both processors, which LeRobot's own class loads (docs/howto/vla.md)."))
     lerobot.add_argument("policy", type=Path, help="a policy-*.safetensors, or a run's folder")
     lerobot.add_argument("--out", dest="folder", type=Path, required=True, help="a new folder; nothing is overwritten")
     find_dynamics = command(
         commands, "find-dynamics", "cli.data:identify_command",
-        "estimate the delay, lag and gain with which an arm follows, from recorded episodes")
+        "estimate an arm's delay, lag and gain from recorded episodes")
     find_dynamics.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")
     find_dynamics.add_argument("--velocity", default="tcp_velocity", help="observation with the tool's velocity [m/s]")
-    find_dynamics.add_argument("--episodes", type=at_least(1, int), default=200, help="largest number of "
+    find_dynamics.add_argument("--episodes", type=at_least(1, int), default=200, metavar="N", help="largest number of "
                                "episodes (default: 200)")
     find_dynamics.add_argument("--json", **JSON, help="write the result as one flat object")
     drill = command(commands, "drill", "cli.station:drill",
-                    "inject faults into a simulated station and measure the reaction (safety drill)")
+                    "test the safety functions: inject faults into a simulated station, and measure the reaction")
     drill.add_argument("--only", default="", metavar="WORDS", help="only scenarios of configs/drill.yaml "
                        "with these words in their name")
     drill.add_argument("--json", **JSON, help="write requirements_held, traps_held and each row")
@@ -412,7 +437,8 @@ def _parser() -> argparse.ArgumentParser:
     drill.add_argument("--scenarios", type=Path, metavar="FILE",
                        help="another list of scenarios; keys: docs/reference/scenarios.md")
     drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
-    drill.add_argument("--domain", type=at_least(0, int, MAX_DOMAIN), default=42, help="ROS_DOMAIN_ID")
+    drill.add_argument("--domain", type=at_least(0, int, MAX_DOMAIN), default=42, metavar="ID",
+                       help="ROS_DOMAIN_ID of the station (default: 42)")
     calibrate = command(commands, "calibrate", "cli.station:calibrate", "find the workspace box and home of "
                         "a real arm while you guide it by hand", (
         "Reads the arm's pose and commands nothing. Prints the lines for its limits and its robot.yaml, and draws the "
@@ -425,7 +451,8 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--out", type=written(".png", ".jpg"), default=Path("calibration.png"), metavar="PNG",
                      help="the picture (default: calibration.png)")
     calibrate.add_argument("--write", action="store_true", help="write the lines into the robot's own files")
-    first = command(commands, "first-motion", "cli.station:first_motion", "a real arm's first motion, at a tenth of its "
+    first = command(commands, "first-motion", "cli.station:first_motion", "guide a real arm's "
+                                                                          "first motion, at a tenth of its "
                     "speeds", ("Lowers the interlock's speeds to a tenth. Asks a person to move, let go, disarm and press "
                                "each stop, one after the other. Measures the reaction of interlock and arm. It commands "
                                "and arms nothing."))
@@ -463,20 +490,22 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--set", **SET, help="model: override a key of the recipe, e.g. policy.statistics=norm_stats.json")
     check.add_argument("--robot", help="a robot in it, by name or path (default: the first one)")
     check.add_argument("--task", help="a task, by name or path (default: the robot's own)")
-    check.add_argument("--episodes", type=at_least(1, int), default=10,
+    check.add_argument("--episodes", type=at_least(1, int), default=10, metavar="N",
                        help="number of scenes for the task's script (default: 10)")
     check.add_argument("--video", type=Path, metavar="FILE", help="film the script, in the first scene that it fails")
     check.add_argument("--no-station", dest="station", action="store_false", help="skip the station over ROS")
     check.add_argument("--json", **JSON, help="write the measured values as one flat object")
-    command(commands, "messages", "launch.build_messages:build_messages", "build the ROS messages for the ROS in use, once")
+    command(commands, "messages", "launch.build_messages:build_messages", "build the messages of "
+                                                                          "rlinf for the ROS in use, once")
     explain = command(commands, "explain", "cli.explain:explain", "print cause and remedy of an error by its code", (
         "Each error message ends with a code, as [RL-E101]. Without a code the command lists all of them."))
     explain.add_argument("code", nargs="?", default="", metavar="CODE", help="for example RL-E101")
     doctor = command(commands, "doctor", "cli.doctor:doctor", "list installed and missing parts of this "
-                     "machine, and how to get them")
+                     "machine, and how to install them")
     doctor.add_argument("station", nargs="?", choices=["station"], help="check the robot side of a recipe's station")
     doctor.add_argument("name", **STATIONS_RECIPE)
     doctor.add_argument("--set", **SET, help="the overrides of the station")
+    teach(parser)
     return parser
 
 

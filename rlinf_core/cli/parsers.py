@@ -28,7 +28,7 @@ NAMES: dict[str, Any] = {"help": "recipe of the station, for the names (default:
 def data_commands(commands: Commands) -> None:
     """Add the commands for recordings."""
     data_parser = commands.add_parser(
-        "data", help="recordings: list, show, check, repair, merge, split, stats, throughput, export, import"
+        "data", help="list, check, repair, copy and convert recordings"
     )
     data = data_parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -41,7 +41,7 @@ def data_commands(commands: Commands) -> None:
 
     of("list", "print one line for each episode", "cli.data:show").set_defaults(only_list=True)
     show_command(data)
-    check = of("check", "check each recording: seal, messages, steps, values; exit code 1 for a damaged one")
+    check = of("check", "check seal, messages, steps and values of each recording; exit code 1 for a damaged one")
     check.add_argument("--recipe", help="also compare them with the specs of this recipe's station")
     check.add_argument("--json", **JSON, help="write the counts of recordings, intact and damaged")
     of("repair", "copy the intact part of damaged recordings, and seal the episodes again", out=True)
@@ -49,19 +49,20 @@ def data_commands(commands: Commands) -> None:
     split = of("split", "copy intact episodes into several folders, by outcome or by fractions", out=True)
     split.add_argument("--fractions", nargs="+", **SEVERAL, metavar="NAME=FRACTION",
                        help="e.g. train=0.9 val=0.1, drawn at random (default: a folder for each outcome)")
-    split.add_argument("--seed", type=at_least(0, int), default=0, help="seed of the random split (default: 0)")
-    stats = of("stats", "mean, deviation, extremes and quantiles of every key; the success rate with its interval")
+    split.add_argument("--seed", type=at_least(0, int), default=0, metavar="SEED", help="seed of "
+                                                                                        "the random split (default: 0)")
+    stats = of("stats", "print mean, deviation, extremes and quantiles of every key, and the success rate")
     stats.add_argument("--json", **JSON, help="write them as one flat object")
-    throughput = of("throughput", "robot time: successes an hour, seconds to success, takeovers an hour, "
+    throughput = of("throughput", "print successes an hour, seconds to a success, takeovers an hour and "
                     "successes in a row")
     throughput.add_argument("--json", **JSON, help="write them as one flat object")
     formats = data.add_parser("export", help="write recordings in another format").add_subparsers(
         required=True, metavar="FORMAT")
-    lerobot = of("lerobot", "a LeRobot data set (v3.0)", "cli.data:export_lerobot", True, formats)
+    lerobot = of("lerobot", "write recordings as a LeRobot data set (v3.0)", "cli.data:export_lerobot", True, formats)
     lerobot.add_argument("--recipe", **NAMES)
     lerobot.add_argument("--executed", action="store_true",
                          help="write the actions that the interlock applied (default: the requested ones)")
-    rerun = of("rerun", "for Rerun's viewer: an .rrd for each episode", "cli.data:export_rerun", True, formats)
+    rerun = of("rerun", "write an .rrd for Rerun's viewer, one for each episode", "cli.data:export_rerun", True, formats)
     rerun.add_argument("--recipe", **NAMES)
     _imports(data)
 
@@ -70,8 +71,8 @@ def _imports(data: Commands) -> None:
     """Formats of others that come in."""
     formats = data.add_parser("import", help="read recordings of another format").add_subparsers(
         required=True, metavar="FORMAT")
-    lerobot = command(formats, "lerobot", "cli.data:import_lerobot", "from a LeRobot data set (v3.0)", (
-        "Recordings as a station makes them, for training (collect.recordings) and all other commands. Every feature is "
+    lerobot = command(formats, "lerobot", "cli.data:import_lerobot", "make recordings from a LeRobot data set (v3.0)", (
+        "They are as a station records them, for training (collect.recordings) and all other commands. Every feature is "
         "compared with the station's specs first, and nothing is written where one does not fit."))
     lerobot.add_argument("dataset", type=Path, help="folder of the data set, with meta/ and data/")
     lerobot.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
@@ -86,10 +87,9 @@ def _imports(data: Commands) -> None:
 
 def reward_commands(commands: Commands) -> None:
     """Rewards that are learned."""
-    subparsers = commands.add_parser("reward", help="train a reward that recognizes success in images, from "
-                                     "recordings").add_subparsers(
+    subparsers = commands.add_parser("reward", help="train a reward that recognizes success in images").add_subparsers(
         required=True, metavar="COMMAND")
-    train = command(subparsers, "train", "cli.data:train", "train a classifier on the frames of recordings", (
+    train = command(subparsers, "train", "cli.data:train", "train a classifier of success on the frames of recordings", (
         "The last frame of a successful episode counts as success. The frames just before it are left out (--late). All "
         "others count as no success. Prints the errors on held-out episodes, and draws them. A task file takes the model: "
         "`reward: {kind: classifier, model: FILE}`."))
@@ -102,16 +102,17 @@ def reward_commands(commands: Commands) -> None:
     train.add_argument("--late", type=at_least(0, float), default=0.3, metavar="SECONDS",
                        help="time before the end of a success that may already show it, at least three frames. It is "
                             "the delay of a person's label or of the task's success_steps (default: 0.3)")
-    train.add_argument("--steps", type=at_least(1, int), default=1500, help="gradient steps (default: 1500)")
+    train.add_argument("--steps", type=at_least(1, int), default=1500, metavar="N", help="gradient steps (default: 1500)")
     train.add_argument("--held-out", type=fraction, default=0.2, metavar="FRACTION",
                        help="part of the episodes that tests it (default: 0.2)")
-    train.add_argument("--seed", type=at_least(0, int), default=0)
+    train.add_argument("--seed", type=at_least(0, int), default=0, metavar="SEED",
+                       help="seed of split and training (default: 0)")
     train.add_argument("--json", **JSON, help="write the scores as one flat object")
 
 
 def fleet_commands(commands: Commands) -> None:
     """Whose stations a trainer serves, how they are, and what they play."""
-    fleet = commands.add_parser("fleet", help="the stations of a trainer (docs/howto/fleet.md)")
+    fleet = commands.add_parser("fleet", help="run and watch the stations of a trainer (docs/howto/fleet.md)")
     subparsers = fleet.add_subparsers(required=True, metavar="COMMAND")
     _up(subparsers)
     _enrollment(subparsers)
@@ -124,9 +125,9 @@ def _up(commands: Commands) -> None:
         commands,
         "up",
         "cli.fleet_up:up",
-        "start a trainer and simulated stations on this machine, through the "
-        "phases of a recipe; goes on with what is in --out",
+        "start a trainer and simulated stations on this machine",
         "demo",
+        "They go through the phases of a recipe. A run that is already in --out is resumed.",
     )
     up.add_argument("--stations", nargs="+", **SEVERAL, metavar="N|NAME", help="their number (station_1, "
                     "station_2, ...) or "
@@ -152,7 +153,8 @@ def _enrollment(commands: Commands) -> None:
     enroll.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder for the station's files")
     enroll.add_argument("--renew", action="store_true", help="make new files for an enrolled station before its "
                         "certificate ends; the old ones stay valid until then")
-    enroll.add_argument("--days", type=_days, default=365.0, help="how long the certificate is valid (default: 365)")
+    enroll.add_argument("--days", type=_days, default=365.0, metavar="DAYS", help="how long the "
+                                                                                  "certificate is valid (default: 365)")
     listing = command(commands, "list", "cli.fleet:stations", "list enrolled stations with the end of their "
                       "certificates, and revoked ones")
     for parser in (enroll, revoke, listing):
@@ -161,13 +163,14 @@ def _enrollment(commands: Commands) -> None:
 
 
 def _stations(commands: Commands) -> None:
-    status = _of_run(command(commands, "status", "cli.fleet:status", "a table of the stations, live until Ctrl-C", (
+    status = _of_run(command(commands, "status", "cli.fleet:status", "show a table of the stations, live until Ctrl-C", (
         "Each row has the policy in use and the wanted one, waiting episodes, the success of the last 50 training episodes "
         "and the fill level of the spool. Below is the state of the release. Prints once if the output is no terminal. "
         "Exit code 1 if the trainer is not running.")))
     status.add_argument("--once", action="store_true", help="print it once")
-    drain = _of_run(command(commands, "drain", "cli.fleet:drain", "let stations begin no further episode", (
-        "They end the current episode and send all recordings. A station without waiting episodes can be switched off.")))
+    drain = _of_run(command(commands, "drain", "cli.fleet:drain", "end the work of stations: "
+                                                                  "each finishes its episode and begins no other", (
+        "They send all recordings. A station without waiting episodes can be switched off.")))
     drain.add_argument("stations", nargs="+", metavar="station", help="station.name of the station")
     drain.add_argument("--off", action="store_true", help="let them play again")
 
@@ -219,7 +222,7 @@ def _days(text: str) -> float:
 def station_commands(commands: Commands) -> None:
     """Add the commands for a running station."""
     def of(parent: Commands, name: str, text: str, more: str, run: str = "visit", **words: str) -> argparse.ArgumentParser:
-        parser = command(parent, name, f"cli.station:{run}", text, f"{text[0].upper()}{text[1:]}. {more}")
+        parser = command(parent, name, f"cli.station:{run}", text, more or None)
         for word, meaning in words.items():
             parser.add_argument(word, help=meaning)
         parser.add_argument("name", **STATIONS_RECIPE)
@@ -235,33 +238,36 @@ def station_commands(commands: Commands) -> None:
             "listens. Exit code 1 if there is no such station.")
     of(commands, "arm", "arm a running station's interlock", "A real arm is armed by a person, at a terminal.")
     of(commands, "disarm", "disarm a running station's interlock: the arm brakes and stops until the next arming", "")
-    fault = commands.add_parser("fault", help="reset a fault of a running station's interlock, by its name")
-    reset = of(fault.add_subparsers(required=True, metavar="COMMAND"), "reset", "reset a fault by its name", (
+    fault = commands.add_parser("fault", help="clear a fault of a running station's interlock")
+    reset = of(fault.add_subparsers(required=True, metavar="COMMAND"), "reset", "clear a fault "
+                                                                                "of a running "
+                                                                                "station's interlock, by its name", (
         "Find its cause first. Without --cause the command prints the name of the current fault. A reset is refused while "
         "its cause remains or the enable is not held. A reset causes no motion. Arm afterwards."))
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
-    of(commands, "set-instruction", "set the instruction of its policy", (
+    of(commands, "set-instruction", "set the instruction of a running station's policy", (
         "It applies from the next time step, also within an episode. The rest of the current chunk is dropped. It stays "
         "until the next one; '' restores the instruction of the scene or task. Each recorded time step has it."),
        words="the instruction, e.g. 'go to the red mark'; '' for that of the scene or task")
-    gripper = commands.add_parser("gripper", help="commands for the gripper of a running station")
-    of(gripper.add_subparsers(required=True, metavar="COMMAND"), "activate", "activate its gripper", (
+    gripper = commands.add_parser("gripper", help="command the gripper of a running station")
+    of(gripper.add_subparsers(required=True, metavar="COMMAND"), "activate", "activate the gripper of a running station", (
         "A Robotiq needs this after power-up and to clear its faults. Its fingers open and close once. Keep "
         "clear of them."))
     node = {"run": "of_node", "node": "its name in `rlinf status`, e.g. environment, left/interlock, camera/wrist/camera"}
     which = {"parameter": "its name in `rlinf param list`"}
-    parameters = commands.add_parser("param", help="the parameters of a running station's nodes").add_subparsers(
+    parameters = commands.add_parser("param", help="list, print and set parameters of a running "
+                                                   "station's nodes").add_subparsers(
         required=True, metavar="COMMAND")
-    of(parameters, "list", "list a node's parameters", "Prints value, range, meaning, and whether it may "
+    of(parameters, "list", "list the parameters of a running node", "Prints value, range, meaning, and whether it may "
        "change while the node "
        "runs.", **node)
-    of(parameters, "get", "print a parameter of a node", "", **node, **which)
+    of(parameters, "get", "print a parameter of a running node", "", **node, **which)
     of(parameters, "set", "set a parameter of a running node", (
         "Most are fixed at the start of the node. An interlock's limits, a twin's injected faults and the policy's "
         "instruction may change. E.g. `rlinf param set twin inject user_stop`, `rlinf param set interlock "
         "limits.speed 0.1`."),
        **node, **which, value="a value of the same type; '' for an empty string, [1, 2] for a list")
-    of(commands, "lifecycle", "take a running interlock through a transition of its life cycle", (
+    of(commands, "lifecycle", "shut down, deactivate or activate a running interlock", (
         "shutdown: it brakes, disarms, and then ends. deactivate and activate: only while DISARMED and at rest."),
        **node, value="shutdown, deactivate, activate")
 
@@ -269,7 +275,7 @@ def station_commands(commands: Commands) -> None:
 def world_commands(commands: Commands) -> None:
     """What is done with learned worlds."""
     worlds = commands.add_parser(
-        "world", help="a learned world of a run's task (docs/howto/worlds.md): fit, check, rank"
+        "world", help="fit, check and use a learned world of a run's task (docs/howto/worlds.md)"
     ).add_subparsers(required=True, metavar="COMMAND")
     fit = command(
         worlds,
@@ -286,6 +292,7 @@ def world_commands(commands: Commands) -> None:
     fit.add_argument("--set", **SET, help="override of its recipe, e.g. world.history=5")
     fit.add_argument(
         "--seconds",
+        metavar="SECONDS",
         type=at_least(1, float),
         help="duration of the fit (default: world.first_updates steps)",
     )
@@ -299,7 +306,7 @@ def world_commands(commands: Commands) -> None:
     check.add_argument("run_dir", type=Path, metavar="RUN", help="folder of a run with a world")
     check.add_argument("--set", **SET, help="override of its recipe")
     check.add_argument(
-        "--steps", type=at_least(1, int), default=20, help="how far ahead (default: 20)"
+        "--steps", type=at_least(1, int), default=20, metavar="N", help="time steps ahead (default: 20)"
     )
     check.add_argument(
         "--out",
@@ -312,7 +319,7 @@ def world_commands(commands: Commands) -> None:
         worlds,
         "rank",
         "cli.world:rank",
-        "order policies by the success that a world predicts, with intervals",
+        "order policies by the success that a learned world predicts",
         (
             "Imagines whole episodes from how recorded ones began. The order is worth more than the "
             "figures: errors add up over "
@@ -330,6 +337,7 @@ def world_commands(commands: Commands) -> None:
     )
     rank.add_argument("--set", **SET, help="override of its recipe")
     rank.add_argument(
-        "--episodes", type=at_least(1, int), default=50, help="of each policy (default: 50)"
+        "--episodes", type=at_least(1, int), default=50, metavar="N",
+        help="imagined episodes of each policy (default: 50)"
     )
     rank.add_argument("--json", **JSON, help="write the success of each as one flat object")

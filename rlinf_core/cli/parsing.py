@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rlinf_core.cli.examples import EXAMPLES
 from rlinf_core.core.errors import WRONG_USAGE, escape_control, nearest
 from rlinf_core.core.renames import COMMANDS
 
@@ -22,10 +23,53 @@ CHOICE = re.compile(r"(.*?invalid choice: )(.+?) \(choose from (.*)\)", re.S)
 UNKNOWN = "unrecognized arguments: "
 
 
+GROUPS = {  # of options in --help, by the names of the options
+    "settings": {"set", "recipe", "vary", "robot", "task", "arm", "seed", "first-seed"},
+    "network": {"host", "port", "api-key-file", "tls-cert", "tls-key", "plaintext",
+                "lerobot-port", "web", "timeout", "domain"},
+    "speed": {"jobs", "max-batch", "max-wait-ms", "device", "precision", "execution"},
+    "output": {"out", "json", "video", "picture", "plot", "quiet", "no-report", "write"},
+}
+
+
 class Parser(argparse.ArgumentParser):
     """As argparse's; its subcommands are of this class, too."""
 
     _given: Sequence[str] = ()
+    purpose = ""  # one line, for a command below `rlinf`
+
+    def format_help(self) -> str:
+        """As argparse's, in the order that a reader needs: purpose, examples, usage, options by group."""
+        if not self.purpose:
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_text(f"{self.purpose[0].upper()}{self.purpose[1:]}.")
+        formatter.add_text(self.description)
+        formatter.start_section("examples")
+        formatter._add_item(lambda: "".join(f"  {line}\n" for line in self._examples()), [])
+        formatter.end_section()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups, "usage: ")
+        for title, actions in self._groups().items():
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        return formatter.format_help()
+
+    def _examples(self) -> list[str]:
+        """Lines to paste; of a command with commands below it the first one of each."""
+        name = self.prog.removeprefix("rlinf ")
+        if name in EXAMPLES:
+            return [line.strip() for line in EXAMPLES[name].strip().splitlines()]
+        return [lines.strip().splitlines()[0] for path, lines in EXAMPLES.items() if path.startswith(f"{name} ")]
+
+    def _groups(self) -> dict[str, list[argparse.Action]]:
+        """Arguments, then options by what they are for."""
+        groups: dict[str, list[argparse.Action]] = {"arguments": [], **{title: [] for title in GROUPS}, "other options": []}
+        for action in self._actions:
+            names = {option.lstrip("-") for option in action.option_strings}
+            fitting = next((title for title, options in GROUPS.items() if names & options), "other options")
+            groups[fitting if names else "arguments"].append(action)
+        return {title: actions for title, actions in groups.items() if actions}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's."""
@@ -94,16 +138,30 @@ def command(commands: Commands, name: str, run: str, text: str, description: str
     return parser
 
 
-def recipe_command(commands: Commands, name: str, run: str, text: str, default: str | None = None
-                   ) -> argparse.ArgumentParser:
+def recipe_command(commands: Commands, name: str, run: str, text: str, default: str | None = None,
+                   description: str | None = None) -> argparse.ArgumentParser:
     """A command that runs a recipe, in a folder of its own."""
-    parser = command(commands, name, run, text)
+    parser = command(commands, name, run, text, description)
     parser.add_argument("name", metavar="recipe", nargs="?" if default else None, default=default,
                         help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""))
     parser.add_argument("--set", **SET, help="override, e.g. online.max_minutes=5")
     parser.add_argument("--out", dest="run_dir", metavar="OUT", type=_run_dir, default="",
                         help="run folder (default: runs/<time>)")
     return parser
+
+
+def teach(parser: argparse.ArgumentParser) -> None:
+    """Give every command below this one its purpose, and every option the default that its help does not name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            texts = {choice.dest: choice.help for choice in action._choices_actions}
+            for name, below in action.choices.items():
+                below.purpose = texts[name]
+                teach(below)
+        elif action.option_strings and action.nargs != 0 and not action.required and "(default" not in (action.help or ""):
+            default = action.default if action.default not in (None, "", []) else "none"
+            values = " ".join(map(str, default)) if isinstance(default, list) else default
+            action.help = f"{action.help or ''} (default: {values})".strip()
 
 
 def _run_dir(text: str) -> Path:
