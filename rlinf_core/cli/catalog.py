@@ -10,7 +10,8 @@ from pathlib import Path
 from rlinf_core.cli.data import print_table
 from rlinf_core.core.paths import shared
 from rlinf_core.recipes import check_recipe, load_recipe
-from rlinf_core.recipes.loader import recipes, resolved
+from rlinf_core.recipes.loader import is_resolved, recipes, resolved
+from rlinf_core.recipes.station import check_real_arm, robots_of
 from rlinf_core.robots.config import load_robot, robot_folder, robots
 
 SENTENCE = re.compile(r"(.+?\.)(\s|$)", re.S)
@@ -28,6 +29,11 @@ def config_command(name: str, overrides: list[str], check: bool) -> None:
     recipe = load_recipe(name, overrides)
     if check:
         check_recipe(recipe)
+        if not recipe.env:
+            by_a_run = Path(name).is_file() and is_resolved(Path(name))  # which writes every default
+            in_lockstep = recipe.station.lockstep and "lockstep" in recipe.station.model_fields_set and not by_a_run
+            for one in robots_of(recipe).values() or [recipe]:
+                check_real_arm(one, in_lockstep)
     print(resolved(recipe).rstrip("\n"), flush=True)
     if check:
         print(f"ok: robot, task and recipe of {name} fit together", file=sys.stderr)

@@ -16,6 +16,8 @@ from rlinf_core.recipes import check_recipe, load_recipe, station_robot
 from rlinf_core.robots.calibration.hand_eye import TOOL
 from rlinf_core.robots.drivers import SIMULATOR
 
+CLIENT = "the ROS client of this command"  # it calls terminal.tell_started
+
 
 def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "", words: str = "") -> int:
     """Ask the recipe's station (``rlinf_tools.station_client``); returns its exit code."""
@@ -32,7 +34,7 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
         command += [f"--cause={cause}"]
     if words:
         command += [f"--words={words}"]
-    return foreground(command, ros_environment(recipe.station.domain))
+    return foreground(command, ros_environment(recipe.station.domain), CLIENT)
 
 
 def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: float, parameter: str = "", value: str = ""
@@ -42,7 +44,7 @@ def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: fl
     command = [sys.executable, "-m", "rlinf_tools.node_client", what, f"--station={recipe.station.name}", f"--node={node}",
                f"--parameter={parameter}", f"--value={value}", f"--timeout={timeout_s}",
                "--arms", *station_robot(recipe).arms]
-    return foreground(command, ros_environment(recipe.station.domain))
+    return foreground(command, ros_environment(recipe.station.domain), CLIENT)
 
 
 def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool) -> int:

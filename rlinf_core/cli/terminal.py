@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,10 +24,24 @@ from rlinf_core.page.views import why
 from rlinf_core.recipes import Recipe
 
 PATIENCE_S = 20.0  # a drill's station ends in that time
+REPORT_S = 5.0  # a command that waits prints a line as often
+STARTED_FD = "RLINF_STARTED_FD"  # of a child: closing it tells the parent that the child works
 
 
-def foreground(command: list[str], environment: Mapping[str, str]) -> int:
-    """Run it to its end; returns its exit code. KeyboardInterrupt where it was asked to end, once it has ended."""
+def foreground(command: list[str], environment: Mapping[str, str], starts: str = "") -> int:
+    """Run a program in the foreground.
+
+    Args:
+        command: the program with its arguments.
+        environment: its environment variables.
+        starts: the name of a program that calls ``tell_started``; until then a line every 5 s says that it starts.
+
+    Returns:
+        The program's exit code.
+
+    Raises:
+        KeyboardInterrupt: this process was asked to end, and the program has ended.
+    """
     signals: list[int] = []
 
     def ask(number: int) -> None:
@@ -34,8 +49,13 @@ def foreground(command: list[str], environment: Mapping[str, str]) -> int:
         raise KeyboardInterrupt
 
     with terminal_as_before(), on_signal(ask):
-        child = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
+        reader, writer = os.pipe()
+        passed = {STARTED_FD: str(writer)} if starts else {}  # a program of many processes must not hand it on
+        child = subprocess.Popen(command, env={**environment, **passed}, pass_fds=(writer,) if starts else (),
+                                 preexec_fn=end_with_parent)
+        os.close(writer)
         try:
+            _report_start(reader, child, starts)
             return child.wait()
         except KeyboardInterrupt:
             if signals != [signal.SIGINT] or not _has_terminal():  # which tells its Ctrl-C to the child itself
@@ -43,8 +63,23 @@ def foreground(command: list[str], environment: Mapping[str, str]) -> int:
             _await(child)
             raise
         finally:
+            os.close(reader)
             child.kill()
             child.wait()
+
+
+def tell_started() -> None:
+    """In a program of ``foreground``: it has started, and from now on reports itself what it waits for."""
+    with contextlib.suppress(KeyError, OSError, ValueError):
+        os.close(int(os.environ.pop(STARTED_FD)))
+
+
+def _report_start(reader: int, child: subprocess.Popen[bytes], starts: str) -> None:
+    """Print a line every ``REPORT_S`` until the child closes its end of the pipe or ends."""
+    began = time.monotonic()
+    while starts and child.poll() is None and not select.select([reader], [], [], REPORT_S)[0]:
+        print(f"rlinf: {time.monotonic() - began:.0f} s: {starts} starts; a busy machine takes longer", file=sys.stderr,
+              flush=True)
 
 
 def _await(child: subprocess.Popen[bytes]) -> None:

@@ -76,7 +76,8 @@ def _who_feeds(recipe: Recipe, run_dir: Path) -> str:
 
 
 def _line(steps: int, entry: dict[str, float]) -> str:
-    spent = ", ".join(f"{name.removeprefix('seconds_')} {value / entry['seconds']:.0%}"
+    total = entry["seconds"] + entry.get("seconds_warm_start", 0.0)  # it is before the run's clock begins
+    spent = ", ".join(f"{name.removeprefix('seconds_')} {value / total:.0%}"
                       for name, value in entry.items() if name.startswith("seconds_"))
     return (f"{steps:9,d} steps  success {entry['success']:4.0%}  return {entry['return']:6.2f}  {entry['seconds']:6.0f} s"
             f"  {entry['steps_per_second']:5.0f} steps/s  ({spent})")

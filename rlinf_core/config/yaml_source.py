@@ -242,13 +242,23 @@ class _Plain(_Loader):
     yaml_implicit_resolvers = yaml.SafeLoader.yaml_implicit_resolvers
 
 
-def resolve_file_reference(document: Document, key: Key, folder: Path) -> None:
-    """Let a ``file.py:name`` that a config says be found from the config's own folder."""
+def resolve_file_reference(document: Document, key: Key, folder: Path, prefix: str = "") -> None:
+    """Make the path in a ``file.py:name`` of a config absolute; it is relative to the config's folder.
+
+    Args:
+        document: the config.
+        key: the path of the value.
+        folder: of the config, or the working directory for an override.
+        prefix: text before the path, such as ``text:``.
+    """
     *parents, last = key
     holder: Any = document.data
     for part in parents:
         holder = holder.get(part) if isinstance(holder, dict) else None
     name = holder.get(last) if isinstance(holder, dict) else None
-    if isinstance(name, str) and name.partition(":")[0].endswith(".py"):
+    if not isinstance(name, str) or not name.startswith(prefix):
+        return
+    name = name.removeprefix(prefix)
+    if name.partition(":")[0].endswith(".py"):
         where = f"{document.place(key)}: '{'.'.join(map(str, key))}'"
-        holder[last] = str((folder / expanded(name, where)).resolve())
+        holder[last] = prefix + str((folder / expanded(name, where)).resolve())

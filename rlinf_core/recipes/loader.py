@@ -119,7 +119,7 @@ def _below(document: Document, base: Any, folder: Path) -> Path:
 
 
 def _resolve_paths(document: Document, folder: Path) -> None:
-    """./ur5e lies in that folder: beside the file that says so, or where somebody is who says so in an override."""
+    """Make relative paths absolute: those of a file from its folder, those of an override from the working directory."""
     robots: Any = document.data.get("embodiments")
     for section in (document.data.get("station"), *(robots.values() if isinstance(robots, dict) else ())):
         for part in ("robot", "task"):
@@ -128,6 +128,8 @@ def _resolve_paths(document: Document, folder: Path) -> None:
                 section[part] = str((folder / name).resolve())
     for part in ("operator", "second_operator"):
         resolve_file_reference(document, ("station", part, "kind"), folder)
+    resolve_file_reference(document, ("env",), folder, prefix="text:")
+    resolve_file_reference(document, ("algorithm", "name"), folder)
     policy: Any = document.data.get("policy")
     resolve_file_reference(document, ("policy", "kind"), folder)
     for part in policy if isinstance(policy, dict) else ():

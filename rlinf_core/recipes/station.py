@@ -43,9 +43,44 @@ def check_recipe(recipe: Recipe) -> None:
                               f"{recipe.simulation.environments}, got '{one.station.robot}', whose driver is {driver}. Set "
                               "simulation.environments=0, and stations send what they play")
     robot, task = station_robot(recipe), station_task(recipe)
+    _check_clutch(recipe)
     for limits in map(load_limits, robot.interlocks.values()):
         if robot.driver == SIMULATOR:
             check_ticks(recipe, task.spec.control_hz, limits.tick)
+
+
+def check_real_arm(recipe: Recipe, in_lockstep: bool) -> None:
+    """Check the confirmations that a real arm needs before it can be armed.
+
+    Args:
+        recipe: the recipe.
+        in_lockstep: a person asks for ``station.lockstep``.
+    """
+    robot, name = station_robot(recipe), recipe.station.robot
+    if robot.driver == SIMULATOR:
+        return
+    if in_lockstep:
+        raise RecipeError(f"station.lockstep: expected false with robot '{name}', whose driver "
+                          f"is {robot.driver}, got true. "
+                          "An arm outside of a simulator runs in real time")
+    if not (robot.estops or robot.no_estop_reason or recipe.station.web.port):
+        raise RecipeError(f"robot '{name}': estops: expected the name of at least one e-stop source, got none, and the "
+                          "interlock refuses to arm. Name a source in robot.yaml, use the operator's page "
+                          "(station.web.port), or confirm in robot.yaml why none is needed: "
+                          "no_estop_reason (docs/safety.md)")
+
+
+def _check_clutch(recipe: Recipe) -> None:
+    """The button that is held to move the arm asks for nothing else."""
+    for key in ("operator", "second_operator"):
+        settings = getattr(recipe.station, key)
+        clutch, buttons = getattr(settings, "clutch", ""), getattr(settings, "buttons", None)
+        role = buttons.get(clutch, "") if clutch and isinstance(buttons, dict) else ""
+        if role not in ("", "enable", "intervene"):
+            raise RecipeError(f"station.{key}.clutch: expected a button without a role of its "
+                              f"own, got '{clutch}', which is "
+                              f"also {role} in station.{key}.buttons: each use of the clutch would {role}. Choose another "
+                              "button for one of them")
 
 
 def check_ticks(recipe: Recipe, control_hz: float, tick_s: float) -> None:
@@ -127,12 +162,14 @@ def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
             f"{', '.join(action.names)}. Begin each name with its arm's (left/dx), in the order of 'arms' in "
             "robot.yaml, or take a task for this robot"
         )
-    for arm, limits in ((arm, load_limits(path)) for arm, path in robot.interlocks.items() if arm):
+    for arm, limits in ((arm, load_limits(path)) for arm, path in robot.interlocks.items()):
         if limits.control_mode != action.control_mode:
-            raise RecipeError(f"{what}: action.control_mode: expected {limits.control_mode}, as the limits of arm '{arm}' "
-                              f"of {whose} say, got {action.control_mode}. All arms of a station act in one mode: set "
-                              "control_mode in their limits")
-        if action.of_arm(arm).dim not in limits.action_sizes:
+            of_arm = f"arm '{arm}' of {whose}" if arm else whose
+            raise RecipeError(f"{what}: action.control_mode: expected {limits.control_mode}, as the limits of {of_arm} "
+                              f"say, got {action.control_mode}. "
+                              + ("All arms of a station act in one mode: set control_mode in their limits" if arm else
+                                 "Take a task in that mode, or set control_mode in the robot's limits"))
+        if arm and action.of_arm(arm).dim not in limits.action_sizes:
             raise RecipeError(f"{what}: action.dimensions: expected {' or '.join(map(str, limits.action_sizes))} of arm "
                               f"'{arm}', as its limits let it move, got {', '.join(action.names[action.rows(arm)])}")
     for name in sorted(task.channels):

@@ -9,7 +9,8 @@ camera/<name>/image (H, W, 3) uint8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -339,6 +340,21 @@ class StepResult:
         return 0.0 if self.terminated else 1.0
 
 
+@contextmanager
+def _name_missing_channel(channels: dict[str, np.ndarray]) -> Iterator[None]:
+    """A reward that reads a channel which is missing raises SpecError with the names of those that exist."""
+    try:
+        yield
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if not isinstance(name, str) or name in channels:
+            raise  # of another mapping
+        raise SpecError(
+            f"reward: expected one of the channels {', '.join(sorted(channels))}; got '{name}'{nearest(name, channels)}. "
+            "A reward names the channels that it reads in its attribute `channels`, and the task then waits for them"
+        ) from error
+
+
 def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, before: StepResult | None = None
                 ) -> StepResult:
     """Reward 1 on success, 0 otherwise; where the task has failed it has not succeeded.
@@ -352,10 +368,11 @@ def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, be
     for term in (task.success, task.failure) if before is None else ():
         if isinstance(term, Remembering):
             term.begin()
-    now = task.success.progress(channels) if task.shaping and isinstance(task.success, Shaped) else 0.0
+    with _name_missing_channel(channels):
+        now = task.success.progress(channels) if task.shaping and isinstance(task.success, Shaped) else 0.0
+        failure = task.failure is not None and task.failure(channels)
+        looks_done = not failure and task.success(channels)
     shaped = task.shaping * (now - before.progress) if task.shaping and before is not None else 0.0
-    failure = task.failure is not None and task.failure(channels)
-    looks_done = not failure and task.success(channels)
     looked_done = (before.looked_done if before else 0) + 1 if looks_done else 0
     success = looked_done >= task.success_steps
     truncated = not failure and not success and step_index >= task.max_steps

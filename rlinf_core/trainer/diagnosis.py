@@ -27,6 +27,7 @@ from rlinf_core.trainer.governor import governor_for
 LEAST_EPISODES = 10  # of which a share says something
 AT_BOUND = 0.98  # |action| from which one counts as the largest
 RECORDINGS = 30  # of the newest that are read for takeovers
+PLAYED_STEPS = 1000  # from which an episode should have ended
 LEARNED = 0.9  # success from which a run needs no diagnosis of its learning
 
 
@@ -107,6 +108,7 @@ class Evidence:
         statuses: how many episodes became what, as ``stale`` or ``refused``.
         updates: of the learner.
         steps: time steps of experience.
+        no_episode: the replay of the policy's own episodes is there, and holds none.
         operator_shares: of the newest recorded training episodes, the share of time steps that a person commanded.
     """
 
@@ -118,6 +120,7 @@ class Evidence:
     statuses: dict[str, int] = field(default_factory=dict)
     updates: int = 0
     steps: int = 0
+    no_episode: bool = False
     operator_shares: list[float] = field(default_factory=list)
 
     @property
@@ -155,6 +158,7 @@ def read_evidence(run_dir: Path) -> Evidence:
     evidence.metrics = dict((state.get("progress", {}).get("metrics") or [{}])[0])
     evidence.demonstrations = Episodes.of_replay(data.get("demonstrations", {}))
     evidence.online = Episodes.of_replay(data.get("online", {}))
+    evidence.no_episode = "arrays" in data.get("online", {}) and not len(evidence.online)
     evidence.statuses = {name: int(count) for name, count in data.get("statuses", {}).items()}
     evidence.statuses["refused"] = sum(
         status.startswith("refused") for _, status in intake.get("ids", [])
@@ -451,6 +455,17 @@ def _nothing_learned_yet(run: Evidence) -> Finding | None:
     )
 
 
+def _no_finished_episode(run: Evidence) -> Finding | None:
+    played = run.steps - int(run.demonstrations.lengths.sum())
+    if not run.no_episode or played < PLAYED_STEPS or run.statuses.get("stale", 0):
+        return None
+    return Finding(
+        "no_finished_episode",
+        f"the policy played {played:,} time steps, and no episode of it has ended: the replay is empty",
+        "lower max_steps of the task, or have the environment report its time limit (truncated)",
+    )
+
+
 def _observations_dead(run: Evidence) -> Finding | None:
     if len(run.online) < LEAST_EPISODES:
         return None
@@ -466,6 +481,7 @@ def _observations_dead(run: Evidence) -> Finding | None:
 
 
 CHECKS: tuple[Callable[[Evidence], Finding | None], ...] = (
+    _no_finished_episode,
     _nothing_learned_yet,
     _observations_dead,
     _reward_absent,

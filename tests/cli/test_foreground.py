@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import termios
 import time
 
 import pytest
+
+from rlinf_core.cli import terminal
 
 PARENT = """import os, sys
 from rlinf_core.cli.terminal import foreground
@@ -71,3 +74,24 @@ def test_it_ends_with_whoever_started_it_however_that_ends(started):
     process.kill()
     assert process.communicate(timeout=60)[1] == "", "which waits for the last that has it open"
     assert log_file.read_text() == "ready\n"
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_program_that_starts_slowly_is_reported_until_it_tells_that_it_works(tells, capfd, monkeypatch, tmp_path):
+    monkeypatch.setattr(terminal, "REPORT_S", 0.05)
+    mark = tmp_path / "mark"
+    child = f"""import pathlib, time
+time.sleep(0.3)
+from rlinf_core.cli.terminal import tell_started
+if {tells}:
+    tell_started()
+    tell_started()  # a second call does nothing
+pathlib.Path({str(mark)!r}).write_text("")
+time.sleep(1.0)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert terminal.foreground([sys.executable, "-c", child], environment, starts="the client") == 0
+    lines = capfd.readouterr().err.splitlines()
+    assert lines and all(re.fullmatch(r"rlinf: \d+ s: the client starts; a busy .*", line) for line in lines)
+    assert mark.exists() and terminal.foreground([sys.executable, "-c", "pass"], environment) == 0
+    assert capfd.readouterr().err == "", "other programs report themselves"

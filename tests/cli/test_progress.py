@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from rlinf_core.cli import demo, doctor, terminal
+from rlinf_core.cli import demo, doctor, terminal, train
 from rlinf_core.core import progress
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports import report
@@ -71,3 +71,11 @@ def test_a_run_that_is_too_short_to_learn_says_so_before_it_starts():
     assert demo.too_short(load_recipe("demo")) == ""
     assert demo.too_short(load_recipe("demo_tiny")).startswith("this run is short: 400 time steps")
     assert demo.too_short(load_recipe("demo_tiny", ["collect.no_training=true"])) == ""
+
+
+def test_shares_of_time_count_a_warm_start_that_was_before_the_runs_clock():
+    entry = {"success": 0.5, "return": 1.0, "seconds": 1.0, "steps_per_second": 10.0, "seconds_warm_start": 99.0,
+             "seconds_learn": 1.0}
+    assert "(warm_start 99%, learn 1%)" in train._line(10, entry)
+    del entry["seconds_warm_start"]
+    assert "(learn 100%)" in train._line(10, entry)

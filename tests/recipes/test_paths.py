@@ -67,3 +67,18 @@ def test_a_robot_and_a_task_that_are_checked_may_lie_anywhere(tmp_path):
     task.write_text(Path("configs/tasks/reach.yaml").read_text())
     station = recipe_of("franka_mujoco", str(robot), str(task)).station
     assert (station.robot, station.task) == (str(robot), str(task))
+
+
+def test_own_parts_are_found_beside_the_recipe_wherever_the_command_runs(tmp_path, monkeypatch):
+    (tmp_path / "task.py").write_text("class Adding:\n    pass\n")
+    (tmp_path / "mine.py").write_text("from rlinf_core.algorithms.sac import Config\n")
+    (tmp_path / "talk.yaml").write_text("defaults: text_arithmetic\nenv: text:./task.py:Adding\n")
+    (tmp_path / "learn.yaml").write_text("defaults: sim_sac\nalgorithm: {name: ./mine.py}\n")
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert load_recipe(tmp_path / "talk.yaml").env == f"text:{tmp_path}/task.py:Adding"
+    assert load_recipe(tmp_path / "learn.yaml").algorithm.name == f"{tmp_path}/mine.py"
+    assert load_recipe("../talk.yaml").text_task == f"{tmp_path}/task.py:Adding"
+    assert load_recipe("sim_sac", ["algorithm.name=../mine.py"]).algorithm.name == f"{tmp_path}/mine.py"
+    assert load_recipe("text_arithmetic", ["env='text:../task.py:Adding'"]).env == f"text:{tmp_path}/task.py:Adding"
+    assert load_recipe("text_arithmetic").env == "text:arithmetic", "a name stays a name"

@@ -13,7 +13,7 @@ from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.policies import kinds, policy_kind
-from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.recipes import check_recipe, load_recipe, resolved
 from rlinf_core.robots.config import load_robot
 from rlinf_core.tasks.task import load_task
 
@@ -303,3 +303,37 @@ def test_what_would_be_found_in_the_midst_of_a_run_is_refused_before(recipe, ove
         check_recipe(load_recipe(recipe, overrides))
     if "mode" in message:
         check_recipe(load_recipe("sim_async_ppo", overrides))
+
+
+@pytest.mark.parametrize("robot, task", [("ur5e_twin", "reach"), ("franka_fr3", "ur5e_reach")])
+def test_task_and_limits_of_one_arm_move_in_the_same_mode(robot, task):
+    recipe = load_recipe("franka_twin", [f"station.robot={robot}", f"station.task={task}"])
+    with pytest.raises(RecipeError, match=f"task '{task}': action.control_mode: expected .*, as the limits of robot "
+                                          f"'{robot}' say, got .*. Take a task in that mode"):
+        check_recipe(recipe)
+
+
+@pytest.mark.parametrize("operator, key", [
+    ("{kind: gamepad, clutch: a}", "operator"), ("{kind: vr, clutch: grip, buttons: {grip: close}}", "operator"),
+    ("{kind: gamepad, clutch: rb, buttons: {rb: disarm}}", "second_operator")])
+def test_a_clutch_has_no_other_role(operator, key):
+    overrides = [f"station.{key}={operator}", "station.lockstep=false"]
+    with pytest.raises(RecipeError, match=rf"station.{key}.clutch: expected a button without a role of its own, got '\w+', "
+                                          r"which is also (close|disarm)"):
+        check_recipe(load_recipe("demo", overrides))
+    check_recipe(load_recipe("demo", [f"station.{key}={{kind: gamepad, buttons: {{rb: intervene, a: close}}}}"]))
+
+
+@pytest.mark.parametrize("overrides, message", [
+    (["station.lockstep=true"], "station.lockstep: expected false with robot 'franka_fr3'"),
+    ([], "robot 'franka_fr3': estops: expected the name of at least one e-stop source, got none"),
+    (["station.web.port=8080"], "")])
+def test_config_check_asks_a_real_arm_for_its_confirmations(tmp_path, capsys, overrides, message):
+    (tmp_path / "mine.yaml").write_text("defaults: demo\nstation: {robot: franka_fr3}\n")
+    command = ["config", str(tmp_path / "mine.yaml"), "--check", "--set", "station.task=reach", *overrides]
+    assert main(command) == (2 if message else 0)
+    assert message in (error := capsys.readouterr().err)
+    assert ("[RL-E106]" in error) == bool(message)
+    if not message:  # what a run has written says every default, lockstep too, and is checked again
+        (tmp_path / "recipe.yaml").write_text(resolved(load_recipe(tmp_path / "mine.yaml", command[4:])))
+        assert main(["config", str(tmp_path / "recipe.yaml"), "--check"]) == 0

@@ -140,9 +140,9 @@ def bring_a_desk():
 
 def ask_by_fork():
     """Who asks a station is one, too, of the command that a person typed."""
-    def start(command, env, preexec_fn):
+    def start(command, env, preexec_fn, pass_fds):
         if command[1:3] != ["-m", "rlinf_tools.station_client"]:
-            return subprocess.Popen(command, env=env, preexec_fn=preexec_fn)
+            return subprocess.Popen(command, env=env, preexec_fn=preexec_fn, pass_fds=pass_fds)
         pid = forked()
         if pid:
             return started(command, pid)

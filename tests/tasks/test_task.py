@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -255,3 +256,27 @@ def test_words_that_no_recording_could_carry_are_refused_where_they_stand(tmp_pa
         else:
             with pytest.raises(RecipeError, match="instruction.*expected at most 128 bytes of UTF-8 without NUL, got 130"):
                 load_task(tmp_path / "task.yaml")
+
+
+class Scales:
+    """A reward that reads a channel without naming it in `channels`."""
+
+    channels = ("current_pose",)
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, channels):
+        return channels[self.name][0] > 0 and {"a": 1}[self.name] > 0
+
+    def progress(self, channels):
+        return float(channels[self.name][0])
+
+
+@pytest.mark.parametrize("part, shaping", [("success", 0.0), ("success", 1.0), ("failure", 0.0)])
+def test_a_reward_that_reads_a_missing_channel_names_it_and_those_that_exist(task, part, shaping):
+    task = replace(task, shaping=shaping, **{part: Scales("curent_pose")})
+    with pytest.raises(SpecError, match="channels current_pose, .*; got 'curent_pose' \\(did you mean 'current_pose'"):
+        step_result(task, channels(), 1)
+    with pytest.raises(KeyError):  # of another mapping: the reward's own defect
+        step_result(replace(task, **{part: Scales("wrench")}), channels() | {"wrench": np.ones(6)}, 1)

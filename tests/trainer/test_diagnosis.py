@@ -165,6 +165,7 @@ FAULTS = {
     "episodes_stale": lambda run: run | {"statuses": {"online": 20, "stale": 15}},
     "learner_behind": lambda run: run | {"updates": 40},
     "no_updates": lambda run: run | {"updates": 0},
+    "no_finished_episode": lambda run: run | {"online": []},
     "observations_dead": lambda run: (
         run | {"online": changed(run["online"], vectors=lambda e: 0 * e[0] + 1)}
     ),

@@ -57,8 +57,8 @@ class Station(Protocol):
     def changed(self, state: int) -> SafetyState:
         """The interlocks' state, once it is another."""
 
-    def within(self, seconds: float, ready: Callable[[], bool]) -> bool:
-        """Whether something becomes true in time."""
+    def within(self, seconds: float, ready: Callable[[], bool], awaited: str = "") -> bool:
+        """Whether something becomes true in time; a line every 5 s names what is awaited."""
 
 
 def disarm(station: Station) -> None:
@@ -84,8 +84,10 @@ def disarm(station: Station) -> None:
     def answer(arm: str) -> SetBool.Response | None:
         return next((future.result() for future in pending[arm] if future.done()), None)
 
-    if not station.within(station.patience_s, ask) and any(pending.values()):
-        station.within(ANSWER_S, lambda: ask() or all(answer(arm) is not None for arm in clients if pending[arm]))
+    awaited = "the answer of each interlock to the disarming"
+    if not station.within(station.patience_s, ask, awaited) and any(pending.values()):
+        station.within(ANSWER_S, lambda: ask() or all(answer(arm) is not None for arm in clients if pending[arm]),
+                       awaited)
     if not any(pending.values()):
         station.meet()  # says who is there
     troubles = []
@@ -107,7 +109,7 @@ def _taken_back(station: Station, clients: Mapping[str, Client], topics: Sequenc
         topic.publish(Empty())
     pending = {arm: client.call_async(SetBool.Request(data=False)) for arm, client in clients.items()
              if client.service_is_ready()}
-    station.within(ANSWER_S, lambda: all(future.done() for future in pending.values()))
+    station.within(ANSWER_S, lambda: all(future.done() for future in pending.values()), "the disarming of all arms")
     well = [arm for arm, future in pending.items() if future.done() and future.result().success]
     remark = f"it may be armed: {command('disarm', station.name)}, or its e-stop"
     return [f"{whose(arm)}{remark}" for arm in clients if arm not in well]

@@ -41,7 +41,8 @@ class NodeClient:
 
     def __init__(self, station: StationClient, node_name: str) -> None:
         self.station, self.name = station, node_name.removeprefix(f"/{station.name}/")
-        if not station.within(station.patience_s, lambda: self.name in station.nodes()):
+        if not station.within(station.patience_s, lambda: self.name in station.nodes(),
+                              f"the node {self.name} of station '{station.name}'"):
             names = [name for name in station.nodes() if not name.startswith("station_client_")
                      and not name.endswith(HELPERS)]
             if not names:
@@ -85,7 +86,7 @@ class NodeClient:
     def change(self, label: str) -> None:
         """Take it through a transition of its life cycle; RlinfError where there is none of that name, or it refuses."""
         client = self.station.node.create_client(GetAvailableTransitions, f"{self.name}/get_available_transitions")
-        if not self.station.within(self.station.patience_s, client.service_is_ready):
+        if not self.station.within(self.station.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"):
             raise RlinfError(f"{self.name}: expected a node with a life cycle, as an interlock has, got one without")
         answer = self.station.call(client, GetAvailableTransitions.Request())
         transitions = {transition.transition.label: transition for transition in answer.available_transitions}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from rlinf_msgs.msg import SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import Trigger
 
-from rlinf_core.cli.terminal import FULL, PHASES
+from rlinf_core.cli.terminal import FULL, PHASES, REPORT_S, tell_started
 from rlinf_core.core.errors import RlinfError
 from rlinf_ros.arms import arm_topic, hear_safety, whose
 from rlinf_ros.qos import OVERHEARD, subscription
@@ -57,6 +58,7 @@ class StationClient:
         self.stands = hear_safety(self.node, arms, partial(self.latest.__setitem__, "safety"))
         subscription(self.node, "timestep", partial(self.latest.__setitem__, "timestep"), quality=OVERHEARD)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        tell_started()
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
@@ -83,7 +85,8 @@ class StationClient:
         began = time.monotonic()
         owed = LATCHED | {arm_topic(arm, "diagnostics"): arm_topic(arm, "interlock") for arm in self.arms}
         self.within(self.patience_s, lambda: time.monotonic() - began > AT_LEAST_S and "safety" in self.latest and not (
-            {owner for topic, owner in owed.items() if topic not in self.latest} & set(self.nodes())))
+            {owner for topic, owner in owed.items() if topic not in self.latest} & set(self.nodes())),
+            f"the state of station '{self.name}'")
         if "safety" in self.latest:
             return self.latest["safety"]
         interlocks = [name for name in self.nodes() if name in (arm_topic(arm, "interlock") for arm in self.arms)]
@@ -95,11 +98,11 @@ class StationClient:
 
     def call(self, client: Client, request: Any) -> Any:
         """A service's answer; RlinfError where there is none."""
-        if not self.within(self.patience_s, client.service_is_ready):
+        if not self.within(self.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"):
             node = client.srv_name.split("/")[-2]
             raise RlinfError(f"nobody answers '{client.srv_name}'. Is the {node} running?")
         future = client.call_async(request)
-        if not self.within(ANSWER_S, future.done):
+        if not self.within(ANSWER_S, future.done, f"the answer of '{client.srv_name}'"):
             raise RlinfError(f"no answer of '{client.srv_name}' for {ANSWER_S:.0f} s. Ask again")
         return future.result()
 
@@ -115,11 +118,14 @@ class StationClient:
         self.within(2.0, lambda: self.latest["safety"].state != state)
         return self.latest["safety"]
 
-    def within(self, seconds: float, ready: Callable[[], bool]) -> bool:
-        """Whether it came true meanwhile."""
-        deadline = time.monotonic() + seconds
-        while not ready() and time.monotonic() < deadline:
+    def within(self, seconds: float, ready: Callable[[], bool], awaited: str = "") -> bool:
+        """Whether it came true meanwhile; a line on stderr every 5 s names what is awaited."""
+        began = reported_at = time.monotonic()
+        while not ready() and time.monotonic() < began + seconds:
             rclpy.spin_once(self.node, timeout_sec=0.05)
+            if awaited and (now := time.monotonic()) > reported_at + REPORT_S:
+                reported_at = now
+                print(f"rlinf: {now - began:.0f} of {seconds:.0f} s: waiting for {awaited}", file=sys.stderr, flush=True)
         return ready()
 
 
