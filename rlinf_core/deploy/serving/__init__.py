@@ -1,3 +1,3 @@
-"""A policy behind a socket: openpi's websocket protocol, batches of several clients, versions that change."""
+"""The policy server: openpi's websocket protocol, batched inference and updates of the weights."""
 
-PORT = 8000  # openpi's
+PORT = 8000  # openpi's default

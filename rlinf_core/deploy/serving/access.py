@@ -1,4 +1,4 @@
-"""Who may ask a policy server: an API key, as openpi's clients show one, and TLS beyond this machine."""
+"""Access to a policy server: an API key in openpi's header, and TLS for other machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = re.compile(r"[!-~]{16,512}", re.ASCII)
 
 
 def read_key(path: Path) -> str:
-    """The API key in a file's only line.
+    """Read an API key from a file with one line.
 
     Raises:
         ServingError: the file cannot be read, holds no key, or other users can read it.
@@ -35,13 +35,13 @@ def read_key(path: Path) -> str:
 
 
 def is_allowed(key: str, header: str | None) -> bool:
-    """Whether a request's header shows the key; always where there is none to show."""
+    """Return whether a request's header holds the key; always True without a key."""
     shown = (header or "").encode(errors="replace")
     return not key or hmac.compare_digest(shown, f"{SCHEME}{key}".encode())
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS of a server; ServingError where the files do not hold a certificate and its key."""
+    """Return the TLS context of a server. Raises ServingError if the files hold no certificate and key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -53,7 +53,14 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def client_context(authority: str) -> ssl.SSLContext:
-    """TLS of a client: by the machine's authorities, or by those of a file; ServingError where that holds none."""
+    """Return the TLS context of a client.
+
+    Args:
+        authority: file of trusted certificates; empty uses those of the machine.
+
+    Raises:
+        ServingError: the file holds no certificate.
+    """
     try:
         return ssl.create_default_context(cafile=authority or None)
     except (OSError, ssl.SSLError) as error:
@@ -61,13 +68,16 @@ def client_context(authority: str) -> ssl.SSLContext:
 
 
 def check_exposure(host: str, encrypted: bool, key: str, plaintext: bool) -> None:
-    """ServingError where other machines would reach a server without encryption or without a key.
+    """Refuse a server that other machines can reach without TLS or without an API key.
 
     Args:
-        host: that it binds.
-        encrypted: whether it speaks TLS.
-        key: that clients must show; empty for none.
-        plaintext: whether a person accepts that.
+        host: address to bind.
+        encrypted: whether it uses TLS.
+        key: API key that clients must send; empty for none.
+        plaintext: whether the user accepts an open server.
+
+    Raises:
+        ServingError: the server would be open.
     """
     if is_loopback(host) or plaintext or (encrypted and key):
         return

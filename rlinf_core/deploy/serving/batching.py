@@ -1,4 +1,4 @@
-"""Requests of several clients, answered together: a batch is as large as it may be, and nobody waits longer than told."""
+"""Batched inference for several clients, with a maximum batch size and a maximum wait."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from typing import Any
 
 from rlinf_core.core.errors import EngineError
 
-QUICK_S = 1e-3  # what takes no longer is computed where the sockets are served: going to a thread and back costs as much
+QUICK_S = 1e-3  # a faster inference runs in the event loop, since a thread switch costs as much
 Infer = Callable[[Any, Sequence[Any]], list[Any]]
 
 
 @dataclass(eq=False)
 class Waiting:
-    """A request on its way through a batch.
+    """A request in the queue or in a batch.
 
     Attributes:
-        kind: only requests of one kind share a batch.
-        since, began, took_s: when it came, when its batch was begun, and how long that took [s].
-        size: of its batch.
+        kind: only requests of the same kind share a batch.
+        since: time of arrival [s, monotonic].
+        began: start of its batch [s, monotonic].
+        took_s: duration of its batch [s].
+        size: size of its batch.
     """
 
     kind: Hashable
@@ -37,13 +39,13 @@ class Waiting:
 
 
 class Batcher:
-    """Answers in one thread of its own, so that sockets are served meanwhile; what comes meanwhile is the next batch.
+    """Runs inference in a thread. Requests that arrive meanwhile form the next batch.
 
     Args:
-        infer: (kind, requests) to as many answers.
-        max_batch: requests of a batch.
-        max_wait_s: for how long the first of a batch may wait for others, counted from when it came.
-        callers: how many may be asking now; once as many wait, none is waited for.
+        infer: maps (kind, requests) to as many answers.
+        max_batch: maximum number of requests in a batch.
+        max_wait_s: maximum wait of the first request for others, from its arrival [s].
+        callers: returns the number of active clients; a batch with as many requests starts at once.
     """
 
     def __init__(self, infer: Infer, max_batch: int, max_wait_s: float, callers: Callable[[], int]) -> None:
@@ -53,7 +55,7 @@ class Batcher:
         self._took_s = math.inf
 
     async def ask(self, kind: Hashable, request: Any) -> Waiting:
-        """The request, once it is answered; what ``infer`` raises about it alone is raised here."""
+        """Wait for the answer to a request. An exception of ``infer`` about this request is raised here."""
         waiting = Waiting(kind, request, asyncio.get_running_loop().create_future())
         with self._come:
             self._expected = min(self.max_batch, self.callers())
@@ -68,11 +70,11 @@ class Batcher:
         return waiting
 
     def start(self) -> None:
-        """Answer batch after batch, until ``close``; called by the event loop that asks."""
+        """Start the thread that answers batches until ``close``. Call it from the event loop of the clients."""
         threading.Thread(target=self._run, args=(asyncio.get_running_loop(),), name="inference", daemon=True).start()
 
     def close(self) -> None:
-        """Begin no further batch."""
+        """Start no further batch."""
         with self._come:
             self._ended = True
             self._come.notify()
@@ -82,7 +84,7 @@ class Batcher:
             if batch:
                 self._timed(batch)
                 self._busy = False
-                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                with contextlib.suppress(RuntimeError):  # the event loop has ended
                     loop.call_soon_threadsafe(_deliver, batch)
 
     def _next(self) -> list[Waiting] | None:
@@ -97,7 +99,7 @@ class Batcher:
             self._busy = True
             alike = [waiting for waiting in self.waiting if waiting.kind == self.waiting[0].kind][:self.max_batch]
             self.waiting = [waiting for waiting in self.waiting if waiting not in alike]
-        return [waiting for waiting in alike if not waiting.answer.done()]  # whose client has gone
+        return [waiting for waiting in alike if not waiting.answer.done()]  # without clients that have gone
 
     def _timed(self, batch: list[Waiting]) -> None:
         began = time.monotonic()
@@ -107,10 +109,10 @@ class Batcher:
             waiting.request, waiting.began, waiting.took_s, waiting.size = result, began, self._took_s, len(batch)
 
     def _answered(self, batch: list[Waiting]) -> list[Any]:
-        """An answer or an exception each: where a batch cannot be answered, each of it is asked alone."""
+        """Return an answer or an exception for each request. If a batch fails, each request is tried alone."""
         try:
             return self.infer(batch[0].kind, [waiting.request for waiting in batch])
-        except EngineError as error:  # nobody's request: the next would wait as long
+        except EngineError as error:  # not caused by a request
             return [error] * len(batch)
         except Exception as error:
             return [error] if len(batch) == 1 else [result for waiting in batch for result in self._answered([waiting])]

@@ -1,4 +1,4 @@
-"""Bounds of what clients can make a policy server hold: connections, and the bytes of their messages."""
+"""Bounds on a policy server's connections and on the memory of their messages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from websockets.asyncio.server import ServerConnection
 from rlinf_core.core.connections import Connection, Connections
 from rlinf_core.deploy.serving.protocol import MAX_BYTES
 
-HEADER_S = 5.0    # for a complete request header
-MESSAGE_S = 20.0  # for a complete message, from its first byte
-MAX_HELD_BYTES = 4 * MAX_BYTES  # of all messages that are received, unpacked or answered
-FRAME_BYTES = 512               # that the object of a frame takes, beside its data
+HEADER_S = 5.0    # timeout of a complete request header
+MESSAGE_S = 20.0  # timeout of a complete message, from its first byte
+MAX_HELD_BYTES = 4 * MAX_BYTES  # sum of all messages that are received, unpacked or answered
+FRAME_BYTES = 512               # memory of a frame object, besides its data
 SWEEP_S = 0.5
 
 
 class Bounds:
-    """All connections of one server; used in its event loop.
+    """The connections of one server. It is used in the server's event loop.
 
     Args:
-        log: takes a line for people.
+        log: receives lines of text for a person.
     """
 
     def __init__(self, log: Callable[[str], object]) -> None:
@@ -34,11 +34,11 @@ class Bounds:
         self.open: set[BoundedConnection] = set()
 
     def connection(self, *arguments: Any, **options: Any) -> BoundedConnection:
-        """Make one; websockets calls it for each that the system accepted."""
+        """Return a new connection; websockets calls this for each accepted socket."""
         return BoundedConnection(self, *arguments, **options)
 
     def check_held(self) -> None:
-        """Beyond MAX_HELD_BYTES in sum, the connections that hold the most are closed."""
+        """Close the largest connections while the sum of held bytes exceeds MAX_HELD_BYTES."""
         while sum(connection.held for connection in self.open) > MAX_HELD_BYTES:
             largest = max(self.open, key=lambda connection: connection.held)
             self.log(f"serve: expected messages of at most {MAX_HELD_BYTES >> 20} MiB in all, got "
@@ -46,7 +46,7 @@ class Bounds:
             largest.drop()
 
     async def sweep(self) -> None:
-        """Close who takes too long for a header or a message, until cancelled."""
+        """Close connections whose header or message times out, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
             self.admission.sweep()
@@ -57,13 +57,13 @@ class Bounds:
 
 
 class BoundedConnection(ServerConnection):
-    """One client.
+    """The connection of one client.
 
     Attributes:
-        held: bytes of its messages that were received and not yet answered.
-        since: when the first of them came [s, monotonic].
-        busy: whether one is being answered.
-        handler_task: what answers; it ends with ``drop``.
+        held: bytes of messages that are not answered yet.
+        since: arrival of the first of them [s, monotonic].
+        busy: whether a message is being answered.
+        handler_task: task that answers; ``drop`` cancels it.
     """
 
     def __init__(self, bounds: Bounds, *arguments: Any, **options: Any) -> None:
@@ -73,7 +73,7 @@ class BoundedConnection(ServerConnection):
         self.handler_task: asyncio.Task[Any] | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Admit it or abort it."""
+        """Admit or abort the connection."""
         self.place.transport = transport
         self.place.peer = (transport.get_extra_info("peername") or ("",))[0]
         self.admitted = self.bounds.admission.admit(self.place)
@@ -84,11 +84,11 @@ class BoundedConnection(ServerConnection):
         super().connection_made(transport)
 
     def opened(self) -> None:
-        """The WebSocket is open: it gives way to no connection that is not."""
+        """Mark the WebSocket as open, so that no pending connection replaces it."""
         self.place.restart(busy=True, limit_s=math.inf)
 
     def data_received(self, data: bytes) -> None:
-        """Count it before it is kept."""
+        """Count the bytes before they are stored."""
         if not self.held:
             self.since = time.monotonic()
         self.held += len(data)
@@ -102,25 +102,23 @@ class BoundedConnection(ServerConnection):
         super().process_event(event)
 
     def begin(self) -> None:
-        """A message is answered now."""
+        """Mark the start of an answer."""
         self.busy = True
 
     def end(self, size: int) -> None:
-        """A message of so many bytes is answered."""
+        """Mark the end of an answer to a message of ``size`` bytes."""
         self.busy = False
         self.held, self.since = max(0, self.held - size), time.monotonic()
         self._settle()
 
     def _settle(self) -> None:
-        """Release the budget when nothing waits: headers and control frames are not counted any
-        longer.
-        """
+        """Reset the count if no message waits, so that headers and control frames do not add up."""
         waits = self.protocol.reader.buffer or len(self.recv_messages.frames)
         if not (self.busy or waits or self.protocol.current_size is not None):
             self.held = 0
 
     def drop(self) -> None:
-        """Close it at once, and end its answer."""
+        """Abort the connection and cancel its answer."""
         self.held = 0
         self.bounds.open.discard(self)
         if self.handler_task is not None:
@@ -128,7 +126,7 @@ class BoundedConnection(ServerConnection):
         self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection."""
         self.bounds.open.discard(self)
         self.bounds.admission.open.pop(self.place.transport, None)
         if self.admitted:

@@ -1,4 +1,4 @@
-"""A client of ``rlinf serve`` and of openpi's server: one connection, which waits for its answers."""
+"""A blocking client of ``rlinf serve`` and of openpi's server."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from rlinf_core.deploy.serving.protocol import MAX_BYTES, packed, unpacked
 
 
 class PolicyClient:
-    """Connects at once; ``metadata`` is what the server says of itself.
+    """A connection to a policy server. It connects in the constructor.
 
     Args:
-        address: ``ws://host:port``, or ``wss://`` for TLS.
-        timeout_s: for the connection, for each answer, and for a server to take an observation.
-        key: the server's API key; empty for none.
-        authority: a file with the certificates of those who sign servers; empty for the machine's own.
+        address: ``ws://host:port``, or ``wss://host:port`` for TLS.
+        timeout_s: timeout of the connection, of sending and of each answer [s].
+        key: API key of the server; empty for none.
+        authority: file of trusted certificates; empty uses those of the machine.
+
+    Attributes:
+        metadata: metadata that the server sent.
 
     Raises:
-        ServingError: nobody listens there, or it is no policy server.
+        ServingError: no policy server listens there.
     """
 
     def __init__(self, address: str, timeout_s: float, key: str = "", authority: str = "") -> None:
@@ -49,11 +52,11 @@ class PolicyClient:
             raise
 
     def infer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The answer to an observation.
+        """Send an observation and return the answer.
 
         Raises:
-            RefusedRequestError: the server says what is wrong with it.
-            ServingError: no answer came; the connection is of no further use.
+            RefusedRequestError: the server refused the observation; the text has its reason.
+            ServingError: no answer came, and the connection is unusable.
         """
         try:
             self._socket.send(packed(message))
@@ -65,11 +68,11 @@ class PolicyClient:
 
     @property
     def open(self) -> bool:
-        """Whether the server is still there, as far as is known."""
+        """Whether the connection is open, as far as this end knows."""
         return self._socket.state is State.OPEN
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def _received(self) -> dict[str, Any]:
@@ -86,8 +89,8 @@ class PolicyClient:
 
 
 def _timeval(seconds: float) -> bytes:
-    """Linux's ``struct timeval``."""
-    return struct.pack("@ll", *divmod(math.ceil(seconds * 1e6), 1_000_000))  # never 0, which is for ever
+    """Return a ``struct timeval`` of Linux."""
+    return struct.pack("@ll", *divmod(math.ceil(seconds * 1e6), 1_000_000))  # never 0, which means no timeout
 
 
 def _error_text(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""openpi's protocol: what server and client say to each other, and how messages are packed. Nothing is ever unpickled.
+"""openpi's protocol: the fields of its messages, and their msgpack encoding. It uses no pickle.
 
-Messages are msgpack. An array is a map of ``__ndarray__``, ``data``, ``dtype`` and ``shape``, a number with a dtype one of
-``__npgeneric__``, ``data`` and ``dtype``, as openpi-client packs them; their keys are bytes.
+As in openpi-client, an array is a map of ``__ndarray__``, ``data``, ``dtype`` and ``shape``, and a NumPy
+scalar a map of ``__npgeneric__``, ``data`` and ``dtype``. These keys are bytes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 from rlinf_core.core.errors import AnswerError, ServingError, SpecError, escape_ascii, nearest
 from rlinf_core.specs.arrays import Arrays, ArraySpec, StationSpec, other_units
 
-KINDS = "biuf"  # of dtypes: booleans and numbers; no objects, records or texts
+KINDS = "biuf"  # allowed dtype kinds: booleans and numbers; no objects, records or texts
 MAX_BYTES = 64 << 20
-MAX_ELEMENTS = 100_000  # of all lists and maps of a message together, nested ones included
+MAX_ELEMENTS = 100_000  # sum over all lists and maps of a message, nested ones included
 MAX_DEPTH = 16
 MAX_DIMENSIONS = 8
 
 
 def packed(message: dict[str, Any]) -> bytes:
-    """The bytes of a message; TypeError where something in it has no place in msgpack."""
+    """Pack a message. Raises TypeError for a value that msgpack cannot hold."""
     data: bytes = msgpack.packb(message, default=_pack)
     return data
 
@@ -35,14 +35,14 @@ def unpacked(data: bytes) -> dict[str, Any]:
     """Unpack a message; its arrays are read-only views of ``data``.
 
     Raises:
-        ServingError: it is no map in msgpack, or an array in it is not what it says.
+        ServingError: it is no msgpack map, or an array does not fit its dtype and shape.
     """
     try:
         _check_elements(data)
         message = msgpack.unpackb(data, object_hook=_unpack, max_array_len=MAX_ELEMENTS, max_map_len=MAX_ELEMENTS)
     except ServingError:
         raise
-    except Exception as error:  # msgpack raises ValueError, and whatever an object hook or a key's hash raises
+    except Exception as error:  # msgpack passes on exceptions of hooks and of key hashes
         raise ServingError(f"message: expected a map in msgpack, got {len(data)} bytes that begin with "
                            f"{escape_ascii(bytes(data[:8]))} ({type(error).__name__}: {escape_ascii(error)})") from error
     if not isinstance(message, dict):
@@ -51,13 +51,13 @@ def unpacked(data: bytes) -> dict[str, Any]:
 
 
 def _check_elements(data: bytes) -> None:
-    """Count the elements and levels of a message before an object is built of it.
+    """Check the number of elements and levels of a message before any object is built.
 
-    The unpacker reads headers of lists and maps alone; ``skip`` builds nothing of a plain value.
+    The unpacker reads only headers of lists and maps, and ``skip`` builds no values.
     """
     reader = msgpack.Unpacker(max_buffer_size=max(len(data), 1))
     reader.feed(data)
-    elements, pending, at = 0, [1], 0  # values that are still to come, by level
+    elements, pending, at = 0, [1], 0  # pending: remaining values by level
     while pending:
         if not pending[-1]:
             pending.pop()
@@ -116,24 +116,25 @@ def _array(data: Any, dtype: np.dtype, shape: Any) -> np.ndarray:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-OURS = "rlinf"            # what openpi's servers do not know stands below this key, in metadata, requests and answers
+OURS = "rlinf"            # key of our extensions of openpi's protocol in metadata, requests and answers
 STATE, PROMPT = "state", "prompt"
-PREFIX = "observation/"   # may stand before each name, as in openpi's examples
+PREFIX = "observation/"   # optional prefix of each name, as in openpi's examples
 
 
 @dataclass(frozen=True)
 class Request:
-    """An observation that is answered with a chunk.
+    """An observation that requests an action chunk.
 
     Attributes:
         vectors: (V,) float32.
-        images: camera's name to (H, W, 3) uint8.
-        instruction: a sentence.
-        explore: whether the policy explores; None where the client does not learn and need not know what was drawn.
-        episode: what is played by one version; empty for the newest at each request.
-        left: (L, A) [SI] of the client's last chunk, from this observation on, which goes on meanwhile; None where it does
-            not ask for a chunk that goes on where that one is.
-        frozen: of them that will have begun when the answer comes.
+        images: (H, W, 3) uint8 by camera.
+        instruction: instruction in words.
+        explore: whether the policy explores; None if the client does not need the drawn sample.
+        episode: identifier of the episode, which one version of the weights plays to its end; empty
+            uses the newest version for each request.
+        left: (L, A) [SI] actions of the last chunk from this observation on, which the client still
+            executes (real-time chunking); None for an independent chunk.
+        frozen: number of actions of ``left`` that will have started when the answer arrives.
     """
 
     vectors: np.ndarray
@@ -146,9 +147,7 @@ class Request:
 
 
 def metadata(spec: StationSpec, version: int, horizon: int, execute: int, continues: bool) -> dict[str, Any]:
-    """Return the metadata for a new client: the observation in words, and for our own clients the
-    specs.
-    """
+    """Return the metadata for a new client: the observation in words, and the specs for our own clients."""
     observation = {item.name: f"{item.dtype}{list(item.shape)} {item.unit}".strip() for item in spec.observation}
     return {"policy": "rlinf", "observation": observation, "action": list(spec.action.names),
             "action_units": list(spec.action.units), "action_horizon": horizon,
@@ -157,10 +156,10 @@ def metadata(spec: StationSpec, version: int, horizon: int, execute: int, contin
 
 
 def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instruction: bool) -> Request:
-    """The request in a client's message.
+    """Read the request in a client's message.
 
     Raises:
-        SpecError: what is missing, unknown, or of another type or shape than the specs say.
+        SpecError: a field is missing, unknown, or has another type or shape than the spec.
     """
     fields = {str(key).removeprefix(PREFIX): value for key, value in message.items()}
     names = {STATE, PROMPT, OURS} | {item.name for item in spec.observation}
@@ -188,7 +187,7 @@ def check_keys(spec: StationSpec, keys: Mapping[str, str]) -> None:
 
 
 def observation_message(spec: StationSpec, named: Arrays, instruction: str, keys: Mapping[str, str]) -> dict[str, Any]:
-    """The client's message: every observation under its name, or those of ``keys`` alone, under the server's names."""
+    """Return the client's message with all observations, or with those in ``keys`` under the server's names."""
     message: dict[str, Any] = {**named, PROMPT: instruction}
     if not keys:
         return message
@@ -198,12 +197,12 @@ def observation_message(spec: StationSpec, named: Arrays, instruction: str, keys
 
 
 def read_actions(spec: StationSpec, answer: Mapping[str, Any]) -> np.ndarray:
-    """The actions (H, A) [SI] of an answer, within the task's bounds.
+    """Return the actions (H, A) [SI] of an answer, clipped to the task's bounds.
 
-    A number a little beyond its bound is clipped. One that is far beyond is in other units.
+    A value far beyond its bound is an error, since it is in other units.
 
     Raises:
-        AnswerError: they do not fit the task, and none of them is to be played.
+        AnswerError: the actions do not fit the task; none of them must be executed.
     """
     actions, size = answer.get("actions"), spec.action.dim
     if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[1] != size or not 0 < len(actions) <= 1000:
@@ -241,12 +240,15 @@ def read_ours(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_horizon(actions: np.ndarray, horizon: int, execute: int) -> None:
-    """AnswerError where a chunk is not as long as the server's others, or as what is executed.
+    """Check the length of a chunk.
 
     Args:
         actions: (H, A).
-        horizon: of the server's other chunks; 0 where there is none yet.
-        execute: actions of a chunk that are played; 0 for all.
+        horizon: length of the server's earlier chunks; 0 if there is none.
+        execute: number of executed actions of a chunk; 0 for all.
+
+    Raises:
+        AnswerError: the length differs from ``horizon``, or is less than ``execute``.
     """
     if (horizon and len(actions) != horizon) or len(actions) < execute:
         expected = str(horizon) if horizon else f"{execute} or more, which are executed"
@@ -256,7 +258,7 @@ def check_horizon(actions: np.ndarray, horizon: int, execute: int) -> None:
 
 
 def _field(item: ArraySpec, fields: Mapping[str, Any]) -> np.ndarray:
-    """Return that item by the specs; nothing is scaled or rounded."""
+    """Return the array of an item after a check with its spec; it is not scaled or rounded."""
     value = fields.get(item.name)
     if not isinstance(value, np.ndarray):
         got = "nothing" if item.name not in fields else type(value).__name__
@@ -279,7 +281,7 @@ def _ours(spec: StationSpec, options: Any) -> dict[str, Any]:
 
 
 def _in_play(spec: StationSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rest of a client's last chunk, and how much of it will have begun."""
+    """Return the fields ``left`` and ``frozen`` of a client's current chunk; empty if it sends none."""
     left, frozen = options.get("left"), options.get("frozen", 0)
     if left is None:
         return {}

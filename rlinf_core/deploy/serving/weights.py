@@ -1,4 +1,4 @@
-"""The policy that is served: versions of its weights, one after the other, and answers to batches."""
+"""The served policy: loading new versions of its weights, and answering batches."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from rlinf_core.policies.serialization import load_policy, newest_policy, versio
 from rlinf_core.specs.embodiment import JointSpec
 
 Answer = dict[str, Any]
-AGAIN_S = 10.0  # until a file that could not be loaded is tried again
-warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a message's, which nobody writes to
+AGAIN_S = 10.0  # delay before a file that failed to load is tried again
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # arrays of a message are never written to
 
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """Weights as they are served: whoever began an episode with them goes on with them.
+    """One version of the weights. An episode keeps its version to the end.
 
     Attributes:
-        number: of the file; 0 where it has none.
-        file: where they came from, with the time it was written; None for a policy that was never a file.
+        policy: policy with these weights.
+        number: version in the file's name; 0 if it has none.
+        file: path and mtime [ns] of the file; None for a policy without a file.
     """
 
     policy: Policy
@@ -43,7 +44,7 @@ class Version:
 
     @cached_property
     def continuing(self) -> Continuing | None:
-        """The policy, if it can continue a chunk. Asked once: Python compares each method of a protocol."""
+        """The policy if it can continue a chunk, else None. Cached, since isinstance on a Protocol is slow."""
         return self.policy if isinstance(self.policy, Continuing) else None
 
     @property
@@ -57,7 +58,7 @@ class Version:
                                  self.continuing is not None)
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
-        """One answer each, computed together; those that are no finite numbers are SpecErrors."""
+        """Return the answers to a batch. Raises SpecError if an action is not finite."""
         chunk = self._chunk(requests)
         actions = self.policy.spec.action.to_si(chunk.actions.numpy(force=True))
         if not np.isfinite(actions).all():
@@ -87,10 +88,10 @@ class Version:
         return self.policy.act(observation, bool(requests[0].explore), self.generator)
 
     def _continues(self, request: Request) -> bool:
-        """Whether a chunk is made that goes on where the client's last one is.
+        """Return whether the chunk continues the client's last one (real-time chunking).
 
-        Not of one that explores, which has a density of its own, unless it is cloned to go on: then corrections are of what
-        it does where nobody trains it.
+        An exploring policy draws independent chunks, since its log-probabilities assume that. A policy
+        that was cloned with given actions continues also then.
         """
         return request.left is not None and self.continuing is not None and len(request.left) > 0 \
             and (not request.explore or self.policy.given > 0)
@@ -102,18 +103,18 @@ class Version:
         return Continuation(*(torch.cat([getattr(one, name) for one in continuations]) for name in ("actions", "weights")))
 
     def kind(self, request: Request) -> tuple[Version, bool, bool]:
-        """Requests of one kind are answered in one batch."""
+        """Return the kind of a request; a batch has one kind."""
         return self, bool(request.explore), self._continues(request)
 
 
 class Weights:
-    """The newest version of a policy's file, or of the folder that it is written into.
+    """The newest weights of a policy file, or of a folder of policy files.
 
     Args:
-        path: of the file or folder.
-        device: where it computes.
-        warm_up: batch sizes that are computed once before a version is served.
-        prepare: sets how a loaded policy computes.
+        path: file or folder.
+        device: torch device.
+        warm_up: batch sizes that each new version computes once before it is served.
+        prepare: configures a loaded policy (compilation, precision).
     """
 
     def __init__(self, path: Path, device: torch.device | str = "cpu", warm_up: Sequence[int] = (1,),
@@ -123,7 +124,7 @@ class Weights:
         self._tried, self._again_at, self._last_error = self.newest.file, math.inf, ""
 
     def look(self, say: Callable[[str], None]) -> bool:
-        """Take a newer file, if there is one that fits; returns whether there was."""
+        """Load a newer file if it fits, and return whether there was one."""
         file = _stamped(newest_policy(self.path))
         if file == self._tried and time.monotonic() < self._again_at:
             return False
@@ -134,7 +135,7 @@ class Weights:
                 raise SpecError(f"{file[0]}: expected a policy of the task that is served:\n"
                                 f"{version.policy.spec.difference(served.policy.spec)}")
         except RlinfError as error:
-            if not isinstance(error, PolicyFileError):  # what it lacks may come, and memory; what it is does not change
+            if not isinstance(error, PolicyFileError):  # a wrong task stays wrong; a file or memory that is missing may come
                 self._again_at = math.inf
             if str(error) != self._last_error:
                 say(f"version {served.number} is served on: {error}")
@@ -154,7 +155,7 @@ class Weights:
         self.prepare(loaded)
         policy: Policy = loaded
         number = version_of(file[0])
-        generator = torch.Generator(policy.device).manual_seed(number or file[1])  # each version explores in its own way
+        generator = torch.Generator(policy.device).manual_seed(number or file[1])  # another noise for each version
         version = Version(policy, number, file, generator)
         spec = policy.spec
         nothing = Request(np.zeros(spec.vector_size, np.float32),
