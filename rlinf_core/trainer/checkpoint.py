@@ -1,4 +1,4 @@
-"""Whole-run checkpoints: a folder of safetensors and JSON that appears complete or not at all."""
+"""Checkpoints of a whole run: folders of safetensors and JSON that are written atomically."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rlinf_core.episodes.checksums import SUMS, file_sha256, listing, read_sums
 
 DIGITS = 8
 ARRAYS, REST = "arrays.safetensors", "state.json"
-DAMAGED = "damaged"  # folder of the run, beside ``checkpoints``
-State = dict[str, Any]  # nested: dicts of arrays, tensors and JSON values
+DAMAGED = "damaged"  # folder for damaged checkpoints, beside ``checkpoints``
+State = dict[str, Any]  # nested dicts of arrays, tensors and JSON values
 
 
 class DamagedError(RlinfError):
-    """A checkpoint that is not as it was written."""
+    """A checkpoint whose files are missing or changed."""
 
 
 def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -40,7 +40,7 @@ def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[s
 
 
 def join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> State:
-    """The inverse of ``split``; tensors come back as arrays."""
+    """Invert ``split``; tensors become arrays."""
     state: State = {}
     for name, value in [*arrays.items(), *rest.items()]:
         node = state
@@ -52,16 +52,18 @@ def join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> State:
 
 
 def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
-    """Write ``root/<number>-name`` durably (write aside, fsync, rename) and keep only the newest ``keep``.
+    """Write the checkpoint ``root/<number>-name`` durably and keep only the newest ``keep``.
 
-    Numbers count on, so that the newest is known whatever the names are. OSError where the disk does not take it: nothing
-    is left of it then, and those before it stay.
+    The files are written to a temporary folder, flushed and renamed. The number counts up.
+
+    Raises:
+        OSError: the disk refuses it. No part of it stays, and older checkpoints stay.
     """
     from safetensors.numpy import save_file
 
     number = 1 + max((int(path.name[:DIGITS]) for path in _folders(root)), default=0)
     folder, aside = root / f"{number:0{DIGITS}d}-{name}", make_folder(root) / f".{name}.part"
-    for left in root.glob(".*"):  # by a crash; a file there is another program's, e.g. .DS_Store
+    for left in root.glob(".*"):  # left by a crash; files such as .DS_Store belong to others
         if left.is_dir():
             shutil.rmtree(left)
     aside.mkdir()
@@ -72,27 +74,27 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
         (aside / SUMS).write_text(listing({name: file_sha256(aside / name) for name in (ARRAYS, REST)}))
         flush_folder(aside)
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)  # or a full disk stays so
+        shutil.rmtree(aside, ignore_errors=True)  # frees a full disk
         raise
     move(aside, folder)
     for old in checkpoints(root)[:-keep]:
-        shutil.rmtree(move(old, root / f".{old.name}.old"))  # out of the way first, so that none is ever half there
+        shutil.rmtree(move(old, root / f".{old.name}.old"))  # renamed first: a crash leaves no partial checkpoint
     return folder
 
 
 def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
-    """Read a checkpoint folder that has these ``parts`` at least.
+    """Read a checkpoint that must hold at least ``parts``.
 
     Raises:
-        DamagedError: a file is missing, cut short or changed.
-        RlinfError: it cannot be read now, or an earlier version without some part wrote it.
+        DamagedError: a file is missing, truncated or changed.
+        RlinfError: it cannot be read now, or lacks a part since an earlier version wrote it.
     """
     from safetensors.numpy import load_file
 
     try:
         _verify(folder)
         state = join(load_file(folder / ARRAYS), json.loads((folder / REST).read_text()))
-    except Exception as error:  # the libraries raise many kinds; the user needs one
+    except Exception as error:  # the libraries raise many kinds
         reason = escape_ascii(error)
         if is_transient(error) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
             raise RlinfError(
@@ -109,13 +111,15 @@ def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
 
 
 def load_newest(root: Path, parts: tuple[str, ...] = (), aside: Path | None = None) -> State | None:
-    """Read the newest checkpoint below ``root`` that is whole; None where there is none at all.
+    """Read the newest valid checkpoint below ``root``; None if there is no checkpoint.
 
-    A damaged one is named, and kept: in the folder ``aside`` with the reason beside it, where one
-    is given, so that it counts as no checkpoint any more.
+    Args:
+        root: folder of the checkpoints.
+        parts: parts that it must hold.
+        aside: folder that damaged checkpoints are moved to, with the reason in a file.
 
     Raises:
-        RlinfError: all are damaged, or one cannot be read now.
+        RlinfError: all checkpoints are damaged, or one cannot be read now.
     """
     damaged: dict[Path, str] = {}
     state: State | None = None
@@ -142,18 +146,18 @@ def load_newest(root: Path, parts: tuple[str, ...] = (), aside: Path | None = No
 
 
 def checkpoints(root: Path) -> list[Path]:
-    """Complete checkpoints below ``root``, oldest first."""
+    """Return the complete checkpoints below ``root``, oldest first."""
     return [path for path in _folders(root) if (path / REST).is_file()]
 
 
 def _folders(root: Path) -> list[Path]:
-    """Folders with the name of a checkpoint, whatever is in them, oldest first."""
+    """Return the folders that are named like a checkpoint, oldest first."""
     paths = root.glob(f"{'[0-9]' * DIGITS}-*") if root.is_dir() else ()
     return sorted(path for path in paths if path.is_dir())
 
 
 def _verify(folder: Path) -> None:
-    """ValueError where a file is not as it was written; checkpoints of earlier releases have no sums."""
+    """Raise ValueError if a file does not match its checksum. Old checkpoints have no checksums."""
     if not (folder / SUMS).exists():
         return
     expected = read_sums(folder / SUMS)

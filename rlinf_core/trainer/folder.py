@@ -1,4 +1,4 @@
-"""The folder of a run: one recipe in all that its figures are of, and one trainer at a time."""
+"""The folder of a run: a resumed run needs the same recipe, and only one trainer may use the folder."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ FILE, LOCK = "recipe.yaml", ".trainer.lock"
 
 
 def keep_recipe(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
-    """Write down what runs there; RecipeError, and what is there stays, where another recipe's run, or a recipe that a
-    person has written, is there (``ours``: as of ``check_same``).
+    """Write the recipe into the folder.
+
+    Raises:
+        RecipeError: the folder holds a run of another recipe, or a recipe that a person wrote.
     """
     check_same(recipe, run_dir, ours)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -33,13 +35,16 @@ def keep_recipe(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
 
 
 def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
-    """A run that goes on, or is under way, is of the recipe that it was begun with, in all that its figures are of; where
-    there is none, the folder holds no person's recipe, which that of the run would replace.
+    """Check that a recipe fits the run in a folder, in all keys that its results depend on.
 
     Args:
-        recipe: the one that is given; RecipeError where it is another.
-        run_dir: the run's folder.
-        ours: this process has the folder's lock. To look at it would let go of it.
+        recipe: recipe to check.
+        run_dir: folder of the run.
+        ours: whether this process holds the folder's lock; opening the lock file would release it.
+
+    Raises:
+        RecipeError: the run in the folder has another recipe, or there is no run and the folder's
+            recipe was written by a person.
     """
     path = run_dir / FILE
     if not path.exists():
@@ -58,7 +63,7 @@ def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
         raise RecipeError(f"{path}: expected the recipe with which this run was begun, got a damaged file: {error}. "
                           "Mend it; or remove it, and the run goes on by the recipe that is given") from error
     for key, old, new in pairs:
-        if (old or None) != (new or None):  # an older recipe has not all of the keys
+        if (old or None) != (new or None):  # older recipes lack some keys
             before, given = ("none" if setting in ("", {}, None) else setting for setting in (old, new))
             raise RecipeError(f"{key}: expected {before}, with which the run in {run_dir} was begun and goes on, "
                               f"got {given}. Choose another --out, or leave it as it was")
@@ -66,10 +71,13 @@ def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
 
 @contextlib.contextmanager
 def only_trainer(run_dir: Path) -> Iterator[None]:
-    """Hold the right to train there: two trainers would each write the other's policies, checkpoints and journal.
+    """Hold the lock of a run folder, since two trainers would overwrite each other's files.
 
-    The lock is this process's alone: none that it has started holds it after its death. A folder that was made for it goes
-    again where the run is refused.
+    Child processes do not inherit the lock. A folder that was created here is removed again if the
+    run is refused.
+
+    Raises:
+        RlinfError: another trainer uses the folder.
     """
     is_new = not run_dir.exists()
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -79,7 +87,7 @@ def only_trainer(run_dir: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise RlinfError(f"{run_dir}: another trainer is at work in this folder. Stop it, or choose another --out"
                              ) from error
-        except OSError:  # a file system that knows no locks
+        except OSError:  # a file system without locks
             pass
         if is_new:
             ending.callback(_unmake, run_dir)
@@ -87,19 +95,19 @@ def only_trainer(run_dir: Path) -> Iterator[None]:
 
 
 def _unmake(run_dir: Path) -> None:
-    """Remove a folder in which nothing was begun."""
+    """Remove a folder that holds only the lock file."""
     if [path.name for path in run_dir.iterdir()] == [LOCK]:
         (run_dir / LOCK).unlink()
         run_dir.rmdir()
 
 
 def _at_work(run_dir: Path) -> bool:
-    """Whether another process trains there."""
+    """Return whether another process holds the lock of a run folder."""
     try:
         with open(run_dir / LOCK, "r+") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no trainer has been there; or a file system that knows no locks
+    except OSError:  # no lock file, or a file system without locks
         pass
     return False

@@ -1,5 +1,4 @@
-"""The output of a run: ``progress.jsonl`` (a line an evaluation), TensorBoard, and times by part.
-"""
+"""The output of a run: ``progress.jsonl`` (one line per evaluation), TensorBoard, and times by part."""
 
 from __future__ import annotations
 
@@ -24,18 +23,19 @@ if TYPE_CHECKING:
 
 SLOWEST = 0.02  # weight of the newest value in a metric's mean
 EVALUATED = {"success", "failure", "return", "robot_minutes", "successes_per_hour", "time_to_success_s", "longest_run"}
-WRITE_S = 2.0  # between two times that scalars are written
-SPANS = 20_000  # that wait for the disk at most
-AGAIN_S = 10.0  # after which a disk that took nothing is tried again
+WRITE_S = 2.0  # interval of writing scalars
+SPANS = 20_000  # maximum number of spans in memory
+AGAIN_S = 10.0  # delay after a failed write
 
 
 class Clock:
-    """Seconds spent in each of simulate, infer, transfer, learn, demonstrate and evaluate; a part within another counts
-    as the outer one.
+    """Measures seconds by part of a run (simulate, infer, transfer, learn, ...).
+
+    A part within another part counts as the outer one.
 
     Attributes:
-        seconds: by part.
-        spans: (part, process, begin [s since 1970], seconds), for the trace; the newest ones.
+        seconds: seconds by part.
+        spans: newest spans for the trace: (part, process, begin [s since 1970], seconds).
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Clock:
         self.part = ""
 
     def span(self, part: str, process: str, began: float, seconds: float) -> None:
-        """Remember for the trace that a process did something."""
+        """Add a span of a process to the trace."""
         self.spans.append((part, process, began, seconds))
 
     @contextmanager
@@ -63,34 +63,38 @@ class Clock:
 
 
 class Disk:
-    """A disk that may refuse writes: the run reports that, goes on, and tries again later.
+    """Keeps a run alive when the disk refuses writes: it reports the failure and retries later.
 
     Args:
-        run_dir: what is written.
+        run_dir: folder of the run.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir, self.again_at = run_dir, dict[str, float]()
 
     def keep(self, what: str, write: Callable[[], None]) -> None:
-        """Have it written, unless the disk took none of that just now. What no room would mend is raised."""
+        """Call ``write`` unless it failed within the last AGAIN_S.
+
+        Raises:
+            OSError: the error does not come from a full or failing disk.
+        """
         if time.monotonic() < self.again_at.get(what, -math.inf):
             return
         try:
             write()
         except OSError as error:
-            if not (is_transient(error) or error.errno in (None, errno.EFBIG)):  # safetensors says no number
+            if not (is_transient(error) or error.errno in (None, errno.EFBIG)):  # safetensors sets no errno
                 raise
             self.again_at[what] = time.monotonic() + AGAIN_S
             print(f"{self.run_dir}: {what} cannot be written: {error}. Training goes on, and it is tried again every "
                   f"{AGAIN_S:.0f} s. Free the disk", flush=True)
 
 
-STEP = "env_steps"  # the axis of all curves at Weights & Biases
+STEP = "env_steps"  # x axis of all curves at Weights & Biases
 
 
 def wandb_run(run_dir: Path, project: str, settings: dict[str, Any]) -> Any:
-    """The run at Weights & Biases; a resumed one goes on. WANDB_MODE=offline keeps it in the run's folder."""
+    """Open the run at Weights & Biases, or resume it. WANDB_MODE=offline keeps it in the run's folder."""
     extras.require("wandb", "recipe key wandb")
     import wandb
 
@@ -101,22 +105,22 @@ def wandb_run(run_dir: Path, project: str, settings: dict[str, Any]) -> Any:
 
 
 class Progress:
-    """Means of what learners say, and the files of a run folder.
+    """Averages the learner's metrics and writes the curves of a run.
 
-    TensorBoard's tags: ``train/`` for what learners say, ``data/`` for what came, ``eval/`` for evaluations. Weights &
-    Biases gets the same ones.
+    Tags in TensorBoard and Weights & Biases: ``train/`` for metrics of the learner, ``data/`` for
+    counters of experience, ``eval/`` for evaluations.
 
     Args:
         run_dir: folder of the run.
-        project: of Weights & Biases; empty for none.
-        settings: of the run, for Weights & Biases.
+        project: project at Weights & Biases; empty for none.
+        settings: settings of the run, for Weights & Biases.
     """
 
     def __init__(self, run_dir: Path, project: str = "", settings: dict[str, Any] | None = None) -> None:
         self.run_dir = run_dir
         self._wandb = wandb_run(run_dir, project, settings or {}) if project else None
         self._writer: SummaryWriter | None = None
-        self._purge_step: int | None = None  # from which on the curves of a run that was ended are told anew
+        self._purge_step: int | None = None  # step from which a resumed run rewrites its curves
         self.file = run_dir / "progress.jsonl"
         self.metrics: dict[str, float] = {}
         self.counts: dict[str, int] = defaultdict(int)
@@ -125,9 +129,7 @@ class Progress:
 
     @property
     def writer(self) -> SummaryWriter:
-        """Return TensorBoard's writer; a new one after the disk refused a write, since the old one
-        takes nothing more.
-        """
+        """The TensorBoard writer. A failed write makes it unusable, so the next access creates a new one."""
         from torch.utils.tensorboard import SummaryWriter
 
         if self._writer is None:
@@ -136,7 +138,11 @@ class Progress:
         return self._writer
 
     def note(self, metrics: dict[str, float], updates: int) -> None:
-        """Take in what an update said; RlinfError if it is not finite."""
+        """Add the metrics of an update to the running means.
+
+        Raises:
+            RlinfError: a metric is not finite.
+        """
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise RlinfError(f"training diverged: {name} is {value} after {updates} updates. The last good state is in "
@@ -146,7 +152,7 @@ class Progress:
             self.metrics[name] = (1.0 - weight) * self.metrics.get(name, 0.0) + weight * value
 
     def write(self, step: int, counts: dict[str, float]) -> None:
-        """The scalars as they are now; OSError where the disk does not take them."""
+        """Write the current scalars. Raises OSError if the disk refuses them."""
         self.written_at = time.monotonic()
         self._log({f"train/{name}": value for name, value in self.metrics.items()}
                   | {f"data/{name}": value for name, value in counts.items()}, step)
@@ -159,18 +165,18 @@ class Progress:
             raise
 
     def evaluated(self, entry: dict[str, float]) -> None:
-        """An evaluation: a line in progress.jsonl."""
+        """Write an evaluation: a line in progress.jsonl, and its scalars."""
         self.last = entry
         append_line(self.file, json.dumps({"event": "evaluation", "time": time.time()} | entry))
         self._log({f"eval/{name}": entry[name] for name in EVALUATED & entry.keys()}, int(entry["env_steps"]))
         try:
             for name in EVALUATED & entry.keys():
                 self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
-        except OSError:  # of what was to be written before, maybe; the line stands
+        except OSError:  # the line in progress.jsonl is written
             self.close()
 
     def placed(self, entry: dict[str, Any]) -> None:
-        """A decision on the layout: a line in progress.jsonl."""
+        """Write a decision on the layout: a line in progress.jsonl."""
         append_line(self.file, json.dumps({"event": "placement", "time": time.time()} | entry))
 
     def _log(self, values: dict[str, float], step: int) -> None:
@@ -178,11 +184,17 @@ class Progress:
             self._wandb.log(values | {STEP: step})
 
     def state_dict(self) -> dict[str, Any]:
-        """The means, and what they are of."""
+        """Return the running means and their counts."""
         return {"metrics": [self.metrics], "counts": [self.counts]}
 
     def load_state_dict(self, state: dict[str, Any], before: int, step: int) -> None:
-        """Go on from that step: what was said of later ones goes, of evaluations from ``before`` on, which come again."""
+        """Restore a state and remove records of later steps.
+
+        Args:
+            state: state of ``state_dict``.
+            before: evaluations from this step on are removed, because they are repeated.
+            step: step of the checkpoint.
+        """
         self._purge_step = step + 1
         self.metrics, self.counts = dict(state["metrics"][0]), defaultdict(int, state["counts"][0])
         previous_text = self.file.read_text(errors="replace") if self.file.is_file() else ""
@@ -196,7 +208,7 @@ class Progress:
             write_atomically(self.file, lambda aside: aside.write_text(text))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close the TensorBoard writer."""
         if self._writer is not None:
             with suppress(OSError):
                 self._writer.close()

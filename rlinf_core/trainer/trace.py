@@ -1,4 +1,4 @@
-"""The timeline of a run: spans on disk while it runs, and a Chrome or Perfetto trace of them."""
+"""The timeline of a run: it writes spans to disk, and converts them to a Chrome or Perfetto trace."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.reports.curves import read_events
 
 FILE = "spans.jsonl"
-MAX_BYTES = 64 << 20  # of the file; later spans are not written
+MAX_BYTES = 64 << 20  # size limit of the file; later spans are dropped
 Span = tuple[str, str, float, float]  # part, process, begin [s since 1970], seconds
 
 
 def write_spans(run_dir: Path, spans: deque[Span]) -> None:
-    """Append spans to the run's file, and forget them; OSError where the disk does not take
-    them."""
+    """Append spans to the run's file and clear them. Raises OSError if the disk refuses them."""
     if not spans:
         return
     path = run_dir / FILE
@@ -32,7 +31,7 @@ def write_spans(run_dir: Path, spans: deque[Span]) -> None:
 
 
 def trace_of(run_dir: Path) -> dict[str, Any]:
-    """The trace of a run in Chrome's Trace Event Format, which Perfetto reads, too.
+    """Return the trace of a run in Chrome's Trace Event Format, which Perfetto also reads.
 
     Raises:
         RlinfError: the run has recorded no spans.
@@ -43,7 +42,7 @@ def trace_of(run_dir: Path) -> dict[str, Any]:
         try:
             part, process, began, seconds = json.loads(line)
             rows.append((str(part), str(process), float(began), float(seconds)))
-        except (ValueError, TypeError):  # the rest of a line that a power cut left
+        except (ValueError, TypeError):  # a line that a power cut truncated
             continue
     if not rows:
         raise RlinfError(

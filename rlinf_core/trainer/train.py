@@ -1,4 +1,4 @@
-"""From a recipe to a run: its source, its evaluations, and its end."""
+"""``train``: build the source, the evaluations and the run of a recipe, and run its loop."""
 
 from __future__ import annotations
 
@@ -46,18 +46,21 @@ if TYPE_CHECKING:
 
 
 def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None) -> dict[str, float]:
-    """Train, resuming from what is in ``run_dir``; returns the last evaluation.
+    """Train a recipe in ``run_dir``, and resume from a checkpoint there.
 
     Args:
-        recipe: whose source it trains on (``recipes.sources``). Stations are served until the run is told to stop.
-        run_dir: the run's folder.
-        make: builds so many simulated environments.
-        tell: hears of every turn, and of each evaluation.
+        recipe: recipe; it sets the source (``recipes.sources``). Stations are served until a signal.
+        run_dir: folder of the run.
+        make: builds a number of simulated environments.
+        tell: called after every turn, and with the figures of each evaluation.
+
+    Returns:
+        The figures of the last evaluation.
 
     Raises:
-        RecipeError: what of the recipe does not go together, with itself or with the run that is there.
-        RlinfError: another trainer is at work there, training diverged, or it could not go on; the last checkpoint is good.
-        RestartLimitError: processes died once too often, or found no room: to begin again goes on from there.
+        RecipeError: settings contradict each other, or the run in ``run_dir`` has another recipe.
+        RlinfError: another trainer uses the folder, or training failed. The last checkpoint is valid.
+        RestartLimitError: processes died too often, or found no room. The same command resumes.
     """
     check_source(recipe)
     torch.set_num_threads(1)
@@ -66,12 +69,12 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         check_same(recipe, run_dir, ours=True)
         with defer_signals():
             run = _begun(recipe, run_dir, make, tell, ending)
-        with on_signal(lambda _: setattr(run, "stopping", True)):  # to its end, with a checkpoint
+        with on_signal(lambda _: setattr(run, "stopping", True)):  # finish with a checkpoint
             return run.loop()
 
 
 def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitStack) -> Run:
-    """A run with its source and its evaluations, which close with ``ending``."""
+    """Return a started run with its source and evaluations. ``ending`` closes them."""
     came_from, simulation = source_of(recipe), recipe.simulation
     fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
     given, decisions, conductor = recipe, list[dict[str, Any]](), None
@@ -79,14 +82,14 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         conductor = Conductor(recipe, run_dir, decisions.append)
         recipe = with_layout(recipe, conductor.first()) if recipe.placement.auto else recipe
     if (recipe.placement.on_ray or recipe.placement.auto) and not connected():
-        ending.callback(disconnect)  # else whoever was before goes on
+        ending.callback(disconnect)  # keep a cluster that the caller had connected
     if recipe.placement.on_ray:
         connect(recipe.placement.ray)
         check_placement(recipe.placement, resources(), gpus_of_machines())
     at_once, robots, judged = simulation.environments or 1, dict[str, VectorEnv](), dict[str, VectorEnv]()
     if came_from not in (STATIONS, CONVERSATIONS) and recipe.embodiments and simulated(recipe):
         robots = judged = environments(recipe, make, ending, at_once)
-        if not offline(recipe.algorithm):  # what is in the midst of an episode is not judged in
+        if not offline(recipe.algorithm):  # training episodes must not be interrupted
             judged = environments(recipe, make, ending, min(at_once, AT_ONCE))
     arrays = not recipe.embodiments and came_from != CONVERSATIONS
     env, held_out = (None, None) if not arrays else _environments(recipe, came_from, make, ending)
@@ -131,7 +134,7 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
 
 
 def _online_coder(recipe: Recipe, run: Run) -> OnlineCoder:
-    """The source of completions with feedback; it listens from its first turn on."""
+    """Return the source of completions with feedback. Its server listens from the first turn on."""
     policy: Any = run.policy
     coder = OnlineCoder(recipe.text, policy, recipe.simulation.environments, run.run_dir)
     if recipe.text.warm_start.steps and not run.before and not checkpoints(run.run_dir / "checkpoints"):
@@ -141,7 +144,7 @@ def _online_coder(recipe: Recipe, run: Run) -> OnlineCoder:
 
 
 def _conversations(recipe: Recipe, run: Run) -> Conversations:
-    """The source of a text task; a run that begins has its warm start here, before its learner is made."""
+    """Return the source of a text task. A new run does its warm start here, before the learner exists."""
     policy: Any = run.policy
     source = Conversations(recipe.text, text_task(recipe.text_task, recipe.text.options), policy,
                            recipe.simulation.environments, recipe.scene(0), run.run_dir)
@@ -154,7 +157,7 @@ def _conversations(recipe: Recipe, run: Run) -> Conversations:
 
 def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
                   ) -> tuple[VectorEnv | None, VectorEnv | None]:
-    """Those that are trained in, and those that policies are judged in, where there are any."""
+    """Return the environments for training and those for evaluation; None where there are none."""
     env: VectorEnv | None = None
     held_out: VectorEnv | None = None
     simulation = recipe.simulation
@@ -164,7 +167,7 @@ def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
             ending.callback(held_out.close)
         return imagined_envs(recipe), held_out
     placement = recipe.placement
-    may_play = placement.auto and "workers" not in placement.fixed  # in this process, later
+    may_play = placement.auto and "workers" not in placement.fixed  # this process may play later
     if simulation.environments and (may_play or not placement.workers):
         env = rollout_envs(recipe, make, simulation.environments) if not placement.workers else make(
             recipe, simulation.environments)
@@ -180,14 +183,14 @@ def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
 
 
 def check_alone(recipe: Recipe) -> None:
-    """Evaluations take over an environment that has no second one: RecipeError where that would lose episodes."""
+    """Raise RecipeError if evaluations in the only environment of a process would lose episodes."""
     if recipe.algorithm.learns_from != ROLLOUTS:
         raise RecipeError(f"env: '{recipe.env}' can be in a process once, and evaluations take it over: expected an "
                           f"algorithm that goes on with new episodes (ppo, async_ppo), got {recipe.algorithm.name}")
 
 
 def _readers(recipe: Recipe, intake: Intake) -> Readers | None:
-    """Make the readers of stations' episodes on Ray; None if the trainer reads them itself."""
+    """Return the reader processes on Ray; None if the trainer reads episodes itself."""
     placement = recipe.placement
     if not placement.ingest:
         return None

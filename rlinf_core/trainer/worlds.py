@@ -1,4 +1,4 @@
-"""The learned world of a run: its file, the episodes that it is fitted to, and what it predicts of policies."""
+"""The world model of a run: its file, the episodes for its fit, and its prediction of a policy's success."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rlinf_core.worlds.imagined import Imagined
 from rlinf_core.worlds.model import WorldModel, load_world
 
 FILE = "world.safetensors"
-AT_ONCE = 64  # imagined episodes side by side
+AT_ONCE = 64  # imagined episodes in parallel
 
 
 def world_file(run: Path) -> Path:
-    """The file of a run's world; a file is itself one."""
+    """Return the file of a run's world model; a path of a file is returned unchanged."""
     return run if run.is_file() else run / FILE
 
 
 def run_episodes(run_dir: Path, spec: StationSpec) -> list[Trajectory]:
-    """What a run's stations recorded; of one in simulators, what is in the replay of its newest checkpoint.
+    """Return a run's recorded episodes, or those in the replay buffer of its newest checkpoint.
 
     Evaluations are left out.
     """
@@ -60,7 +60,7 @@ def run_episodes(run_dir: Path, spec: StationSpec) -> list[Trajectory]:
 
 
 def _replayed(state: dict, spec: StationSpec, mode: str) -> list[Trajectory]:
-    """The episodes of a replay's state."""
+    """Return the episodes in the state of a replay buffer."""
     arrays = state.get("arrays", {})
     if "vectors" not in arrays:
         return []
@@ -76,7 +76,11 @@ def _replayed(state: dict, spec: StationSpec, mode: str) -> list[Trajectory]:
 
 
 def imagined_envs(recipe: Recipe) -> Imagined:
-    """The environments of a recipe that trains in a learned world alone; RlinfError where that is off."""
+    """Return the environments of a recipe that trains in a world model alone.
+
+    Raises:
+        RlinfError: the model is worse than persistence and therefore off.
+    """
     world, episodes = load_world(
         world_file(Path(recipe.world.run)), station_task(recipe), recipe.seed
     )
@@ -87,12 +91,13 @@ def imagined_envs(recipe: Recipe) -> Imagined:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a world predicts of a policy.
+    """The prediction of a world model for a policy.
 
     Attributes:
-        success: part of the imagined episodes that succeeded.
-        low, high: its 95 % interval, of chance alone: the world's own error is not in it.
-        unsure: part of the episodes in which the members disagreed beyond the world's threshold.
+        success: fraction of imagined episodes that succeeded.
+        low: lower bound of its 95 % interval, which does not include the model's error.
+        high: upper bound of that interval.
+        unsure: fraction of episodes in which the ensemble disagreed beyond its threshold.
     """
 
     success: float
@@ -102,7 +107,10 @@ class Prediction:
 
 
 def predict(world: WorldModel, episodes: Episodes, policy: Policy, scenes: int) -> Prediction:
-    """Imagine whole episodes of a policy, without exploring, from how recorded ones began; the same for every policy."""
+    """Imagine whole episodes of a policy without exploration, from the first states of recorded ones.
+
+    Every policy gets the same first states.
+    """
     env = Imagined(
         world, episodes, min(scenes, AT_ONCE), world.task.max_steps, gated=False, full_episodes=True
     )

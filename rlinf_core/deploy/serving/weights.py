@@ -135,7 +135,7 @@ class Weights:
                 raise SpecError(f"{file[0]}: expected a policy of the task that is served:\n"
                                 f"{version.policy.spec.difference(served.policy.spec)}")
         except RlinfError as error:
-            if not isinstance(error, PolicyFileError):  # a wrong task stays wrong; a file or memory that is missing may come
+            if not isinstance(error, PolicyFileError):  # not a missing file or memory
                 self._again_at = math.inf
             if str(error) != self._last_error:
                 say(f"version {served.number} is served on: {error}")

@@ -1,3 +1,1 @@
-"""The parts that run on Ray: learners that learn as one (DDP, FSDP2), and the resources of a
-cluster.
-"""
+"""The parts that run on Ray: learner groups (DDP, FSDP2), rollout workers, replay shards and readers."""

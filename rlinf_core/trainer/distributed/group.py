@@ -1,9 +1,9 @@
-"""Learners in several processes on Ray that learn as one, and go on when one of them dies.
+"""A group of learner processes on Ray that act as one learner and survive the death of a process.
 
-Every process is given every call: the same batches, in the same order. What the group does is then a function of its state
-and of the calls since. It keeps the newest state here, and the calls since in Ray's store. When a process dies, all start
-anew from that state and the calls are repeated, so that the run's result is that of an undisturbed one. What no update
-changes (the weights under adapters, a frozen model) is taken once.
+Every process gets every call with the same batches in the same order. So the group's result is a
+function of its state and of the calls since then. This process keeps the last state, and Ray's object
+store keeps the calls. When a process dies, all processes restart from that state and repeat the calls.
+The result equals that of an undisturbed run. Constant weights (a frozen base model) are fetched once.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from rlinf_core.trainer.distributed.ray_cluster import (
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """The parts of a learner by name, without classes, which a user's own file may define.
+    """The description of a learner without classes, because a user's own file may define them.
 
     Attributes:
-        kind: of the algorithm.
-        config: of the algorithm, as JSON.
-        policy: its specs and config, as JSON.
-        weights: of the policy.
-        seed: of everything else.
-        strategy: of the group.
-        on_gpu: whether it learns on the GPU that Ray has assigned.
+        kind: name of the algorithm.
+        config: settings of the algorithm, as JSON.
+        policy: specs and settings of the policy, as JSON.
+        weights: weights of the policy by name.
+        seed: seed of weights and noise.
+        strategy: ddp or fsdp.
+        on_gpu: whether it uses the GPU that Ray assigned.
         computing: precision and compilation, as JSON.
     """
 
@@ -71,31 +71,34 @@ class LearnerSpec:
 
 
 class LearnerProcess:
-    """Ray actor; every method but ``open`` is called in all processes at the same time."""
+    """Ray actor of one learner. All methods but ``open`` are called in all processes at the same time."""
 
     def __init__(self, rank: int, size: int) -> None:
         import ray
 
         self.rank, self.size, self.address = rank, size, ray.util.get_node_ip_address()
-        torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))  # by the CPUs that Ray has assigned
+        torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))  # the CPUs that Ray assigned
         if self.address == "127.0.0.1":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
     def place(self, rank: int, size: int) -> None:
-        """Be another one of a group of another size; ``join`` follows."""
+        """Set rank and size of a resized group; ``join`` follows."""
         self.rank, self.size = rank, size
 
     def open(self) -> tuple[str, int]:
-        """Return the address of the first process for the others; it listens on that address only.
-        """
+        """Listen as the first process, and return host and port for the others."""
         self.listening = socket.create_server((self.address, 0))
         return self.address, self.listening.getsockname()[1]
 
     def join(self, meeting: tuple[str, int], learner_spec: LearnerSpec) -> str:
-        """Find the others and make the learner; returns the policy's name among its modules. A second time begins anew."""
+        """Join the process group and create the learner; a repeated call starts anew.
+
+        Returns:
+            The name of the policy among the learner's modules.
+        """
         if dist.is_initialized():
             dist.destroy_process_group()
-        device = torch.device("cuda:0" if learner_spec.on_gpu else "cpu")  # Ray shows each process its own GPUs alone
+        device = torch.device("cuda:0" if learner_spec.on_gpu else "cpu")  # Ray shows each process only its own GPUs
         if learner_spec.on_gpu:
             torch.cuda.set_device(device)
         fd = self.listening.detach() if self.rank == 0 else None
@@ -117,21 +120,21 @@ class LearnerProcess:
         return next(name for name, module in self.learner.modules.items() if module is policy)
 
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return os.getpid()
 
     def update(self, batch: Any) -> tuple[dict[str, float], int, Usage]:
-        """Metrics of this process's shard, updates so far, and seconds."""
+        """Update on this process's shard. Returns metrics, number of updates, and usage."""
         with measured() as usage, full_weights(self.learner):
             metrics = self.learner.update(batch)
         return metrics, self.learner.updates, usage
 
     def off(self) -> int:
-        """Leave the device; returns the bytes."""
+        """Move the learner off its device. Returns the bytes."""
         return self.offload.off()
 
     def on(self) -> int:
-        """Come back to the device; returns the bytes."""
+        """Move the learner back to its device. Returns the bytes."""
         return self.offload.on()
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
@@ -141,7 +144,7 @@ class LearnerProcess:
         self.learner.normalise(mean, std)
 
     def state_dict(self, full: bool = True) -> dict[str, Any] | None:
-        """The state, from the first process; without what no update changes unless it is to be whole."""
+        """Return the state in the first process, else None; without constant weights unless ``full``."""
         state = self.learner.state_dict({} if full else self.learner.constant())
         return _on_cpu(state) if self.rank == 0 else None
 
@@ -155,8 +158,8 @@ def _on_cpu(state: Any) -> Any:
     return state.cpu() if isinstance(state, torch.Tensor) else state
 
 
-KEEP = 16  # batches after which the state is taken; a rollout, which is large and rare, is repeated alone
-NOTICE_S = 10.0  # in which Ray notices that a process has died
+KEEP = 16  # updates after which the state is fetched; with rollouts it is fetched after each
+NOTICE_S = 10.0  # time for Ray to notice a dead process
 
 State = dict[str, Any]
 
@@ -171,23 +174,23 @@ def _lost(error: Exception) -> LostProcess:
 
 
 class LearnerGroup:
-    """N processes that learn as one; to a trainer it is a learner.
+    """A learner in N processes, with the interface of a ``Learner``.
 
     Args:
         kind: name of the algorithm.
-        policy: what the learners begin with. It follows them when ``sync`` is called.
-        config: of the algorithm.
-        seed: of weights and noise.
-        size: processes.
-        strategy: ``ddp`` (every process keeps everything) or ``fsdp`` (each keeps a part).
-        restarts: how often processes that died are replaced.
-        gpus: of each process; 0 learns on CPUs.
-        cpus: of each process, as asked of Ray; 0 for one, or less where there are more processes than CPUs.
+        policy: initial policy; ``sync`` copies the trained weights into it.
+        config: settings of the algorithm.
+        seed: seed of weights and noise.
+        size: number of processes.
+        strategy: ``ddp`` (each process holds everything) or ``fsdp`` (each holds a part).
+        restarts: maximum number of restarts after deaths.
+        gpus: GPUs of each process; 0 uses CPUs.
+        cpus: CPUs of each process; 0 for one, or less if there are more processes than CPUs.
         computing: precision and compilation.
 
     Raises:
-        RecipeError: the batch does not divide by the processes, or the algorithm cannot be split.
-        RestartLimitError: the cluster has no room for them.
+        RecipeError: the batch is no multiple of the processes, or the algorithm cannot be split.
+        RestartLimitError: the cluster has no room.
     """
 
     def __init__(self, kind: str, policy: NetworkPolicy, config: AlgorithmSettings, seed: int, *, size: int,
@@ -204,32 +207,32 @@ class LearnerGroup:
                  computing.model_dump_json()))
         self.resources = {"num_cpus": cpus or cpus_per_process(size), "num_gpus": gpus}
         self.checkpoint: State | None = None
-        self.taken = False  # whether what no update changes is among that
+        self.taken = False  # whether the checkpoint includes the constant weights
         self.since: list[tuple[str, tuple[Any, ...]]] = []
         self.failures, self.updates = 0, 0
         self.processes: list[Any] = []  # Ray actors
-        self.usages: list[Usage] = []  # of each in the last update
+        self.usages: list[Usage] = []  # usage of each in the last update
         try:
             self._start()
         except LostProcess as error:
             self._recover(error)
 
     def _shards(self, size: int) -> partial[None]:
-        """The check of batches for so many processes; RecipeError where the recipe's do not divide."""
+        """Return the check of batches for ``size`` processes. Raises RecipeError if the recipe's do not divide."""
         divides = partial(check_shards, learners=size, halves=self.config.half_demonstrations)
         if self.config.transitions_per_batch is not None:
             divides("algorithm.batch_size", self.config.transitions_per_batch)
         return divides
 
     def resize(self, size: int) -> None:
-        """Go on with so many processes, from the state as it is: results stay those of an undisturbed run.
+        """Change the number of processes without a change of state or results.
 
-        Processes that stay do not start anew. One that dies in the change is replaced, as at any other time.
+        Remaining processes do not restart. A process that dies meanwhile is replaced.
 
         Raises:
-            RecipeError: batches do not divide by so many.
-            NoRoomError: the cluster has no room; the group is that of before.
-            RestartLimitError: processes died once too often; the group has ended.
+            RecipeError: the batch is no multiple of ``size``.
+            NoRoomError: the cluster has no room; the size stays.
+            RestartLimitError: processes died too often; the group has ended.
         """
         divides = self._shards(size)
         if size == self.size:
@@ -246,7 +249,7 @@ class LearnerGroup:
                 self.ray.kill(process)
             self.divides = self._shards(before)
             raise no_room("learner group", size, self.resources, START_S) from error
-        except lost():  # all are started anew
+        except lost():  # all restart below
             pass
         for process in self.processes[size:]:
             self.ray.kill(process)
@@ -261,11 +264,11 @@ class LearnerGroup:
         except LostProcess as error:
             try:
                 self._recover(error)
-            except NoRoomError as ended:  # not a refused change: the group is gone
+            except NoRoomError as ended:  # the group has ended
                 raise RestartLimitError(str(ended)) from ended
 
     def update(self, batch: dict[str, np.ndarray] | Rollout) -> dict[str, float]:
-        """One update on a batch, each process on its shard; returns metrics of the whole batch."""
+        """Update on a batch, each process on its shard. Returns the metrics of the whole batch."""
         if not isinstance(batch, Rollout):
             self.divides("batch", len(next(iter(batch.values()))))
         answers = self._call("update", self.ray.put(batch))
@@ -275,56 +278,56 @@ class LearnerGroup:
         return {name: float(np.mean([metrics[name] for metrics, _, _ in answers])) for name in answers[0][0]}
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
-        """Centre and scale observations (N, V) alike in every encoder."""
+        """Fit the normalisation of all encoders to observations (N, V)."""
         self._call("fit_normalisation", self.ray.put(vectors))
 
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
-        """Set mean and deviation (V,) of observations in every encoder."""
+        """Set mean and standard deviation (V,) of observations in all encoders."""
         self._call("normalise", np.asarray(mean), np.asarray(std))
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
-        """Whether to play on before learning, as the learner says by its settings."""
-        probe = object.__new__(self.learner)  # which has no networks here, and is asked about settings alone
+        """Return whether the learner needs more experience before it updates."""
+        probe = object.__new__(self.learner)  # without networks: the answer depends on settings only
         probe.config = self.config
         return probe.wants_more(rollout, rollouts)
 
     def sync(self) -> NetworkPolicy:
-        """Bring the weights as they are now into the policy of this process; returns the policy."""
+        """Copy the current weights into this process's policy and return it."""
         self.policy.load_state_dict(self.state_dict()["modules"][self.name])
         return self.policy
 
     def ship(self, policy: NetworkPolicy) -> None:
-        """Bring the averaged weights into ``policy``, if there are any."""
+        """Copy the averaged weights into ``policy``, if the algorithm averages."""
         modules = self.state_dict()["modules"]
         if AVERAGED in modules:
             policy.load_state_dict(modules[AVERAGED])
 
     def state_dict(self) -> State:
-        """Everything but the data, whole: that of a learner in one process."""
+        """Return the full state; it equals that of a learner in one process."""
         return self._keep() if self.since or self.checkpoint is None else self.checkpoint
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state, of a group of any size or of a learner in one process."""
+        """Restore a state of a group of any size, or of a learner in one process."""
         self.checkpoint, self.since, self.updates, self.taken = state, [], state["updates"], False
         try:
             self._restore()
         except LostProcess as error:
             self._recover(error)
-        self._keep()  # the caller may go on with what it gave
+        self._keep()  # the caller may change its state afterwards
 
     def off(self) -> int:
-        """Have all processes leave their devices; returns the bytes of one. ``on`` brings them back."""
+        """Move all learners off their devices. Returns the bytes of one."""
         return self._moved("off")
 
     def on(self) -> int:
-        """Have all processes come back to their devices; returns the bytes of one."""
+        """Move all learners back to their devices. Returns the bytes of one."""
         return self._moved("on")
 
     def _moved(self, direction: str) -> int:
         try:
             size: int = self._ask(direction)[0]
             return size
-        except LostProcess as error:  # those that start anew are on their devices
+        except LostProcess as error:  # restarted processes are on their devices
             self._recover(error)
             return 0
 
@@ -335,7 +338,7 @@ class LearnerGroup:
         self.processes = []
 
     def _call(self, name: str, *arguments: Any) -> list[Any]:
-        """The answers of all processes; the call is remembered until the state that it leads to is kept."""
+        """Call a method in all processes and store the call for a later repeat. Returns all answers."""
         self.since.append((name, arguments))
         try:
             return self._ask(name, *arguments)
@@ -343,7 +346,7 @@ class LearnerGroup:
             return self._recover(error)
 
     def _keep(self) -> State:
-        """Take the state, and forget the calls that led to it."""
+        """Fetch the state and drop the stored calls."""
         while True:
             try:
                 state: State = self._ask("state_dict", not self.taken)[0]
@@ -356,7 +359,7 @@ class LearnerGroup:
                 self._recover(error)
 
     def _recover(self, lost: LostProcess) -> list[Any]:
-        """Start all processes anew and repeat the calls since the kept state; the answers to the last of them."""
+        """Restart all processes and repeat the stored calls. Returns the answers to the last one."""
         while True:
             self.close()
             self.failures += 1
@@ -373,7 +376,7 @@ class LearnerGroup:
                 lost = error
 
     def _start(self) -> None:
-        """Start the processes and let them find each other."""
+        """Start the processes and join them."""
         ray = self.ray
         self.processes = [self._spawn(rank) for rank in range(self.size)]
         try:
@@ -386,7 +389,7 @@ class LearnerGroup:
         self._join()
 
     def _join(self) -> None:
-        """Let the processes find each other and make their learners."""
+        """Form the process group and create the learners."""
         try:
             meeting = self.ray.get(self.processes[0].open.remote())
         except lost() as error:
@@ -394,11 +397,11 @@ class LearnerGroup:
         self.name = self._ask("join", meeting, self.spec_ref)[0]
 
     def _spawn(self, rank: int) -> Any:
-        quiet = {"env_vars": {"TORCH_CPP_LOG_LEVEL": "ERROR"}}  # torch warns where an optimiser has no unused parameters
+        quiet = {"env_vars": {"TORCH_CPP_LOG_LEVEL": "ERROR"}}  # DDP warns without unused parameters
         return self.ray.remote(runtime_env=quiet, **self.resources)(LearnerProcess).remote(rank, self.size)
 
     def _restore(self) -> list[Any]:
-        """Bring the kept state and the calls since into the processes; the answers to the last of them."""
+        """Load the last state and repeat the stored calls. Returns the answers to the last one."""
         answers: list[Any] = []
         if self.checkpoint is not None:
             answers = self._ask("load_state_dict", self.ray.put(self.checkpoint))
@@ -407,13 +410,13 @@ class LearnerGroup:
         return answers
 
     def _ask(self, name: str, *arguments: Any) -> list[Any]:
-        """The answers of all processes, which act at the same time."""
+        """Call a method in all processes at the same time and return the answers."""
         ray = self.ray
         try:
             return ray.get([getattr(process, name).remote(*arguments) for process in self.processes])
         except lost() as error:
             raise _lost(error) from error
-        except ray.exceptions.RayTaskError as error:  # the others of one that died fail too, and may be heard first
+        except ray.exceptions.RayTaskError as error:  # peers of a dead process fail, too
             if self._one_is_lost():
                 raise _lost(error) from error
             cause = error.cause if isinstance(error.cause, RlinfError) else None

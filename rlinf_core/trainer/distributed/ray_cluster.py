@@ -1,4 +1,4 @@
-"""Ray: a cluster of this machine, or one to join."""
+"""The Ray cluster of a run: a local one, or a remote one to join."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from typing import Any
 from rlinf_core.core.errors import RestartLimitError, RlinfError, StartupError
 from rlinf_core.recipes.placement import PER_CPU, Placement
 
-START_S = 180.0  # within which a cluster is to have room for a process
-FREED_S = 10.0  # within which a cluster has room for more processes of a run, or a change is refused
-ROOM = Path("/tmp")  # for folders of clusters: sockets need a short path
-OURS = "rlinf-ray-"  # they begin with, then the process that made them
-_folder: Path | None = None  # of the cluster that this process started
-_joined = ""  # where the cluster is that this process joined, as it was asked for
+START_S = 180.0  # timeout for a cluster to start a process
+FREED_S = 10.0  # timeout for free resources before a change of layout is refused
+ROOM = Path("/tmp")  # parent of cluster folders: sockets need a short path
+OURS = "rlinf-ray-"  # prefix of these folders; the process id follows
+_folder: Path | None = None  # folder of the cluster that this process started
+_joined = ""  # address of the cluster that this process joined
 
 
 def connected() -> bool:
-    """Whether this process is in a cluster."""
+    """Return whether this process is connected to a cluster."""
     return "ray" in sys.modules and sys.modules["ray"].is_initialized()
 
 
 def lost() -> tuple[type[Exception], ...]:
-    """Return Ray's exceptions of a lost process: it died, was killed for memory, or its machine or
-    only its answer is gone.
-    """
+    """Return Ray's exceptions for a lost process, machine or answer."""
     from ray import exceptions
 
     return exceptions.RayActorError, exceptions.OutOfMemoryError, exceptions.NodeDiedError, exceptions.ObjectLostError
 
 
 def of_ray(error: BaseException) -> bool:
-    """Whether it is Ray's own; RayError itself stands for somebody's that cannot be sent."""
+    """Return whether an exception is one of Ray's own.
+
+    RayError itself replaces an exception that cannot be pickled, so it does not count.
+    """
     from ray import exceptions
 
     return isinstance(error, exceptions.RayError) and type(error) is not exceptions.RayError
@@ -59,9 +60,7 @@ class NoRoomError(RestartLimitError):
 
 
 def no_room(who: str, count: int, per_process: dict[str, float], within_s: float) -> NoRoomError:
-    """Return the error for a cluster that did not start so many processes in time, each with its
-    resources.
-    """
+    """Return the error for a cluster that did not start ``count`` processes in time."""
     import ray
 
     all_of, free = (", ".join(f"{resource_table.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
@@ -72,18 +71,17 @@ def no_room(who: str, count: int, per_process: dict[str, float], within_s: float
 
 
 def connect(address: str = "", **options: Any) -> Any:
-    """Start or join a cluster, unless that has been done; returns the module ``ray``.
+    """Start or join a cluster, unless this process is connected. Returns the module ``ray``.
 
-    A cluster of this machine listens on loopback alone. Ray's processes would listen on every interface, though nobody else
-    can join. RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=1 in the environment asks for that; the variable's name says where Ray's
-    makers thought of it first.
+    A local cluster listens only on loopback. RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=1 sets this; without
+    it Ray listens on every interface.
 
     Args:
-        address: host:port of a cluster's head, or empty for one of this machine, with the CPUs and GPUs that Ray finds.
-        options: further ones of ``ray.init``.
+        address: host:port of a cluster's head; empty starts a local one with all CPUs and GPUs.
+        options: further arguments of ``ray.init``.
 
     Raises:
-        RlinfError: there is no cluster at the address, or it does not take this process, which may be in another.
+        RlinfError: no cluster answers at the address, or this process is in another one.
     """
     global _folder, _joined
     import ray
@@ -97,7 +95,7 @@ def connect(address: str = "", **options: Any) -> Any:
     if address:
         host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()  # Ray would retry for minutes
             ray.init(address, logging_level=logging.WARNING, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise RlinfError(f"placement.ray: expected the head of a Ray cluster at {address}, of the same versions of Ray "
@@ -108,7 +106,7 @@ def connect(address: str = "", **options: Any) -> Any:
     from ray._private import ray_constants
 
     ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, False)
-    # A folder of its own: what a killed cluster leaves behind would be taken for a running one.
+    # An own folder, because Ray would take the files of a killed cluster for a running one.
     _remove_left()
     _folder = Path(tempfile.mkdtemp(prefix=f"{OURS}{os.getpid()}-", dir=ROOM))
     ray.init("local", include_dashboard=False, logging_level=logging.WARNING, _temp_dir=str(_folder), **options)
@@ -116,7 +114,7 @@ def connect(address: str = "", **options: Any) -> Any:
 
 
 def _remove_left() -> None:
-    """The folders of this user's clusters whose process was killed; they may hold what a replay had spilled."""
+    """Remove the folders of this user's killed clusters, which may hold spilled objects."""
     for folder in ROOM.glob(f"{OURS}*"):
         owner = re.match(rf"{OURS}(\d+)-", folder.name)
         try:
@@ -124,12 +122,12 @@ def _remove_left() -> None:
                 os.kill(int(owner[1]), 0)
         except ProcessLookupError:
             shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # another trainer has just removed it; or that number is another user's by now
+        except OSError:  # removed by another trainer, or the process id belongs to another user
             continue
 
 
 def disconnect() -> None:
-    """Leave the cluster; one that this process started ends, and its folder goes."""
+    """Disconnect. A cluster that this process started ends, and its folder is removed."""
     global _folder, _joined
     import ray
 
@@ -148,21 +146,21 @@ def resources() -> dict[str, float]:
 
 
 def gpus_of_machines() -> list[float]:
-    """GPUs of each of the cluster's machines."""
+    """Return the number of GPUs of each machine in the cluster."""
     import ray
 
     return [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
 
 
 def cpus_per_process(processes: int) -> float:
-    """CPUs to ask of Ray for each of so many processes: 1, or less where there are more processes than CPUs."""
+    """Return the CPUs to request for each process: 1, or less if there are more processes than CPUs."""
     return min(1.0, int(1000 * resources().get("CPU", 0) / max(processes, 1)) / 1000)
 
 
 def check_room(who: str, count: int, per_process: dict[str, float]) -> None:
-    """Raise NoRoomError if the cluster has no room for so many more processes, before any is started.
+    """Raise NoRoomError if the cluster has no room for ``count`` more processes.
 
-    Ray frees the resources of processes that have just ended within seconds.
+    It waits up to FREED_S, since Ray frees the resources of ended processes with a delay.
     """
     import ray
 
@@ -178,5 +176,5 @@ def check_room(who: str, count: int, per_process: dict[str, float]) -> None:
 
 
 def cpus_for(placement: Placement) -> float:
-    """CPUs to ask of Ray for each process of a run; as little as possible where their number may change."""
+    """Return the CPUs to request for each process of a run; a minimum if the layout may change."""
     return 1.0 / PER_CPU if placement.auto else cpus_per_process(placement.processes)

@@ -1,7 +1,7 @@
-"""Ingest on Ray: processes, on whatever machines, that read and check what has arrived while the trainer learns.
+"""Reader processes on Ray, which read and check arrived episodes while the trainer updates.
 
-An episode is acknowledged by the trainer's own bridge, once it is on its disk and in its journal. What takes time after
-that, to read a recording and to check each number of it, is done here; they are taken in the order in which they arrived.
+The trainer's bridge acknowledges an episode once it is on disk and in the journal. The readers then
+parse the recording and check its values. The trainer inserts episodes in their order of arrival.
 """
 
 from __future__ import annotations
@@ -20,26 +20,22 @@ from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, lost, of_ray
 
-RESTARTS = 10  # of readers, in a run
-AHEAD = 2      # episodes that each has to do
+RESTARTS = 10  # maximum restarts of readers in a run
+AHEAD = 2      # prefetched episodes of each reader
 
 
 class Reader:
-    """Ray actor.
-
-    Args:
-        spec, longest, use_executed, rollouts_of: as of ``Intake``.
-    """
+    """Ray actor of one reader. The arguments are those of ``Intake``."""
 
     def __init__(self, spec: StationSpec, longest: int, use_executed: bool, rollouts_of: PolicySettings | None) -> None:
         self.spec, self.longest, self.how = spec, longest, (use_executed, rollouts_of)
 
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return os.getpid()
 
     def read(self, name: str, files: dict[str, bytes], sender: str) -> Trajectory:
-        """An episode of these files, sent by ``sender``; EpisodeError where it may not be learned from."""
+        """Read the episode in ``files``. Raises EpisodeError if it is invalid or not of ``sender``."""
         with tempfile.TemporaryDirectory(prefix="rlinf-reader-") as folder:
             episode = Path(folder) / name
             episode.mkdir()
@@ -49,12 +45,12 @@ class Reader:
 
 
 class Readers:
-    """Reads ahead of who asks; a reader that dies is replaced, and what it had to do is done again.
+    """Prefetches episodes in reader processes. A dead reader is replaced and its work repeated.
 
     Args:
-        count: processes.
-        address: of the cluster; empty for one of this machine.
-        reader_arguments: those of a ``Reader``.
+        count: number of processes.
+        address: address of the cluster; empty for a local one.
+        reader_arguments: arguments of ``Reader``.
     """
 
     def __init__(self, count: int, address: str, *reader_arguments: Any) -> None:
@@ -63,14 +59,14 @@ class Readers:
         self._begun: dict[Path, tuple[int, Any]] = {}
 
     def prefetch(self, waiting: Iterable[tuple[Path, str]]) -> None:
-        """Begin with the first of those that wait, each with its sender."""
+        """Start reading the first of the ``waiting`` (folder, sender)."""
         for _, (folder, sender) in zip(range(AHEAD * len(self._actors)), waiting, strict=False):
             if folder not in self._begun:
-                with contextlib.suppress(OSError, self.ray.exceptions.RayError):  # told when it is asked for
+                with contextlib.suppress(OSError, self.ray.exceptions.RayError):  # ``read`` reports it
                     self._begin(folder, sender)
 
     def read(self, folder: Path, sender: str) -> Trajectory:
-        """The episode of a folder; EpisodeError where it may not be learned from."""
+        """Return the episode of a folder. Raises EpisodeError if it is invalid."""
         while True:
             try:
                 if folder not in self._begun:
@@ -84,7 +80,7 @@ class Readers:
             except self.ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, EpisodeError | SpecError) or is_transient(error.cause):
                     raise error.cause from None
-                if of_ray(error.cause):  # of its arguments, before it could read
+                if of_ray(error.cause):  # the arguments were lost
                     raise _unheard(error) from error
                 raise
             except lost() as error:
@@ -117,6 +113,6 @@ class Readers:
 
 
 def _unheard(error: Exception) -> IngestError:
-    """No word on the episode, which stays in the inbox."""
+    """Return the error for a reader that does not answer; the episode stays in the inbox."""
     return IngestError(f"a process of the ingest does not answer: {error}. Nothing is lost: episodes wait in the inbox, "
                        "and the same command goes on")

@@ -17,37 +17,38 @@ from rlinf_core.specs.arrays import Arrays
 from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, cpus_for, lost
 
 Make = Callable[[Recipe, int], VectorEnv]
-RESTARTS = 10  # of simulator processes, in a run
-HALF_STRIDE = 5_000_000  # between the scenes of two halves
-SEED_STRIDE = 7_919  # between the scenes of a process that was replaced
+RESTARTS = 10  # maximum restarts of simulator processes in a run
+HALF_STRIDE = 5_000_000  # distance of the scenes of two halves
+SEED_STRIDE = 7_919  # distance of the scenes of a process and its replacement
 
 
 class SimulatorProcess:
-    """Ray actor: some of the environments."""
+    """Ray actor with some of the environments."""
 
     def __init__(self, recipe: Recipe, make: Make, size: int) -> None:
         self.env = make(recipe, size)
 
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return os.getpid()
 
     def describe(self) -> Any:
-        """The specification of observations and actions."""
+        """Return the observation and action spec."""
         return self.env.spec
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """The answer of the environments to a method."""
+        """Call a method of the environments."""
         return getattr(self.env, name)(*arguments)
 
 
 class RemoteEnvs:
-    """A ``VectorEnv`` whose parts are stepped at the same time, each in a process.
+    """A ``VectorEnv`` in several processes that step in parallel.
 
-    A process that dies is replaced. Its episodes end there as by a time limit.
+    A dead process is replaced, and its episodes are truncated.
 
     Args:
-        recipe, make: of the environments.
+        recipe: recipe of the environments.
+        make: builds the environments.
         processes: Ray actors with ``share`` environments each.
         share: environments of a process.
     """
@@ -64,13 +65,13 @@ class RemoteEnvs:
 
     @classmethod
     def started(cls, recipe: Recipe, make: Make, size: int, count: int) -> RemoteEnvs:
-        """So many environments on ``count`` new processes."""
+        """Start ``size`` environments in ``count`` new processes."""
         ray = connect(recipe.placement.ray)
         processes = [_spawn(ray, recipe, make, size // count) for _ in range(count)]
         return cls(recipe, make, processes, size // count)
 
     def halves(self) -> list[RemoteEnvs]:
-        """The same processes, as two vectors."""
+        """Return two vectors with half of the processes each."""
         middle = len(self.processes) // 2
         parts = self.processes[:middle], self.processes[middle:]
         return [RemoteEnvs(self.recipe, self.make, part, self.share) for part in parts]
@@ -144,7 +145,7 @@ class RemoteEnvs:
             return Steps(last, nothing, nothing, np.ones(self.share), nothing, observation)
 
     def _replace(self, index: int, error: Exception) -> Arrays:
-        """Another process; the first observation of its new episodes."""
+        """Replace a dead process, and return the first observation of its new episodes."""
         check_begun("simulator processes", error)
         self.died += 1
         if self.died > RESTARTS:
@@ -184,7 +185,7 @@ def _joined(parts: list[Arrays]) -> Arrays:
 
 
 def rollout_envs(recipe: Recipe, make: Make, size: int) -> VectorEnv:
-    """Environments for rollouts, in processes of their own where the recipe says so."""
+    """Return the environments for rollouts, in own processes if the recipe says so."""
     placement = recipe.placement
     if not placement.simulators:
         return make(recipe, size)
@@ -194,14 +195,17 @@ def rollout_envs(recipe: Recipe, make: Make, size: int) -> VectorEnv:
 def rollouts_in(
     kind: type[Rollouts], env: VectorEnv, policy: Policy, seed: int, scene: int, group: int
 ) -> Rollouts:
-    """Rollouts in environments; two alternating halves where these are in processes of their own.
+    """Return rollouts in environments; remote environments are split into two alternating halves.
 
-    While one half is stepped, the policy acts for the other.
+    The policy acts for one half while the other is stepped.
 
     Args:
-        kind: of rollouts.
-        env, policy, seed, scene: as of ``Rollouts``.
-        group: episodes of a scene, which stay in one half.
+        kind: class of the rollouts.
+        env: environments.
+        policy: policy to play.
+        seed: seed of the exploration noise.
+        scene: first scene.
+        group: number of environments of one scene, which stay in one half.
     """
     if not isinstance(env, RemoteEnvs) or len(env.processes) % 2 or (env.size // 2) % max(group, 1):
         return kind(env, policy, seed, scene)

@@ -1,7 +1,7 @@
-"""A replay in several processes on Ray, on whatever machines have room: episodes are spread, batches are drawn from all.
+"""A replay buffer in several processes (shards) on Ray, with episodes spread over all of them.
 
-A shard that dies is started again, elsewhere if need be, with what it held: its state at the last checkpoint and the
-episodes since then are in Ray's store. So a run goes on as an undisturbed one would, and no station is asked for anything.
+A dead shard is restarted with its content: Ray's object store holds its state at the last checkpoint
+and the episodes since then. The run then continues as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from rlinf_core.data.replay import ReplayBuffer, mix
 from rlinf_core.specs.arrays import Arrays, StationSpec
 from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, lost, of_ray
 
-RESTARTS = 10  # of shards, in a run
+RESTARTS = 10  # maximum restarts of shards in a run
 SEEDS = 2 ** 63
 
 
 @contextlib.contextmanager
 def _of_ray() -> Iterator[None]:
-    """Turn Ray's exceptions, which say nothing about an episode, into IngestError. A shard's own
-    refusals pass unchanged.
-    """
+    """Turn Ray's exceptions into IngestError, since no episode causes them. A shard's own errors pass."""
     from ray import exceptions
 
     try:
@@ -48,35 +46,36 @@ def _cannot_keep(error: Exception) -> IngestError:
 
 
 class Shard(ReplayBuffer):
-    """Ray actor: a replay of a part of the episodes."""
+    """Ray actor: a replay buffer with a part of the episodes."""
 
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return os.getpid()
 
     def put(self, episode: dict[str, Any]) -> tuple[int, np.ndarray]:
-        """Take one; returns how many transitions are there, and how many of each origin."""
+        """Insert an episode. Returns the number of transitions, in total and by origin (256,)."""
         self.insert_episode(**episode)
         return len(self), self.present()
 
     def draw(self, size: int, seed: int, how: dict[str, Any]) -> tuple[Arrays, np.ndarray]:
-        """A batch of its own, and how many of it are of each origin."""
+        """Return a batch of this shard, and its number of transitions by origin (256,)."""
         before = self.sampled.copy()
         return self.sample(size, np.random.default_rng(seed), **how), self.sampled - before
 
     def restore(self, state: dict[str, Any]) -> tuple[int, np.ndarray]:
-        """Go on from a state."""
+        """Restore a state. Returns the number of transitions, in total and by origin (256,)."""
         self.load_state_dict(state)
         return len(self), self.present()
 
 
 class ReplayShards:
-    """To a trainer it is a ``ReplayBuffer``; what is drawn is distributed as from one.
+    """A replay buffer in shards, with the interface and the sampling distribution of ``ReplayBuffer``.
+
+    The first five arguments are those of ``ReplayBuffer``, for all shards together.
 
     Args:
-        spec, capacity, latent, instructions, given: of the whole, as of ``ReplayBuffer``.
-        shards: processes.
-        address: of the cluster; empty for one of this machine.
+        shards: number of processes.
+        address: address of the cluster; empty for a local one.
     """
 
     def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False,
@@ -95,14 +94,18 @@ class ReplayShards:
         return sum(count for count, _ in self._present)
 
     def present(self) -> np.ndarray:
-        """Transitions that may be sampled now, by origin (256,)."""
+        """Return the number of transitions that can be sampled, by origin (256,)."""
         return np.sum([origins for _, origins in self._present], axis=0)
 
     @_of_ray()
     def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray, discounts: np.ndarray,
                        counts: np.ndarray | None = None, latents: np.ndarray | None = None, origin: int = 0,
                        played: np.ndarray | None = None, given: np.ndarray | None = None) -> int:
-        """Add an episode, as to a ``ReplayBuffer``; the shards take turns. IngestError where they cannot go on."""
+        """Insert an episode as ``ReplayBuffer`` does; the shards take turns.
+
+        Raises:
+            IngestError: shards died too often, or Ray's store is full.
+        """
         number = self.episodes % self.shards
         episode = self.ray.put(dict(observations=observations, actions=actions, rewards=rewards, discounts=discounts,
                                     counts=counts, latents=latents, origin=origin, played=played,
@@ -117,7 +120,7 @@ class ReplayShards:
     @_of_ray()
     def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
                execute: int | None = None, n_step: int = 1, weights: np.ndarray | None = None) -> Arrays:
-        """As of a ``ReplayBuffer``: from each shard as many as chance has it."""
+        """Sample a batch as ``ReplayBuffer`` does; a multinomial draw sets the size of each shard's part."""
         share = self._likely(weights)
         sizes = random.multinomial(size, share / share.sum())
         how: dict[str, Any] = {"horizon": horizon, "gamma": gamma, "execute": execute, "n_step": n_step}
@@ -131,18 +134,18 @@ class ReplayShards:
         return mix(*(batch for batch, _ in drawn))
 
     def _likely(self, weights: np.ndarray | None) -> np.ndarray:
-        """How likely a transition is to come from each shard, not normalised."""
+        """Return the unnormalised probability of each shard."""
         if weights is None:
             return np.array([count for count, _ in self._present], float)
         return np.array([self._weights_in_shard(weights, origins).sum() for _, origins in self._present])
 
     def _weights_in_shard(self, weights: np.ndarray, origins: np.ndarray) -> np.ndarray:
-        """Weights of origins (256,) in a shard that has so many transitions of each."""
+        """Return the weights by origin (256,) in a shard with ``origins`` transitions of each."""
         everywhere = self.present()
         return np.where(everywhere > 0, weights * origins / np.maximum(everywhere, 1), 0.0)
 
     def _drawn(self, answer: Any, number: int, *what: Any) -> tuple[Arrays, np.ndarray]:
-        """The answer, or that of the shard's successor, which draws the same."""
+        """Return the shard's batch, or that of its replacement, which draws the same one."""
         try:
             drawn: tuple[Arrays, np.ndarray] = self.ray.get(answer)
             return drawn
@@ -152,12 +155,12 @@ class ReplayShards:
 
     @_of_ray()
     def vectors(self) -> np.ndarray:
-        """(N, V) vectors of every transition's start, for normalisation."""
+        """Return the vectors (N, V) at the start of each transition, to fit the normalisation."""
         return np.concatenate(self._all(lambda shard: shard.vectors.remote()))
 
     @_of_ray()
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on, with as many shards."""
+        """Return the state of all shards."""
         states = self._all(lambda shard: shard.state_dict.remote())
         for number, state in enumerate(states):
             self._checkpoints[number], self._since[number] = self.ray.put(state), []
@@ -166,7 +169,7 @@ class ReplayShards:
 
     @_of_ray()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``; neither capacity nor number of shards may have changed."""
+        """Restore a state. Raises RecipeError for another number of shards."""
         if (got := len(state.get("shards", ()))) != self.shards:
             raise RecipeError(f"placement.replay_shards: expected {got}, of which the checkpoint's replay is made, got "
                               f"{self.shards}. Go on with {got}, or begin another run")
@@ -191,7 +194,7 @@ class ReplayShards:
         return [self._ask(number, call) for number in range(self.shards)]
 
     def _ask(self, number: int, call: Callable[[Any], Any]) -> Any:
-        """A shard's answer; one that has died is replaced before it is asked again."""
+        """Return a shard's answer; a dead shard is replaced and called again."""
         while True:
             try:
                 return self.ray.get(call(self._actors[number]))
@@ -199,7 +202,7 @@ class ReplayShards:
                 self._replace(number, error)
 
     def _replace(self, number: int, error: Exception) -> None:
-        """A new process with what the old one held, or another one, where that dies on the way."""
+        """Start a replacement with the shard's content; repeat if it dies, too."""
         while True:
             self._count(number, error)
             actor = self._actors[number] = self._spawn()
@@ -213,7 +216,7 @@ class ReplayShards:
                 error = again
 
     def _count(self, number: int, error: Exception) -> None:
-        """One that died; IngestError where that were too many: what was being inserted is not at fault."""
+        """Count a dead shard. Raises IngestError beyond RESTARTS."""
         check_begun("replay shards", error)
         self.died += 1
         if self.died > RESTARTS:

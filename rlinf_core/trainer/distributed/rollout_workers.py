@@ -1,4 +1,4 @@
-"""Rollout workers: Ray actors with environments and rollouts of their own."""
+"""Rollout workers: Ray actors that play in their own environments."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from rlinf_core.trainer.distributed.ray_cluster import (
 from rlinf_core.trainer.distributed.remote_envs import Make, rollout_envs, rollouts_in
 from rlinf_core.trainer.distributed.weights import WeightSender, WeightUpdate, put, receive
 
-SCENE_STRIDE = 10_000_000  # between the scenes of two workers
-RESTARTS = 3  # of workers that died, in a run
+SCENE_STRIDE = 10_000_000  # distance of the scenes of two workers
+RESTARTS = 3  # maximum restarts of workers in a run
 
 
 @dataclass
@@ -41,9 +41,9 @@ class RolloutRequest:
     """A request to workers.
 
     Attributes:
-        version: of the policy.
+        version: version of the policy.
         amount: length of the rollout.
-        environments: of each worker.
+        environments: environments of each worker.
     """
 
     version: int
@@ -55,15 +55,15 @@ NOTHING = PlayUsage(Usage(), 0.0, (0.0, 0.0), (0.0, 0.0))
 
 
 class Worker:
-    """Ray actor: rollouts of its own, in environments that are made when it is first to play, however long that takes."""
+    """Ray actor of one worker. Its first request creates the environments."""
 
     def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int) -> None:
         self.recipe, self.make, self.kind, self.first = recipe, make, kind, (seed, first_scene)
         self.rollouts: Rollouts | None = None
-        self.unfinished: list[Trajectory] = []  # episodes that were cut, as its share of environments changed
+        self.unfinished: list[Trajectory] = []  # truncated by a change of its environments
 
     def _begun(self, environments: int) -> Rollouts:
-        """Its rollouts, made where there are none yet, or of another number of environments."""
+        """Return the rollouts; create them first, or again for another number of environments."""
         former = self.rollouts
         if former is not None and former.env.size == environments:
             return former
@@ -73,7 +73,7 @@ class Worker:
         env = rollout_envs(recipe, self.make, environments)
         if former is None:
             self.device = device_of("cuda" if recipe.placement.worker_gpus else "cpu")
-            with encoder.rebuilt():  # its weights come with the first order
+            with encoder.rebuilt():  # the first request brings its weights
                 self.policy = make_policy(env.spec, recipe.policy).to(self.device)
         group = recipe.algorithm.rollout.get("group", 1)
         self.rollouts = rollouts_in(self.kind, env, self.policy, *self.first, group)
@@ -83,15 +83,15 @@ class Worker:
         return self.rollouts
 
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return os.getpid()
 
     def cut(self) -> list[Trajectory]:
-        """Its unfinished episodes, as if a time limit had ended them; it begins new ones."""
+        """Return the unfinished episodes, truncated here. The next request starts new ones."""
         return self.rollouts.cut() if self.rollouts is not None else []
 
     def play(self, order: RolloutRequest, update: WeightUpdate) -> tuple[Experience, PlayUsage]:
-        """Play the request with changed weights; the experience and its seconds."""
+        """Apply a weight update and play a request. Returns the experience and its usage."""
         rollouts = self._begun(order.environments)
         offload = self.recipe.placement.offload and self.device.type == "cuda"
         receive(self.policy.to(self.device), update)
@@ -107,13 +107,13 @@ class Worker:
 
 
 class OnRay:
-    """Workers as Ray actors; one that dies is replaced, and plays what it was asked for in scenes of its own.
+    """Rollout workers on Ray. A dead worker is replaced, and its request is repeated in new scenes.
 
     Attributes:
-        begun: how often the run was gone on with.
-        spawned: workers that were started in all of them; each has seeds and scenes of its own.
-        sent_bytes: weights of the last request to a worker that has the ones before.
-        usages: seconds of each worker in the last rollout.
+        begun: number of resumes of the run.
+        spawned: number of workers started so far; each has its own seed and scenes.
+        sent_bytes: bytes of the last weight update.
+        usages: usage of each worker in the last rollout.
     """
 
     def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: NetworkPolicy,
@@ -126,7 +126,7 @@ class OnRay:
         self.worker_arguments = (recipe, make, kind)
         self.sender = WeightSender(policy.is_frozen)
         self.workers = [self._worker() for _ in range(placement.workers)]
-        self.editions = [0] * placement.workers  # of the weights that each has
+        self.editions = [0] * placement.workers  # edition of each worker's weights
         self.pending: list[Any] = []
         self.early_answers: list[tuple[Experience, PlayUsage]] = []
         self.placed = False
@@ -137,11 +137,11 @@ class OnRay:
             *self.worker_arguments, self.recipe.seed + number, self.recipe.scene(number * SCENE_STRIDE))
 
     def go_on(self, begun: int, spawned: int = 0) -> None:
-        """In scenes of their own, that many beginnings after the first.
+        """Restart all workers with new seeds and scenes, after a resume.
 
         Args:
-            begun: beginnings.
-            spawned: workers that were started before; 0 where an older checkpoint does not say.
+            begun: number of resumes.
+            spawned: number of workers started before; 0 if an older checkpoint lacks it.
         """
         self.begun = begun
         self.spawned = max(spawned or begun * (RESTARTS + 1) * len(self.workers), self.spawned)
@@ -150,14 +150,14 @@ class OnRay:
             self.workers[index], self.editions[index] = self._worker(), 0
 
     def resize(self, count: int) -> None:
-        """Play on so many workers from the next request on; nothing that was played is lost.
+        """Change the number of workers from the next request on. No experience is lost.
 
-        Those that go hand out their unfinished episodes first. Those that stay get another share of
-        the environments with the next request.
+        Removed workers return their unfinished episodes. The others get a new share of the
+        environments with the next request.
 
         Raises:
-            RecipeError: the environments do not divide.
-            NoRoomError: the cluster has no room; the workers are those of before.
+            RecipeError: the number of environments is no multiple of ``count``.
+            NoRoomError: the cluster has no room; the workers stay.
         """
         total = self.recipe.simulation.environments
         if count < 1 or total % count:
@@ -179,7 +179,7 @@ class OnRay:
         self.editions = self.editions[:count] + [0] * len(added)
 
     def cut(self) -> list[Experience]:
-        """What was played before and not taken, and the unfinished episodes of all workers."""
+        """Return the experience that was not taken yet, and all unfinished episodes."""
         early = [brought for brought, _ in self.early_answers]
         return early + self._cut(self.workers)
 
@@ -193,9 +193,10 @@ class OnRay:
         return parts
 
     def start(self, version: int, amount: RolloutLength) -> None:
-        """Send every worker the weights that changed since the last request, and the request.
+        """Send a request and the changed weights to all workers.
 
-        RestartLimitError where, the first time, the cluster has no room for them.
+        Raises:
+            RestartLimitError: the first request finds no room in the cluster.
         """
         if not self.placed:
             self._wait_for_room(self.workers)
@@ -217,7 +218,7 @@ class OnRay:
             raise no_room("rollout workers", len(ready), self.resources, START_S)
 
     def _begin(self, index: int) -> Any:
-        """Have a worker play; one that lacks the weights of before gets everything."""
+        """Send the request to a worker; one with older weights gets all of them."""
         update = self.update
         if self.editions[index] != self.base:
             if self.everything is None:
@@ -250,7 +251,7 @@ class OnRay:
             try:
                 return self.ray.get(self.pending[index])
             except self.ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, RlinfError):  # of an environment: it names what is wrong
+                if isinstance(error.cause, RlinfError):  # raised by an environment
                     raise error.cause from None
                 raise RlinfError(f"a rollout worker stopped: {error}") from error
             except lost() as error:
@@ -272,7 +273,7 @@ class OnRay:
 
 
 def _convert(rollout: Rollout, tensors: bool) -> Rollout:
-    """The same with tensors as arrays, or back."""
+    """Convert a rollout's arrays to tensors, or its tensors to arrays."""
     def other(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: other(part) for key, part in value.items()}

@@ -1,8 +1,7 @@
-"""Weights on their way to rollout workers: only the numbers that changed since they were sent last.
+"""Weight updates for rollout workers: only the changed values are sent.
 
-Of adapters (LoRA) only the adapters change, so only they travel. A station gets files by whole
-tensors (``deploy/bridge/policy_parts.py``), since it must verify them; a worker of the same run
-trusts its trainer and gets single numbers.
+With LoRA only the adapters change, so only they are sent. Stations get changed tensors of a file
+instead (``deploy/bridge/policy_parts.py``), since they verify its hash. A worker trusts its trainer.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-DENSE = 0.3  # part of a tensor beyond which it is sent whole
-WORD = 8  # bytes that are compared at once
-CHUNK = 1 << 14  # words of a piece
+DENSE = 0.3  # fraction of changed words beyond which a tensor is sent in full
+WORD = 8  # bytes per comparison
+CHUNK = 1 << 14  # words per memcmp
 
 Weights = dict[str, np.ndarray]
 memcmp = ctypes.CDLL(None).memcmp
@@ -30,10 +29,10 @@ class WeightUpdate:
     """A change of weights.
 
     Attributes:
-        base: edition that the receiver must have; 0 for none.
-        edition: that it has afterwards.
-        full: tensors that changed for the most part, by name.
-        parts: of other tensors the places and values (N,) of changed words, by name.
+        base: edition that the receiver must have; 0 for any.
+        edition: edition of the receiver afterwards.
+        full: tensors to replace, by name.
+        parts: indices and values (N,) of changed words of the other tensors, by name.
     """
 
     base: int
@@ -43,17 +42,17 @@ class WeightUpdate:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel."""
+        """Size of the update in bytes."""
         pairs = [array for pair in self.parts.values() for array in pair]
         return sum(array.nbytes for array in (*self.full.values(), *pairs))
 
 
 class WeightSender:
-    """Remembers what was sent last.
+    """Keeps a copy of the weights that were sent last.
 
     Args:
-        is_frozen: whether no update changes a weight, by name. It is compared only after torch has
-            counted a change.
+        is_frozen: returns whether updates leave a weight unchanged, by name. Such a weight is
+            compared only if torch has counted a change.
     """
 
     def __init__(self, is_frozen: Callable[[str], bool]) -> None:
@@ -62,7 +61,7 @@ class WeightSender:
         self._stamps: dict[str, tuple[int, int]] = {}
 
     def changes(self, weights: Mapping[str, Tensor]) -> WeightUpdate:
-        """The change since the last call; the first one is everything."""
+        """Return the update since the last call; the first one holds all weights."""
         update = WeightUpdate(self.edition, self.edition + 1)
         for name, tensor in weights.items():
             stamp = tensor.data_ptr(), tensor._version
@@ -74,7 +73,7 @@ class WeightSender:
         return update
 
     def everything(self) -> WeightUpdate:
-        """What was sent last, for a worker that has nothing yet."""
+        """Return all weights of the last update, for a new worker."""
         return WeightUpdate(0, self.edition, dict(self.sent))
 
     def _compare(self, name: str, array: np.ndarray, update: WeightUpdate) -> None:
@@ -96,7 +95,7 @@ def receive(module: nn.Module, update: WeightUpdate) -> None:
     """Change a module's weights in place.
 
     Raises:
-        KeyError: it lacks a weight that was sent.
+        KeyError: the module lacks a weight of the update.
     """
     state = module.state_dict(keep_vars=True)
     with torch.no_grad():
@@ -115,9 +114,9 @@ def receive(module: nn.Module, update: WeightUpdate) -> None:
 
 
 def _changed(new: np.ndarray, old: np.ndarray) -> np.ndarray | None:
-    """Places (N,) of the words that differ; None for more than ``DENSE`` of them.
+    """Return the indices (N,) of the words that differ; None if they exceed the fraction ``DENSE``.
 
-    Most pieces are equal, which the C library's ``memcmp`` finds out without a temporary array.
+    Equal pieces are skipped by the C library's ``memcmp``, which needs no temporary array.
     """
     differs = np.empty(CHUNK, bool)
     kind = np.dtype(np.int32 if len(new) < 2**31 else np.int64)
@@ -139,17 +138,15 @@ def _changed(new: np.ndarray, old: np.ndarray) -> np.ndarray | None:
 
 
 def _words(array: np.ndarray) -> np.ndarray:
-    """The memory of an array as unsigned integers (N,): a NaN equals itself."""
+    """Return the memory of an array as unsigned integers (N,), so that a NaN equals itself."""
     flat = np.ascontiguousarray(array).reshape(-1)
     size = WORD if flat.nbytes % WORD == 0 else flat.itemsize
     return flat.view(f"u{size}")
 
 
 def put(ray: Any, payload: Any) -> Any:
-    """A reference with which any process of the cluster gets the payload, by the fastest way there
-    is.
+    """Put a payload into Ray's object store and return its reference.
 
-    Between processes of a machine that is Ray's object store: readers map the same memory. Between
-    machines Ray copies it once to each.
+    Readers on one machine map the same memory. Ray copies it once to each other machine.
     """
     return ray.put(payload)
