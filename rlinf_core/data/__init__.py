@@ -1,4 +1,5 @@
-"""Recordings as data: checked, repaired, put together, taken apart, counted, and in the formats of others.
+"""Recordings as data: check, repair, merge, split, count, and convert to other formats.
 
-One file for each verb; a format is a folder of its own. Nothing here changes what it reads: results go to a new folder.
+Each verb has one file, each format one folder. Nothing here changes its input: results go to a new
+folder.
 """

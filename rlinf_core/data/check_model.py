@@ -1,6 +1,7 @@
-"""Whether a policy fits a data set and a station, before anything moves: statistics, actions, rate, cameras, first chunk.
+"""Checks before any motion that a policy fits a data set and a station.
 
-Asked for by people whose checkpoint scored nothing: openpi issue 1025, LeRobot issues 3954 and 4206.
+They cover statistics, actions, rate, cameras and the first chunk. People asked for them after their
+checkpoint scored nothing: openpi issue 1025, LeRobot issues 3954 and 4206.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from rlinf_core.policies.pretrained.visuomotor import Visuomotor
 from rlinf_core.policies.statistics import Given
 from rlinf_core.specs.arrays import FAR, StationSpec, other_units
 
-EPISODES, CHUNKS = 20, 5    # that are read, and chunks that are timed
-OUTSIDE = 0.05              # share of a data set's numbers that may lie beyond what statistics say
-NARROW, SMALL = 0.02, 0.01  # of what a network's 1 stands for, and of the largest step: all beyond is in other units
-ALIKE = 0.98                # correlation of an action with a state, from which on it is a position
-FILLS = 0.9                 # of the room for tokens
+EPISODES, CHUNKS = 20, 5  # episodes that are read, and chunks that are timed
+OUTSIDE = 0.05  # share of a data set's numbers that may lie outside the statistics
+# smallest spread in the network's range, and smallest share of the largest step; less means other
+# units
+NARROW, SMALL = 0.02, 0.01
+ALIKE = 0.98  # correlation of an action with a state from which on it counts as a position
+FILLS = 0.9  # share of the room for tokens
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,12 @@ class Samples:
     """A part of a data set.
 
     Attributes:
-        hz: its time steps a second.
+        hz: its time steps per second.
         states, actions: (N, V) and (N, A), in its units and its order.
         first: the first observation of each episode, by name.
         chunk: the actions of the first episode (T, A).
         cameras: shape of each camera's pictures (H, W, 3), in its order.
-        sentences: that were asked for.
+        sentences: its instructions.
     """
 
     hz: float
@@ -67,13 +70,13 @@ class Samples:
 
 
 def check(load: Callable[[], NetworkPolicy], spec: StationSpec, samples: Samples, folder: Path) -> Iterator[Row]:
-    """Each check in its turn; nothing after ``loads`` where the policy cannot be made.
+    """Yield each check in its turn; nothing follows ``loads`` if the policy cannot be made.
 
     Args:
         load: makes the policy.
-        spec: of the station.
-        samples: of the data set that the policy was trained on, or shall be tried on.
-        folder: of the checkpoint.
+        spec: specs of the station.
+        samples: a part of the policy's training data, or of another data set.
+        folder: folder of the checkpoint.
     """
     yield _rate(spec, samples)
     yield _cameras(spec, samples)
@@ -104,7 +107,11 @@ def check(load: Callable[[], NetworkPolicy], spec: StationSpec, samples: Samples
 
 
 def read(folder: Path, spec: StationSpec) -> Samples:
-    """Of recordings, as a spool or a run has them; EpisodeError where none is whole."""
+    """Read samples from recordings in a spool or a run.
+
+    Raises:
+        EpisodeError: no episode is whole.
+    """
     states, actions, first, sentences, chunk = [], [], [], set[str](), np.zeros((0, spec.action.dim))
     hz = spec.control_hz
     for number, (_, episode) in enumerate(intact_episodes([folder])):
@@ -137,7 +144,8 @@ def _cameras(spec: StationSpec, samples: Samples) -> Row:
 
 
 def _camera_order(spec: StationSpec, folder: Path) -> Row:
-    """By LeRobot's input_features, in whose order the network read its pictures."""
+    """Compare the camera order with LeRobot's input_features, the order of the network's pictures.
+    """
     try:
         features = read_json(folder / "config.json").get("input_features") or {}
     except RlinfError:
@@ -172,7 +180,7 @@ def _finite(samples: Samples) -> Row:
 
 
 def _state_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
-    """Of a checkpoint's own statistics, how far the data's states lie beyond them."""
+    """Check the distance of the data's states from a checkpoint's own statistics."""
     given = getattr(policy, "normalisation", None)
     if not isinstance(given, Given) or not isinstance(policy, FlowMatching | Visuomotor):
         return Row("state statistics", True, "learned from the data")
@@ -183,7 +191,8 @@ def _state_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
 
 
 def _action_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
-    """Whether the data's actions are within the network's range, and within the station's steps."""
+    """Check that the data's actions are within the network's range, and within the station's steps.
+    """
     action = policy.spec.action
     if wrong := other_units(action, samples.actions.min(axis=0), samples.actions.max(axis=0)):
         return Row("action statistics", False, f"{wrong} {FAR:g} largest steps are taken for a data set of a faster arm")
@@ -199,7 +208,8 @@ def _action_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
 
 
 def _beyond(name: str, numbers: np.ndarray, names: list[str], room: float, varies: np.ndarray) -> Row:
-    """Whether a network's numbers (N, D) fill its range, neither beyond it nor in a small part of it."""
+    """Check that a network's numbers (N, D) fill its range: neither beyond it nor in a small part.
+    """
     shares, spread = (np.abs(numbers) > room).mean(axis=0), numbers.std(axis=0)
     if (worst := int(np.argmax(shares))) >= 0 and shares.size and shares[worst] > OUTSIDE:
         return Row(name, False, f"expected numbers within {room:g} for the network, got {100 * shares[worst]:.0f} % of "
@@ -212,7 +222,7 @@ def _beyond(name: str, numbers: np.ndarray, names: list[str], room: float, varie
 
 
 def _delta_or_absolute(spec: StationSpec, samples: Samples) -> Row:
-    """Whether the data's actions are steps, as a station plays them, or positions."""
+    """Check that the data's actions are steps, the station's kind of action, and not positions."""
     for index, name in enumerate(spec.action.names):
         action = samples.actions[:, index]
         for column in samples.states.T:
@@ -230,7 +240,7 @@ def _horizon(policy: NetworkPolicy, samples: Samples) -> Row:
 
 
 def _prompt(policy: NetworkPolicy, samples: Samples) -> Row:
-    """Whether the sentences are there, and have room."""
+    """Check that the sentences are there, and have room."""
     sentences = samples.sentences or [policy.spec.instruction]
     if not policy.needs_instruction:
         return Row("prompt", True, "none is read")
@@ -247,7 +257,7 @@ def _prompt(policy: NetworkPolicy, samples: Samples) -> Row:
 
 
 def _chunks(policy: NetworkPolicy, spec: StationSpec, samples: Samples) -> tuple[list[np.ndarray], float]:
-    """Chunks [SI units] at the beginning of episodes, each (H, A), and the median time of one [s]."""
+    """Return chunks [SI units] at the beginning of episodes, each (H, A), and a median time [s]."""
     sentence, took = (samples.sentences or [spec.instruction])[0], []
     chunks = []
     for number in range(max(CHUNKS, 2)):
@@ -260,7 +270,7 @@ def _chunks(policy: NetworkPolicy, spec: StationSpec, samples: Samples) -> tuple
 
 
 def _first_command(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Row:
-    """Whether the first chunk is finite and not at the largest step throughout."""
+    """Check that the first chunk is finite and not at the largest step throughout."""
     first = chunks[0]
     if not np.isfinite(first).all():
         return Row("first command", False, "expected finite actions, got NaN or Inf")
@@ -277,7 +287,10 @@ def _latency(policy: NetworkPolicy, spec: StationSpec, took_s: float) -> Row:
 
 
 def _replay(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Row:
-    """The first chunk beside the recorded one; of a policy that was not trained on the data the number says nothing."""
+    """Compare the first chunk with the recorded one.
+
+    The number means nothing for a policy that was not trained on the data.
+    """
     length = min(len(samples.chunk), len(chunks[0]))
     scale = np.asarray(spec.action.scale)
     error = float(np.abs((chunks[0][:length] - samples.chunk[:length]) / scale).mean())
@@ -287,6 +300,6 @@ def _replay(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Ro
 
 
 def report(rows: list[Row]) -> str:
-    """As JSON."""
+    """Return the rows as JSON."""
     return json.dumps({"faults": [row.name for row in rows if not row.passed], "checks": len(rows),
                        "rows": {row.name: row.text for row in rows}}, indent=1)

@@ -23,17 +23,20 @@ from rlinf_core.recipes.station import station_task
 from rlinf_core.reports.recordings import episodes_in
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
-LONGEST, READERS = 10**9, 2  # time steps; episodes that are read at once: hashes and copies leave the interpreter free
+# time steps; episodes read at once, because hashes and copies release the interpreter
+LONGEST, READERS = 10**9, 2
 Say = Callable[[str], None]
 
 
 def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, Episode]]:
-    """Every whole episode in and below some folders, in the order of their paths.
+    """Yield every whole episode in and below some folders, in the order of their paths.
 
-    What was never closed is left out, and said. An episode that lies there twice, as in a spool and an inbox, comes once.
+    Recordings that were never closed are skipped, and reported. An episode that is there twice, for
+    example in a spool and an inbox, comes once.
 
     Raises:
-        EpisodeError: one is damaged, two that differ have one id, or not all have the same specs; both are named.
+        EpisodeError: an episode is damaged, two different ones share an id, or their specs differ;
+            the message names both.
     """
     first: tuple[Path, Episode] | None = None
     folders_by_id: dict[str, Path] = {}
@@ -49,7 +52,8 @@ def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path,
             )
             continue
         except OSError as error:
-            error.filename = error.filename or str(folder)  # a disk that fails while it is read names nothing
+            # a disk that fails during reading names no file
+            error.filename = error.filename or str(folder)
             raise
         first = first or (folder, episode)
         _check_same_specs(folder, episode, *first)
@@ -63,7 +67,8 @@ def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path,
 
 
 def _closed(folders: list[Path], say: Say) -> Iterator[Path]:
-    """Those that were closed; what was interrupted or aborted may be whole all the same, and is said."""
+    """Yield the closed recordings; report the interrupted or aborted ones, even if they are whole.
+    """
     for folder in folders:
         if never_closed(folder):
             say(f"left out: {escape_ascii(folder)}: no {SUMS}: it was interrupted or aborted")
@@ -72,9 +77,9 @@ def _closed(folders: list[Path], say: Say) -> Iterator[Path]:
 
 
 def _ahead(folders: Iterable[Path]) -> Iterator[tuple[Path, Future[Episode]]]:
-    """Each with its episode, in their order; the next ones are read meanwhile.
+    """Yield each folder with its episode, in their order, and read the next ones meanwhile.
 
-    Nothing waits for the threads at its end: what gave up on it may be collected by one of them.
+    The end does not wait for the threads, because one of them may collect an abandoned generator.
     """
     pool = ThreadPoolExecutor(READERS)
     try:
@@ -95,9 +100,7 @@ def _read_checked(folder: Path) -> Episode:
 
 
 def check_values(episode: Episode, spec: StationSpec | None = None) -> None:
-    """Check an episode's values for training, by the specs of a station or by those recorded with
-    it.
-    """
+    """Check an episode's values for training, by a station's specs or those recorded with it."""
     if spec is None:
         spec = recorded_spec(episode)
         episode = replace(episode, spec_hash=spec.hash)
@@ -105,7 +108,10 @@ def check_values(episode: Episode, spec: StationSpec | None = None) -> None:
 
 
 def recorded_spec(episode: Episode) -> StationSpec:
-    """The specs as far as a recording shows them: names, shapes and rate, without units, scales and names of actions."""
+    """Return the specs that a recording shows: names, shapes and rate.
+
+    Units, scales and names of actions are unknown.
+    """
     arrays = tuple(ArraySpec(name, values.shape[1:], str(values.dtype)) for name, values in episode.observations.items())
     count = episode.requested.shape[1]
     action = ActionSpec("", tuple(f"action_{index}" for index in range(count)), (1.0,) * count, ("",) * count)
@@ -114,11 +120,13 @@ def recorded_spec(episode: Episode) -> StationSpec:
 
 
 def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
-    """The station's specs: of a recipe, else as its recorder attached them, else of the run that a recording lies in, else
-    what the recording shows.
+    """Return the station's specs of an episode.
+
+    They come from the recipe, else from the recorder's attachment, else from the run around the
+    recording, else from the recording's arrays.
 
     Raises:
-        EpisodeError: the recipe that is named has other specs.
+        EpisodeError: the named recipe has other specs.
     """
     if recipe is not None:
         spec = station_task(load_recipe(recipe)).spec
@@ -132,7 +140,7 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
         if (above / "recipe.yaml").is_file():
             try:
                 spec = station_task(load_recipe(above / "recipe.yaml")).spec
-            except RlinfError:  # of a robot or a task that is not on this machine
+            except RlinfError:  # a robot or a task that is not on this machine
                 break
             if spec.hash == episode.spec_hash:
                 return spec
@@ -140,7 +148,7 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
 
 
 def _attached(folder: Path) -> StationSpec | None:
-    """The specs that a recorder puts beside what it records; None where none did, or nobody can read them now."""
+    """Return the specs that a recorder attached; None if there are none, or they are unreadable."""
     from mcap.exceptions import McapError
     from mcap.reader import make_reader
 

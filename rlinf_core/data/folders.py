@@ -1,6 +1,6 @@
-"""Results as folders that appear complete or not at all: recordings put together in one, or taken apart into several.
+"""Result folders that appear complete or not at all, for merged and split recordings.
 
-Recordings are copied as they were closed, seals and all.
+Recordings are copied as closed, with their seals.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ PARTIAL = ".partial"
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes ``out`` when all went well, and is removed when not.
+    """Yield a folder to write to; it becomes ``out`` on success, and is removed on failure.
 
     Raises:
-        RlinfError: there is something at ``out``, or the disk refused; where that was of what is read, it is named.
+        RlinfError: ``out`` exists, or the disk refused. The message names the source if reading it
+            failed.
     """
     out = out.resolve()
     partial = out.with_name(out.name + PARTIAL)
@@ -54,7 +55,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def _elsewhere(error: OSError, partial: Path) -> str:
-    """The one path that an error is about, where it is neither in ``partial`` nor above it."""
+    """Return the only path of an error, if it is neither in ``partial`` nor above it, or ""."""
     if not isinstance(error.filename, str | bytes | os.PathLike) or error.filename2 is not None:
         return ""
     path = Path(os.path.abspath(os.fsdecode(error.filename)))
@@ -62,20 +63,21 @@ def _elsewhere(error: OSError, partial: Path) -> str:
 
 
 def merge(paths: list[Path], out: Path) -> int:
-    """Copy every whole episode into ``out``; how many there are."""
+    """Copy every whole episode into ``out``; return their number."""
     with new_folder(out) as folder:
         copies = [(_copied(source, folder / source.name)) for source, _ in intact_episodes(paths)]
     return len(copies)
 
 
 def split(paths: list[Path], out: Path, fractions: dict[str, float] | None = None, seed: int = 0) -> dict[str, int]:
-    """Copy every whole episode into a folder of ``out``, and say how many each has.
+    """Copy every whole episode into a subfolder of ``out``; return each subfolder's number.
 
     Args:
-        paths: what to take apart.
+        paths: recordings to split.
         out: a new folder.
-        fractions: of all episodes, drawn at random, for each folder by its name; without, there is one for each outcome.
-        seed: of that draw; it does not depend on where the episodes lie.
+        fractions: share of all episodes, drawn at random, for each subfolder by its name; without,
+            there is one for each outcome.
+        seed: seed of that draw; the draw does not depend on the episodes' folders.
     """
     episodes = {source: outcome(episode).replace(" ", "_") for source, episode in intact_episodes(paths)}
     if fractions:
@@ -89,7 +91,11 @@ def split(paths: list[Path], out: Path, fractions: dict[str, float] | None = Non
 
 
 def fractions_of(texts: list[str]) -> dict[str, float]:
-    """``["train=0.9", "val=0.1"]`` as {name: fraction}; RlinfError where they are none, or are not 1 together."""
+    """Parse ``["train=0.9", "val=0.1"]`` to {name: fraction}.
+
+    Raises:
+        RlinfError: the texts are invalid, or the sum is not 1.
+    """
     pairs = [text.partition("=") for text in texts]
     try:
         fractions = {name: float(value) for name, _, value in pairs}
@@ -126,7 +132,7 @@ def _copied(source: Path, target: Path) -> Path:
 
 
 class _Stopped(Exception):
-    """Stops copytree at its first error, which it would collect in a list of tuples."""
+    """Stops copytree at its first error, because it would collect errors in a list of tuples."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(reason)

@@ -1,4 +1,7 @@
-"""Check recordings, and repair damaged ones: each chunk whose checksum fits is written anew. The original stays."""
+"""Check recordings, and repair damaged ones: each chunk with a valid checksum is written anew.
+
+The original stays.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
 
     Args:
         folder: the recording.
-        spec: of the station that it shall fit; without, the specs that it shows.
+        spec: specs of the station that it must fit; without, the specs in the recording.
     """
     try:
         if not (folder / "metadata.yaml").exists():
@@ -53,7 +56,7 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
 
 
 def _fault_of_other(folder: Path, sealed: bool) -> str:
-    """Likewise of a session, or what led to a fault, which have no steps."""
+    """Return the fault of a session or an incident recording, which have no steps."""
     if sealed:
         verify(folder)
     count = sum(1 for _ in recorded(folder))
@@ -69,8 +72,13 @@ T = TypeVar("T", Chunk, Attachment)
 
 @dataclass(frozen=True)
 class Repaired:
-    """The result of one repair: the kind of recording, the number of intact messages, and the
-    faults that remain.
+    """The result of one repair.
+
+    Attributes:
+        kind: the kind of recording.
+        messages: number of intact messages.
+        lost: descriptions of the lost parts.
+        fault: the fault that remains, or an empty string.
     """
 
     kind: str
@@ -80,15 +88,18 @@ class Repaired:
 
     @property
     def intact(self) -> bool:
-        """Whether it is again what it was; of what has no steps to count, only where nothing was lost."""
+        """Whether the recording is complete again.
+
+        Without steps to count, nothing may be lost.
+        """
         return not self.fault and (self.kind == EPISODE or not self.lost)
 
 
 def repair(folder: Path, out: Path) -> Repaired:
-    """Write what is whole of a recording to ``out``; it is sealed where that is a whole episode, or was none.
+    """Write the intact part of a recording to ``out``; seal a whole episode, or another kind.
 
     Raises:
-        EpisodeError: there is not one MCAP file in it, or nothing whole in that.
+        EpisodeError: the folder does not have one MCAP file, or nothing in it is intact.
     """
     files = sorted(folder.glob("*.mcap"))
     if len(files) != 1:
@@ -96,7 +107,7 @@ def repair(folder: Path, out: Path) -> Repaired:
     lost: list[str] = []
     kind = kind_of(folder)
     count = _write(out, kind, _messages(files[0], lost), _records(files[0], Attachment, lost))
-    lost = list(dict.fromkeys(lost))  # both have seen where it was cut off
+    lost = list(dict.fromkeys(lost))  # both readers have reported the cut
     if not count:
         shutil.rmtree(out)
         raise EpisodeError(f"{folder}: expected messages that can be read, got none: {'; '.join(lost) or 'no data'}. "
@@ -151,10 +162,10 @@ def _messages(file: Path, lost: list[str]) -> Iterator[RecordedMessage]:
 
 
 def _uncompressed(chunk: Chunk) -> Chunk:
-    """A chunk without compression; no more is unpacked than a recorder's chunk may hold.
+    """Return a chunk without compression; a recorder's largest chunk bounds the unpacked size.
 
     Raises:
-        ValueError: of another compression, of another size than it says, or too large.
+        ValueError: unknown compression, a wrong size, or a chunk that is too large.
     """
     size = chunk.uncompressed_size
     if not chunk.compression:
@@ -173,7 +184,7 @@ def _uncompressed(chunk: Chunk) -> Chunk:
 
 
 def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
-    """All of a kind that can be found by their lengths, until one goes beyond the file's end."""
+    """Yield all records of a kind, by their lengths, until one goes beyond the file's end."""
     with file.open("rb") as stream:
         stream.seek(MAGIC)
         while len(head := stream.read(HEAD.size)) == HEAD.size:
@@ -185,9 +196,9 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
             if opcode == OPCODES[kind]:
                 try:
                     if kind is Attachment and zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
-                        raise ValueError("its checksum does not fit")  # which the reader leaves unread
+                        raise ValueError("its checksum does not fit")  # the reader ignores it
                     yield kind.read(ReadDataStream(io.BytesIO(data)))
-                except Exception as error:  # as above
+                except Exception as error:  # see above
                     what = "an attachment" if kind is Attachment else "a chunk"
                     lost.append(f"{what} of {length} bytes: {type(error).__name__}: {escape_ascii(error)}")
             elif opcode == Opcode.FOOTER:
@@ -195,10 +206,13 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
 
 
 def _summary(file: Path) -> tuple[dict[int, Schema], dict[int, Channel]]:
-    """Schemas and channels as the file's end says them: a lost first chunk may have held them; none where it is cut."""
+    """Return schemas and channels from the file's end, or nothing if it is cut off.
+
+    A lost first chunk may have held them.
+    """
     try:
         with file.open("rb") as stream:
             summary = make_reader(stream, validate_crcs=True).get_summary()
-    except Exception:  # of a file without an end, or a damaged one
+    except Exception:  # a damaged file, or one without an end
         summary = None
     return (dict(summary.schemas), dict(summary.channels)) if summary else ({}, {})

@@ -1,4 +1,7 @@
-"""A ring of time steps: episodes lie one after another, so that an image is stored once and serves as two observations."""
+"""A ring of time steps: each image is stored once and serves as two observations.
+
+Episodes lie one after another.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,25 @@ from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import NAME as INSTRUCTION
 from rlinf_core.specs.arrays import WIDTH, Arrays, StationSpec, encoded
 
-ORIGINS = 255  # stations that are told apart; later ones are counted as the last
+ORIGINS = 255  # number of distinct stations; later ones count as the last
 
 
 class ReplayBuffer:
     """Uniform replay over whole episodes.
 
-    An episode of T transitions takes T + 1 consecutive slots (its observations); the last slot is no transition's
-    start. The ring overwrites the oldest slots; transitions whose observations are partly overwritten are dropped.
+    An episode of T transitions takes T + 1 consecutive slots (its observations); the last slot is
+    no transition's start. The ring overwrites the oldest slots; transitions with partly overwritten
+    observations are dropped.
 
     Args:
         spec: the station's specs, which give every array its shape.
         capacity: slots, i.e. time steps.
-        latent: numbers of latent noise that are learned instead of actions, as ``Policy.latent_size`` says.
-        instructions: keep what was asked for at every time step; the station's own, where an episode does not say it.
-        given: keep how many actions from each time step on are given, as ``NetworkPolicy.given`` says.
+        latent: size of the latent noise that is learned instead of actions
+            (``Policy.latent_size``).
+        instructions: True to keep the instruction at every time step; the station's own, if an
+            episode has none.
+        given: True to keep the number of given actions from each time step on
+            (``NetworkPolicy.given``).
     """
 
     def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False,
@@ -44,11 +51,13 @@ class ReplayBuffer:
             **({"given": np.zeros(capacity, np.float32)} if given else {}),
             **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
             **({INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8),
-                "asked": np.full(capacity, capacity, np.int32)} if instructions else {}),  # time steps until it is another
+                # time steps until the instruction changes
+                "asked": np.full(capacity, capacity, np.int32)} if instructions else {}),
         }
         self._next, self.inserted, self.episodes = 0, 0, 0
-        self.sampled = np.zeros(256, np.int64)      # transitions, by origin
-        self.inserted_of = np.zeros(256, np.int64)  # the same of what may be sampled
+        self.sampled = np.zeros(256, np.int64)  # sampled transitions, by origin
+        # inserted transitions that may be sampled, by origin
+        self.inserted_of = np.zeros(256, np.int64)
         self._valid: np.ndarray | None = None
         self._of: tuple[np.ndarray, np.ndarray] | None = None
         self._fair: np.ndarray | None = None
@@ -63,17 +72,18 @@ class ReplayBuffer:
         """Add an episode of T transitions.
 
         Args:
-            observations: {"vectors": (T + 1, V), image name: (T + 1, H, W, 3), "instruction": (T + 1, WIDTH)}; others
-                are not kept.
+            observations: {"vectors": (T + 1, V), image name: (T + 1, H, W, 3), "instruction": (T +
+                1, WIDTH)}; others are not kept.
             actions: (T, A) normalised.
             rewards: (T,).
-            discounts: (T,); 0 where the task ended, 1 at a time limit.
-            counts: (T,) at which time steps transitions may begin; all, if not given. Of a policy that learns latent
-                noise: those at which it decided.
+            discounts: (T,); 0 at the end of the task, 1 at a time limit.
+            counts: (T,) mask of time steps at which transitions may begin; all by default. For a
+                policy that learns latent noise: the steps of its decisions.
             latents: (T, L) the noise behind the chunk that began at each time step.
-            origin: number of the station that it came from, up to 255; ``sampled`` counts by it.
-            played: (T,) time steps that were played of the chunk that began at each; of those with latents.
-            given: (T,) leading actions of a chunk from each that are none to learn; none, if not given.
+            origin: number of the station of origin, up to 255; ``sampled`` counts by it.
+            played: (T,) played time steps of the chunk that began at each; used with latents.
+            given: (T,) number of a chunk's leading actions from each step that are not learned; 0
+                by default.
 
         Returns:
             T.
@@ -110,7 +120,7 @@ class ReplayBuffer:
         return length
 
     def _check(self, arrays: Arrays, length: int) -> None:
-        """Before anything is written, so that what does not fit changes nothing."""
+        """Check shapes before anything is written, so that an invalid episode changes nothing."""
         for name, values in arrays.items():
             if values is None or values.shape != (length, *self._arrays[name].shape[1:]):
                 raise SpecError(f"episode: '{name}': expected shape {(length, *self._arrays[name].shape[1:])}, "
@@ -118,28 +128,36 @@ class ReplayBuffer:
 
     def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
                execute: int | None = None, n_step: int = 1, weights: np.ndarray | None = None) -> Arrays:
-        """``size`` transitions, uniformly with replacement; next observations have the prefix ``next/``.
+        """Return ``size`` transitions, uniformly with replacement.
 
-        With ``weights`` (256,) of origins, one of these is drawn first, and then one of its transitions.
+        Next observations have the prefix ``next/``. A transition begins at any time step and spans
+        ``execute`` steps (``horizon`` by default), or ``n_step`` if that is more, fewer at the end
+        of its episode. Its reward is sum_i gamma^i r_i. Its next observation is the one after
+        ``steps`` time steps, and the next value counts gamma^steps. Its discount is the last
+        step's. Its actions (B, H A) are those played from there on, by any commander: a takeover
+        does not cut it. After the episode's end the last action is repeated.
 
-        A transition begins at any time step and spans ``execute`` of them (``horizon``, if not given), or ``n_step`` if
-        that is more, fewer where its episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after
-        ``steps`` time steps, so that the next value counts gamma^steps, and the discount is the last one's. Its actions
-        (B, H A) are those that were played from there on, by whomever: a takeover does not cut it. After the episode's end
-        the last one is repeated. A transition ends, too, where something else is asked for from then on: a policy that is
-        told so begins another chunk, whose value counts.
+        A transition also ends if the instruction changes: a policy with instructions then begins
+        another chunk, whose value counts. For a policy that learns latent noise, ``action`` is the
+        noise (B, L), and a transition ends with its chunk. A replay with ``given`` returns the
+        number (B,) of first actions that the policy is given in any case.
 
-        With ``given``, so many of its first actions are given to the policy in any case (B,).
-
-        Of a policy that learns latent noise, ``action`` is the noise (B, L), and a transition ends where its chunk did.
+        Args:
+            size: B, the number of transitions.
+            random: source of the draws.
+            horizon: H, actions in a chunk.
+            gamma: discount per time step.
+            execute: time steps of a transition.
+            n_step: smallest number of rewards in a transition.
+            weights: (256,) of origins; an origin is drawn first, and then one of its transitions.
         """
         execute = horizon if execute is None else execute
         index = self._drawn(size, random, weights)
         longest = max(execute, n_step)
         left = self._left(index) if max(horizon, longest) > 1 else np.ones(size, int)
-        if "asked" in self._arrays:  # what was done for another sentence has no part in it
+        if "asked" in self._arrays:  # actions for another instruction do not count
             left = np.minimum(left, self._arrays["asked"][index])
-        if "latent" in self._arrays:  # its noise has no part in what came after it
+        if "latent" in self._arrays:  # its noise did not cause later steps
             left = np.minimum(left, self._arrays["played"][index])
         spans = np.minimum(left, longest)
         self.sampled += np.bincount(self._arrays["origin"][index], minlength=256)
@@ -160,7 +178,7 @@ class ReplayBuffer:
         return batch | ({"action": self._arrays["latent"][index]} if "latent" in self._arrays else {})
 
     def _drawn(self, size: int, random: np.random.Generator, weights: np.ndarray | None) -> np.ndarray:
-        """Slots of transitions (B,)."""
+        """Draw slots of transitions (B,)."""
         if self._valid is None:
             self._valid = np.flatnonzero(self._arrays["starts"])
         if weights is None:
@@ -172,25 +190,28 @@ class ReplayBuffer:
         return slots[ends[origins] - counts[origins] + random.integers(0, counts[origins])]
 
     def _by_origin(self, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slots of transitions, those of one origin after those of another, and where each origin's end (256,)."""
+        """Return slots of transitions, grouped by origin, and the end of each group (256,)."""
         if self._of is None:
             origins = self._arrays["origin"][valid]
             self._of = valid[np.argsort(origins, kind="stable")], np.cumsum(np.bincount(origins, minlength=256))
         return self._of
 
     def present(self) -> np.ndarray:
-        """Transitions that may be sampled now, by origin (256,)."""
+        """Return the number of transitions that may be sampled now, by origin (256,)."""
         return np.bincount(self._arrays["origin"][self._arrays["starts"]], minlength=256)
 
     def present_of(self, robots: int) -> np.ndarray:
-        """Transitions (R,) that may be sampled now, of each of so many robots."""
+        """Return the number of transitions that may be sampled now, by robot (R,)."""
         return self._arrays["vectors"][self._arrays["starts"], :robots].sum(axis=0)
 
     def fair(self, robots: int, shares: np.ndarray | None = None) -> np.ndarray:
-        """Weights (256,) of origins by which each of so many robots is drawn alike, and each origin of a robot.
+        """Return weights (256,) of origins that draw each robot equally, and its origins too.
 
-        The first numbers of the vectors say which robot it is (``rlinf_core.specs.embodiment``).
-        With ``shares`` (R,), each robot is drawn as often as its share says.
+        The vectors' first numbers name the robot (``rlinf_core.specs.embodiment``).
+
+        Args:
+            robots: R, the number of robots.
+            shares: (R,) weight of each robot; equal if None.
         """
         if self._fair is None:
             starts = np.flatnonzero(self._arrays["starts"])
@@ -200,27 +221,30 @@ class ReplayBuffer:
         return self._fair.sum(axis=1) if shares is None else self._fair @ shares
 
     def episodes_of(self, robots: int) -> np.ndarray:
-        """Episodes (R,) that are there now, of each of so many robots."""
+        """Return the number of present episodes of each robot (R,)."""
         return self._arrays["vectors"][self._arrays["final"], :robots].sum(axis=0)
 
     def _left(self, index: np.ndarray) -> np.ndarray:
-        """Transitions from each slot to the end of its episode."""
+        """Return the number of transitions from each slot to the end of its episode."""
         ends = np.flatnonzero(self._arrays["final"])
         return (ends[np.searchsorted(ends, index) % len(ends)] - index) % self.capacity
 
     def vectors(self) -> np.ndarray:
-        """(N, V) vectors of every transition's start, for normalisation."""
+        """Return the vectors (N, V) of every transition's start, for normalisation."""
         return self._arrays["vectors"][self._arrays["starts"]]
 
     def trajectories(self, mode: str) -> list[Trajectory]:
-        """The episodes, or parts of them, that are still here whole, the oldest first; numbers alone, without images."""
+        """Return the stored episodes, oldest first, without images.
+
+        Partly overwritten episodes are left out.
+        """
         oldest = (self._next + np.arange(self.capacity)) % self.capacity
         ends = np.flatnonzero(self._arrays["final"][oldest])
         if not len(ends):
             return []
         filled = self.inserted + self.episodes
-        first = self.capacity - min(filled, self.capacity)  # before that nothing was ever written
-        if filled > self.capacity:  # the oldest one may have lost its beginning
+        first = self.capacity - min(filled, self.capacity)  # earlier slots were never written
+        if filled > self.capacity:  # the oldest episode may have lost its beginning
             first, ends = int(ends[0]) + 1, ends[1:]
         parts = []
         for begin, end in zip([first, *(int(end) + 1 for end in ends[:-1])], ends, strict=True):
@@ -237,25 +261,25 @@ class ReplayBuffer:
         return [name for name in names if name in self._arrays]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on: the arrays (only what is filled) and the counters."""
+        """Return the replay's state: the arrays (only the filled part) and the counters."""
         filled = self.capacity if self.inserted + self.episodes >= self.capacity else self._next
         return {"arrays": {name: values[:filled] for name, values in self._arrays.items()},
                 "next": self._next, "inserted": self.inserted, "episodes": self.episodes, "sampled": self.sampled,
                 "inserted_of": self.inserted_of}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``; RlinfError where that does not fit."""
+        """Restore a ``state_dict``; raise RlinfError if it does not fit."""
         arrays = state.get("arrays", {})
         if not arrays or max(map(len, arrays.values())) > self.capacity:
             raise RlinfError(f"replay: expected the state of one of at most {self.capacity} time steps in one process, got "
                              "another. Leave replay.capacity, placement.replay_shards and algorithm.self_imitation as they "
                              "were when the run began, or choose another --out")
-        if "played" in self._arrays and "played" not in arrays:  # of before it was kept
+        if "played" in self._arrays and "played" not in arrays:  # an older state
             self._arrays["played"][:] = self.capacity
         if "asked" in self._arrays and "asked" not in arrays:
             self._arrays["asked"][:] = self.capacity
         for name, values in arrays.items():
-            if name not in self._arrays:  # images that nobody looks at, of when they were kept
+            if name not in self._arrays:  # images that are no longer used
                 continue
             self._arrays[name][:] = 0
             self._arrays[name][: len(values)] = values
@@ -266,7 +290,7 @@ class ReplayBuffer:
 
 
 def _until_another(positions: np.ndarray, forever: int) -> np.ndarray:
-    """(T,) time steps from each on until something else is asked for, of what is asked at each (T, WIDTH)."""
+    """Return the number of time steps (T,) until the instruction (T, WIDTH) changes."""
     ends = np.append(np.flatnonzero((positions[1:] != positions[:-1]).any(axis=1)) + 1, forever)
     steps = np.arange(len(positions))
     return ends[np.searchsorted(ends, steps, side="right")] - steps

@@ -1,17 +1,21 @@
-"""From recordings to Rerun's viewer: an ``.rrd`` for each episode, with a layout to begin with.
+"""Export recordings to Rerun's viewer: one ``.rrd`` per episode, with an initial layout.
 
-Two timelines: ``time``, by the messages' own stamps, from the first time step on, and ``step``, which counts time steps.
-Entities:
+There are two timelines: ``time``, by the messages' own stamps, from the first time step on, and
+``step``, which counts time steps. Entities:
 
-    world/tool, world/target              the measured pose and the commanded one, as transforms; with _path as lines
-    camera/<name>                         its sampled images, as they were recorded
-    observation/<name>                    what the policy was given: vectors as plots, images to the last bit
+    world/tool, world/target              the measured and the commanded pose, as transforms; with
+    _path as lines
+    camera/<name>                         its sampled images, as recorded
+    observation/<name>                    the policy's input: vectors as plots, images to the last
+    bit
     action/requested, action/executed     as plots
     episode/reward, episode/takeover      the latter is 1 while the operator commands
-    safety/state, safety/log              the interlock's state as a number and in words, with what it refused and limited
-    episode/log                           who commands from when on, and how it ended
+    safety/state, safety/log              the interlock's state as number and text, its refusals and
+    limits
+    episode/log                           each change of the commander, and the outcome
 
-Of several arms, what is of one stands below its name: ``world/left/tool``, ``safety/left/state``.
+If there are several arms, an arm's entities stand below its name: ``world/left/tool``,
+``safety/left/state``.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ from rlinf_core.reports.recordings import outcome
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.specs.topics import arm_of
 
-POSES = {"current_pose": ("tool", (80, 160, 250)), "target_pose": ("target", (250, 160, 60))}  # entity, colour of its path
+# entity, and colour of its path
+POSES = {"current_pose": ("tool", (80, 160, 250)), "target_pose": ("target", (250, 160, 60))}
 STATE, EVENT = "rlinf_msgs/msg/SafetyState", "rlinf_msgs/msg/SafetyEvent"
 SHOWN = (COMPRESSED, POSE, STATE, EVENT)
 LEVELS = {Mode.HOLD: rr.TextLogLevel.WARN, Mode.FAULT: rr.TextLogLevel.ERROR}
@@ -43,15 +48,19 @@ AXES_M = 0.05
 
 
 def export(paths: list[Path], out: Path, recipe: str | None = None) -> int:
-    """Write every whole episode below some folders to a file of its own in a new folder; how many there are.
+    """Write every whole episode below some folders to a separate file in a new folder.
 
     Args:
         paths: the recordings.
         out: a new folder.
-        recipe: whose station recorded them, for names; by default that of the run that they lie in.
+        recipe: recipe of the recording station, for names; by default that of the run around the
+            recordings.
+
+    Returns:
+        The number of episodes.
 
     Raises:
-        EpisodeError: they are not all of the same specs, or one is damaged; it is named.
+        EpisodeError: the specs differ, or an episode is damaged; the message names it.
     """
     count = 0
     with new_folder(out) as root:
@@ -66,18 +75,18 @@ def export(paths: list[Path], out: Path, recipe: str | None = None) -> int:
 
 
 class Shown:
-    """One episode as Rerun has it."""
+    """One episode in Rerun's form."""
 
     def __init__(self, episode: Episode, spec: StationSpec) -> None:
         self.episode, self.spec = episode, spec
         self.stream = rr.RecordingStream(f"rlinf {episode.station}", recording_id=episode.id)
         self.memory = self.stream.memory_recording()
-        self.paths: dict[str, list[list[float]]] = {}  # of each tool and target
+        self.paths: dict[str, list[list[float]]] = {}  # path of each tool and target
         self.cameras: set[str] = set()
-        self.last_states: dict[str, tuple[str, str]] = {}     # state and cause of each interlock
+        self.last_states: dict[str, tuple[str, str]] = {}  # state and cause of each interlock
 
     def of(self, folder: Path) -> bytes:
-        """The file's content, of a recording's messages and the episode that they make."""
+        """Return the file's content, from a recording's messages and its episode."""
         self._describe()
         self._plots()
         self._images()
@@ -90,7 +99,7 @@ class Shown:
         self.stream.send_blueprint(self._layout())
         return bytes(self.memory.drain_as_bytes())
 
-    # Of the episode
+    # The episode
     def _describe(self) -> None:
         episode = self.episode
         instruction = ", then ".join(dict.fromkeys(episode.instructions))
@@ -118,7 +127,7 @@ class Shown:
         self.stream.log("episode/log", rr.TextLog(outcome(episode), level=rr.TextLogLevel.INFO))
 
     def _plot(self, entity: str, values: np.ndarray, names: Sequence[str] = (), first: int = 0) -> None:
-        """Rows (N, D) of the time steps from ``first`` on."""
+        """Plot rows (N, D) of the time steps from ``first`` on."""
         if not values.shape[1]:
             return
         names = names or ([f"{index}" for index in range(values.shape[1])] if values.shape[1] > 1 else [""])
@@ -136,9 +145,9 @@ class Shown:
                 self._at(step)
                 self.stream.log(f"observation/{item.name}", rr.Image(pixels))
 
-    # Of its messages
+    # The messages
     def _show(self, name: str, message: Any) -> None:
-        """A message by its topic's name in the station."""
+        """Show a message by its topic's name in the station."""
         arm, kind = arm_of(name), message.__msgtype__
         self.stream.reset_time()
         self._time(to_ns(message.header.stamp))
@@ -158,7 +167,8 @@ class Shown:
         if topic not in POSES:
             return
         place, turn = pose.position, pose.orientation
-        turned: Any = [turn.x, turn.y, turn.z, turn.w]  # rr.Quaternion asks for NumPy 2: docs/contribute/workarounds.md
+        # rr.Quaternion needs NumPy 2: docs/contribute/workarounds.md
+        turned: Any = [turn.x, turn.y, turn.z, turn.w]
         entity = f"{entity}/{POSES[topic][0]}"
         self.paths.setdefault(entity, []).append([place.x, place.y, place.z])
         self.stream.log(entity, rr.Transform3D(translation=self.paths[entity][-1], axis_length=AXES_M,
@@ -209,13 +219,14 @@ class Shown:
 
 
 def below(entity: str, arm: str) -> str:
-    """An arm's own, where there are several."""
+    """Return an arm's entity, if there are several arms."""
     return f"{entity}/{arm}" if arm else entity
 
 
 def messages(folder: Path) -> Iterator[tuple[str, int, Any]]:
-    """Yield the messages to show: the topic's name in the station, the time, and the message if it
-    can be read.
+    """Yield the messages to show: the topic's name in the station, the time, and the message.
+
+    The message is None if it cannot be read.
     """
     from rosbags.rosbag2 import Reader
 
@@ -225,6 +236,6 @@ def messages(folder: Path) -> Iterator[tuple[str, int, Any]]:
             store = store_for(((connection.msgtype, connection.msgdef.data),))
             try:
                 message = store.deserialize_cdr(raw, connection.msgtype)
-            except Exception:  # whatever a broken message, which was kept as it came, makes the reader raise
+            except Exception:  # a broken message, recorded unchanged, may raise anything
                 message = None
             yield connection.topic.strip("/").partition("/")[2], at_ns, message

@@ -1,4 +1,4 @@
-"""Statistics of episodes: of every key and dimension, and the success rate."""
+"""Statistics of episodes: every key and dimension, and the success rate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from rlinf_core.episodes.messages import NS
 from rlinf_core.reports.throughput import wilson
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-STEP = 4  # of the pixels of an image, every fourth in either direction counts
-FRAMES = 100  # of an episode's images, as many as LeRobot takes at least, in equal steps
+STEP = 4  # distance of the pixels that count, in either direction
+FRAMES = 100  # images per episode that count, in equal steps; LeRobot's minimum
 
 Numbers = dict[str, np.ndarray]
 
 
 def described(values: np.ndarray) -> Numbers:
-    """Count, mean, standard deviation, extremes and quantiles of every column of ``values`` (N, D)."""
+    """Return count, mean, deviation, extremes and quantiles of every column of ``values`` (N, D).
+    """
     values = np.asarray(values, np.float64)
     statistics = {"count": np.array([len(values)]), "mean": values.mean(0), "std": values.std(0), "min": values.min(0),
             "max": values.max(0)}
@@ -27,18 +28,19 @@ def described(values: np.ndarray) -> Numbers:
 
 
 def sampled(images: np.ndarray) -> np.ndarray:
-    """Those of an episode's ``images`` (N, H, W, C) whose pixels count."""
+    """Return the images of an episode (N, H, W, C) whose pixels count."""
     return images[::len(images) // FRAMES or 1]
 
 
 def histogram(images: np.ndarray) -> np.ndarray:
-    """How often each value occurs in each channel of ``images`` (N, H, W, C) uint8: (C, 256)."""
+    """Return the frequency (C, 256) of each value in each channel of ``images`` (N, H, W, C) uint8.
+    """
     pixels = sampled(images)[:, ::STEP, ::STEP]
     return np.stack([np.bincount(pixels[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])])
 
 
 def described_histogram(counts: np.ndarray) -> Numbers:
-    """The same of pixels but their count, in [0, 1], from how often each value occurs (C, 256)."""
+    """Return the same statistics of pixels, without count, in [0, 1], from frequencies (C, 256)."""
     values, total = np.arange(256) / 255.0, counts.sum(1)
     mean = counts @ values / total
     occupied, below = counts > 0, np.cumsum(counts, axis=1) / total[:, None]
@@ -49,7 +51,7 @@ def described_histogram(counts: np.ndarray) -> Numbers:
 
 @dataclass
 class Statistics:
-    """Gathers episodes."""
+    """A collector of episodes."""
 
     vectors: dict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
     images: dict[str, np.ndarray] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class Statistics:
     seconds: float = 0.0
 
     def add(self, episode: Episode) -> None:
-        """One more."""
+        """Add an episode."""
         vectors = {name: values for name, values in episode.observations.items() if values.dtype != np.uint8}
         vectors |= {"action requested": episode.requested, "action executed": episode.executed}
         vectors |= {"return": episode.rewards.sum(keepdims=True)[None], "steps": np.array([[len(episode)]])}
@@ -71,7 +73,7 @@ class Statistics:
         self.seconds += (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
 
     def keys(self) -> dict[str, Numbers]:
-        """Each key's numbers."""
+        """Return each key's statistics."""
         return {name: described(np.concatenate(values)) for name, values in self.vectors.items()} | {
             name: described_histogram(counts) for name, counts in sorted(self.images.items())}
 

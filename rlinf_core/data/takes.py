@@ -1,4 +1,4 @@
-"""The takes that collecting demonstrations has left in a run folder, and whether more of a recipe may come to them."""
+"""The takes of ``rlinf collect`` in a run folder, and a check that a recipe may add more."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TAKE_FOLDERS = ("closed", "sent")
 
 @dataclass(frozen=True)
 class DemonstrationStats:
-    """Whole demonstrations, and how much they weigh.
+    """Whole demonstrations, and their size.
 
     Attributes:
         succeeded, failed: closed ones, by the task's reward or a person's label; the first count.
         size: bytes of all.
-        next_seed: of a scene that none was of; None where there is no take.
+        next_seed: seed of a scene without a demonstration; None without a take.
     """
 
     succeeded: int = 0
@@ -39,7 +39,9 @@ class DemonstrationStats:
 
 def takes_of(run_dir: Path, recipe: Recipe, refused: Collection[str] = ()) -> DemonstrationStats:
     """Return the takes in a folder of ``rlinf collect``, without those that the trainer refused.
-    Raises EpisodeError if they are of another robot, task or specs.
+
+    Raises:
+        EpisodeError: the takes are of another robot, task or specs.
     """
     folders = [path for subfolder in TAKE_FOLDERS for path in sorted((run_dir / "spool" / subfolder).glob("*"))
                if (path / SUMS).exists() and path.name not in refused]
@@ -65,7 +67,11 @@ OTHER = "Nothing was changed: choose another --out, or start as you did before"
 
 
 def event_of(folder: Path) -> Any:
-    """How a recording's episode ended, without reading the rest of it; EpisodeError where that cannot be read."""
+    """Return the last event of a recording's episode, without reading the rest.
+
+    Raises:
+        EpisodeError: the recording is damaged, or has no end.
+    """
     from mcap.reader import make_reader
 
     result = None
@@ -86,7 +92,7 @@ def event_of(folder: Path) -> Any:
 
 
 def _check_same_task(run_dir: Path, recipe: Recipe) -> None:
-    """Specs may be the same for two tasks: the recipe that was written down says which it was."""
+    """Compare with the stored recipe, because two tasks may have the same specs."""
     before = _before(run_dir)
     if before is None:
         return
@@ -101,7 +107,8 @@ def _before(run_dir: Path) -> Recipe | None:
         before = load_recipe(run_dir / "recipe.yaml")
         task_file(before)
         return before
-    except (RlinfError, OSError):  # of another version, or removed: the takes themselves say their specs
+    # another version, or removed; the takes themselves store their specs
+    except (RlinfError, OSError):
         return None
 
 

@@ -1,7 +1,7 @@
-"""Policies: networks that answer an observation with a chunk of actions, and the one file each is kept in.
+"""Policies: networks that map an observation to a chunk of actions, and their files.
 
-One folder a kind: its ``Config`` without torch, its ``Policy`` with it. A kind of one's own is a module with both
-(``rlinf_core.core.plugins``).
+Each kind has one folder, with its ``Config`` (without torch) and its ``Policy`` (with torch). A
+custom kind is a module with both (``rlinf_core.core.plugins``).
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
 
 
 _from_file = ContextVar("from_file", default=False)
-_requested: set[str] = set()  # by recipes and programs of this process
+_requested: set[str] = set()  # kinds requested by recipes and programs of this process
 
 
 def kinds() -> list[str]:
-    """Names of all kinds of policy."""
+    """Return the names of all kinds of policy."""
     return plugins.names("policies", _ours())
 
 
 def policy_kind(kind: str) -> ModuleType:
-    """The package of a kind, whose ``Policy`` is imported when it is asked for.
+    """Return the package of a kind; its ``Policy`` is imported on first access.
 
     Raises:
-        RecipeError: there is no such kind, with the nearest name; it cannot be imported; or a
-            policy file names a kind that this process may not import (``kinds_from_file``).
+        RecipeError: there is no such kind (the message suggests the nearest name), it cannot be
+            imported, or a policy file names a kind that this process may not import
+            (``kinds_from_file``).
     """
     _check_allowed(kind)
     return plugins.find("policies", kind, _ours(), "policy.kind")
 
 
 def policy_config(kind: str) -> type[PolicySettings]:
-    """The settings' class of a kind; RecipeError as of ``policy_kind``."""
+    """Return the settings' class of a kind; raises RecipeError like ``policy_kind``."""
     from rlinf_core.policies.settings import PolicySettings
 
     _check_allowed(kind)
@@ -51,7 +52,7 @@ def policy_config(kind: str) -> type[PolicySettings]:
 
 
 def _check_allowed(kind: str) -> None:
-    """RecipeError where a policy file names a kind that this process may not import."""
+    """Raise RecipeError if a policy file names a kind that this process may not import."""
     if not _from_file.get():
         _requested.add(plugins.absolute(kind))
     elif kind not in kinds() and plugins.absolute(kind) not in _requested:
@@ -65,10 +66,10 @@ def _check_allowed(kind: str) -> None:
 
 @contextmanager
 def kinds_from_file() -> Iterator[None]:
-    """Within this block, kinds come from a policy file.
+    """Treat kinds as coming from a policy file within this block.
 
-    A kind must be built in, be an entry point of an installed package, or have been requested
-    before, outside of such a block: by a recipe, or by the program itself.
+    Such a kind must be built in, be an entry point of an installed package, or have been requested
+    before, outside of such a block, by a recipe or the program itself.
     """
     token = _from_file.set(True)
     try:
@@ -78,14 +79,17 @@ def kinds_from_file() -> Iterator[None]:
 
 
 def custom_kinds(config: PolicySettings) -> list[str]:
-    """Kinds in a recipe's policy that are neither built in nor installed; policy files may name them."""
+    """Return the kinds in a recipe's policy that are neither built in nor installed.
+
+    Policy files may name them.
+    """
     parts = [config, *(value for name in type(config).model_fields
                        if hasattr(value := getattr(config, name), "kind"))]
     return sorted({plugins.absolute(part.kind) for part in parts if part.kind not in kinds()})
 
 
 def make_policy(spec: StationSpec, config: PolicySettings) -> NetworkPolicy:
-    """A fresh policy of the config's kind, sized for a station."""
+    """Return a fresh policy of the config's kind, sized for a station."""
     return policy_kind(config.kind).Policy(spec, config)
 
 

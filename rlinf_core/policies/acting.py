@@ -1,7 +1,8 @@
-"""How a policy computes where it acts: its layers in bfloat16, compiled, or recorded once as a CUDA graph and played.
+"""Settings for inference: bfloat16 layers, compiled functions, and CUDA graphs.
 
-Learners have settings of their own (``rlinf_core.algorithms.common.computing``). The kernels of one observation are so
-short that starting them takes longer than they do: a graph starts all at once (for pi0: realtime-vla, arXiv 2510.26742).
+Learners have separate settings (``rlinf_core.algorithms.common.computing``). For one observation,
+starting a kernel takes longer than running it. A graph starts all kernels at once (for pi0:
+realtime-vla, arXiv 2510.26742).
 """
 
 from __future__ import annotations
@@ -18,21 +19,23 @@ from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.policies.torch_device import check_bfloat16, check_compiles
 
-WORDS = 16  # sentences are filled up to a multiple of so many tokens, so that not each length has a graph of its own
-GRAPHS = 24  # at most, of one function: one for each number of rows and length of sentences
-BACKEND = "inductor"  # of torch.compile
+WORDS = 16  # sentences are padded to a multiple of this many tokens, to limit the number of graphs
+GRAPHS = 24  # limit per function; each number of rows and each sentence length has one
+BACKEND = "inductor"  # backend of torch.compile
 
 
 def prepare(policy: NetworkPolicy, precision: str = "float32", execution: str = "eager", key: str = "") -> None:
-    """From now on the policy acts so. It is not to be trained or saved after that.
+    """Set the precision and execution of a policy's inference. Do not train or save it after that.
 
     Args:
+        policy: the policy, changed in place.
         precision: float32, or bfloat16 for the layers of its network (``layers``).
-        execution: eager; graphs, recorded as CUDA graphs; or compiled, and recorded where it is on a CUDA device.
-        key: what people know both settings by, before their names: ``--`` or ``station.policy.``.
+        execution: eager; graphs (recorded as CUDA graphs); or compiled (and also recorded on a CUDA
+            device).
+        key: prefix of both settings in messages: ``--`` or ``station.policy.``.
 
     Raises:
-        RlinfError: the device or this kind of policy has no such thing.
+        RlinfError: the device or this kind of policy does not support the setting.
     """
     kind = policy.config.kind
     if precision == "bfloat16":
@@ -53,7 +56,8 @@ def prepare(policy: NetworkPolicy, precision: str = "float32", execution: str = 
         check_compiles(policy.device, BACKEND, f"{key}execution")
     for part in parts:
         config = part.config
-        part.multiple = config.tokens if isinstance(config, FlowSettings) else WORDS  # what is longer than tokens is cut
+        # longer sentences are cut to the flow policy's tokens
+        part.multiple = config.tokens if isinstance(config, FlowSettings) else WORDS
         for name in part.compiled if execution == "compiled" else ():
             vars(part)[name] = torch.compile(getattr(part, name), backend=BACKEND, dynamic=False)
         for name in part.recorded if policy.device.type == "cuda" else ():
@@ -61,7 +65,7 @@ def prepare(policy: NetworkPolicy, precision: str = "float32", execution: str = 
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
-    """What stands in lists of layers, the outermost alone."""
+    """Yield the outermost modules that stand in lists of layers."""
     for part in module.children():
         if isinstance(module, nn.ModuleList) and type(part).forward is not nn.Module.forward:
             yield part
@@ -70,19 +74,20 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def filled_to(size: int) -> int:
-    """The power of two that so many rows are filled up to."""
+    """Return the power of two to which this many rows are padded."""
     return 1 << (size - 1).bit_length()
 
 
 def rows(most: int) -> set[int]:
-    """All that up to so many are filled up to."""
+    """Return all padded sizes of up to ``most`` rows."""
     return {filled_to(size) for size in range(1, most + 1)}
 
 
 class Recorded:
-    """A function of tensors (B, ...), recorded as a CUDA graph for each shape, and played: without gradients.
+    """A function of tensors (B, ...), recorded as a CUDA graph for each shape and replayed.
 
-    Rows are filled up to a power of two, so that there are few shapes. What is computed must not ask the host for anything.
+    There are no gradients. Rows are padded to a power of two, to keep the number of shapes small.
+    The function must not synchronise with the host.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -99,7 +104,7 @@ class Recorded:
             while len(self._graphs) >= GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
             recording = self._recorded(filled, shape)
-        self._graphs[key] = recording  # the one that was played last is forgotten last
+        self._graphs[key] = recording  # the least recently used graph is dropped first
         graph, into, out = recording
         for place, tensor in zip(into, filled, strict=True):
             place.copy_(tensor)
@@ -110,18 +115,20 @@ class Recorded:
         into = [tensor.clone() for tensor in tensors]
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # what is set up the first time, and tuned, is no part of the graph
+        with torch.cuda.stream(aside):  # one-time setup and tuning stay out of the graph
             for _ in range(2):
                 self._function(*tree_unflatten(into, shape))
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may be answered meanwhile
+        # other threads may run inference meanwhile
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             out = self._function(*tree_unflatten(into, shape))
         return graph, into, out
 
 
 def _reduced(forward: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """In bfloat16 within, float32 outside; caches of keys and values are kept as they come."""
+    """Wrap a layer: bfloat16 inside, float32 outside; caches of keys and values keep their dtype.
+    """
     def reduced(*inputs: Any, **named: Any) -> Any:
         inputs, named = tree_map(_as(torch.float32, torch.bfloat16), (inputs, named))
         with torch.autocast(device.type, torch.bfloat16):

@@ -1,4 +1,4 @@
-"""What action experts share: what they attend to, how, and how they are told the time."""
+"""Shared parts of action experts: their prefix, attention and time embedding."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Prefix:
-    """What the vision-language model has made of pictures, sentence and state.
+    """The vision-language model's keys and values for pictures, sentence and state.
 
     Attributes:
-        keys, values: of each layer, (B, heads, L, D).
-        valid: which of the L are there, (B, L).
+        keys, values: one tensor per layer, (B, heads, L, D).
+        valid: mask of the L positions in use, (B, L).
     """
 
     keys: list[Tensor]
@@ -25,13 +25,16 @@ class Prefix:
     valid: Tensor
 
     def repeated(self, times: int) -> Prefix:
-        """Each of the batch so many times, one after the other."""
+        """Repeat each element of the batch ``times`` times, one after the other."""
         keys, values = ([part.repeat_interleave(times, dim=0) for part in parts] for parts in (self.keys, self.values))
         return Prefix(keys, values, self.valid.repeat_interleave(times, dim=0))
 
 
 class Attention(nn.Module):
-    """To the prefix alone, whose keys and values it projects once more (``cross``), or to the prefix and to actions."""
+    """Attention to prefix and actions, or to the prefix alone (``cross``).
+
+    With ``cross`` the layer projects the prefix's keys and values once more.
+    """
 
     def __init__(self, text: Any, width: int, cross: bool) -> None:
         super().__init__()
@@ -57,12 +60,12 @@ class Attention(nn.Module):
         return self.o_proj(attended.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(B, L, heads D) to (B, heads, L, D)."""
+        """Reshape (B, L, heads D) to (B, heads, L, D)."""
         return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
 
 
 def sines(time: Tensor, width: int, low: float, high: float) -> Tensor:
-    """Of times (B,), (B, width): sines and cosines of periods from the shortest to the longest."""
+    """Return sines and cosines (B, width) of times (B,), with periods from ``low`` to ``high``."""
     fraction = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64, device=time.device)
     angle = 2.0 * math.pi / (low * (high / low) ** fraction) * time[:, None]
     return torch.cat([angle.sin(), angle.cos()], dim=1).float()

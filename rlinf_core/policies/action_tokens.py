@@ -1,8 +1,9 @@
-"""What policies whose actions are a language model's tokens share: how they are said, drawn, weighed and learned.
+"""Shared parts of policies with a language model's tokens as actions.
 
-Each number of an action is one of the last 256 tokens of the vocabulary (OpenVLA, Kim et al. 2024, arXiv 2406.09246); all
-tokens of a chunk at once: Kim et al. 2025, arXiv 2502.19645; by the PPO family: SimpleVLA-RL, arXiv 2509.09674, RLinf-VLA,
-arXiv 2510.06710. Token ``words - 1 - i`` stands for bin i of 256 over [-1, 1], whose centre is played.
+Each number of an action is one of the last 256 tokens of the vocabulary (OpenVLA, Kim et al. 2024,
+arXiv 2406.09246). All tokens of a chunk at once: Kim et al. 2025, arXiv 2502.19645. Training by the
+PPO family: SimpleVLA-RL, arXiv 2509.09674, and RLinf-VLA, arXiv 2510.06710. Token ``words - 1 - i``
+stands for bin i of 256 over [-1, 1]; the action is the bin's centre.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ BINS = 256
 
 @dataclass(frozen=True)
 class Prompt:
-    """What stands before the tokens of actions; shorter prompts begin later.
+    """The sequence before the action tokens; shorter prompts are padded at the left.
 
     Attributes:
         embeds: (B, L, D).
-        mask: 1 where there is something, (B, L).
-        places: as the language model counts, (..., B, L); the last is the furthest.
+        mask: 1 for content and 0 for padding, (B, L).
+        places: positions in the language model's count, (..., B, L); the last is the furthest.
     """
 
     embeds: Tensor
@@ -43,7 +44,7 @@ class Prompt:
     places: Tensor
 
     def then(self, embeds: Tensor) -> Prompt:
-        """With more (B, N, D) behind it."""
+        """Return the prompt with ``embeds`` (B, N, D) appended."""
         more = embeds.shape[1]
         after = self.places[..., -1:] + torch.arange(1, more + 1, device=embeds.device)
         return Prompt(torch.cat([self.embeds, embeds], dim=1), F.pad(self.mask, (0, more), value=1),
@@ -51,11 +52,13 @@ class Prompt:
 
 
 class ActionTokens(OnPolicyActor):
-    """pi(tokens | pictures, sentence), a token for each of the H A numbers of a chunk. A subclass says what the network is.
+    """pi(tokens | pictures, sentence): one token for each of the H A numbers of a chunk.
+
+    A subclass defines the network.
 
     Attributes:
         name: in messages for people, with its article.
-        factory: of its networks.
+        factory: factory of its networks.
     """
 
     config: TokenSettings
@@ -79,65 +82,66 @@ class ActionTokens(OnPolicyActor):
 
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> ActionTokens:
-        """From the values of ``describe``: without its checkpoint, which is elsewhere."""
+        """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
         return cls(spec, config, cls.factory.build(described["network"]), tokenizer_of(described["tokenizer"]))
 
     def describe(self) -> dict[str, Any]:
-        """With network and tokenizer, so that the file is all that a station needs."""
+        """Return the description with network and tokenizer; a station needs only this file."""
         return super().describe() | {"network": self.factory.describe(self.network), "tokenizer": self.tokenizer.text}
 
     def is_frozen(self, name: str) -> bool:
-        """See ``NetworkPolicy``: what adapters are for."""
+        """See ``NetworkPolicy``: the weights under adapters."""
         return bool(self.config.lora.rank) and of_base(name)
 
     @property
     @abstractmethod
     def decoder(self) -> Any:
-        """The language model's layers, transformers' own, without what makes logits."""
+        """The language model's layers, transformers' own, without the layer that computes logits.
+        """
 
     @property
     @abstractmethod
     def words(self) -> int:
-        """Where the vocabulary's tokens end, of which the last 256 are actions."""
+        """End of the vocabulary's tokens, the last 256 of them actions."""
 
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (..., vocabulary) of hidden states (..., D)."""
+        """Return logits (..., vocabulary) of hidden states (..., D)."""
 
     @abstractmethod
     def inputs(self, batch: Batch) -> Batch:
-        """What the network takes, of pictures and sentences."""
+        """Return the network's inputs for pictures and sentences."""
 
     @abstractmethod
     def read(self, inputs: Batch) -> Prompt:
-        """The prompt that it makes of them."""
+        """Return the prompt for the network's inputs."""
 
     def prompts(self, batch: Batch) -> Prompt:
-        """Of pictures and sentences."""
+        """Return the prompt for a batch's pictures and sentences."""
         return self.read(self.inputs(batch))
 
     @abstractmethod
     def prompt(self, sentence: str) -> list[int]:
-        """The tokens of a sentence, which stands for itself."""
+        """Return the tokens of a sentence, independent of others."""
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """See ``OnPolicyActor``: it has none."""
+        """See ``OnPolicyActor``: empty."""
         return {}
 
     def tokenize(self, sentences: Tensor) -> list[list[int]]:
-        """The tokens of each of (B, WIDTH) bytes, which are said many times."""
+        """Return the tokens of each of (B, WIDTH) bytes, from a cache, because sentences repeat."""
         rows = [bytes(row) for row in sentences.numpy(force=True)]
         for row in set(rows) - self._tokens.keys():
             self._tokens[row] = self.prompt(sentence_of(row, self.name))
         return [self._tokens[row] for row in rows]
 
-    # What it says
+    # Output
     def _embedded(self, bins: Tensor) -> Tensor:
         embedded: Tensor = self.decoder.get_input_embeddings()(self.words - 1 - bins)
         return embedded
 
     def logits(self, batch: Batch, bins: Tensor) -> Tensor:
-        """Of the tokens (B, N, vocabulary) of bins (B, N), N of H A at most, given those before them."""
+        """Return logits (B, N, vocabulary) of bins (B, N), N <= H A, each given earlier bins."""
         prompt, count = self.prompts(batch), bins.shape[1]
         if self.config.decoding != "autoregressive":
             return self.head(self._at_once(prompt)[:, :count])
@@ -147,7 +151,10 @@ class ActionTokens(OnPolicyActor):
         return self.head(hidden[:, -count:])
 
     def _at_once(self, prompt: Prompt) -> Tensor:
-        """Hidden states (B, H A, D) where tokens are said, whose places are empty: all attends to all, an end behind."""
+        """Return hidden states (B, H A, D) at the positions of all action tokens at once.
+
+        Their inputs are empty (zeros), with an end token behind. Attention is bidirectional.
+        """
         embeds, size = prompt.embeds, self.action_size
         ends = self.decoder.config.eos_token_id
         end = torch.full((len(embeds), 1), ends[0] if isinstance(ends, list) else ends, device=embeds.device)
@@ -161,17 +168,20 @@ class ActionTokens(OnPolicyActor):
         return states[:, -size - 2:-2]
 
     def _of_bins(self, logits: Tensor) -> Tensor:
-        """Log-probabilities (..., 256) among the tokens that stand for bins."""
+        """Return log-probabilities (..., 256) among the tokens that stand for bins."""
         bins = logits[..., self.words - BINS:self.words].flip(-1)
         return F.log_softmax(bins.float() / self.config.temperature, dim=-1)
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None, draws: bool = True) -> tuple[Tensor, Tensor]:
-        """Bins (B, H, A), as numbers, and their log-probabilities (B, H, A); the likeliest unless it draws."""
+        """Return bins (B, H, A), as numbers, and their log-probabilities (B, H, A).
+
+        Without ``draws`` the bins are the likeliest ones.
+        """
         inputs = self.inputs(batch)
         return self._choose_bins(inputs, generator, True) if draws else self.likeliest(inputs)
 
     def likeliest(self, inputs: Batch) -> tuple[Tensor, Tensor]:
-        """The bins of what ``sample`` does not draw, and their log-probabilities."""
+        """Return the likeliest bins and their log-probabilities."""
         return self._choose_bins(inputs, None, False)
 
     def _choose_bins(self, inputs: Batch, generator: torch.Generator | None, draws: bool) -> tuple[Tensor, Tensor]:
@@ -185,7 +195,7 @@ class ActionTokens(OnPolicyActor):
         return bins.float(), log_probs
 
     def _one_by_one(self, prompt: Prompt, generator: torch.Generator | None, draws: bool) -> list[tuple[Tensor, Tensor]]:
-        """Bins (B, 1) and their log-probabilities, each given those before it."""
+        """Return bins (B, 1) and their log-probabilities, each given the earlier ones."""
         token_ids: list[tuple[Tensor, Tensor]] = []
         cache, new = None, prompt.embeds.shape[1]
         for _ in range(self.action_size):
@@ -196,7 +206,10 @@ class ActionTokens(OnPolicyActor):
         return token_ids
 
     def _choose(self, logits: Tensor, generator: torch.Generator | None, draws: bool) -> tuple[Tensor, Tensor]:
-        """Bins (B, N) and their log-probabilities; drawn by the largest of log-probabilities and Gumbel noise."""
+        """Return bins (B, N) and their log-probabilities.
+
+        Draws use the Gumbel-max trick: the largest sum of log-probability and Gumbel noise.
+        """
         log_probs = scores = self._of_bins(logits)
         if draws:
             uniform = sharding.noise(torch.rand, log_probs.shape, generator, log_probs.device)
@@ -205,7 +218,10 @@ class ActionTokens(OnPolicyActor):
         return bins, log_probs.gather(-1, bins.unsqueeze(-1)).squeeze(-1)
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Of bins (B, E, A) as they were drawn, and entropy, both (B, E), or (B, E A) with ``token_log_probs``."""
+        """Return log-probabilities and entropy of drawn bins (B, E, A).
+
+        Both are (B, E), or (B, E A) with ``token_log_probs``.
+        """
         bins = actions.flatten(1).long()
         every = self._of_bins(self.logits(batch, bins))
         log_probs = every.gather(-1, bins.unsqueeze(-1)).squeeze(-1)
@@ -215,37 +231,41 @@ class ActionTokens(OnPolicyActor):
         return log_probs.view(actions.shape).sum(dim=-1), entropy.view(actions.shape).sum(dim=-1)
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Cross-entropy of the demonstrated actions' tokens (B, H A), among all tokens."""
+        """Return the cross-entropy of the demonstrated actions' tokens (B, H A), among all tokens.
+        """
         bins = self.bins(actions.unflatten(-1, (-1, self.spec.action.dim))).flatten(1)
         return F.cross_entropy(self.logits(batch, bins).flatten(0, 1).float(), (self.words - 1 - bins).flatten())
 
     # Numbers
     def inside(self, actions: Tensor) -> Tensor:
-        """Normalised actions (..., A) as the network says them, in [-1, 1]."""
+        """Convert normalised actions (..., A) to the network's numbers, in [-1, 1]."""
         return actions.clamp(-1.0, 1.0)
 
     def outside(self, numbers: Tensor) -> Tensor:
-        """The normalised actions of numbers (..., A) that the network says."""
+        """Convert the network's numbers (..., A) to normalised actions."""
         return numbers.clamp(-1.0, 1.0)
 
     def bins(self, actions: Tensor) -> Tensor:
-        """Bins (..., A) of normalised actions."""
+        """Return the bins (..., A) of normalised actions."""
         edges = torch.linspace(-1.0, 1.0, BINS, device=actions.device)
         return torch.bucketize(self.inside(actions), edges, right=True) - 1
 
     def centres(self, bins: Tensor) -> Tensor:
-        """Normalised actions (..., A) in [-1, 1]; 256 edges have 255 centres, so the last two bins are one."""
+        """Return normalised actions (..., A) in [-1, 1] at the centres of bins.
+
+        256 edges have 255 centres; the last two bins therefore share one.
+        """
         return self.outside(-1.0 + (bins.clamp(max=BINS - 2) + 0.5) * 2.0 / (BINS - 1))
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Chunks of actions; ``drawn`` are their bins (B, H, A)."""
+        """Return chunks of actions; ``drawn`` are their bins (B, H, A)."""
         draws = self.draws(explore)
         bins, log_probs = self.sample(self.to_batch(observation), generator, draws)
         return self.played(bins, log_probs if draws else None)
 
     def played(self, bins: Tensor, log_probs: Tensor | None = None) -> ActionChunk:
-        """The chunk of bins and their log-probabilities, both (B, H, A)."""
+        """Return the chunk of bins and their log-probabilities, both (B, H, A)."""
         if log_probs is not None and not self.config.token_log_probs:
             log_probs = log_probs.sum(dim=-1)
         return self.chunk(self.centres(bins), bins, log_probs)

@@ -1,10 +1,11 @@
-"""Low-rank adapters (LoRA), by the library peft: in a published network, and on a policy's linear layers.
+"""Low-rank adapters (LoRA) by the library peft.
 
-A file with adapters holds no other weights of the network. Those are in ``base-<hash>.safetensors`` beside it, which is
-written once: each version after it is small. So are those of a policy that chooses the noise of a frozen network.
-
-LoRA is W + (alpha / rank) B A (Hu et al. 2021, arXiv 2106.09685): W stays as it was, B (out, rank) begins at zero, A (rank,
-in) at random. Of a small policy (``adapted``) the adapters are merged into a plain one, which is played and saved.
+They are for published networks and for a small policy's linear layers. A file with adapters holds
+no other weights of the network. Those are in ``base-<hash>.safetensors`` beside it, written once.
+Each later version is therefore small. The same holds for a policy that chooses the noise of a
+frozen network. LoRA is W + (alpha / rank) B A (Hu et al. 2021, arXiv 2106.09685): W is frozen, B
+(out, rank) begins at zero, A (rank, in) at random. A small policy's adapters (``adapted``) are
+merged into a plain policy, and that one is played and saved.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 
     Weights = dict[str, Tensor]
 
-NETWORK, ADAPTER = "network.", ".lora_"  # what adapters are of, and what is in their names
+# prefix of an adapted network's weights, and the mark of an adapter's weights
+NETWORK, ADAPTER = "network.", ".lora_"
 
 
 def inject(network: Any, lora: Lora, seed: int = 0) -> None:
-    """Adapters on every linear layer but the vocabulary's; they alone are trained. They begin without any effect."""
+    """Add adapters to every linear layer except the vocabulary's.
+
+    Only the adapters are trained. They begin without any effect.
+    """
     if not lora.rank:
         return
     require("vla", "policy.lora")
@@ -39,17 +44,17 @@ def inject(network: Any, lora: Lora, seed: int = 0) -> None:
               if isinstance(module, torch.nn.Linear) and not name.endswith("lm_head")]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        alpha: Any = lora.alpha  # peft names an int, and takes any number
+        alpha: Any = lora.alpha  # peft declares an int, and accepts any number
         inject_adapter_in_model(LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=layers), network)
 
 
 def of_base(name: str) -> bool:
-    """Whether a weight of this name, of a policy with adapters, is what they are for."""
+    """Return True if adapters freeze the weight of this name, in a policy with adapters."""
     return name.startswith(NETWORK) and ADAPTER not in name
 
 
 def keep_base(frozen: Weights, metadata: dict[str, str], folder: Path) -> str:
-    """The hash of weights that stay as they are, and of what is said of them. Both are written unless they are there."""
+    """Write frozen weights and their metadata, unless the file exists, and return their hash."""
     from safetensors.torch import save_file
 
     digest = _digest(frozen, metadata)
@@ -60,7 +65,11 @@ def keep_base(frozen: Weights, metadata: dict[str, str], folder: Path) -> str:
 
 
 def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
-    """The weights of that hash, and what is said of them, from beside the policy's file, or PolicyFileError."""
+    """Load the weights with this hash, and their metadata, from beside the policy's file.
+
+    Raises:
+        PolicyFileError: the file is missing, damaged or changed.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = _path(policy.parent, digest)
@@ -81,7 +90,7 @@ def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
 
 
 def base_name(digest: str) -> str:
-    """The file, beside those of policies, that holds the weights of that hash."""
+    """Return the name of the file with the weights of this hash, beside policy files."""
     return f"base-{digest[:16]}.safetensors"
 
 
@@ -90,7 +99,7 @@ def _path(folder: Path, digest: str) -> Path:
 
 
 def _digest(weights: Weights, metadata: dict[str, str]) -> str:
-    """SHA-256 of names, types, shapes and numbers, and of what is said of them."""
+    """Return the SHA-256 of names, types, shapes, numbers and metadata."""
     hashed = hashlib.sha256()
     for key, text in sorted(metadata.items()):
         hashed.update(f"{key} {len(text)} {text}\n".encode())
@@ -104,7 +113,10 @@ P = TypeVar("P", bound="nn.Module")
 
 
 def adapted(policy: P, rank: int, seed: int = 0) -> P:
-    """A copy of the policy with adapters of this rank (alpha twice that) on every linear layer; only they are trained."""
+    """Return a copy of the policy with trainable adapters on every linear layer.
+
+    Their alpha is twice the rank. All other weights are frozen.
+    """
     if any(".lora_" in name for name in policy.state_dict()):
         raise RlinfError("algorithm.lora_rank: expected 0 for a policy that has adapters of its own (policy.lora), got "
                          f"{rank}. Leave one of them out")
@@ -114,7 +126,7 @@ def adapted(policy: P, rank: int, seed: int = 0) -> P:
 
 
 def merge(trained: nn.Module, policy: nn.Module) -> None:
-    """Write what the adapters have become into the weights of the plain policy that they were made from."""
+    """Write the adapters' effect into the weights of the plain policy that they were made from."""
     import torch
     from peft.tuners.lora import Linear
 
@@ -126,7 +138,7 @@ def merge(trained: nn.Module, policy: nn.Module) -> None:
 
 
 def follow_normalisation(trained: nn.Module, policy: nn.Module) -> None:
-    """Take over the policy's buffers, which its normalisation may have changed since."""
+    """Copy the policy's buffers, because its normalisation may have changed since."""
     import torch
 
     theirs = dict(policy.named_buffers())

@@ -1,6 +1,7 @@
-"""What a policy is: a batch of observations in, a batch of action chunks out, on the policy's device.
+"""The interface of policies: a batch of observations in, a batch of action chunks out.
 
-``OneRobot`` is a policy of several robots as the station of one of them plays it.
+Both are on the policy's device. ``OneRobot`` adapts a policy of several robots to one robot's
+station.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Observation:
-    """What B stations see at one time step, raw: each policy brings its own preprocessing.
+    """Raw observations of B stations at one time step; each policy does its own preprocessing.
 
     Attributes:
         vectors: (B, V) float32, in the order and units of the specs.
@@ -40,9 +41,13 @@ class Observation:
     @classmethod
     def of_arrays(cls, spec: StationSpec, arrays: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
                   instruction: str | None = None) -> Observation:
-        """From a vector of environments: ``vectors`` and images, each (B, ...).
+        """Build the observation from a vector of environments.
 
-        The instruction is the one given, or those that the environments say (``instructions``), or the spec's.
+        Args:
+            spec: specs of the environments.
+            arrays: ``vectors`` and images, each (B, ...), and optionally ``instructions``.
+            device: device of the tensors.
+            instruction: overrides the environments' instructions; these override the spec's.
 
         Raises:
             SpecError: an image is missing, or a shape is not the spec's.
@@ -63,7 +68,10 @@ class Observation:
     @classmethod
     def of_one(cls, spec: StationSpec, named: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
                instruction: str | None = None) -> Observation:
-        """From one station's observation under the names of its spec, whose items have checked it (``ArraySpec.check``)."""
+        """Build the observation of one station, from arrays under their spec's names.
+
+        The spec's items have already checked them (``ArraySpec.check``).
+        """
         images = {image.name: torch.as_tensor(np.ascontiguousarray(named[image.name]), device=device)[None]
                   for image in spec.images}
         return cls(torch.as_tensor(spec.flatten(named), device=device)[None], images,
@@ -73,13 +81,13 @@ class Observation:
         return len(self.vectors)
 
     def to(self, device: torch.device | str) -> Observation:
-        """The same on another device."""
+        """Return the same observation on another device."""
         return Observation(self.vectors.to(device), {name: image.to(device) for name, image in self.images.items()},
                            self.instruction)
 
     @property
     def batch(self) -> Batch:
-        """As networks and learners name it: ``vectors``, and images by their cameras."""
+        """``vectors`` and images by their cameras, under the names of networks and learners."""
         return {"vectors": self.vectors, **self.images}
 
 
@@ -89,11 +97,12 @@ class ActionChunk:
 
     Attributes:
         actions: (B, H, A) in [-1, 1].
-        execute: how many of the H are played before the next one (``chunks.ChunkSchedule``).
-        drawn: (B, ...) what was drawn at random and what learners learn: the actions, unless they are only made of it (a
-            Gaussian's actions before they were clipped, the latent noise of a noise policy).
-        log_probs: (B, H) or (B,) of what was drawn, where the policy has a density.
-        values: (B,) of the observations, where the policy estimates them.
+        execute: number of the H actions played before the next chunk (``chunking.ChunkSchedule``).
+        drawn: (B, ...) the random draw that learners learn from: the actions, unless these are
+            computed from it (a Gaussian's actions before clipping, the latent noise of a noise
+            policy).
+        log_probs: (B, H) or (B,) of the draw, if the policy has a density.
+        values: (B,) of the observations, if the policy estimates them.
     """
 
     actions: Tensor
@@ -109,15 +118,20 @@ class ActionChunk:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Every kind of policy (``rlinf_core.policies.KINDS``) is one; weights and normalisation are its own.
+    """The protocol of every kind of policy (``rlinf_core.policies.kinds``).
+
+    Each policy owns its weights and its normalisation.
 
     Attributes:
-        spec: of the stations that it fits.
+        spec: specs of the stations that it fits.
         config: its sizes.
-        latent_size: 0 where learners learn actions; else the size of the latent noise that they learn instead.
-        given: at most so many of a chunk's first actions are given to it while it is cloned; it goes on where a chunk is.
-        reads_instructions: whether learners must give it those, too.
-        needs_instruction: whether it acts on a sentence alone: a server refuses an observation without one.
+        latent_size: 0 if learners learn actions; else the size of the latent noise that they learn
+            instead.
+        given: largest number of a chunk's first actions that cloning gives to it; it continues
+            chunks.
+        reads_instructions: True if learners must give it instructions, too.
+        needs_instruction: True if it cannot act without a sentence; a server refuses an observation
+            without one.
     """
 
     spec: StationSpec
@@ -129,47 +143,48 @@ class Policy(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are, and its observations and generators must be."""
+        """Device of its weights; observations and generators must be there too."""
         ...
 
     def to_batch(self, observation: Observation) -> Batch:
-        """What its networks and its learners take of an observation, by name."""
+        """Return the inputs of its networks and learners for an observation, by name."""
         ...
 
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Return a chunk for each observation, without gradients.
 
-        It is deterministic unless ``explore`` or ``config.stochastic_eval`` is set.
+        The result is deterministic unless ``explore`` or ``config.stochastic_eval`` is set.
         """
         ...
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """What cloning the demonstrated actions (B, H A) minimises."""
+        """Return the loss that cloning the demonstrated actions (B, H A) minimises."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What a policy file must say to rebuild it."""
+        """Return the values with which a policy file rebuilds this policy."""
         ...
 
 
 @runtime_checkable
 class Continuing(Protocol):
-    """A policy that can make the next chunk so that it goes on where the last one is: those of flows."""
+    """A policy that can continue the last chunk with the next one: policies with a flow."""
 
     def continued(self, observation: Observation, continuation: Continuation,
                   generator: torch.Generator | None = None) -> ActionChunk:
-        """A chunk for each observation, without exploring, drawn to what is in play meanwhile."""
+        """Return a chunk for each observation, without exploring, drawn to the actions in play."""
         ...
 
 
 class NetworkPolicy(nn.Module):
-    """What policies that are one network have in common.
+    """Base class of policies with one network.
 
     Attributes:
-        recorded: methods of tensors (B, ...) that ask the host for nothing; by which it acts where it does not explore.
-        compiled: methods that torch.compile takes; where gradients are asked for they stay as they are.
-        uses_images: at all images, whatever ``config.image_features`` says of an encoder's.
-        multiple: of so many tokens are the longest sentences, filled up where they are not.
+        recorded: methods of tensors (B, ...) without host synchronisation, used for inference
+            without exploring.
+        compiled: methods that torch.compile accepts; not used with gradients.
+        uses_images: True if it reads all images, regardless of ``config.image_features``.
+        multiple: the longest sentence is padded to a multiple of this many tokens.
     """
 
     latent_size = given = 0
@@ -198,88 +213,97 @@ class NetworkPolicy(nn.Module):
         """See ``Policy``."""
         if not self.reads_instructions:
             return observation.batch
-        words = torch.from_numpy(instructions.encoded(observation.instruction))  # stays here, where it is read
+        # on the CPU, because a tokenizer reads it
+        words = torch.from_numpy(instructions.encoded(observation.instruction))
         return observation.batch | {instructions.NAME: words}
 
     @property
     def policy_spec(self) -> StationSpec:
-        """Specs of what its learners must be given: without images that it does not look at."""
+        """Specs that its learners must provide, without images that the policy does not read."""
         blind = not (self.uses_images or self.config.image_features)
         return replace(self.spec, observation=self.spec.vectors) if blind else self.spec
 
     @property
     def device(self) -> torch.device:
-        """Of its weights."""
+        """Device of its weights."""
         return next(self.parameters()).device
 
     @property
     def action_size(self) -> int:
-        """Numbers of a chunk, H A."""
+        """Numbers in a chunk, H A."""
         return self.spec.action.dim * self.config.horizon
 
     @property
     def executed_size(self) -> int:
-        """Leading numbers of what is drawn that are played before the next chunk: critics see these."""
+        """Leading numbers of the draw that are played before the next chunk: the critics' input."""
         return self.latent_size or self.spec.action.dim * self.config.executed
 
     def robot_mask(self, batch: Batch) -> Tensor | None:
-        """Which numbers of a chunk are the robot's own, of several, as 0 and 1 (B, H A); None of one alone."""
+        """Return the mask (B, H A) of a robot's own numbers in a chunk; None for a single robot."""
         if not isinstance(self.spec, JointSpec):
             return None
         rows = torch.as_tensor(self.spec.whose[1], device=self.device)
         return (batch["vectors"][:, :len(rows)] @ rows).repeat(1, self.config.horizon)
 
     def draws(self, explore: bool) -> bool:
-        """Whether it draws its actions rather than taking the most likely ones."""
+        """Return True if the policy draws its actions instead of taking the likeliest."""
         return explore or self.config.stochastic_eval
 
     def chunk(self, actions: Tensor, drawn: Tensor | None = None, log_probs: Tensor | None = None) -> ActionChunk:
-        """The chunk of actions (B, H A) or (B, H, A)."""
+        """Return the chunk of actions (B, H A) or (B, H, A)."""
         actions = actions.reshape(len(actions), self.config.horizon, -1)
         return ActionChunk(actions, self.config.executed, actions if drawn is None else drawn, log_probs)
 
     def is_frozen(self, name: str) -> bool:
-        """Whether RL leaves the weight of this name as it is: it is kept and travels once, in a file of its own."""
+        """Return True if RL freezes the weight of this name.
+
+        Frozen weights are stored and sent once, in a separate file.
+        """
         return False
 
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> NetworkPolicy:
-        """Without weights yet, from what ``describe`` said."""
+        """Rebuild the policy, still without weights, from the values of ``describe``."""
         return cls(spec, config)
 
     def describe(self) -> dict[str, Any]:
-        """What a policy file must say to rebuild this module."""
+        """Return the values with which a policy file rebuilds this module."""
         return {"spec": self.spec.to_dict(), "config": self.config.model_dump()}
 
 
 class OnPolicyActor(NetworkPolicy):
-    """One with a density of what it draws, which on-policy learners train.
+    """A policy with a density over its draws, trained by on-policy learners.
 
     Attributes:
-        differentiates_entropy: whether a learner needs the gradient of the entropy that ``log_probs`` returns.
+        differentiates_entropy: True if a learner needs the gradient of the entropy from
+            ``log_probs``.
     """
 
     differentiates_entropy = True
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Of what was drawn (B, ...), for each action that is played, and its entropy, both (B, E)."""
+        """Return log-probability and entropy of each played action of draws (B, ...), both (B, E).
+        """
         raise NotImplementedError
 
     def value_network(self) -> nn.Module | None:
-        """The value of the state before each element, (B, E), of policies of tokens; None of others."""
+        """Return a network for the value before each token, (B, E); None for other policies."""
         return None
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """What the encoder of a value function may begin with: weights, or normalisation alone."""
+        """Return initial weights for a value function's encoder; possibly normalisation alone."""
         raise NotImplementedError
 
 
 class OneRobot(NetworkPolicy):
-    """Observations and actions are those of the robot alone.
+    """A policy of several robots with one robot's observations and actions.
 
     Args:
-        joint_policy: the policy, whose specs are a ``JointSpec``.
-        spec: of the robot; SpecError if it is none of them.
+        joint_policy: the policy of several robots; its spec is a ``JointSpec``.
+        spec: specs of the robot.
+
+    Raises:
+        SpecError: the policy has no such robot.
     """
 
     def __init__(self, joint_policy: NetworkPolicy, spec: StationSpec) -> None:
@@ -298,5 +322,5 @@ class OneRobot(NetworkPolicy):
                            chunk.log_probs, chunk.values)
 
     def _select_robot(self, numbers: Tensor) -> Tensor:
-        """Of what is (B, H A) or (B, H, A) of all."""
+        """Select the robot's numbers from those of all robots, (B, H A) or (B, H, A)."""
         return numbers.reshape(len(numbers), self.config.horizon, -1)[..., self.rows]

@@ -1,6 +1,7 @@
-"""Chunk timing: when a policy is asked for its next chunk, and what is played of one that took time to compute.
+"""Chunk timing: the time of the next request, and the use of a chunk that took time to compute.
 
-One rule serves simulators, evaluations and stations. The robot goes on with the last chunk while the next one is computed.
+One rule serves simulators, evaluations and stations. The robot continues the last chunk while the
+next one is computed.
 """
 
 from __future__ import annotations
@@ -9,52 +10,55 @@ import numpy as np
 
 
 class ChunkSchedule:
-    """Where each of N environments is within its chunk, and which need a new one.
+    """The position of each of N environments within its chunk, and the need for a new one.
 
-    A chunk of ``horizon`` actions is played for ``execute`` time steps; then the next one is due. It is due earlier where a
-    chunk was cut short: the episode ended, somebody took over, or the interlock held the arm.
+    A chunk of ``horizon`` actions is played for ``execute`` time steps; then the next one is due.
+    The next one is due earlier after a cut: the episode ended, somebody took over, or the interlock
+    held the arm.
 
     Args:
-        size: environments; a station is one.
-        execute: actions of a chunk that are played.
+        size: number of environments; a station is one.
+        execute: number of a chunk's actions that are played.
     """
 
     def __init__(self, size: int, execute: int) -> None:
         self.execute = execute
-        self.index = np.full(size, execute)  # of the next action within its chunk
+        self.index = np.full(size, execute)  # index of the next action within its chunk
 
     @property
     def due(self) -> np.ndarray:
-        """Which need a chunk before their next time step, (N,)."""
+        """Mask (N,) of environments that need a chunk before their next time step."""
         return self.index >= self.execute
 
     def replan(self, which: np.ndarray | slice = slice(None)) -> None:
-        """These got a new chunk."""
+        """Note that these environments got a new chunk."""
         self.index[which] = 0
 
     def advance(self, which: np.ndarray | slice = slice(None), steps: int = 1) -> None:
-        """These played an action, or as many as time steps have passed."""
+        """Note that these environments played an action, or ``steps`` of them."""
         self.index[which] += steps
 
     def cut(self, which: np.ndarray | slice = slice(None)) -> None:
-        """What is left of their chunks is not played."""
+        """Drop the rest of these environments' chunks."""
         self.index[which] = self.execute
 
 
 SYNCHRONOUS, RECEDING_HORIZON, TEMPORAL_ENSEMBLING, REAL_TIME = MODES = (
     "synchronous", "receding_horizon", "temporal_ensembling", "real_time")
-DECAY = 0.01  # of temporal ensembling's weights, from the oldest chunk on (Zhao et al. 2023, arXiv 2304.13705)
+# decay of temporal ensembling's weights, from the oldest chunk on (Zhao et al. 2023, arXiv
+# 2304.13705)
+DECAY = 0.01
 
 
 class Chunking:
-    """The chunks that are in play, by when their first action is.
+    """The chunks in play, by the time of their first action.
 
-    That is in time steps, which need not be whole: what is observed in real time comes a little early or late, so the
-    distance of two is rounded, not each of them.
+    Times are in time steps and may be fractional: in real time an observation comes a little early
+    or late. The distance of two times is therefore rounded, not each time.
 
     Args:
         mode: one of ``MODES``.
-        execute: actions of a chunk that are played before the next one is asked for.
+        execute: number of a chunk's actions that are played before the next request.
     """
 
     def __init__(self, mode: str, execute: int) -> None:
@@ -62,13 +66,19 @@ class Chunking:
         self.chunks: list[tuple[float, np.ndarray]] = []
 
     def cut(self) -> None:
-        """Nothing is in play any more."""
+        """Drop all chunks in play."""
         self.chunks.clear()
 
     def merge(self, actions: np.ndarray, start: float, frozen: int, continues: bool = False) -> np.ndarray:
-        """What is sent of ``actions`` (H, A); the first ``frozen`` have begun by now, as the last chunk has them.
+        """Return the actions to send for a new chunk ``actions`` (H, A).
 
-        Where they ``continue`` the last chunk, nothing else of it is blended in: they were made to follow it.
+        Args:
+            actions: the new chunk.
+            start: time step of its first action.
+            frozen: number of its first actions that have begun by now; the last chunk's values are
+                kept there.
+            continues: True if the chunk was made to follow the last one; then the rest is not
+                blended.
         """
         sent = actions[:self.execute] if self.mode == SYNCHRONOUS else actions
         if self.mode == TEMPORAL_ENSEMBLING:
@@ -90,7 +100,10 @@ class Chunking:
         return total / weights
 
     def _blended(self, actions: np.ndarray, start: float, frozen: int, soft: float) -> np.ndarray:
-        """The last chunk where it has begun, then less and less of it; ``soft`` is a factor of that."""
+        """Blend the last chunk into the new one: fully in the frozen part, then less and less.
+
+        ``soft`` is a factor of the second part.
+        """
         left = self.left(start)[:len(actions)]
         weight = continuation_weights(len(left), frozen)[:, None]
         weight[min(frozen, len(left)):] *= soft
@@ -99,19 +112,22 @@ class Chunking:
         return blended
 
     def left(self, start: float) -> np.ndarray:
-        """What the last chunk has from time step ``start`` on, (L, A); nothing where there is none."""
+        """Return the last chunk's actions from time step ``start`` on, (L, A); possibly empty."""
         return _rest(self.chunks[-1], start) if self.chunks else np.zeros((0, 0))
 
 
 def _rest(chunk: tuple[float, np.ndarray], start: float) -> np.ndarray:
-    """Its actions (L, A) from time step ``start`` on."""
+    """Return a chunk's actions (L, A) from time step ``start`` on."""
     begun, actions = chunk
     return actions[max(round(start - begun), 0):]
 
 
 def continuation_weights(left: int, frozen: int) -> np.ndarray:
-    """How much each of the last chunk's actions counts, (left,): 1 while it is frozen, then less and less (Black et
-    al. 2025, arXiv 2506.07339, equation 5)."""
+    """Return the weight of each of the last chunk's actions, (left,).
+
+    The weight is 1 in the frozen part, then falls (Black et al. 2025, arXiv 2506.07339, equation
+    5).
+    """
     frozen = min(frozen, left)
     distance = (left - np.arange(left)) / (left - frozen + 1)
     soft = distance * np.expm1(distance) / np.expm1(1.0)

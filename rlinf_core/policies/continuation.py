@@ -1,8 +1,9 @@
-"""A chunk that goes on where the last one is: real-time chunking, by in-painting what has begun.
+"""Real-time chunking: a new chunk continues the last one, by in-painting the begun actions.
 
-Black, Galliker, Levine 2025, arXiv 2506.07339: while a chunk is made, the last one goes on. The actions that will have
-begun by then are given, as pixels around a hole are, and the flow is guided to them: each step is corrected by the gradient
-of how far the actions that it leads to are from them (PiGDM, Song et al. 2023; Pokle et al. 2023, arXiv 2310.04432).
+Black, Galliker, Levine 2025, arXiv 2506.07339: the last chunk goes on while the next one is
+computed. The actions that will have begun by then are given, like the pixels around a hole, and the
+flow is guided to them. Each step is corrected by the gradient of the distance between its predicted
+actions and the given ones (PiGDM, Song et al. 2023; Pokle et al. 2023, arXiv 2310.04432).
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from torch import Tensor
 
 from rlinf_core.policies.chunking import continuation_weights
 
-STRONGEST = 5.0  # guidance: beyond it, few steps overshoot (section IV of the paper)
+STRONGEST = 5.0  # limit of the guidance; beyond it, few steps overshoot (section IV of the paper)
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What is in play at the time steps that the next chunks of B stations are for.
+    """The actions in play at the time steps of the next chunks of B stations.
 
     Attributes:
-        actions: (B, H, A) normalised, in [-1, 1]; anything where the weight is 0.
-        weights: (B, H) 1 where the action will have begun, then less and less, 0 where nothing is planned.
+        actions: (B, H, A) normalised, in [-1, 1]; arbitrary if the weight is 0.
+        weights: (B, H) 1 for actions that will have begun, then falling, 0 without a planned
+            action.
     """
 
     actions: Tensor
@@ -33,7 +35,14 @@ class Continuation:
 
     @classmethod
     def of(cls, left: np.ndarray, frozen: int, horizon: int, device: torch.device | str = "cpu") -> Continuation:
-        """Of one station: what is left (L, A) of its last chunk, of which the first ``frozen`` will have begun."""
+        """Build the continuation of one station.
+
+        Args:
+            left: (L, A) the remaining actions of its last chunk.
+            frozen: number of them that will have begun.
+            horizon: H, the length of the next chunk.
+            device: device of the tensors.
+        """
         left = left[:horizon]
         actions, weights = np.zeros((1, horizon, left.shape[1]), np.float32), np.zeros((1, horizon), np.float32)
         actions[0, :len(left)], weights[0, :len(left)] = left, continuation_weights(len(left), frozen)
@@ -41,15 +50,18 @@ class Continuation:
 
 
 def guided(velocity: Callable[[Tensor], Tensor], point: Tensor, time: float, goal: Tensor, weights: Tensor) -> Tensor:
-    """The velocity da/dt (B, H, M) at ``point`` and ``time`` (1 is noise, 0 an action), drawn to a goal.
+    """Return the velocity da/dt (B, H, M) at ``point`` and ``time``, guided to a goal.
 
-    Where the flow leads from here in one step is a = x - t v. It is drawn to the goal by the gradient of
-    |W^(1/2) (goal - a)|^2 / 2, times min(5, (t^2 + (1 - t)^2) / (t (1 - t))) (equations 2 to 4, with their time 1 - t).
+    Time 1 is noise, 0 an action. From here the flow leads in one step to a = x - t v. This is drawn
+    to the goal by the gradient of |W^(1/2) (goal - a)|^2 / 2, times min(5, (t^2 + (1 - t)^2) / (t
+    (1 - t))) (equations 2 to 4, with their time 1 - t).
 
     Args:
-        velocity: of the flow.
+        velocity: the flow's velocity at a point.
+        point: (B, H, M).
+        time: time of the step.
         goal: (B, H, M).
-        weights: (B, H, M); 0 where nothing is wanted.
+        weights: (B, H, M); 0 without a goal.
     """
     with torch.enable_grad():
         point = point.detach().requires_grad_()

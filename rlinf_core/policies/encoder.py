@@ -1,7 +1,7 @@
-"""Encoders of small policies: observed vectors, normalised; the picture of each camera; an instruction; layers behind them.
+"""Encoders of small policies, for vectors, pictures and instructions.
 
-A picture is (B, 3, H, W) in [0, 1], its features (B, F). The small encoder of sentences makes a small policy a
-vision-language-action model.
+Vectors are normalised. A picture is (B, 3, H, W) in [0, 1], its features (B, F). With its small
+encoder of sentences, a small policy is a vision-language-action model.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from rlinf_core.specs.arrays import StationSpec
 if TYPE_CHECKING:
     from rlinf_core.policies.settings import PolicySettings
 
-LETTERS, WINDOW = 32, 5  # features of a byte; bytes that are seen together
+LETTERS, WINDOW = 32, 5  # features of a byte, and bytes seen together
 
 
 class SentenceEncoder(nn.Module):
-    """Rows (B, W) of bytes, filled up with 0 (``instructions``), to features (B, F).
+    """Map rows (B, W) of bytes, padded with 0 (``specs.arrays``), to features (B, F).
 
-    What pieces of five letters there are counts, not where they stand: an embedding of bytes, a convolution, the maximum.
+    The features depend on the pieces of five letters in a sentence, not on their position: an
+    embedding of bytes, a convolution, the maximum.
     """
 
     def __init__(self, size: int) -> None:
@@ -52,8 +53,10 @@ class SentenceEncoder(nn.Module):
 
 
 class Modulation(nn.Module):
-    """Each channel of maps (B, C, H, W) is scaled and moved as a sentence (B, F) says (FiLM, Perez et al. 2017, arXiv
-    1709.07871); not at all to begin with."""
+    """Scale and shift each channel of maps (B, C, H, W) by a sentence's features (B, F).
+
+    This is FiLM (Perez et al. 2017, arXiv 1709.07871). The initial effect is none.
+    """
 
     def __init__(self, sentence: int, channels: int) -> None:
         super().__init__()
@@ -66,14 +69,18 @@ class Modulation(nn.Module):
         return maps * (1.0 + scale) + offset
 
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which pretrained weights have seen
+# of ImageNet, the data of pretrained weights
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WIDTHS, EMBEDDINGS, GROUPS = (64, 128, 256, 512), 8, 4
 _REBUILT = ContextVar("rebuilt", default=False)
 
 
 @contextmanager
 def rebuilt() -> Iterator[None]:
-    """Within, networks are made without ``image_weights``: a policy file has them, and theirs may be elsewhere."""
+    """Build networks without ``image_weights`` within this block.
+
+    A policy file contains the weights, and the original file may be elsewhere.
+    """
     token = _REBUILT.set(True)
     try:
         yield
@@ -82,7 +89,7 @@ def rebuilt() -> Iterator[None]:
 
 
 def image_encoder(shape: tuple[int, ...], config: PolicySettings) -> nn.Module:
-    """The config's kind, for pictures of this shape (H, W, 3)."""
+    """Return the config's kind of encoder, for pictures of this shape (H, W, 3)."""
     return {"cnn": Small, "keypoints": Keypoints, "resnet": ResNet10}[config.image_encoder](shape, config)
 
 
@@ -108,9 +115,9 @@ class Small(nn.Sequential):
 
 
 class Keypoints(nn.Module):
-    """Where in the picture each of so many channels is largest, softly (Finn et al. 2015, arXiv 1509.06113).
+    """The soft position of each channel's maximum (Finn et al. 2015, arXiv 1509.06113).
 
-    The first convolution has stride 2, the others none. A sentence says what the channels look for.
+    The first convolution has stride 2, the others 1. A sentence modulates the channels.
     """
 
     columns: Tensor
@@ -141,10 +148,11 @@ class Keypoints(nn.Module):
 
 
 class ResNet10(nn.Module):
-    """One basic block a stage (He et al. 2015, arXiv 1512.03385) with group normalisation, then spatial learned embeddings,
-    as HIL-SERL has it (arXiv 2410.21845).
+    """ResNet with one basic block per stage, group normalisation and spatial learned embeddings.
 
-    With ``image_weights``, a safetensors file of ``stem`` and ``stages``, both are frozen and only what follows is trained.
+    The blocks follow He et al. 2015 (arXiv 1512.03385), the rest HIL-SERL (arXiv 2410.21845). With
+    ``image_weights``, a safetensors file of ``stem`` and ``stages``, both are frozen and only later
+    layers are trained.
     """
 
     mean: Tensor
@@ -193,7 +201,7 @@ class ResNet10(nn.Module):
 
 
 class Block(nn.Module):
-    """Two convolutions and the way around them."""
+    """Two convolutions and a skip connection."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -212,25 +220,27 @@ def _features(inputs: int, size: int) -> tuple[nn.Module, ...]:
 
 
 def in_the_middle(images: Tensor, size: int, antialias: bool = True) -> Tensor:
-    """(B, H, W, 3) uint8, their shape kept, in the middle of a square (B, 3, S, S), black around it, in [-1, 1].
+    """Fit images (B, H, W, 3) uint8 into a black square (B, 3, S, S) in [-1, 1].
 
-    openpi shrinks with Pillow's bilinear filter, which antialiases, and LeRobot without.
+    Their shape is kept, and they are centred. openpi shrinks with Pillow's bilinear filter, which
+    antialiases; LeRobot does not antialias.
     """
     pixels, ratio = images.permute(0, 3, 1, 2).float() / 127.5 - 1.0, max(images.shape[1:3]) / size
     if ratio != 1.0:
-        shape = [max(1, int(side / ratio)) for side in images.shape[1:3]]  # truncated, as openpi and LeRobot do
+        # truncated, like in openpi and LeRobot
+        shape = [max(1, int(side / ratio)) for side in images.shape[1:3]]
         pixels = F.interpolate(pixels, shape, mode="bilinear", align_corners=False, antialias=antialias)
     down, right = size - pixels.shape[2], size - pixels.shape[3]
     return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2), value=-1.0)
 
 
 class Encoder(Normalisation):
-    """Vectors (B, V) and images {name: (B, H, W, 3) uint8} to features (B, F); vectors are normalised and clipped.
+    """Map vectors (B, V) and images {name: (B, H, W, 3) uint8} to features (B, F).
 
-    With ``fine_scale`` they come a second time, as asinh(fine_scale x / deviation), scaled to 1 where x is one deviation:
-    linear about
-    zero and logarithmic beyond, as the symlog of DreamerV3 (Hafner et al. 2023, arXiv 2301.04104). With
-    ``sentence_features`` the instruction is read, too: its features stand among all, and say how pictures are looked at.
+    Vectors are normalised and clipped. With ``fine_scale`` they are added a second time, as
+    asinh(fine_scale x / deviation), scaled to 1 at one deviation. This is linear about zero and
+    logarithmic beyond, like the symlog of DreamerV3 (Hafner et al. 2023, arXiv 2301.04104). With
+    ``sentence_features`` the instruction's features are added too, and modulate the image encoders.
     """
 
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
@@ -254,9 +264,10 @@ class Encoder(Normalisation):
 
 
 class Head(nn.Linear):
-    """A last layer (B, inputs) to (B, outputs), as precise as its weights though those before it may be in bfloat16.
+    """A last layer (B, inputs) to (B, outputs) in the precision of its weights.
 
-    What it answers is a value or the middle of a density; bfloat16 would round it to eight bits.
+    Layers before it may be in bfloat16. Its output is a value or a density's mean; bfloat16 would
+    round these to eight bits.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -265,14 +276,15 @@ class Head(nn.Linear):
 
 
 def unreduced(x: Tensor) -> AbstractContextManager[object]:
-    """Within, nothing on the tensor's device is computed in bfloat16; what comes from outside must be cast there."""
+    """Disable bfloat16 on the tensor's device within this block; inputs from outside must be cast.
+    """
     kind = x.device.type
     reduced = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     return torch.autocast(kind, enabled=False) if reduced else nullcontext()
 
 
 def mlp(inputs: int, hidden: tuple[int, ...]) -> nn.Sequential:
-    """Linear, LayerNorm, ReLU for every hidden width."""
+    """Return Linear, LayerNorm, ReLU for every hidden width."""
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU(inplace=True)]

@@ -1,8 +1,9 @@
-"""What policies with an action expert share: noise is carried to a chunk of actions along a velocity, in Euler steps.
+"""Shared parts of policies with an action expert, which carries noise to actions along a velocity.
 
-The expert says v(pictures, sentence, state, a, t); t = 1 is noise, t = 0 an action (pi0, Black et al. 2024, arXiv
-2410.24164). With noise on the way what is drawn has a density: Flow-SDE and Flow-Noise (pi_RL, arXiv 2510.25889).
-``WithExpert`` is one whose network is ours: LeRobot's sizes, and an expert that attends to a ``Prefix``.
+The expert computes v(pictures, sentence, state, a, t), integrated in Euler steps; t = 1 is noise, t
+= 0 an action (pi0, Black et al. 2024, arXiv 2410.24164). With noise on the way, the draw has a
+density: Flow-SDE and Flow-Noise (pi_RL, arXiv 2510.25889). ``WithExpert`` is a policy with a
+network of this project: LeRobot's sizes, and an expert that attends to a ``Prefix``.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ _WIDTHS = (64, 64)
 
 
 class NoiseNetwork(nn.Module):
-    """Of state, point and time the deviation of each of our numbers.
+    """The noise's deviation for each action number, from state, point and time.
 
-    Flow-Noise (pi_RL, arXiv 2510.25889; ReinFlow, arXiv 2505.22094). It begins in the middle of its bounds, on a
-    logarithmic scale, and is of no use once nothing is explored any more.
+    Flow-Noise (pi_RL, arXiv 2510.25889; ReinFlow, arXiv 2505.22094). The deviation begins in the
+    middle of its bounds, on a logarithmic scale. The network is unused once nothing explores any
+    more.
     """
 
     def __init__(self, state: int, numbers: int, bounds: tuple[float, ...]) -> None:
@@ -50,7 +52,7 @@ class NoiseNetwork(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, state: Tensor, point: Tensor, time: Tensor) -> Tensor:
-        """Of states (B, V), points (B, H, A) and times (B,): (B, H, A)."""
+        """Map states (B, V), points (B, H, A) and times (B,) to deviations (B, H, A)."""
         inputs = torch.cat([state, point.flatten(1), time[:, None]], dim=1)
         share = 0.5 * (1.0 + torch.tanh(self.head(self.body(inputs))))
         return torch.exp(self.low + (self.high - self.low) * share).view_as(point)
@@ -60,14 +62,16 @@ _LOG_2_PI = math.log(2.0 * math.pi)
 
 
 class FlowMatching(OnPolicyActor):
-    """a_1 ~ N(0, 1); from t = 1 to 0, a -= v dt; chunks of H normalised actions. A subclass says what the network is.
+    """a_1 ~ N(0, 1); from t = 1 to 0, a -= v dt; chunks of H normalised actions.
+
+    A subclass defines the network.
 
     Attributes:
-        factory: of its networks.
-        room: observed numbers, and numbers an action, that the network has at most.
-        times: alpha, scale and offset of the times that are learned from: scale Beta(alpha, 1) + offset.
-        measured_by: which of a data set's statistics its published checkpoints were trained by.
-        quantile: what it divides a normalised state by.
+        factory: factory of its networks.
+        room: the network's largest number of observed numbers, and of numbers in an action.
+        times: alpha, scale and offset of the training times: scale Beta(alpha, 1) + offset.
+        measured_by: the data set statistics behind the published checkpoints' training.
+        quantile: divisor of a normalised state.
     """
 
     config: FlowSettings
@@ -106,20 +110,20 @@ class FlowMatching(OnPolicyActor):
 
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> FlowMatching:
-        """From the values of ``describe``: without its checkpoint, which is elsewhere."""
+        """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
         return cls(spec, config, cls.factory.build(described["network"]), tokenizer_of(described["tokenizer"]))
 
     def describe(self) -> dict[str, Any]:
-        """With network and tokenizer, so that the file is all that a station needs."""
+        """Return the description with network and tokenizer; a station needs only this file."""
         return super().describe() | {"network": self.factory.describe(self.network), "tokenizer": self.tokenizer.text}
 
     def is_frozen(self, name: str) -> bool:
-        """See ``NetworkPolicy``: what adapters are for, and a vision-language model that is frozen."""
+        """See ``NetworkPolicy``: the weights under adapters, and a frozen vision-language model."""
         return name in self._frozen or (bool(self.config.lora.rank) and of_base(name))
 
     @abstractmethod
     def measure(self) -> None:
-        """Set ``room`` and ``times`` as the network has them; SpecError where they are not what is known here."""
+        """Set ``room`` and ``times`` from the network; raise SpecError if it is unsupported."""
 
     @property
     @abstractmethod
@@ -128,19 +132,20 @@ class FlowMatching(OnPolicyActor):
 
     @abstractmethod
     def inputs(self, batch: Batch) -> Batch:
-        """What the network takes, of observations."""
+        """Return the network's inputs for observations."""
 
     @abstractmethod
     def _prefix(self, inputs: Batch) -> Prefix:
-        """What the action expert attends to: keys and values of pictures and sentences."""
+        """Return the keys and values of pictures and sentences that the action expert attends to.
+        """
 
     @abstractmethod
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        """At a point (B, H, M) and time (B,); M is ``room[1]``."""
+        """Return the velocity at a point (B, H, M) and time (B,); M is ``room[1]``."""
 
     @abstractmethod
     def prompt(self, sentence: str) -> list[int]:
-        """Its tokens."""
+        """Return a sentence's tokens."""
 
     def _fits(self) -> None:
         sizes = self.spec.vector_size, self.spec.action.dim
@@ -157,26 +162,27 @@ class FlowMatching(OnPolicyActor):
         return self.normalisation.state_dict()
 
     def tokenize(self, batch_of_bytes: Tensor) -> list[list[int]]:
-        """The tokens of sentences, each of which is said many times."""
+        """Return the tokens of sentences, from a cache, because sentences repeat."""
         rows = [bytes(row) for row in batch_of_bytes.numpy(force=True)]
         for row in set(rows) - self._tokens.keys():
             self._tokens[row] = self.prompt(sentence_of(row, f"a {self.name}"))[:self.config.tokens]
         return [self._tokens[row] for row in rows]
 
     def padded_state(self, batch: Batch) -> Tensor:
-        """Observed vectors, normalised and filled up with zeros."""
+        """Return the observed vectors, normalised and padded with zeros."""
         state = self.normalisation.normalised(batch["vectors"])
         return F.pad(state, (0, self.room[0] - state.shape[-1]))
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """The points (B, K + 1, H, M) of a noisy path, M being the network's numbers an action; log-densities (B, H).
+        """Draw a noisy path; return its points (B, K + 1, H, M) and log-densities (B, H).
 
-        dx = v dt loses no marginal when noise of a standard deviation g(t) enters and the score draws it back:
-        x' = x - v d + g^2 s d / 2 + g sqrt(d) e, with s = -(x + (1 - t) v) / t (Flow-GRPO, Liu et al. 2025, arXiv
-        2505.05470; for pi0: pi_RL, arXiv 2510.25889). By ``sde_schedule`` g = sde_noise sqrt(t), which is nowhere
-        singular, or pi_RL's g = sde_noise sqrt(t / (1 - t)), in which the first of K steps takes 1 - t as 1 / K. With
-        ``learned_noise`` x' = x - v d + s e, where a small network says s of each number. What the network has beyond our
-        numbers goes without noise.
+        M is the network's number of numbers in an action. dx = v dt keeps all marginals if noise of
+        standard deviation g(t) is added and the score draws it back: x' = x - v d + g^2 s d / 2 + g
+        sqrt(d) e, with s = -(x + (1 - t) v) / t (Flow-GRPO, Liu et al. 2025, arXiv 2505.05470; for
+        pi0: pi_RL, arXiv 2510.25889). ``sde_schedule`` selects g = sde_noise sqrt(t), which is
+        nowhere singular, or pi_RL's g = sde_noise sqrt(t / (1 - t)), in which the first of K steps
+        takes 1 - t as 1 / K. With ``learned_noise`` x' = x - v d + s e, with s from a small network
+        for each number. Numbers of the network beyond the spec's get no noise.
         """
         inputs = self.inputs(batch)
         prefix, size = self._prefix(inputs), len(batch["vectors"])
@@ -190,7 +196,7 @@ class FlowMatching(OnPolicyActor):
         return torch.stack(points, dim=1), sum(log_probs, torch.zeros_like(log_probs[0]))
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Of paths (B, 1, ...) as ``act`` has drawn them, and their entropy, both (B, E)."""
+        """Return log-probability and entropy of paths (B, 1, ...) drawn by ``act``, both (B, E)."""
         steps, size = self.config.flow_steps, len(actions)
         points = actions.reshape(size, steps + 1, self.config.horizon, -1)
         inputs = self.inputs(batch)
@@ -207,51 +213,56 @@ class FlowMatching(OnPolicyActor):
         return log_probs, entropy
 
     def _times(self, size: int) -> list[Tensor]:
-        """(B,) at the beginning of each step."""
+        """Return the time (B,) at the beginning of each step."""
         steps = self.config.flow_steps
         return [torch.full((size,), 1.0 - k / steps, device=self.device) for k in range(steps)]
 
     def _step(self, batch: Batch, point: Tensor, velocity: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (B, H, M) of the next point, and its standard deviation (B, 1, 1), or (B, H, M) of a learned one."""
+        """Return the mean (B, H, M) of the next point and its deviation.
+
+        The standard deviation is (B, 1, 1), or (B, H, M) if learned.
+        """
         if self.spread is not None:
             state = self.normalisation.normalised(batch["vectors"]).clamp(-BOUND, BOUND)
             spread = self.spread(state, point[..., :self.spec.action.dim], time)
             return point - velocity / self.config.flow_steps, F.pad(spread, (0, point.shape[-1] - spread.shape[-1]))
         time, d, scale = time[:, None, None], 1.0 / self.config.flow_steps, self.config.sde_noise
-        noise = scale * (1.0 - time).clamp(min=d).rsqrt() if self.config.sde_schedule == "pi_rl" else scale  # g / sqrt(t)
+        # g / sqrt(t)
+        noise = scale * (1.0 - time).clamp(min=d).rsqrt() if self.config.sde_schedule == "pi_rl" else scale
         back = 0.5 * noise ** 2 * d * (point + (1.0 - time) * velocity)
         return point - d * velocity - self._zero_unused(back), noise * (time * d).sqrt()
 
     def _zero_unused(self, values: Tensor) -> Tensor:
-        """(B, H, M) with zeros where no numbers of ours are."""
+        """Set the numbers of (B, H, M) beyond the spec's to zero."""
         ours = self.spec.action.dim
         return F.pad(values[..., :ours], (0, values.shape[-1] - ours))
 
     def _density(self, point: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Log-density (B, H) of our numbers of each action."""
+        """Return the log-density (B, H) of each action, over the spec's numbers."""
         ours = self.spec.action.dim
         std = std[..., :ours]
         off = ((point - mean)[..., :ours] / std) ** 2
         return -0.5 * (off + 2.0 * std.log() + _LOG_2_PI).sum(dim=-1)
 
     def as_noise(self, numbers: Tensor) -> Tensor:
-        """Of each number of a chunk (B, H A), as ``decode`` takes it: what the network has beyond them is zero."""
+        """Pad a noise number per action number (B, H A) with zeros, in the shape of ``decode``."""
         ours = self.spec.action.dim
         return F.pad(numbers.unflatten(-1, (-1, ours)), (0, self.room[1] - ours))
 
     def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
-        """The actions (B, H A) that noise (B, H, as many as the network has) is carried to."""
+        """Return the actions (B, H A) at the end of the flow from noise (B, H, M)."""
         inputs = self.inputs(batch)
         point = self.carried(inputs, noise) if continuation is None else self._carried(inputs, noise, continuation)
         return self.units.played(point[..., :self.spec.action.dim]).flatten(1)
 
     def carried(self, inputs: Batch, noise: Tensor) -> Tensor:
-        """Where noise (B, H, M) ends."""
+        """Return the end of the flow from noise (B, H, M)."""
         return self._carried(inputs, noise)
 
     def _carried(self, inputs: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
         prefix, point = self._prefix(inputs), noise
-        # a guided step asks for gradients, by which what is compiled would be compiled anew while an arm waits
+        # A guided step needs gradients. A compiled function would be recompiled for them while an
+        # arm waits.
         field = self._velocity if continuation is None else partial(type(self)._velocity, self)
         for time in self._times(len(noise)):
             velocity = partial(field, inputs, prefix, time=time)
@@ -260,7 +271,8 @@ class FlowMatching(OnPolicyActor):
 
     def _drawn(self, velocity: Callable[[Tensor], Tensor], point: Tensor, time: Tensor,
                continuation: Continuation | None) -> Tensor:
-        """The velocity, drawn to what is in play; numbers that are not ours are free."""
+        """Return the velocity, guided to the actions in play; numbers beyond the spec's are free.
+        """
         if continuation is None:
             return velocity(point)
         goal = F.pad(self.units.to_network(continuation.actions), (0, self.room[1] - self.spec.action.dim))
@@ -268,15 +280,19 @@ class FlowMatching(OnPolicyActor):
         return guided(velocity, point, float(time[0]), goal, weights)
 
     def noise(self, size: int, generator: torch.Generator | None) -> Tensor:
-        """For so many chunks, also where the network has more numbers an action than we."""
+        """Return noise for this many chunks, in the network's size (B, H, M)."""
         return sharding.noise(torch.randn, (size, self.config.horizon, self.room[1]), generator, self.device)
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """E |v(t z + (1 - t) a, t) - (z - a)|^2 for demonstrated actions (B, H A), with more times near noise."""
+        """Return E |v(t z + (1 - t) a, t) - (z - a)|^2 for demonstrated actions (B, H A).
+
+        Times near noise are sampled more often.
+        """
         (alpha, scale, offset), dim = self.times, self.spec.action.dim
         noise = self.noise(len(actions), generator)
         uniform = sharding.noise(torch.rand, (len(actions),), generator, actions.device)
-        time = uniform ** (1.0 / alpha) * scale + offset  # Beta(alpha, 1) has the quantiles u^(1 / alpha)
+        # Beta(alpha, 1) has the quantiles u^(1 / alpha)
+        time = uniform ** (1.0 / alpha) * scale + offset
         goal = F.pad(self.units.to_network(actions.unflatten(-1, (-1, dim))), (0, self.room[1] - dim))
         mixed = time[:, None, None] * noise + (1.0 - time[:, None, None]) * goal
         inputs = self.inputs(batch)
@@ -285,9 +301,9 @@ class FlowMatching(OnPolicyActor):
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Chunks of actions from noise that is drawn; from its middle, where nothing is to be drawn.
+        """Return chunks of actions from drawn noise, or from zero noise if nothing is to be drawn.
 
-        Where it explores with a density, ``drawn`` is the path (B, 1, ...).
+        If it explores with a density, ``drawn`` is the path (B, 1, ...).
         """
         if explore and self.config.density:
             path, log_probs = self.sample(self.to_batch(observation), generator)
@@ -311,10 +327,10 @@ class FlowMatching(OnPolicyActor):
 
 
 class WithExpert(FlowMatching):
-    """What pi0.5 and SmolVLA share."""
+    """Shared parts of pi0.5 and SmolVLA."""
 
     def measure(self) -> None:
-        """See ``FlowMatching``; SmolVLA's times are fixed, and those of a policy file of before."""
+        """See ``FlowMatching``. SmolVLA's times are fixed; old policy files also lack them."""
         config = self.network.config
         self.room = config["max_state_dim"], config["max_action_dim"]
         self.times = (config.get("time_sampling_beta_alpha", 1.5), config.get("time_sampling_scale", 0.999),

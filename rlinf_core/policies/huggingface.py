@@ -1,6 +1,6 @@
-"""Published networks in Hugging Face folders: the files of a checkpoint, tokenizers, settings over defaults.
+"""Published networks in Hugging Face folders: weights, tokenizers, settings over defaults.
 
-Errors name the file that is missing or damaged, and its remedy.
+Errors name the missing or damaged file, and its remedy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-POINTER = b"version https://git-lfs"  # how Git LFS begins the file that stands in for a large one
+POINTER = b"version https://git-lfs"  # first bytes of Git LFS's stand-in for a large file
 INDEX = "model.safetensors.index.json"
-ADAPTERS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # as the library peft writes them
+# the file names of the library peft
+ADAPTERS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def refuse_pointer(path: Path) -> None:
-    """PolicyFileError where Git LFS has not fetched the file yet; OSError where it cannot be read."""
+    """Raise PolicyFileError if Git LFS has not fetched the file yet; OSError if it is unreadable.
+    """
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise PolicyFileError(f"policy.checkpoint {path}: expected the file itself, got a pointer "
@@ -32,7 +34,11 @@ def refuse_pointer(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; PolicyFileError where it is missing, a pointer, or no text."""
+    """Return the text of a file.
+
+    Raises:
+        PolicyFileError: the file is missing, a pointer, or not text.
+    """
     try:
         refuse_pointer(path)
         return path.read_text(encoding="utf-8")
@@ -41,7 +47,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The map in a JSON file; PolicyFileError where there is none."""
+    """Return the map in a JSON file; raise PolicyFileError if there is none."""
     try:
         document = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -54,7 +60,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """All weights of a folder, in float32.
+    """Return all weights of a folder, in float32.
 
     Raises:
         PolicyFileError: a file is missing, damaged or a pointer, files of several sets lie there
@@ -82,7 +88,7 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def check_finite(weights: Mapping[str, Tensor], where: Path) -> None:
-    """PolicyFileError names a weight that is NaN or infinite."""
+    """Raise PolicyFileError with the name of a weight that is NaN or infinite."""
     for name, tensor in weights.items():
         if not tensor.isfinite().all():
             raise PolicyFileError(f"policy.checkpoint {where}: expected finite weights, got NaN or "
@@ -90,7 +96,7 @@ def check_finite(weights: Mapping[str, Tensor], where: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a folder's weights: those that the index names, else the one set that lies there."""
+    """Return a folder's weight files: those in the index, else the only set in the folder."""
     if (folder / INDEX).is_file():
         names = read_json(folder / INDEX).get("weight_map")
         if not isinstance(names, dict) or not names or not all(map(_is_name, names.values())):
@@ -124,44 +130,47 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _is_name(name: Any) -> bool:
-    """Of a file in the folder itself."""
+    """Return True if ``name`` is a file in the folder itself."""
     return isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors")
 
 
 Network = TypeVar("Network", bound="torch.nn.Module")
-BEGIN = 256  # the token beside bytes with which a sentence begins, for networks from scratch
+BEGIN = 256  # the first token of a sentence for networks from scratch, beside bytes
 
 
 class Tokenizer(Protocol):
-    """From a sentence to tokens."""
+    """A map from a sentence to tokens."""
 
     text: str
 
     def ids(self, sentence: str, plain: bool = False) -> list[int]:
-        """Without any that mark beginning or end; plain: what looks like a token with a meaning of its own is words."""
+        """Return the tokens without marks of beginning or end.
+
+        With ``plain``, text that looks like a special token is read as plain words.
+        """
         ...
 
     def id(self, token: str) -> int | None:
-        """Of one token, if it is known."""
+        """Return the id of one token, or None if it is unknown."""
         ...
 
 
 class ByteTokenizer:
-    """A token a byte: what networks from scratch read."""
+    """One token per byte, for networks from scratch."""
 
     text = ""
 
     def ids(self, sentence: str, plain: bool = False) -> list[int]:
-        """UTF-8."""
+        """Return the bytes of UTF-8."""
         return list(sentence.encode())
 
     def id(self, token: str) -> int | None:
-        """None has a name."""
+        """Return None, because no token has a name."""
         return None
 
 
 class FileTokenizer:
-    """That of a checkpoint, by the library tokenizers."""
+    """A checkpoint's tokenizer, by the library tokenizers."""
 
     def __init__(self, text: str) -> None:
         import tokenizers
@@ -170,37 +179,41 @@ class FileTokenizer:
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
 
     def ids(self, sentence: str, plain: bool = False) -> list[int]:
-        """As in training."""
+        """Return the tokens like in training."""
         self._tokenizer.encode_special_tokens = plain
         return list(self._tokenizer.encode(sentence, add_special_tokens=False).ids)
 
     def id(self, token: str) -> int | None:
-        """Of one token, if it is known."""
+        """Return the id of one token, or None if it is unknown."""
         token_id: int | None = self._tokenizer.token_to_id(token)
         return token_id
 
 
 def read_tokenizer(path: Path) -> FileTokenizer:
-    """That of a tokenizer.json; PolicyFileError where it is none."""
+    """Return the tokenizer of a tokenizer.json; raise PolicyFileError if it is invalid."""
     return checked_tokenizer(read_text(path), path)
 
 
 def checked_tokenizer(text: str, path: Path) -> FileTokenizer:
-    """That of a tokenizer.json's text; PolicyFileError names the file where it is none."""
+    """Return the tokenizer of a tokenizer.json's text; a PolicyFileError names ``path``."""
     try:
         return FileTokenizer(text)
-    except Exception as error:  # the library raises nothing else
+    except Exception as error:  # the library raises nothing more specific
         raise PolicyFileError(f"policy.checkpoint {path}: expected a tokenizer, got: {error}. Copy the "
                               "file again") from error
 
 
 def tokenizer_of(text: str) -> Tokenizer:
-    """The tokenizer of a tokenizer.json; of bytes, where there is none."""
+    """Return the tokenizer of a tokenizer.json's text; bytes for an empty text."""
     return FileTokenizer(text) if text else ByteTokenizer()
 
 
 def sentence_of(row: bytes, what: str) -> str:
-    """The instruction in a row of ``instructions``; SpecError where there is none."""
+    """Return the instruction in a row of bytes (``specs.arrays``).
+
+    Raises:
+        SpecError: the instruction is empty.
+    """
     sentence = row.rstrip(b"\0").decode()
     if not sentence.strip():
         raise SpecError(f"instruction: expected a sentence, which {what} acts on, got none. It is the task's 'instruction'")
@@ -209,9 +222,9 @@ def sentence_of(row: bytes, what: str) -> str:
 
 def padded(sentences: Sequence[Sequence[int]], device: torch.device, before: Sequence[int] = (), multiple: int = 1) \
         -> tuple[Tensor, Tensor]:
-    """Tokens (B, L), ``before`` each sentence, and whether there is one: shorter sentences end sooner.
+    """Return padded tokens (B, L) and their mask, with ``before`` put before each sentence.
 
-    The longest is filled up to a multiple, too.
+    Shorter sentences end sooner. The longest is also padded, to a multiple of ``multiple``.
     """
     import torch
 
@@ -222,18 +235,23 @@ def padded(sentences: Sequence[Sequence[int]], device: torch.device, before: Seq
 
 
 def filled_up(length: int, multiple: int) -> int:
-    """The next multiple."""
+    """Return the next multiple."""
     return -(-length // multiple) * multiple
 
 
 def over(base: Mapping[str, Any], changes: Mapping[str, Any], where: str, keys_of: str, free: Collection[str] = ()) \
         -> dict[str, Any]:
-    """``base`` with ``changes`` in place of its values; PolicyFileError names a key that it does not have.
+    """Return ``base`` with the values of ``changes``, merged recursively.
 
     Args:
-        where: the changes stand, for people.
-        keys_of: whose keys are expected, for people.
-        free: keys below which anything may stand.
+        base: the defaults.
+        changes: values to replace.
+        where: place of the changes, for messages.
+        keys_of: document with the expected keys, for messages.
+        free: keys with arbitrary content.
+
+    Raises:
+        PolicyFileError: ``base`` does not have a key.
     """
     merged = dict(base)
     for key, value in changes.items():
@@ -246,7 +264,11 @@ def over(base: Mapping[str, Any], changes: Mapping[str, Any], where: str, keys_o
 
 
 def folder_config(folder: Path, kinds: Collection[str]) -> dict[str, Any]:
-    """The config.json of a Hugging Face folder of one of these ``model_type``; PolicyFileError says what is wrong."""
+    """Return the config.json of a Hugging Face folder of one of these ``model_type``.
+
+    Raises:
+        PolicyFileError: a file is missing, or the model has another type.
+    """
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).is_file():
             raise PolicyFileError(f"policy.checkpoint {folder}: expected a folder with config.json, tokenizer.json and "
@@ -259,14 +281,18 @@ def folder_config(folder: Path, kinds: Collection[str]) -> dict[str, Any]:
 
 
 def check_horizon(folder: Path, trained: int, horizon: int) -> None:
-    """PolicyFileError where a checkpoint's chunks are not as long as the policy's."""
+    """Raise PolicyFileError if a checkpoint's chunks are not as long as the policy's."""
     if trained != horizon:
         raise PolicyFileError(f"policy.horizon: expected {trained}, as the checkpoint {folder} was trained with, got "
                               f"{horizon}. How many of them are played says policy.n_action_steps")
 
 
 def filled(network: Network, weights: dict[str, Tensor], where: Path) -> Network:
-    """The network, or a part of one, with these weights; PolicyFileError names those that are not its own."""
+    """Load these weights into a network or a part of one.
+
+    Raises:
+        PolicyFileError: names or shapes differ from the network's.
+    """
     expected = network.state_dict()
     refuse_differing(where, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
         name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
@@ -276,7 +302,7 @@ def filled(network: Network, weights: dict[str, Tensor], where: Path) -> Network
 
 def refuse_differing(folder: Path, missing: Collection[Any], unexpected: Collection[Any],
                      reshaped: Collection[Any]) -> None:
-    """PolicyFileError names tensors of a checkpoint that are not those of its network."""
+    """Raise PolicyFileError with tensors of a checkpoint that differ from its network's."""
     for what, names in (("lacks", missing), ("has beside what it should", unexpected), ("has in other shapes", reshaped)):
         if names:
             listed = ", ".join(sorted(str(name) for name in names)[:5])

@@ -1,4 +1,4 @@
-"""What the networks of published families share: how one is made, read from a folder, described and written."""
+"""Shared parts of published networks: make, read from a folder, describe and write."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Published:
-    """The contents of a checkpoint's folder, but for its weights.
+    """The contents of a checkpoint's folder, except for its weights.
 
     Attributes:
-        config: of the network, as ``NetworkFactory.build`` takes it.
-        tokenizer: of the folder.
-        horizon: actions of a chunk; 0 where the folder does not say.
-        state, action: statistics that normalise both; None where the folder does not say.
+        config: config of the network, an argument of ``NetworkFactory.build``.
+        tokenizer: tokenizer of the folder.
+        horizon: number of actions in a chunk; 0 if the folder has none.
+        state, action: statistics that normalise both; None if the folder has none.
         settings: a policy's keys, with the folder's key and its value.
-        undecided: a policy's keys that a recipe must name, since the folder does not tell; with the reason.
+        undecided: a policy's keys that a recipe must name because the folder lacks them; with the
+            reason.
     """
 
     config: Mapping[str, Any]
@@ -42,9 +43,9 @@ class Published:
     undecided: Mapping[str, str] = field(default_factory=dict)
 
     def check_settings(self, config: PretrainedSettings | VisuomotorSettings) -> None:
-        """PolicyFileError where a key that the recipe leaves out differs from the folder's.
+        """Raise PolicyFileError if a key that the recipe leaves out differs from the folder's.
 
-        A key that the recipe names stays as it is there.
+        A key in the recipe keeps its value.
         """
         for key, reason in self.undecided.items():
             if key not in config.model_fields_set:
@@ -59,14 +60,14 @@ class Published:
 
 
 class NetworkFactory(ABC):
-    """Makes one family's networks. A subclass names the family's keys and files.
+    """Factory of one family's networks. A subclass names the family's keys and files.
 
     Attributes:
         kind: ``policy.kind``.
-        keys_of: the document whose keys configure a network, for people.
-        horizon_key: of the config, for the actions of a chunk; empty where networks have none.
-        free: keys of the config below which anything may stand.
-        metadata: of its safetensors file.
+        keys_of: the document with a network's keys, for messages.
+        horizon_key: the config's key for the actions of a chunk; empty if networks have none.
+        free: keys of the config with arbitrary content.
+        metadata: metadata of its safetensors file.
     """
 
     kind: ClassVar[str]
@@ -77,43 +78,43 @@ class NetworkFactory(ABC):
 
     @abstractmethod
     def make(self, config: Mapping[str, Any]) -> Any:
-        """A network of this config, with random weights; any exception where there is none."""
+        """Return a network with random weights; any exception means a bad config."""
 
     @abstractmethod
     def smallest(self) -> dict[str, Any]:
-        """The config of the smallest network, with every key that a recipe may change."""
+        """Return the config of the smallest network, with every key that a recipe may change."""
 
     @abstractmethod
     def read(self, folder: Path) -> Published:
-        """A folder's config and tokenizer; PolicyFileError names the file that is wrong."""
+        """Read a folder's config and tokenizer; a PolicyFileError names the faulty file."""
 
     @abstractmethod
     def files(self, network: Any, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """Weights by their published names, and the text of each other file by its path."""
+        """Return weights by their published names, and the text of each other file by its path."""
 
     def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A folder's weights by the network's names, without those that it does not use."""
+        """Return a folder's weights by the network's names, without those that it does not use."""
         return weights
 
     def module_name(self, name: str, network: Any) -> str:
-        """A module's name in the maker's own class of such a network, as adapters of the library peft name it."""
+        """Return a module's name in the maker's own class, the name that the library peft uses."""
         return name
 
     def adapter_name(self, name: str, network: Any) -> str:
-        """A module's name in a file of adapters, where that differs from the module's."""
+        """Return a module's name in a file of adapters, if that differs from the module's."""
         return self.module_name(name, network)
 
     def complete(self, config: dict[str, Any]) -> dict[str, Any]:
-        """A recipe's config with the values that follow from others."""
+        """Return a recipe's config with its derived values."""
         return config
 
     def describe(self, network: Any) -> Mapping[str, Any]:
-        """The argument of ``build``."""
+        """Return the argument of ``build``."""
         config: Mapping[str, Any] = network.config
         return config
 
     def build(self, config: Mapping[str, Any]) -> Any:
-        """A network of this config; PolicyFileError where there is none."""
+        """Return a network of this config; raise PolicyFileError if the config is invalid."""
         require("vla", f"policy.kind: {self.kind}")
         try:
             return self.make(config)
@@ -124,14 +125,18 @@ class NetworkFactory(ABC):
                                   f"{type(error).__name__}: {error}") from error
 
     def from_scratch(self, changes: Mapping[str, Any], horizon: int = 0) -> Any:
-        """A small network with random weights; PolicyFileError names a key that its config lacks."""
+        """Return a small network with random weights.
+
+        Raises:
+            PolicyFileError: the config lacks a key of ``changes``.
+        """
         require("vla", f"policy.kind: {self.kind}")
         chunk = {self.horizon_key: horizon} if self.horizon_key else {}
         return self.build(self.complete(over(self.smallest(), {**changes, **chunk}, "policy.network",
                                              self.keys_of, self.free)))
 
     def begin(self, config: PretrainedSettings, horizon: int = 0) -> tuple[Any, Published]:
-        """The network that training begins with: of a checkpoint, with adapters where there are some, or from scratch."""
+        """Return the initial network, from scratch or of a checkpoint with optional adapters."""
         if not config.checkpoint:
             return self.from_scratch(config.network, horizon), Published({}, tokenizer_of(""))
         network, published = self.from_checkpoint(Path(config.checkpoint), horizon)
@@ -141,11 +146,11 @@ class NetworkFactory(ABC):
         return network, published
 
     def from_checkpoint(self, folder: Path, horizon: int = 0) -> tuple[Any, Published]:
-        """The network of a folder.
+        """Return the network of a folder.
 
         Args:
-            folder: as the family publishes its own.
-            horizon: actions of the policy's chunks.
+            folder: a folder in the family's published format.
+            horizon: number of actions in the policy's chunks.
 
         Raises:
             PolicyFileError: a file or a tensor of the folder is not as expected.
@@ -158,7 +163,7 @@ class NetworkFactory(ABC):
         return filled(network, self.rename(load_weights(folder), network.state_dict()), folder), published
 
     def save_folder(self, network: Any, tokenizer: Tokenizer, folder: Path) -> None:
-        """Write a network as the family publishes its own."""
+        """Write a network in the family's published format."""
         from safetensors.torch import save_file
 
         weights, texts = self.files(network, tokenizer)

@@ -12,11 +12,11 @@ from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.specs.embodiment import JointSpec
 
 STD_FLOOR = 1e-4
-BOUND = 5.0  # deviations, beyond which numbers are clipped
+BOUND = 5.0  # deviations; numbers beyond are clipped
 
 
 class Normalisation(nn.Module):
-    """Mean and deviation of vectors (B, V); what a learner sets in every module that has them.
+    """Mean and deviation of vectors (B, V), set by a learner in every module that has them.
 
     A policy of R robots (``rlinf_core.specs.embodiment``) normalizes each number by its own robot's
     statistics. The number is 0 in observations of other robots. The first R numbers name the robot
@@ -36,12 +36,12 @@ class Normalisation(nn.Module):
         self.register_buffer("whose", several, persistent=False)
 
     def normalised(self, vectors: Tensor) -> Tensor:
-        """Vectors (B, V) as deviations from their mean, clipped."""
+        """Return vectors (B, V) as deviations from their mean, clipped."""
         values = ((vectors - self.mean) / self.std).clamp(-self.bound, self.bound)
         return values if self.whose is None else values * (vectors[:, :len(self.whose)] @ self.whose)
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
-        """Take mean and standard deviation from (N, V) vectors; a floor keeps constants from exploding."""
+        """Set mean and standard deviation from (N, V) vectors, with a floor for constants."""
         if self.whose is None:
             return self.normalise(*_moments(vectors))
         mean, std, robots = np.zeros(vectors.shape[1]), np.ones(vectors.shape[1]), len(self.whose)
@@ -58,7 +58,7 @@ class Normalisation(nn.Module):
 
 
 def floored(std: np.ndarray, large: np.ndarray) -> np.ndarray:
-    """Deviations (V,), of a twentieth at least of how large each number is."""
+    """Return deviations (V,), at least a twentieth of each number's magnitude."""
     return np.maximum(std, 0.05 * large)
 
 

@@ -1,4 +1,7 @@
-"""Adapters as the library peft keeps them, ``adapter_config.json`` and ``adapter_model.safetensors``: read and written."""
+"""Read and write adapters in the format of the library peft.
+
+The files are ``adapter_config.json`` and ``adapter_model.safetensors``.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +20,40 @@ if TYPE_CHECKING:
 
     from rlinf_core.policies.settings import Lora
 
-BASE = "base_model.model."  # before each name
+BASE = "base_model.model."  # prefix of each name
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"
-INJECTED = ".lora_A.default.weight"  # in the names of a network that has adapters
+INJECTED = ".lora_A.default.weight"  # suffix in the names of a network with adapters
 EXPECTED = {"peft_type": "LORA", "bias": "none"}
 REFUSED = ("use_dora", "fan_in_fan_out", "lora_bias", "layer_replication", "trainable_token_indices", "target_parameters",
            "alora_invocation_tokens", "use_qalora", "megatron_config", "exclude_modules_from_merge")
 
 
 class Names(Protocol):
-    """Between the names of a published model and a network's own."""
+    """Map between the names of a published model and a network's own."""
 
     def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Published weights by the network's names."""
+        """Return published weights by the network's names."""
         ...
 
     def module_name(self, name: str, network: Any) -> str:
-        """A module's published name by the network's."""
+        """Return a module's published name by the network's."""
         ...
 
     def adapter_name(self, name: str, network: Any) -> str:
-        """The same in a file of adapters."""
+        """Return a module's name in a file of adapters."""
         ...
 
 
 def merge(folder: Path, network: Any, names: Names) -> None:
-    """Add adapters to the weights that they were trained on: W + (alpha / rank) B A, or alpha / sqrt(rank) by rslora.
+    """Add adapters to the weights that they were trained on.
 
-    Modules that were trained whole (``modules_to_save``) replace the network's.
+    The sum is W + (alpha / rank) B A, or alpha / sqrt(rank) with rslora. Fully trained modules
+    (``modules_to_save``) replace the network's.
 
     Args:
-        folder: of peft's two files.
-        network: with the weights of the base model.
-        names: of the published model.
+        folder: folder with peft's two files.
+        network: the network, with the weights of the base model.
+        names: names of the published model.
 
     Raises:
         PolicyFileError: a file is missing or damaged, or the adapters are of another kind or model.
@@ -73,11 +77,11 @@ def save(network: Any, lora: Lora, names: Names, base: str, folder: Path) -> Pat
     """Write a network's adapters for ``PeftModel.from_pretrained`` of the published model.
 
     Args:
-        network: with adapters.
-        lora: of the policy.
-        names: of the published model.
+        network: the network with adapters.
+        lora: the policy's adapter settings.
+        names: names of the published model.
         base: the published model's name or folder.
-        folder: to write to; made where it is missing.
+        folder: folder to write to; made if missing.
 
     Raises:
         SpecError: the network has no adapters.
@@ -95,7 +99,7 @@ def save(network: Any, lora: Lora, names: Names, base: str, folder: Path) -> Pat
     save_file({f"{BASE}{names.adapter_name(module, network)}.lora_{part}.weight":
                state[f"{module}.lora_{part}.default.weight"].contiguous()
                for module in modules for part in "AB"}, folder / ADAPTERS, {"format": "pt"})
-    alpha: Any = lora.alpha  # peft names an int, and takes any number
+    alpha: Any = lora.alpha  # peft declares an int, and accepts any number
     LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=sorted(published.values()), base_model_name_or_path=base,
                inference_mode=True).save_pretrained(str(folder))
     return folder
@@ -117,7 +121,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _delta(name: str, weights: Mapping[str, Tensor], config: Mapping[str, Any], where: str) -> Tensor:
-    """(alpha / rank) B A of one module, (out, in)."""
+    """Return (alpha / rank) B A of one module, (out, in)."""
     module, down = name.removesuffix(DOWN), weights[name]
     up = weights.get(module + UP)
     if up is None or down.ndim != 2 or up.ndim != 2 or up.shape[1] != down.shape[0]:
@@ -133,7 +137,8 @@ def _delta(name: str, weights: Mapping[str, Tensor], config: Mapping[str, Any], 
 
 def _renamed(tensors: dict[str, Tensor], expected: Mapping[str, Tensor], names: Names, where: str
              ) -> dict[str, Tensor]:
-    """By the network's names; PolicyFileError where it has none of that name and shape."""
+    """Rename tensors to the network's names; raise PolicyFileError if a name or shape is unknown.
+    """
     mine = {id(tensor) for tensor in tensors.values()}
     renamed = {name: tensor for name, tensor in names.rename(dict(tensors), expected).items() if id(tensor) in mine}
     wrong = [name for name, tensor in renamed.items() if name not in expected or expected[name].shape != tensor.shape]

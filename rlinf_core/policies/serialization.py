@@ -22,35 +22,36 @@ if TYPE_CHECKING:
     from rlinf_core.policies.settings import PolicySettings
 
 FORMAT = "rlinf-policy-1"
-PER_FILE_KEYS = ("format", "info", "config", "spec")  # what each file says itself
-LONG = 10_000  # characters of what else is said, such as a tokenizer, which go with the weights that stay
-NAMED = re.compile(r"policy-(?:[0-9]{8}|[1-9][0-9]{8,17})\.safetensors")  # as policy_name writes it, below 2**63
+PER_FILE_KEYS = ("format", "info", "config", "spec")  # metadata stored in each file
+LONG = 10_000  # characters; longer metadata, such as a tokenizer, is stored with the frozen weights
+# names of policy_name, below 2**63
+NAMED = re.compile(r"policy-(?:[0-9]{8}|[1-9][0-9]{8,17})\.safetensors")
 NUMBERED = re.compile(r"policy-[0-9]+\.safetensors")
-MAX_LEAP = 1_000_000  # versions from one file to the next one that does not say its own
+MAX_LEAP = 1_000_000  # largest step between the versions of files that do not store their own
 
 
 def policy_name(version: int) -> str:
-    """File name of a version; names sort by version."""
+    """Return the file name of a version; names sort by version."""
     return f"policy-{version:08d}.safetensors"
 
 
 def policy_version(path: Path) -> int:
-    """The version in a policy file's name."""
+    """Return the version in a policy file's name."""
     return int(path.stem.removeprefix("policy-"))
 
 
 def named_files(folder: Path) -> list[Path]:
-    """Files with the name of a version in a folder, oldest version first, whatever they hold."""
+    """Return a folder's files with the name of a version, oldest first, whatever they hold."""
     return sorted((path for path in folder.glob("policy-*") if NAMED.fullmatch(path.name)), key=policy_version)
 
 
 def policy_files(folder: Path) -> list[Path]:
-    """The trainer's policies in a folder, oldest version first.
+    """Return the trainer's policies in a folder, oldest version first.
 
-    A copy that a person has named is none: a name without a version, or with another version than
-    the file says, such as a date. A file that says no version, as it is damaged, counts by its
-    name, unless that leaps by more than MAX_LEAP. A warning names what has the name of a version
-    and is left out, once.
+    A copy under a person's name does not count: its name has no version, or another version than
+    the file stores, such as a date. A file without a stored version (it is damaged) counts by its
+    name, unless the version leaps by more than MAX_LEAP. Each ignored file with a version's name
+    causes one warning.
     """
     for path in folder.glob("policy-*"):
         if NUMBERED.fullmatch(path.name) and not NAMED.fullmatch(path.name):
@@ -59,7 +60,7 @@ def policy_files(folder: Path) -> list[Path]:
 
 
 def _of_trainer(files: list[Path]) -> list[Path]:
-    """Those files, in their order, that the trainer has named."""
+    """Return the files that the trainer has named, in their order."""
     result, highest = [], 0
     for path in files:
         version, recorded_version = policy_version(path), stored_version(path)
@@ -74,7 +75,7 @@ def _of_trainer(files: list[Path]) -> list[Path]:
 
 
 def stored_version(path: Path) -> int | None:
-    """The version that a file itself says; None where it says none, or cannot be read."""
+    """Return the version stored in a file; None if there is none, or the file is unreadable."""
     try:
         state = path.stat()
     except OSError:
@@ -83,7 +84,7 @@ def stored_version(path: Path) -> int | None:
 
 
 def version_of(path: Path) -> int:
-    """The version of a file: what it says itself, else what its name says; 0 where neither does."""
+    """Return the version of a file: the stored one, else the one in its name, else 0."""
     recorded_version = stored_version(path)
     if recorded_version is not None:
         return recorded_version
@@ -92,7 +93,7 @@ def version_of(path: Path) -> int:
 
 @functools.lru_cache(100_000)
 def _stored_version(path: Path, mtime_ns: int, size: int, inode: int) -> int | None:
-    """The version that a file says, as it is now."""
+    """Return the version stored in a file, cached by the file's present state."""
     from safetensors import SafetensorError
 
     try:
@@ -104,18 +105,18 @@ def _stored_version(path: Path, mtime_ns: int, size: int, inode: int) -> int | N
 
 @functools.lru_cache(10_000)
 def _warn(path: Path, reason: str) -> None:
-    """Name a file that is left out; each one once."""
+    """Log a warning about an ignored file, once per file."""
     logging.getLogger(__name__).warning("policy %s: %s. It is ignored. Give a copy another name, such as "
                                         "my-policy.safetensors", escape_ascii(path), reason)
 
 
 def newest_version(folder: Path) -> int:
-    """Of the policies in a folder; -1 where there is none."""
+    """Return the newest version in a folder; -1 without any."""
     return max(map(policy_version, policy_files(folder)), default=-1)
 
 
 def free_version(folder: Path, version: int) -> int:
-    """The first version after ``version`` whose file name is free: no file is written over."""
+    """Return the first version after ``version`` with a free file name, to overwrite no file."""
     version += 1
     while (folder / policy_name(version)).exists():
         version += 1
@@ -123,7 +124,11 @@ def free_version(folder: Path, version: int) -> int:
 
 
 def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
-    """Write ``actor`` durably; OSError, and no file, where it cannot be. ``info`` (version, ...) is kept as JSON."""
+    """Write ``actor`` durably; ``info`` (version, ...) is stored as JSON.
+
+    Raises:
+        OSError: the file cannot be written; no file is left.
+    """
     from safetensors.torch import save_file
 
     path = Path(path)
@@ -145,18 +150,18 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
     """Rebuild the actor of a policy file.
 
     Args:
-        path: of the file.
-        station: what it must fit, if given.
+        path: path of the file.
+        station: specs that it must fit, if given.
 
     Raises:
-        PolicyFileError: what is wrong with the file and what to do.
-        SpecError: how its specs differ from the station's.
+        PolicyFileError: the file is invalid; the message names the fault and the remedy.
+        SpecError: its specs differ from the station's; the message lists the differences.
     """
     try:
         return _load(path, station)
     except (RlinfError, OSError, MemoryError, ImportError):
         raise
-    except Exception as error:  # a network that is made by numbers from a file may raise anything
+    except Exception as error:  # a network built by a file's numbers may raise anything
         if type(error).__name__ == "OutOfMemoryError":
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -167,7 +172,7 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
 
 
 def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
-    """As ``load_policy``."""
+    """Do the work of ``load_policy``."""
     import torch
     from safetensors import SafetensorError, safe_open
 
@@ -213,7 +218,7 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
 
 def _described(path: str | Path, metadata: dict[str, str]
                ) -> tuple[dict[str, Any], StationSpec]:
-    """The metadata of a policy but its config, and the specs among it."""
+    """Return the metadata of a policy without its config, and the specs in it."""
     try:
         described = {key: json.loads(value) for key, value in metadata.items()
                      if key not in ("format", "config", "base")}
@@ -226,7 +231,7 @@ def _described(path: str | Path, metadata: dict[str, str]
 
 
 def _config(path: str | Path, text: str) -> PolicySettings:
-    """What the file says of its network."""
+    """Return the network's config in the file."""
     from rlinf_core.policies import policy_config
 
     try:
@@ -245,7 +250,7 @@ def _config(path: str | Path, text: str) -> PolicySettings:
 
 
 def read_info(path: str | Path) -> dict[str, Any]:
-    """The ``info`` a policy was saved with, without loading its weights."""
+    """Return the ``info`` of a saved policy, without loading its weights."""
     from safetensors import safe_open
 
     with safe_open(path, framework="np") as file:
@@ -253,9 +258,10 @@ def read_info(path: str | Path) -> dict[str, Any]:
 
 
 def newest_policy(path: Path) -> Path:
-    """A policy file, or the newest version in a folder; one under a name of somebody's own, where there is no other.
+    """Return a policy file, or the newest version in a folder.
 
-    Of a run's folder those in ``policies/``: ``rlinf serve`` looks each second, and not through all of its episodes.
+    A file under a person's own name counts if there is no other. In a run's folder only
+    ``policies/`` is searched: ``rlinf serve`` looks each second and must not scan all episodes.
     """
     if path.is_file():
         return path

@@ -1,4 +1,4 @@
-"""Settings that all kinds of policy share."""
+"""Settings shared by all kinds of policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Lora(Settings):
 
 
 class PolicySettings(Settings):
-    """Sizes of what every policy has: an encoder, a trunk and a chunk of actions."""
+    """Sizes common to all policies: an encoder, a trunk and a chunk of actions."""
 
     kind: str = Field(description="of the policy")
     hidden: Widths = Field((256, 256), description="widths of the trunk's layers")
@@ -58,17 +58,21 @@ class PolicySettings(Settings):
 
     @property
     def no_density(self) -> str:
-        """Why what it draws has no log-probabilities with these settings; empty where it has."""
+        """Reason why these settings give the draws no log-probabilities; empty if they have some.
+        """
         return ""
 
     @property
     def executed(self) -> int:
-        """Actions of a chunk that are played, 1 to ``horizon``."""
+        """Number of a chunk's actions that are played, 1 to ``horizon``."""
         return self.n_action_steps or self.horizon
 
 
 class PretrainedSettings(PolicySettings):
-    """Of policies made of published networks, whose keys about encoders and trunks are of no use."""
+    """Settings of policies made of published networks.
+
+    The keys about encoders and trunks have no effect.
+    """
 
     checkpoint: Place = Field("", description="a folder as Hugging Face has it: config.json, *.safetensors and "
                             "tokenizer.json of such a model. Empty to begin with random weights")
@@ -90,9 +94,10 @@ class PretrainedSettings(PolicySettings):
 
 
 class VisuomotorSettings(PolicySettings):
-    """Of small networks from pictures and state to a chunk, without a language model, as LeRobot publishes them.
+    """Settings of small networks from pictures and state to a chunk, without a language model.
 
-    The keys about encoders and trunks are of no use to them.
+    They are networks in LeRobot's published format. The keys about encoders and trunks have no
+    effect.
     """
 
     checkpoint: Place = Field("", description="a folder as LeRobot has it: config.json, model.safetensors. Empty to begin "
@@ -112,7 +117,7 @@ class VisuomotorSettings(PolicySettings):
 
 
 class TokenSettings(PretrainedSettings):
-    """Of language models whose last 256 tokens stand for the numbers of an action."""
+    """Settings of language models whose last 256 tokens stand for the numbers of an action."""
 
     decoding: str = Field("autoregressive", description="of the tokens")
     temperature: float = Field(1.0, gt=0, le=100, description="of the tokens that are drawn where it explores")
@@ -122,7 +127,7 @@ class TokenSettings(PretrainedSettings):
 
 
 class FlowSettings(PretrainedSettings):
-    """Of vision-language models with an action expert that carries noise to actions."""
+    """Settings of vision-language models with an action expert that carries noise to actions."""
 
     horizon: int = with_default(PretrainedSettings, "horizon", 50)
     flow_steps: int = Field(10, gt=0, le=1000, description="from noise to action")
@@ -145,7 +150,10 @@ class FlowSettings(PretrainedSettings):
 
     @model_validator(mode="after")
     def _draws_as_its_makers(self) -> FlowSettings:
-        """openpi, LeRobot and GR00T draw the noise of every chunk: so does a checkpoint, unless the recipe decides."""
+        """Draw the noise of every chunk of a checkpoint, unless the recipe decides.
+
+        openpi, LeRobot and GR00T do the same.
+        """
         if self.checkpoint and "stochastic_eval" not in self.model_fields_set:
             vars(self)["stochastic_eval"] = True
         return self
@@ -167,7 +175,7 @@ class FlowSettings(PretrainedSettings):
 
     @property
     def density(self) -> bool:
-        """Whether what it draws where it explores has one."""
+        """Whether exploration's draws have a density."""
         return bool(self.sde_noise or self.learned_noise)
 
     @property

@@ -1,8 +1,8 @@
-"""What a process does for its part of a batch, when several learn as one (``rlinf_core.trainer.distributed.group``).
+"""A process's part of a batch if several learn as one (``rlinf_core.trainer.distributed.group``).
 
-Every process is given the whole batch and keeps every N-th row of it: what lies in the first half of a batch lies in the
-first half of each shard. Gradients and metrics are averaged over the processes, so a mean over shards of equal size needs
-nothing more. In one process alone, all of this does nothing.
+Every process gets the whole batch and keeps every N-th row. The first half of a batch is therefore
+in the first half of each shard. Gradients and metrics are averaged over the processes. A mean over
+shards of equal size needs nothing more. With one process, these functions do nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-_AVAILABLE = dist.is_available()  # asked at every step
+_AVAILABLE = dist.is_available()  # cached, because each step needs it
 Rows = TypeVar("Rows", Tensor, np.ndarray)
 
 
 def world_size() -> int:
-    """Processes that learn as one."""
+    """Return the number of processes that learn as one."""
     return dist.get_world_size() if _AVAILABLE and dist.is_initialized() else 1
 
 
 def shard(values: Rows, dim: int = 0) -> Rows:
-    """This process's rows of the whole batch's."""
+    """Return this process's rows of the whole batch."""
     size = world_size()
     if size == 1:
         return values
@@ -35,11 +35,14 @@ def shard(values: Rows, dim: int = 0) -> Rows:
 
 def noise(draw: Callable[..., Tensor], shape: Sequence[int], generator: torch.Generator | None, device: torch.device,
           dim: int = 0) -> Tensor:
-    """Random numbers of this shape for a shard, whose rows are ``dim``: those that one process would draw for them.
+    """Return random numbers of this shape for a shard: those that one process would draw for it.
 
     Args:
         draw: torch.randn, torch.rand, ...
+        shape: shape of the shard.
         generator: equal in all processes; each draws for the whole batch and keeps its rows.
+        device: device of the numbers.
+        dim: dimension of the rows.
     """
     processes = world_size()
     if processes == 1:
@@ -49,7 +52,7 @@ def noise(draw: Callable[..., Tensor], shape: Sequence[int], generator: torch.Ge
 
 
 def all_sum(values: Tensor) -> Tensor:
-    """Sum over the processes; gradients flow back through it to all of them."""
+    """Sum over the processes; gradients flow back to all of them."""
     if world_size() == 1:
         return values
     from torch.distributed.nn.functional import all_reduce
@@ -58,7 +61,10 @@ def all_sum(values: Tensor) -> Tensor:
 
 
 def mean(values: Tensor) -> Tensor:
-    """Mean over all elements of all shards, which may be of unequal size, once it is averaged over the processes."""
+    """Return the mean over all elements of all shards, once the processes' results are averaged.
+
+    The shards may be of unequal size.
+    """
     if world_size() == 1:
         return values.mean()
     return values.sum() * world_size() / all_sum(torch.tensor(float(values.numel()), device=values.device))

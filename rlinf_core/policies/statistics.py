@@ -1,7 +1,8 @@
-"""What published checkpoints were normalised by: statistics of their data set, as openpi, Dexbotic and LeRobot keep them.
+"""Statistics of data sets that normalise published checkpoints, in the files of their makers.
 
-openpi and Dexbotic write norm_stats.json (``{"norm_stats": {"state": {"mean": [...], ...}, "actions": ...}}``), LeRobot
-``policy_preprocessor_step_*_normalizer_processor.safetensors`` in a policy's folder and meta/stats.json in a data set's.
+openpi and Dexbotic write norm_stats.json (``{"norm_stats": {"state": {"mean": [...], ...},
+"actions": ...}}``). LeRobot writes ``policy_preprocessor_step_*_normalizer_processor.safetensors``
+in a policy's folder and meta/stats.json in a data set's.
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ from rlinf_core.specs.arrays import ActionSpec, StationSpec, other_units
 Kind = Literal["deviations", "quantiles", "deciles", "bounds", "extremes", "identity"]
 NAMES = {"deviations": ("mean", "std"), "quantiles": ("q01", "q99"), "deciles": ("q10", "q90"), "bounds": ("min", "max"),
          "extremes": ("min", "max")}
-AT_LEAST = ("quantiles", "deciles", "bounds")  # by which a state that never changed is -1; by the others it is 0
+# with these, a state that never changed is -1; with the others it is 0
+AT_LEAST = ("quantiles", "deciles", "bounds")
 FEATURES = {"state": ("state", "observation.state"), "action": ("actions", "action")}
-SMALLEST = 1e-6  # what varied less never changed
-DEVIATIONS = 2.0  # on either side of the mean lies nearly all of a data set
+SMALLEST = 1e-6  # smaller variations count as constant
+DEVIATIONS = 2.0  # nearly all of a data set lies within this many deviations of the mean
 
 
 class Units(nn.Module):
-    """Of actions: between a network's numbers and a task's, [-1, 1] over its scales.
+    """Units of actions: a network's numbers to a task's, [-1, 1] over its scales, and back.
 
-    What never changed in the data set stays what it was there, whatever the network says of it; learned is 0.
+    A constant of the data set keeps its value, whatever the network's output; its learning target
+    is 0.
 
     Args:
-        action: of the task.
-        given: whether a checkpoint's statistics say them; else both are the same.
+        action: the task's action spec.
+        given: True if a checkpoint's statistics set the units; else both are the same.
     """
 
     offset: Tensor
@@ -48,39 +51,45 @@ class Units(nn.Module):
         self.register_buffer("gain", torch.ones(action.dim), persistent=given)
 
     def played(self, numbers: Tensor) -> Tensor:
-        """A network's numbers (..., A) as normalised actions, within their range."""
+        """Convert a network's numbers (..., A) to normalised actions, clipped to their range."""
         return (self.offset + self.gain * numbers).clamp(-1.0, 1.0)
 
     def to_network(self, actions: Tensor) -> Tensor:
-        """Normalised actions (..., A) as a network's numbers."""
+        """Convert normalised actions (..., A) to a network's numbers."""
         constant = self.gain == 0.0
         return ((actions - self.offset) / (self.gain + constant)).masked_fill(constant, 0.0)
 
 
 class Given(Normalisation):
-    """That of a checkpoint's data set, whatever it is fine-tuned on; not clipped, as its makers do not."""
+    """The normalisation of a checkpoint's data set.
+
+    Fine-tuning does not change it. Numbers are not clipped, like at its makers.
+    """
 
     bound = math.inf
 
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
-        """It stays what it is."""
+        """Do nothing: the normalisation is fixed."""
 
 
 def take(path: Path, kinds: tuple[Kind, Kind], spec: StationSpec, room: tuple[int, int], normalisation: Normalisation,
          units: Units, quantile: float = 1.0) -> None:
-    """Set both by a file.
+    """Set a normalisation and units from a file.
 
     Args:
         path: one of the files above.
-        kinds: of the statistics that the network was trained with, of state and of action. A network's x stands for
-            mean + std x by ``deviations`` and for x by ``identity``; by the others -1 and 1 stand for their two numbers.
-        spec: of the station, whose numbers are the first of the file's.
-        room: numbers of state, and of an action, that the network has: files may be filled up to that.
-        quantile: what the network divides a normalised state by.
+        kinds: statistics of the network's training, of state and of action. A network's x stands
+            for mean + std x by ``deviations`` and for x by ``identity``; by the others -1 and 1
+            stand for their two numbers.
+        spec: the station's specs; its numbers are the first of the file's.
+        room: the network's numbers of state, and of an action; files may be padded to that.
+        normalisation: the state's normalisation, changed in place.
+        units: the action's units, changed in place.
+        quantile: divisor of a normalised state.
 
     Raises:
-        PolicyFileError: it cannot be read, or has none of them.
-        SpecError: they are not as many as the station's.
+        PolicyFileError: the file is unreadable, or lacks the statistics.
+        SpecError: the statistics do not match the station's numbers.
     """
     features = _read(path)
     state = tuple(name for item in spec.vectors for name in [item.name] * item.size)
@@ -100,15 +109,17 @@ def take(path: Path, kinds: tuple[Kind, Kind], spec: StationSpec, room: tuple[in
 
 
 def picture_ranges(path: Path, camera: str, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """What 0 stands for in a camera's pictures in [0, 1], and how much 1 is beyond it, both (3,) by colour.
+    """Return the value of 0 and the scale of 1 for a camera's pictures in [0, 1].
+
+    Both are (3,) by colour.
 
     Args:
         path: one of the files above.
         camera: the part behind ``observation.images.``.
-        kind: of the statistics.
+        kind: kind of the statistics.
 
     Raises:
-        PolicyFileError: the file has none of that camera, or other numbers than three.
+        PolicyFileError: the file lacks that camera, or has other numbers than three.
     """
     if kind == "identity":
         return np.zeros(3, np.float32), np.ones(3, np.float32)
@@ -125,16 +136,16 @@ def picture_ranges(path: Path, camera: str, kind: Kind) -> tuple[np.ndarray, np.
 
 
 def ranges(feature: Any, kind: Kind, where: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """What 0 stands for (N,), and how much 1 is beyond it (N,); all finite, none negative.
+    """Return the value of 0 (N,), and the scale of 1 (N,); all finite, no scale negative.
 
     Args:
         feature: statistics by name.
-        kind: of them.
-        where: says them, for people.
-        name: of the feature, for people.
+        kind: kind of the statistics.
+        where: their source, for messages.
+        name: name of the feature, for messages.
 
     Raises:
-        PolicyFileError: what is wrong with them.
+        PolicyFileError: the statistics are missing or invalid.
     """
     first, second = NAMES[kind]
     try:
@@ -154,14 +165,15 @@ def ranges(feature: Any, kind: Kind, where: str, name: str) -> tuple[np.ndarray,
 
 
 def check_units(action: ActionSpec, where: str, middle: np.ndarray, size: np.ndarray, kind: Kind) -> None:
-    """SpecError where actions of these statistics (A,) [the task's units] lie far beyond its steps."""
+    """Raise SpecError if actions with these statistics (A,) [task's units] exceed its steps by far.
+    """
     spread = DEVIATIONS * size if kind == "deviations" else size
     if wrong := other_units(action, middle - spread, middle + spread):
         raise SpecError(f"{where}: {wrong} Take the statistics of a data set in the task's units")
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """By feature, then by statistic."""
+    """Read a file's statistics, by feature, then by statistic."""
     try:
         if path.suffix == ".safetensors":
             from safetensors.numpy import load_file
@@ -183,7 +195,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _bounds(path: Path, features: Mapping[str, Any], what: str, kind: Kind, names: Sequence[str], room: int
             ) -> tuple[np.ndarray, np.ndarray]:
-    """What 0 stands for (N,), and how much 1 is beyond it (N,): 0 of what never changed."""
+    """Return the value of 0 (N,), and the scale of 1 (N,), which is 0 for constants."""
     feature = next((name for name in FEATURES[what] if name in features), None)
     if kind == "identity":
         return np.zeros(len(names), np.float32), np.ones(len(names), np.float32)

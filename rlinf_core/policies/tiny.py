@@ -1,6 +1,7 @@
-"""A tiny checkpoint of a published family: its architecture, key names, files and kind of tokenizer, with random weights.
+"""A tiny checkpoint of a published family, with random weights.
 
-It stands in for one of gigabytes where a recipe, a station or a program that reads such folders is tried.
+It has the family's architecture, key names, files and kind of tokenizer. It replaces gigabytes to
+try a recipe, a station or a program that reads such folders.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from rlinf_core.core.extras import require
 from rlinf_core.policies.huggingface import FileTokenizer
 
 CHAT = ("<|im_start|>", "<|im_end|>")
-OFT, OFT_STEP = "openvla_oft", 150_000  # OpenVLA's folder, and OpenVLA-OFT's two files beside it
-Vocabulary = Mapping[str, int]  # a tokenizer's tokens; how many numbers they take, below ""
+OFT, OFT_STEP = "openvla_oft", 150_000  # OpenVLA's folder with OpenVLA-OFT's two files beside it
+Vocabulary = Mapping[str, int]  # a tokenizer's tokens; the key "" holds the count of their ids
 
 
 @dataclass(frozen=True)
 class Family:
-    """How a family's config.json speaks of its tokenizer.
+    """The tokenizer's place in a family's config.json.
 
     Attributes:
         kind: ``policy.kind``.
-        needed: tokens with a meaning of their own, which the network must know.
-        token_config: what its config.json says of the tokenizer's tokens.
-        horizon: actions of a chunk, where its folder says so; 0 where it does not.
-        words: the tokenizer is as Gemma's and Llama's, of pieces of words with bytes for what it does not know; or of bytes
-            alone, as GPT-2's, Qwen's and SmolLM's.
-        others: tokens with a meaning that the published tokenizer has besides.
-        layout: the module beside its network's that writes its folder; empty where the network's does.
+        needed: special tokens that the network must know.
+        token_config: returns the config.json's entries about the tokenizer's tokens.
+        horizon: actions of a chunk, if the folder stores it; else 0.
+        words: True for a tokenizer like Gemma's and Llama's, of pieces of words, with bytes for
+            unknown ones; False for one of bytes alone, like GPT-2's, Qwen's and SmolLM's.
+        others: further special tokens of the published tokenizer.
+        layout: the module beside its network's that writes its folder; empty if the network's does.
     """
 
     kind: str
@@ -85,18 +86,22 @@ FAMILIES: dict[str, Family] = {
 
 def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, tokenizer: str = "", horizon: int = 0,
           actions: int = 7, state: int = 8, seed: int = 0) -> Path:
-    """A new folder as the family publishes its own.
+    """Write a new folder in the family's published format.
 
     Args:
         family: one of ``FAMILIES``.
-        network: what differs from the smallest network of its architecture, by the keys of its config.json.
-        tokenizer: the text of a tokenizer.json, a published one for example; empty for a small one of the same kind.
-        horizon: actions of a chunk; 0 for what ``policy.horizon`` is, unless it says otherwise.
-        actions, state: numbers of an action and of a state, which OpenVLA-OFT's other files are for.
-        seed: of its weights.
+        folder: a new folder, or an empty one.
+        network: changes to the smallest network of its architecture, by the keys of its
+            config.json.
+        tokenizer: the text of a tokenizer.json, for example a published one; empty for a small one
+            of the same kind.
+        horizon: actions of a chunk (``policy.horizon``); 0 for the family's.
+        actions, state: numbers of an action and of a state, for OpenVLA-OFT's other files.
+        seed: seed of its weights.
 
     Raises:
-        PolicyFileError: no such family, the folder holds something, or the tokenizer lacks a token that the family needs.
+        PolicyFileError: no such family, the folder is not empty, or the tokenizer lacks a token
+            that the family needs.
     """
     require("vla", "a tiny checkpoint")
     import torch
@@ -132,7 +137,7 @@ def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, t
 
 
 def byte_tokenizer(family: Family) -> str:
-    """The text of a tokenizer.json of the family's kind that knows every byte and no word."""
+    """Return a tokenizer.json of the family's kind that knows every byte and no word."""
     from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
     from tokenizers.models import BPE
 
@@ -166,7 +171,7 @@ def _read_vocabulary(family_spec: Family, family: str, text: str) -> dict[str, i
 
 
 def _with(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, ``more`` where both say something."""
+    """Merge two maps recursively; ``more`` overrides."""
     merged = dict(base)
     for key, value in more.items():
         below = merged.get(key)

@@ -1,4 +1,4 @@
-"""Where networks live: the device that a recipe names, or the best there is."""
+"""The device of networks: the one that a recipe names, or the best there is."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     import torch
 
 AUTO = "auto"
-Device = Annotated[str, Field(pattern=r"^(auto|cpu|(cuda|hpu|mps|mtia|npu|xpu)(:\d+)?)$")]  # as settings name it
+# the names in settings
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|(cuda|hpu|mps|mtia|npu|xpu)(:\d+)?)$")]
 
 
 def device_of(name: str) -> torch.device:
-    """The device of that name as torch writes it (cpu, cuda, cuda:1, mps, ...); ``auto``: an accelerator, if there is one.
+    """Return the device of a name in torch's form (cpu, cuda, cuda:1, mps, ...).
+
+    ``auto`` is an accelerator, if there is one.
 
     Raises:
-        RlinfError: there is no such device here, with those that are.
+        RlinfError: this machine lacks the device; the message lists the others.
     """
     import torch
 
@@ -43,7 +46,7 @@ def device_of(name: str) -> torch.device:
 
 
 def restore(generator: torch.Generator, state: Any, seed: int) -> None:
-    """Go on with a generator's state; that of another kind of device says nothing here: noise begins anew, by a seed."""
+    """Restore a generator's state; reseed it if the state is of another kind of device."""
     import torch
 
     state_tensor = torch.as_tensor(state)
@@ -54,7 +57,10 @@ def restore(generator: torch.Generator, state: Any, seed: int) -> None:
 
 
 def gpus() -> float:
-    """How many GPUs this machine has at most; infinity where there may be some that are not NVIDIA's. Without torch."""
+    """Return the largest possible number of GPUs of this machine, without torch.
+
+    The result is infinity if there may be some that are not NVIDIA's.
+    """
     count = ctypes.c_uint()
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -70,20 +76,22 @@ def gpus() -> float:
 
 
 def check_device(key: str, name: str) -> None:
-    """RecipeError where this machine lacks the CUDA device that a recipe's ``key`` names; without torch."""
+    """Raise RecipeError if this machine lacks the CUDA device of a recipe's ``key``, without torch.
+    """
     kind, _, index = name.partition(":")
     if kind == "cuda" and int(index or 0) >= (here := gpus()):
         raise RecipeError(f"{key}: expected auto, cpu, or one of the {here:g} GPUs of this machine, got '{name}'")
 
 
 def check_bfloat16(device: torch.device, key: str = "learner.precision") -> None:
-    """Try whether a device multiplies in bfloat16, and not by emulating it.
+    """Check that a device multiplies in bfloat16 without emulation.
 
     Args:
-        key: the setting that asked for it, for people.
+        device: the device.
+        key: the setting that requires it, for messages.
 
     Raises:
-        RlinfError: it does not, with what came of it.
+        RlinfError: the check failed; the message has the result.
     """
     import torch
 
@@ -103,13 +111,15 @@ def check_bfloat16(device: torch.device, key: str = "learner.precision") -> None
 
 @cache
 def check_compiles(device: torch.device, backend: str, key: str = "learner.compile") -> None:
-    """Try whether torch.compile works for a device on this machine, forward and backward; it takes seconds.
+    """Check that torch.compile works for a device, forward and backward; this takes seconds.
 
     Args:
-        key: the setting that asked for it, for people.
+        device: the device.
+        backend: backend of torch.compile.
+        key: the setting that requires it, for messages.
 
     Raises:
-        RlinfError: it does not, with what came of it.
+        RlinfError: the check failed; the message has the result.
     """
     import torch
 

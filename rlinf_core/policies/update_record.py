@@ -1,8 +1,8 @@
-"""The record of policy updates at a station: which were refused for good, and which was played last.
+"""The record of policy updates at a station: the refused ones, and the last one played.
 
-The uplink's announcement is latched, so a policy node that starts anew hears of the same update
-again. The record, a small JSON file beside the station's policies, keeps it from trying a bad
-update a second time, and names the last good policy.
+The uplink's announcement is latched, so a restarted policy node hears of the same update again. The
+record, a small JSON file beside the station's policies, keeps it from trying a bad update a second
+time, and names the last good policy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rlinf_core.core.paths import VERSION
 from rlinf_core.episodes.checksums import file_sha256
 
 FILE = "updates.json"
-MAX_REFUSED = 100  # newest; an older one is tried again
-MAX_ATTEMPTS = 2   # loads during which the process ended; a third one is refused
-MAX_TEXT = 2000    # characters of a reason
+MAX_REFUSED = 100  # newest ones; an older one is tried again
+MAX_ATTEMPTS = 2  # loads during which the process ended; a third one is refused
+MAX_TEXT = 2000  # characters of a reason
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Update:
 
 
 class UpdateRecord:
-    """What became of the updates in one folder.
+    """The outcome of the updates in one folder.
 
     Args:
-        folder: of the station's policies.
-        conditions: what a refusal depends on beside the file, such as specs. A station that is
-            started under others forgets refusals, as they may have been mended.
+        folder: folder of the station's policies.
+        conditions: further conditions of a refusal beside the file, such as specs. Under other
+            conditions a station drops its refusals, because the cause may have been fixed.
     """
 
     def __init__(self, folder: Path, conditions: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ class UpdateRecord:
         self.conditions = hashlib.sha256("\n".join([VERSION, *conditions]).encode()).hexdigest()
         self.refused: dict[str, str] = {}    # reason by SHA-256
         self.attempts: dict[str, int] = {}   # unfinished loads by SHA-256
-        self.last: Update | None = None      # that was loaded
+        self.last: Update | None = None  # the last one loaded
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             self._read(json.loads(self.file.read_text()))
 
@@ -61,32 +61,33 @@ class UpdateRecord:
             self.attempts = {str(sha256): int(number) for sha256, number in document["attempts"].items()}
 
     def refusal(self, update: Update) -> str:
-        """Why an update is not loaded; empty where it may be."""
+        """Return the reason not to load an update, or an empty string."""
         if update.sha256 not in self.refused and self.attempts.get(update.sha256, 0) >= MAX_ATTEMPTS:
             self.refuse(update, f"policy {update.path}: the policy node ended {MAX_ATTEMPTS} times while it loaded "
                         "this file, which is not loaded again. Look at the node's log, and publish another version")
         return self.refused.get(update.sha256, "")
 
     def begin(self, update: Update) -> None:
-        """The load of an update begins."""
+        """Note that the load of an update begins."""
         self.attempts[update.sha256] = self.attempts.get(update.sha256, 0) + 1
         self._write()
 
     def end(self, update: Update, *, loaded: bool) -> None:
-        """The load of an update has ended, and the process lives."""
+        """Note that the load of an update has ended, and the process lives."""
         self.attempts.pop(update.sha256, None)
         self.last = update if loaded else self.last
         self._write()
 
     def refuse(self, update: Update, reason: str) -> None:
-        """Do not load an update again."""
+        """Refuse an update for good."""
         self.attempts.pop(update.sha256, None)
         self.refused[update.sha256] = reason[:MAX_TEXT]
         self.refused = dict([*self.refused.items()][-MAX_REFUSED:])
         self._write()
 
     def last_good(self) -> Update | None:
-        """The last policy that was loaded, if its file is unchanged and was not refused since."""
+        """Return the last policy that was loaded, if its file is unchanged and not refused since.
+        """
         last = self.last
         if last is None or last.sha256 in self.refused:
             return None
@@ -96,12 +97,13 @@ class UpdateRecord:
         last = self.last and vars(self.last)
         text = json.dumps({"conditions": self.conditions, "last": last, "refused": self.refused,
                            "attempts": self.attempts})
-        with contextlib.suppress(OSError):  # a full disk: the process itself remembers
-            replace_text(self.file, text)  # not flushed: a slow disk must not hold up the policy
+        with contextlib.suppress(OSError):  # on a full disk, the process itself remembers
+            # without a flush, because a slow disk must not delay the policy
+            replace_text(self.file, text)
 
 
 def file_is(update: Update) -> bool:
-    """Whether the file is there as the trainer sent it."""
+    """Return True if the file is there, unchanged since the trainer sent it."""
     try:
         return file_sha256(Path(update.path)) == update.sha256
     except OSError:
@@ -109,7 +111,7 @@ def file_is(update: Update) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether the same file would be refused again: not for lack of memory, disk or another file."""
+    """Return True if the same file would fail again: not a lack of memory, disk or another file."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError | MemoryError) or type(cause).__name__ == "OutOfMemoryError":

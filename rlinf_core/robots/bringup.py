@@ -1,4 +1,5 @@
-"""``bringup.yaml`` of a robot: the vendor's launch file that starts its driver, and the controllers that it needs."""
+"""``bringup.yaml`` of a robot: the vendor's launch file for its driver, and the needed controllers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Bringup(Settings):
         "parameters")
 
     def filled(self, station: str, robot_ip: str, folder: Path) -> Bringup:
-        """With the names of this station."""
+        """Return the bringup with the names of this station."""
         def fill(text: str) -> str:
             return text.replace("{station}", station).replace("{robot_ip}", robot_ip).replace("{folder}", str(folder))
 
@@ -36,7 +37,11 @@ class Bringup(Settings):
 
 
 def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:
-    """A robot's bringup and its folder. RecipeError names the robots that have one."""
+    """Return a robot's bringup and its folder.
+
+    Raises:
+        RecipeError: the robot has none.
+    """
     folder = robot_folder(robot).resolve()
     file = folder / FILE
     if not file.is_file():

@@ -1,6 +1,6 @@
-"""The parts of a robot.yaml: homes, arms, a controller that follows, and twins of the hardware.
+"""A robot and its robot.yaml: homes, arms, a following controller, and twins of the hardware.
 
-A robot: what its robot.yaml says. Real ones are in ``robots``, simulated ones in the folder of their simulator.
+Real robots are in ``robots``, simulated ones in the folder of their simulator.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlinf_core.specs.topics import TAKEN, VECTORS, of_arms, topic
 
 
 class Home(Settings):
-    """The pose in which an arm waits for the next scene, in the words of the task's actions."""
+    """The pose in which an arm waits for the next scene, in the form of the task's actions."""
 
     position: tuple[float, float, float] | None = Field(
         None, description="of the tool, x y z in the base frame [m], within the limits' box; for a task in tcp_delta")
@@ -51,7 +51,8 @@ class Arm(Settings):
 
 
 class Controller(Settings):
-    """A controller of the robot side that does not follow the interlock's own topics: what it is told is made of them."""
+    """A controller that does not follow the interlock's own topics; a node translates its commands.
+    """
 
     kind: Literal["joint_trajectory", "forward_position", "twist"] = Field(
         description="joint_trajectory (trajectory_msgs/JointTrajectory) and forward_position (std_msgs/Float64MultiArray) "
@@ -69,7 +70,7 @@ class Controller(Settings):
 
 
 class Twin(Settings):
-    """A process that stands in for the hardware: it speaks what the vendor's driver speaks, around a simulator."""
+    """A process in the hardware's place: the vendor driver's interface, around a simulator."""
 
     node: str = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)+$",
                       description="the module whose main runs it: sim_bridges.twins.franka")
@@ -213,7 +214,8 @@ class Robot(Settings):
                 row = topic(name)
             except RlinfError as error:
                 raise ValueError(f"topics: {error}") from error
-            receivers = {*row.receivers.split(", ")} - {"page"}  # which shows what the robot is commanded
+            # the page only shows the robot's commands
+            receivers = {*row.receivers.split(", ")} - {"page"}
             if not {"robot side", "e-stop"} & {*row.sender.split(", ")} and receivers != {"robot side"}:
                 raise ValueError(f"topics: '{name}' is not the robot side's; expected what a driver speaks or hears")
         return self
@@ -225,7 +227,8 @@ class Robot(Settings):
             if self.driver == SIMULATOR:
                 raise ValueError(f"cameras.{name}: expected [height, width], as driver: simulator shows its own pictures, "
                                  f"got kind: {camera.kind}. A twin is with driver: external or a vendor's")
-            if other := taken.get(where := os.path.realpath(camera.where)):  # one has several names
+            # one device has several names
+            if other := taken.get(where := os.path.realpath(camera.where)):
                 raise ValueError(f"cameras.{name}: expected a device of its own, got '{camera.where}', which '{other}' is")
             taken[where] = name
         return self
@@ -243,49 +246,52 @@ class Robot(Settings):
         return self
 
     def with_options(self, options: dict[str, Any], where: str) -> Robot:
-        """In its simulator with other options; RecipeError if it has none, or they are not of it."""
+        """Return the robot with other options of its simulator.
+
+        Raises:
+            RecipeError: the robot has no simulator, or it has no such option.
+        """
         if not self.simulator:
             raise RecipeError(f"{where}: expected none for a robot that is not simulated, got {', '.join(options)}")
         return self.but(options=_options(self.simulator, where, Document(self.options | options, {(): where})))
 
     @property
     def without_hardware(self) -> bool:
-        """Whether there is no hardware: then a script may be the operator, and the scene may jump.
-        """
+        """Whether there is no hardware, so that a script may operate and the scene may jump."""
         return self.driver == SIMULATOR or self.twin is not None
 
     @property
     def devices(self) -> dict[str, DeviceCamera]:
-        """The cameras that are read here, by name."""
+        """Cameras that a node of ours reads, by name."""
         return {name: camera for name, camera in self.cameras.items() if isinstance(camera, DeviceCamera)}
 
     @property
     def driver_node(self) -> DriverSettings | None:
-        """The settings of the node beside the vendor's driver, if there is one."""
+        """Settings of the node beside the vendor's driver, or None."""
         return None if self.driver in (SIMULATOR, EXTERNAL) else driver(self.driver)(**self.options)
 
     @property
     def homes(self) -> dict[str, Home | None]:
-        """The home of each arm by its name; an arm alone has none."""
+        """The home of each arm by its name; "" for a single arm."""
         return {name: arm.home for name, arm in self.arms.items()} if self.arms else {"": self.home}
 
     @property
     def grippers(self) -> dict[str, GripperSettings]:
-        """Those that a node of ours tells what to do, by the arm's name; an arm alone has none."""
+        """Grippers that a node of ours commands, by the arm's name; "" for a single arm."""
         by_arm = {"": self.gripper} | {name: arm.gripper for name, arm in self.arms.items()}
         return {arm: gripper for arm, gripper in by_arm.items() if gripper}
 
     @property
     def interlocks(self) -> dict[str, Path]:
-        """The limits of each arm by its name, in the order of actions; an arm alone has none."""
+        """The limits of each arm by its name, in the order of actions; "" for a single arm."""
         return {"": self.limits} if self.limits else {name: arm.limits for name, arm in self.arms.items()}
 
 
 def load_robot(name: str) -> Robot:
-    """A robot by the name of its folder, by path, or by entry point (``rlinf_core.core.plugins``).
+    """Load a robot by its folder's name, by path, or by entry point (``rlinf_core.core.plugins``).
 
     Raises:
-        RecipeError: no such robot, or what is wrong in its YAML, with file and line.
+        RecipeError: no such robot, or an invalid YAML, with file and line.
     """
     folder = robot_folder(name)
     document = read(folder / "robot.yaml", "robot")
@@ -321,7 +327,7 @@ def load_robot(name: str) -> Robot:
 
 
 def _check_urdf(path: Path, where: str) -> None:
-    """RecipeError if it cannot be read, or is no robot's."""
+    """Raise RecipeError if the file is unreadable, or not a robot's URDF."""
     from xml.etree import ElementTree
 
     try:
@@ -334,7 +340,7 @@ def _check_urdf(path: Path, where: str) -> None:
 
 
 def _options(simulator: str, where: str, document: Document, folder: Path | None = None) -> dict[str, Any]:
-    """The options of a simulator; paths among them are from ``folder``."""
+    """Return the options of a simulator; paths among them are relative to ``folder``."""
     from sim_bridges.core.interface import options_of
 
     kind = options_of(simulator, where)
@@ -346,7 +352,11 @@ def _options(simulator: str, where: str, document: Document, folder: Path | None
 
 
 def robot_folder(name: str) -> Path:
-    """Return a robot's folder. Raises RecipeError with the nearest name."""
+    """Return a robot's folder.
+
+    Raises:
+        RecipeError: there is no such robot; the message suggests the nearest name.
+    """
     folder = plugins.place("robots", name, _ours(), "station.robot")
     if not (folder / "robot.yaml").is_file():
         raise RecipeError(f"station.robot: expected a folder with a robot.yaml, got '{name}'")
@@ -354,11 +364,11 @@ def robot_folder(name: str) -> Path:
 
 
 def robots() -> list[str]:
-    """Names of all robots."""
+    """Return the names of all robots."""
     return plugins.names("robots", _ours())
 
 
 def _ours() -> dict[str, Path]:
-    """The folders of the robots that come with rlinf, by their names."""
+    """Return the folders of the robots that come with rlinf, by their names."""
     paths = (*(shared() / "robots").glob("*/robot.yaml"), *(SOURCE / "sim_bridges/simulators").glob("*/*/robot.yaml"))
     return {path.parent.name: path.parent for path in paths}

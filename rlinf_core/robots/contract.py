@@ -1,7 +1,8 @@
-"""Rosetta's contracts (iblnkn/rosetta): a YAML from ROS topics to features, read as a robot and a task of ours.
+"""Rosetta's contracts (iblnkn/rosetta), read as a robot and a task.
 
-A contract has topics, message fields and a rate. It has no limits: a person writes those before the interlock starts.
-Read in November 2026: doc/reference/contract.md and contracts/ of the version of 2026-08-01.
+A contract is a YAML with topics, message fields, features and a rate. It has no limits: a person
+writes those before the interlock starts. The format is that of November 2026:
+doc/reference/contract.md and contracts/ of the version of 2026-08-01.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rlinf_core.core.errors import RecipeError
 JOINT_STATE, IMAGE, COMPRESSED = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 CONTROLLERS = {"trajectory_msgs/msg/JointTrajectory": "joint_trajectory",
                "std_msgs/msg/Float64MultiArray": "forward_position"}
-STEP_RAD = 0.02  # of a joint in one time step; a contract has none
+STEP_RAD = 0.02  # a joint's step in one time step; a contract has none
 NOT_READ = ("teleop", "signals", "info", "complementary_data", "adjunct", "tasks", "rewards")
 LIMITS = """# Limits of {name}, of a contract that has none. Fill in each line that begins with '# ', then remove its '# '.
 # docs/reference/limits.md explains each key. The interlock does not start while one is missing.
@@ -49,13 +50,13 @@ joint_names: [{joints}]
 
 @dataclass
 class Contract:
-    """What a contract gives.
+    """The result of reading a contract.
 
     Attributes:
-        name: of the robot.
+        name: name of the robot.
         robot, task: content of robot.yaml and of a task file.
         limits: text of limits.yaml, to be filled in.
-        notes: what has no counterpart, and what a person has to do.
+        notes: parts without a counterpart, and a person's next steps.
     """
 
     name: str
@@ -66,7 +67,11 @@ class Contract:
 
 
 def read_contract(text: str) -> Contract:
-    """Read a contract. RecipeError where it is none, or of a robot that is no arm."""
+    """Read a contract.
+
+    Raises:
+        RecipeError: the text is no contract, or the robot is no arm.
+    """
     document = yaml.safe_load(text)
     missing = [key for key in ("robot_type", "robot_interface", "fps", "observations", "actions")
                if not isinstance(document, dict) or key not in document]
@@ -110,7 +115,7 @@ def read_contract(text: str) -> Contract:
 
 
 def _sources(section: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each source of each key; a list under one key is several."""
+    """Yield each source of each key; a list under one key is several sources."""
     for key, entry in section.items():
         for source in entry if isinstance(entry, list) else [entry]:
             if not isinstance(source, dict) or not {"topic", "type"} <= source.get("channel", {}).keys():
@@ -119,7 +124,7 @@ def _sources(section: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _action(section: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The source by which the joints are commanded, and the action of a task."""
+    """Return the source that commands the joints, and the action of a task."""
     joints = None
     for key, source in _sources(section):
         channel, select = source["channel"], source.get("select", [])

@@ -1,7 +1,8 @@
-"""A robot's URDF as transforms from link to link, as robot_state_publisher computes them.
+"""A robot's URDF as transforms from link to link, computed like robot_state_publisher.
 
-robot_state_publisher is C++ and is in no wheel. These are its rules: a fixed joint is a static transform, a movable one
-is placed from the newest ``joint_states``, and a joint that nobody reports is not placed. ``<mimic>`` is followed.
+robot_state_publisher is C++ and is in no wheel. These are its rules: a fixed joint is a static
+transform, a movable one is placed from the newest ``joint_states``, and an unreported joint is not
+placed. ``<mimic>`` is followed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Description:
 
     Attributes:
         links: names, in the file's order.
-        root: the link that no joint has as its child.
-        joints: those that place a link.
+        root: the link that is no joint's child.
+        joints: the joints that place a link.
     """
 
     links: tuple[str, ...]
@@ -55,17 +56,21 @@ class Description:
     joints: tuple[Joint, ...]
 
     def fixed(self) -> list[Frame]:
-        """Links that stand still in their parent."""
+        """Return the links that are fixed in their parent."""
         return [joint.origin for joint in self.joints if joint.kind not in MOVABLE]
 
     def moved(self, positions: Mapping[str, float]) -> list[Frame]:
-        """Links behind the movable joints whose position [rad, m] is given."""
+        """Return the links behind movable joints with a given position [rad, m]."""
         return [_placed(joint, value) for joint in self.joints
                 if joint.kind in MOVABLE and (value := _position(joint, positions)) is not None]
 
 
 def read(text: str) -> Description:
-    """Read a URDF. RecipeError names what is missing in it."""
+    """Read a URDF.
+
+    Raises:
+        RecipeError: a part is missing; the message names it.
+    """
     try:
         robot = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -123,7 +128,7 @@ def _placed(joint: Joint, value: float) -> Frame:
 
 
 def multiplied(a: Quaternion, b: Quaternion) -> Quaternion:
-    """The rotation ``b`` in the frame of ``a``."""
+    """Return the rotation ``b`` in the frame of ``a``."""
     ax, ay, az, aw = a
     bx, by, bz, bw = b
     return (aw * bx + ax * bw + ay * bz - az * by, aw * by - ax * bz + ay * bw + az * bx,
@@ -137,7 +142,7 @@ def _rotated(turn: Quaternion, vector: Vector) -> Vector:
 
 
 def _of_rpy(roll: float, pitch: float, yaw: float) -> Quaternion:
-    """Fixed axes x, y, z, as URDF has them."""
+    """Return the quaternion of rotations about the fixed axes x, y, z, URDF's convention."""
     cr, sr, cp, sp, cy, sy = (f(angle / 2) for angle in (roll, pitch, yaw) for f in (math.cos, math.sin))
     return (sr * cp * cy - cr * sp * sy, cr * sp * cy + sr * cp * sy, cr * cp * sy - sr * sp * cy,
             cr * cp * cy + sr * sp * sy)

@@ -1,6 +1,7 @@
-"""Servo buses: Feetech STS3215 (SO-101) and Dynamixel XL330 and XL430 (Koch), by the vendors' own clients.
+"""Servo buses by the vendors' own clients.
 
-Units: a servo counts 4096 ticks a turn. An angle is ``sign * (ticks - zero) * 2 pi / 4096`` [rad].
+Kinds: Feetech STS3215 (SO-101), Dynamixel XL330 and XL430 (Koch). Units: a servo counts 4096 ticks
+a turn. An angle is ``sign * (ticks - zero) * 2 pi / 4096`` [rad].
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ Tick = Annotated[float, Field(ge=-TURN, le=2 * TURN)]
 
 @dataclass(frozen=True)
 class Table:
-    """What a kind of servo has where in its control table (the vendors' e-manuals).
+    """The control table of a kind of servo (the vendors' e-manuals).
 
     Attributes:
         module: the vendor's client.
-        protocol: of its packet handler.
-        baud: as these servos are shipped for arms.
+        protocol: protocol of its packet handler.
+        baud: default baud rate of these servos in arms.
         torque, goal, position, homing: addresses.
         size: bytes of a goal and of a position.
         homing_size: bytes of the homing offset.
-        sign_bit: of a goal and a position; None for two's complement.
+        sign_bit: sign bit of a goal and a position; None for two's complement.
         homing_sign_bit: likewise of the homing offset.
         faults: words for the bits of a status packet's error, or of its hardware status.
     """
@@ -93,14 +94,14 @@ TABLES: dict[str, Table] = {
 
 
 def to_signed(value: int, size: int, sign_bit: int | None) -> int:
-    """A register's content as a number: sign and magnitude (Feetech), or two's complement."""
+    """Convert a register to a number: sign and magnitude (Feetech), or two's complement."""
     if sign_bit is not None:
         return -(value & ~(1 << sign_bit)) if value & 1 << sign_bit else value
     return value - (1 << 8 * size) if value >= 1 << 8 * size - 1 else value
 
 
 def to_register(value: int, size: int, sign_bit: int | None) -> int:
-    """The other way round."""
+    """Convert a number to a register."""
     if sign_bit is not None:
         return -value | 1 << sign_bit if value < 0 else value
     return value & ((1 << 8 * size) - 1)
@@ -124,19 +125,19 @@ class Servo(Settings):
         return self
 
     def angle(self, ticks: float) -> float:
-        """Ticks as an angle [rad]."""
+        """Convert ticks to an angle [rad]."""
         return self.sign * (ticks - self.zero) * RAD
 
     def ticks(self, angle: float) -> int:
-        """An angle [rad] as ticks, within its range."""
+        """Convert an angle [rad] to ticks, within its range."""
         return round(min(max(self.zero + self.sign * angle / RAD, self.low), self.high))
 
 
 def lerobot_calibration(path: Path) -> dict[str, tuple[Servo, int]]:
-    """Servos by name, each with its homing offset [ticks], from a calibration file of LeRobot.
+    """Return servos by name, each with its homing offset [ticks], from LeRobot's calibration file.
 
-    LeRobot writes the homing offset and the range into the servos too. Its angle 0 is the middle of the range; with
-    ``drive_mode`` 1 the servo counts the other way round.
+    LeRobot also writes the homing offset and the range into the servos. Its angle 0 is the middle
+    of the range; with ``drive_mode`` 1 the servo counts the other way round.
 
     Raises:
         RecipeError: no such file, or no such calibration.
@@ -168,13 +169,13 @@ class Bus:
     """An open bus.
 
     Args:
-        kind: of its servos.
+        kind: kind of its servos.
         device: its serial port.
-        ids: of its servos.
-        baud: of all servos; 0 for that of the kind.
+        ids: ids of its servos.
+        baud: baud rate of all servos; 0 for the kind's.
 
     Raises:
-        DeviceError: it cannot be opened, or another process has it.
+        DeviceError: the bus cannot be opened, or another process has it.
     """
 
     def __init__(self, kind: Kind, device: str, ids: Iterable[int], baud: int = 0) -> None:
@@ -210,7 +211,7 @@ class Bus:
             self._reading.addParam(servo)
 
     def _claim(self) -> None:
-        with contextlib.suppress(OSError):  # it is not there, as the port says next
+        with contextlib.suppress(OSError):  # a missing port is reported below
             try:
                 self.lock = take_device(self.device)
             except HeldError as error:
@@ -220,30 +221,30 @@ class Bus:
                 ) from error
 
     def close(self) -> None:
-        """Give the port back; the servos stay as they are."""
+        """Close the port; the servos stay unchanged."""
         if self.lock is not None:
             self.lock.close()
         if getattr(self, "port", None) is not None and self.port.is_open:
             self.port.closePort()
 
     def _call(self, call: Any, *arguments: Any) -> Any:
-        """A call of the client; DeviceError where the port is gone."""
+        """Call the client; raise DeviceError if the port is gone."""
         try:
-            self.port.is_using = False  # which an error on the way leaves set
-            self.port.ser.reset_input_buffer()  # a late answer would be taken for the next one
+            self.port.is_using = False  # an earlier error may have left it set
+            self.port.ser.reset_input_buffer()  # a late answer would count as the next one
             return call(*arguments)
         except (
             OSError,
             termios.error,
             TypeError,
-        ) as error:  # TypeError: pyserial's, of a port that closed
+        ) as error:  # TypeError: pyserial's, for a closed port
             raise DeviceError(
                 f"unplugged: expected servos at {self.device}, got: {error}. Plug them in again",
                 gone=True,
             ) from error
 
     def positions(self) -> dict[int, int] | None:
-        """Ticks by id; None where a servo has not answered, or its answer was broken."""
+        """Return ticks by id; None if a servo has not answered, or its answer was broken."""
         if self._call(self._reading.txRxPacket) != 0:
             return None
         return {
@@ -256,7 +257,7 @@ class Bus:
         }
 
     def command(self, goals: Mapping[int, int]) -> None:
-        """Goals [ticks] by id, all in one packet that nobody answers."""
+        """Send goals [ticks] by id, all in one packet without an answer."""
         self._writing.clearParam()
         for servo, ticks in goals.items():
             value = to_register(ticks, self.table.size, self.table.sign_bit)
@@ -264,7 +265,11 @@ class Bus:
         self._call(self._writing.txPacket)
 
     def torque(self, on: bool) -> None:
-        """Let the servos hold, or go limp. DeviceError where one does not confirm."""
+        """Let the servos hold, or go limp.
+
+        Raises:
+            DeviceError: a servo does not confirm.
+        """
         for servo in self.ids:
             result, _ = self._call(
                 self.packets.write1ByteTxRx, self.port, servo, self.table.torque, int(on)
@@ -276,7 +281,7 @@ class Bus:
                 )
 
     def fault(self) -> str:
-        """The first servo's fault in words; empty for none."""
+        """Return the first servo's fault in words; empty for none."""
         for servo in self.ids:
             _, result, error = self._call(self.packets.ping, self.port, servo)
             if result != 0:
@@ -286,7 +291,11 @@ class Bus:
         return ""
 
     def homing_offset(self, servo: int) -> int:
-        """The homing offset in the servo's memory [ticks]; DeviceError where it does not answer."""
+        """Return the homing offset in the servo's memory [ticks].
+
+        Raises:
+            DeviceError: the servo does not answer.
+        """
         read = (
             self.packets.read2ByteTxRx
             if self.table.homing_size == 2

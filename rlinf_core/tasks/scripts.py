@@ -1,4 +1,7 @@
-"""Scripted operators by name: they stand in for a person, and for an expert. Ours are in ``sim_bridges.scripted``."""
+"""Scripted operators by name, which replace a person or an expert.
+
+Ours are in ``sim_bridges.scripted``.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ if TYPE_CHECKING:
 
 OURS = {name: f"sim_bridges.scripted:{name.title()}Operator"
         for name in ("insertion", "joints", "pick", "push", "reach", "search")}
-ARM_SEED_STRIDE = 7919  # between the seeds of two arms' hands
-GIVEN = ("action", "noise", "seed")  # by whoever makes it; everything else is a parameter
+ARM_SEED_STRIDE = 7919  # difference of the seeds of two arms' hands
+GIVEN = ("action", "noise", "seed")  # arguments from the caller; everything else is a parameter
 
 
 Channels = dict[str, np.ndarray]
 
 
 class ScriptedTask(Protocol):
-    """The part of a task that a script is made from.
+    """The part of a task behind a script.
 
     Attributes:
         script: ``kind`` and parameters of the scripted operator; None if the task has none.
-        spec: of the station.
+        spec: specs of the station.
     """
 
     @property
@@ -39,33 +42,41 @@ class ScriptedTask(Protocol):
 
 
 class Script(Protocol):
-    """An operator that knows one task, made of the task's ``ActionSpec``, a ``noise`` and a ``seed``.
+    """An operator for one task, made from the task's ``ActionSpec``, a ``noise`` and a ``seed``.
 
     Attributes:
-        channels: what it looks at.
+        channels: the observed channels.
     """
 
     channels: tuple[str, ...]
 
     def reset(self, seed: int | None = None) -> None:
-        """A new episode; with a seed, the same one again."""
+        """Begin a new episode; the same seed repeats it."""
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (dim,)."""
+        """Return the normalised action (dim,)."""
 
 
 def scripts() -> list[str]:
-    """Names of all scripts."""
+    """Return the names of all scripts."""
     return plugins.names("scripts", OURS)
 
 
 def script(kind: str) -> type:
-    """The class of a script (``rlinf_core.core.plugins``); RecipeError names the nearest known one."""
+    """Return the class of a script (``rlinf_core.core.plugins``).
+
+    Raises:
+        RecipeError: there is no such script; the message suggests the nearest name.
+    """
     return plugins.find("scripts", kind, OURS, "script.kind")
 
 
 def make_script(task: ScriptedTask, noise: float = 0.12, seed: int = 0) -> Script:
-    """The operator that the task's ``script`` names, one for each arm where it knows one; RecipeError if it names none."""
+    """Return the operator in the task's ``script``; one per arm if it knows one arm.
+
+    Raises:
+        RecipeError: the task names no script.
+    """
     if task.script is None:
         raise RecipeError(f"script: expected in the task's file 'script: {{kind: ...}}', one of {', '.join(scripts())}, or "
                           "one of your own; got none. Say which script shows how it is done, or demonstrate it yourself")
@@ -78,7 +89,7 @@ def make_script(task: ScriptedTask, noise: float = 0.12, seed: int = 0) -> Scrip
 
 
 class PerArmScript:
-    """A script that knows one arm, for each of several at once.
+    """A script for one arm, used for each of several arms at once.
 
     Args:
         hands: one for each arm, by its name, in the order of the action.
@@ -89,12 +100,12 @@ class PerArmScript:
         self.channels = needed(next(iter(hands.values())).channels, list(hands))
 
     def reset(self, seed: int | None = None) -> None:
-        """A new episode; with a seed, the same one again."""
+        """Begin a new episode; the same seed repeats it."""
         for place, hand in enumerate(self.hands.values()):
             hand.reset(None if seed is None else seed + ARM_SEED_STRIDE * place)
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (dim,): that of one arm after that of the other."""
+        """Return the normalised action (dim,): the arms' actions one after the other."""
         return np.concatenate([hand.act(of_arm(channels, arm)) for arm, hand in self.hands.items()])
 
 

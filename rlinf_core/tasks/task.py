@@ -1,10 +1,10 @@
-"""From robot-side channels to time steps: observation, reward, step type. For the ROS node and vectorised simulators.
+"""Time steps from robot-side channels: observation, reward, step type.
 
-A channel is the newest content of a robot-side topic, by the topic's name: current_pose (7,), current_twist (6,),
-wrench (6,), joint_states (n,), gripper/state (1,), object_pose (7,), goal_pose (7,), task/success (1,),
-camera/<name>/image (H, W, 3) uint8.
-
-``step_result`` says what a time step came to: success, failure, time limit, progress.
+The ROS node and vectorised simulators use this module. A channel is the newest content of a
+robot-side topic, by the topic's name: current_pose (7,), current_twist (6,), wrench (6,),
+joint_states (n,), gripper/state (1,), object_pose (7,), goal_pose (7,), task/success (1,),
+camera/<name>/image (H, W, 3) uint8. ``step_result`` computes the result of a time step: success,
+failure, time limit, progress.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ IDENTITY = (0.0, 0.0, 0.0, 1.0)  # a quaternion
 
 @dataclass(frozen=True)
 class Task:
-    """A station's task: its specs, its terms (``rewards.step.step_result``), and its scripts.
+    """A station's task: its specs, its terms (``step_result``), and its scripts.
 
     Attributes:
-        success: when it is done.
+        spec: specs of the station.
+        success: test that it is done.
         max_steps: time steps after which an episode is cut off.
-        failure: when it cannot be done any more; None for never.
-        shaping: weight of the progress that the reward counts beside success.
-        success_steps: for how many time steps in a row it must look done.
-        script: the scripted operator of the task (``rlinf_core.tasks.scripts``) and its parameters; None if there is none.
+        failure: test that it cannot be done any more; None for never.
+        shaping: weight of the progress in the reward, beside success.
+        success_steps: number of time steps in a row that must look done.
+        script: the scripted operator of the task (``rlinf_core.tasks.scripts``) and its parameters;
+            None if there is none.
     """
 
     spec: StationSpec
@@ -57,40 +59,48 @@ class Task:
 
     @property
     def channels(self) -> set[str]:
-        """Every channel that its observation and its terms need."""
+        """All channels of its observation and its terms."""
         failure = self.failure.channels if self.failure else ()
         poses = of_arms("current_pose", self.spec.action.arms)
         return {item.source for item in self.spec.observation} | {*poses, *self.success.channels, *failure}
 
     def with_images(self, cameras: dict[str, tuple[int, int]]) -> Task:
-        """The same task observed through cameras too; ``cameras`` maps name to (height, width)."""
+        """Return the same task with cameras; ``cameras`` maps a name to (height, width)."""
         images = tuple(ArraySpec(name, (*size, 3), "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image")
                        for name, size in cameras.items())
         return replace(self, spec=replace(self.spec, observation=self.spec.observation + images))
 
     def around(self, orientations: Mapping[str, Sequence[float]]) -> Task:
-        """The same task, whose rotations are continuous around each arm's own orientation.
+        """Return the same task with rotations continuous around each arm's own orientation.
 
-        ``orientations`` maps an arm's name (empty for the one that has none) to that of its limits, a quaternion x y z w.
-        A tool's rotation vector and quaternion are continuous up to half a turn from there. Of other poses the quaternion
-        has the sign with w >= 0.
+        A tool's rotation vector and quaternion are then continuous up to half a turn from there.
+        The quaternion of other poses has the sign with w >= 0.
+
+        Args:
+            orientations: an arm's name (empty for an arm without one) to the orientation of its
+                limits, a quaternion x y z w.
         """
         return replace(self, spec=replace(self.spec, observation=tuple(
             replace(item, around=_around(item, orientations)) for item in self.spec.observation)))
 
 
 def _around(item: ArraySpec, orientations: Mapping[str, Sequence[float]]) -> tuple[float, ...]:
-    """The orientation about which an array of a pose is continuous; empty for any other."""
+    """Return the orientation around which a pose's array is continuous; empty for other arrays."""
     arm = arm_of(item.source)
     if item.take not in ("rotation", "all") or topic(item.source).channel != (7,) or arm not in orientations:
         return ()
     if item.source == _tool(item.source):
         return unit(tuple(map(float, orientations[arm])))
-    return IDENTITY if item.take == "all" else ()  # an object's rotation vector has no orientation to be continuous around
+    # an object's rotation vector has no such orientation
+    return IDENTITY if item.take == "all" else ()
 
 
 def shaped(task: Task, weight: float) -> Task:
-    """The task with its progress in the reward; RecipeError if it has no measure of progress."""
+    """Return the task with its progress in the reward.
+
+    Raises:
+        RecipeError: the task has no measure of progress.
+    """
     if not isinstance(task.success, Shaped):
         raise RecipeError(f"simulation.shaping: expected 0, got {weight}: the reward {type(task.success).__name__} has no "
                           "measure of progress")
@@ -98,7 +108,11 @@ def shaped(task: Task, weight: float) -> Task:
 
 
 def observe(spec: StationSpec, channels: Channels) -> dict[str, np.ndarray]:
-    """The observation that ``spec`` declares, each array checked; SpecError names a channel that is missing."""
+    """Return the observation that ``spec`` declares, each array checked.
+
+    Raises:
+        SpecError: a channel is missing; the message names it.
+    """
     observation = {}
     for item in spec.observation:
         if item.source not in channels:
@@ -142,21 +156,22 @@ _TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
 
 
 def _tool(source: str) -> str:
-    """The channel of the tool in whose base frame a source is."""
+    """Return the tool's channel for the base frame of a source."""
     return of_arms("current_pose", [arm] if (arm := arm_of(source)) else [])[0]
 
 
 def turn_between(tool: np.ndarray, thing: np.ndarray) -> float:
-    """By how much a tool (7,) would turn about the vertical to lie along a thing (7,), or across it [rad].
+    """Return the tool's turn about the vertical to lie along a thing, or across it [rad].
 
-    Within a quarter of pi to either side, as if both were square.
+    Both are poses (7,). The result is within a quarter of pi to either side, as if both were
+    square.
     """
     turn = _heading(thing) - _heading(tool)
     return float((turn + np.pi / 4) % (np.pi / 2) - np.pi / 4)
 
 
 def _heading(pose: np.ndarray) -> float:
-    """The direction of its x axis, seen from above [rad]."""
+    """Return the direction of its x axis, seen from above [rad]."""
     x, y, z, w = pose[3:7]
     return float(np.arctan2(2 * (x * y + z * w), 1 - 2 * (y * y + z * z)))
 
@@ -256,7 +271,12 @@ class TaskFile(Settings):
 
 
 def load_task(path: str | Path) -> Task:
-    """Read a task YAML; RecipeError names file, line, key, what was expected and what came."""
+    """Read a task YAML.
+
+    Raises:
+        RecipeError: an invalid key; the message names file, line, key, and the expected and actual
+            values.
+    """
     file = checked(TaskFile, _document_of(Path(path)))
     observation = tuple(ArraySpec(name, item.shape, "float32", item.unit, item.low or (-np.inf,), item.high or (np.inf,),
                                   item.source, item.take) for name, item in file.observation.items())
@@ -270,8 +290,9 @@ def load_task(path: str | Path) -> Task:
 
 
 def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
-    """Return a file's values over those of the task that its ``defaults`` name: one beside it, or
-    of configs/tasks.
+    """Return a file's values over those of the task in its ``defaults``.
+
+    That task is a file beside it, or in configs/tasks.
     """
     if path.resolve() in below:
         raise RecipeError(f"task {path}: expected 'defaults' that end somewhere, got a circle")
@@ -292,13 +313,13 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     for part in TERMS:
         mine, theirs = document.data.get(part), under.data.get(part)
         if isinstance(mine, dict) and isinstance(theirs, dict) and mine.get("kind", kind := theirs.get("kind")) != kind:
-            under.forget((part,))  # another one has other parameters
+            under.forget((part,))  # another kind has other parameters
             del under.data[part]
     return document.over(under)
 
 
 def _resolve_model_path(document: Document, part: str, folder: Path) -> None:
-    """A model file that a task names is found from the task's own folder."""
+    """Resolve a task's model file relative to the task's own folder."""
     section = document.data.get(part)
     if isinstance(section, dict) and isinstance(section.get("model"), str):
         where = f"{document.place((part, 'model'))}: '{part}.model'"
@@ -307,14 +328,15 @@ def _resolve_model_path(document: Document, part: str, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Reward of the transition that ends here, and whether and how the episode ends with it.
+    """Reward of the transition that ends here, and the episode's end, if it ends here.
 
     Attributes:
-        success: the task is done.
-        failure: it cannot be done any more.
-        truncated: neither, but the time is up; what would have come still counts.
-        progress: how near the task is to success, where it has a measure.
-        looked_done: time steps in a row, up to this one, that looked like success.
+        reward: reward of the transition.
+        success: True if the task is done.
+        failure: True if the task cannot be done any more.
+        truncated: True if neither, but the time is up; later rewards would still count.
+        progress: nearness to success, if the task has a measure.
+        looked_done: number of time steps in a row, up to this one, that looked like success.
     """
 
     reward: float = 0.0
@@ -326,17 +348,17 @@ class StepResult:
 
     @property
     def terminated(self) -> bool:
-        """The task ended, one way or the other: no value follows."""
+        """Whether the task ended, either way, so that no value follows."""
         return self.success or self.failure
 
     @property
     def last(self) -> bool:
-        """The episode ends here."""
+        """Whether the episode ends here."""
         return self.terminated or self.truncated
 
     @property
     def discount(self) -> float:
-        """The discount of later rewards: 0 where the task ended."""
+        """Discount of later rewards: 0 if the task ended."""
         return 0.0 if self.terminated else 1.0
 
 
@@ -357,13 +379,13 @@ def _name_missing_channel(channels: dict[str, np.ndarray]) -> Iterator[None]:
 
 def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, before: StepResult | None = None
                 ) -> StepResult:
-    """Reward 1 on success, 0 otherwise; where the task has failed it has not succeeded.
+    """Return reward 1 on success, 0 otherwise; a failed task has not succeeded.
 
-    With shaping, what the task has come nearer to success since ``before``, the last step, counts too. That is not the
-    shaping that leaves the best policy the best (gamma phi(s') - phi(s), with phi 0 at the end; Ng, Harada, Russell 1999):
-    to come near pays by itself, the earlier the more, and a large weight may favour ways that are slow to arrive.
-
-    Success is what has looked like it for ``task.success_steps`` in a row: one frame may fool a learned reward.
+    With shaping, the progress since ``before``, the last step, counts too. This shaping does not
+    keep the best policy the best (unlike gamma phi(s') - phi(s), with phi 0 at the end; Ng, Harada,
+    Russell 1999). Nearness pays by itself, the earlier the more, and a large weight may favour slow
+    arrivals. Success needs ``task.success_steps`` steps in a row, because one frame may fool a
+    learned reward.
     """
     for term in (task.success, task.failure) if before is None else ():
         if isinstance(term, Remembering):

@@ -1,6 +1,7 @@
-"""The columns of a LeRobot data set (numbers of frames, names of features, texts of tasks), and its cameras' videos.
+"""The columns of a LeRobot data set, and its cameras' videos.
 
-A video is H.264, lossy, and every second picture is a key picture, so that any picture is decoded quickly.
+The columns are numbers of frames, names of features and texts of tasks. A video is lossy H.264.
+Every second picture is a key picture, so that any picture decodes quickly.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import pyarrow as pa
 from rlinf_core.core.errors import EpisodeError, escape_ascii
 
 ANY_NAMES = re.compile(r"(?:(?:action|state|observation\.state|dim|feature)[_.]?)?(\d+)")
-INDEX_COLUMN = "__index_level_0__"  # pandas calls an index without a name so
+INDEX_COLUMN = "__index_level_0__"  # pandas' name of an index without a name
 
 
 def numbers(column: pa.ChunkedArray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """A column as (rows, size) float64; None where one of its rows is not of that shape, or is not finite."""
+    """Return a column as (rows, size) float64; None if a row has another shape, or is not finite.
+    """
     try:
         values = np.asarray(column.to_pylist(), np.float64).reshape(len(column), -1)
     except (TypeError, ValueError):
@@ -33,7 +35,7 @@ def numbers(column: pa.ChunkedArray, shape: tuple[int, ...]) -> np.ndarray | Non
 
 
 def first_fault(column: pa.ChunkedArray, shape: tuple[int, ...]) -> tuple[int, str]:
-    """The first row that ``numbers`` does not take, and why."""
+    """Return the first row that ``numbers`` refuses, and the reason."""
     rows = column.to_pylist()
     size = int(np.prod(shape)) if shape else np.size(rows[0])
     expected = f"expected {size} finite numbers" if size != 1 else "expected a finite number"
@@ -48,7 +50,11 @@ def first_fault(column: pa.ChunkedArray, shape: tuple[int, ...]) -> tuple[int, s
 
 
 def flat_names(names: Any) -> list[str]:
-    """A feature's names in their order: of a list, of ``{"motors": [...]}`` or of ``{"x": 0, "y": 1}``; else empty."""
+    """Return a feature's names in their order.
+
+    They may be a list, ``{"motors": [...]}`` or ``{"x": 0, "y": 1}``; other forms give an empty
+    list.
+    """
     if isinstance(names, dict):
         if names and all(isinstance(at, int) for at in names.values()):
             return sorted(names, key=lambda name: names[name])
@@ -65,7 +71,8 @@ def flat_names(names: Any) -> list[str]:
 def reordering(expected: list[str], given: list[str]) -> list[int] | None:
     """Return the index of each expected name among the given ones; None if the names differ.
 
-    No names, and numbers in their order (``action_0``, ``action_1``), stand for any names in the expected order.
+    Missing names, and numbers in their order (``action_0``, ``action_1``), stand for any names in
+    the expected order.
     """
     if len(given) == len(expected):
         counted = [match and int(match[1]) for match in map(ANY_NAMES.fullmatch, given)]
@@ -79,7 +86,7 @@ def reordering(expected: list[str], given: list[str]) -> list[int] | None:
 
 
 def task_texts(table: pa.Table) -> dict[int, str]:
-    """The text of each task by its task_index.
+    """Return the text of each task by its task_index.
 
     The text is the column 'task', else the index that pandas wrote, else the only column of text.
 
@@ -127,17 +134,18 @@ def _columns(table: pa.Table) -> str:
 
 
 CODEC, PIXELS = "libx264", "yuv420p"
-OPTIONS = {"preset": "ultrafast", "qp": "22", "g": "2", "bf": "0"}  # crf gets finer at lower rates, to a camera's noise
+# crf would get finer at lower rates, down to a camera's noise
+OPTIONS = {"preset": "ultrafast", "qp": "22", "g": "2", "bf": "0"}
 
 
 class Video:
-    """One file that grows by episodes.
+    """One video file that grows by episodes.
 
     Args:
-        path: of the MP4 file.
-        fps: pictures a second.
+        path: path of the MP4 file.
+        fps: pictures per second.
         shape: (height, width, 3), both even.
-        threads: that encode it.
+        threads: number of encoding threads.
     """
 
     def __init__(self, path: Path, fps: int, shape: tuple[int, ...], threads: int) -> None:
@@ -165,7 +173,7 @@ class Video:
 
 
 class Pictures:
-    """One file that is read by time, mostly from its beginning to its end."""
+    """One video file that is read by time, mostly from its beginning to its end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -180,7 +188,7 @@ class Pictures:
         self._before, self._after = self._read(), self._read()
 
     def _read(self) -> Any:
-        """The next frame of the file; None at its end."""
+        """Return the next frame of the file; None at its end."""
         try:
             frame = next(self._frames, None)
         except (OSError, av.FFmpegError) as error:
@@ -190,7 +198,10 @@ class Pictures:
         return frame
 
     def nearest(self, time: float) -> tuple[np.ndarray | None, float]:
-        """The picture nearest to a time [s], (H, W, 3) uint8, and its time [s]; None of a video without any."""
+        """Return the picture nearest to a time [s], (H, W, 3) uint8, and its time [s].
+
+        The picture is None in a video without any.
+        """
         if self._before is not None and time < self._before.time:
             self._file.close()
             self._begin()
@@ -204,10 +215,10 @@ class Pictures:
 
 
 def decode_image(cell: Any, root: Path) -> np.ndarray:
-    """A cell of a column of images, (H, W, 3) uint8.
+    """Decode a cell of a column of images to (H, W, 3) uint8.
 
     Args:
-        cell: ``{"bytes": ..., "path": ...}``; where there are no bytes, the path is of a file below ``root``.
+        cell: ``{"bytes": ..., "path": ...}``; without bytes, the path names a file below ``root``.
         root: the data set's folder.
 
     Raises:

@@ -1,7 +1,8 @@
-"""From recordings to a LeRobot data set: ``meta/``, ``data/`` (Parquet) and ``videos/`` (MP4).
+"""Export recordings to a LeRobot data set: ``meta/``, ``data/`` (Parquet) and ``videos/`` (MP4).
 
-A frame is an observation and the action that answered it. What follows the last action has no frame of its own: its
-picture is the one behind an episode's in the video. ``meta/rlinf.json`` says what LeRobot has no place for.
+A frame is an observation and the action that answered it. The observation after the last action has
+no frame; its picture follows the episode's in the video. ``meta/rlinf.json`` holds the data that
+LeRobot has no place for.
 """
 
 from __future__ import annotations
@@ -28,22 +29,26 @@ from rlinf_core.specs.arrays import StationSpec
 PLACE = "chunk-000/file-{file:03d}"
 DATA, EPISODES = f"data/{PLACE}.parquet", f"meta/episodes/{PLACE}.parquet"
 VIDEO = "videos/{key}/" + PLACE + ".mp4"
-VIDEO_BYTES = 200 << 20  # after which a new file begins
+VIDEO_BYTES = 200 << 20  # size at which a new file begins
 SCALARS = {"timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64",
            "task_index": "int64"}
 
 
 def export(paths: list[Path], out: Path, recipe: str | None = None, executed: bool = False) -> tuple[int, int]:
-    """Write every whole episode below some folders to a new data set; how many episodes and frames it has.
+    """Write every whole episode below some folders to a new data set.
 
     Args:
         paths: the recordings.
         out: a new folder.
-        recipe: whose station recorded them; by default that of the run that they lie in.
-        executed: actions are what the interlock let through, instead of what was asked for.
+        recipe: recipe of the recording station; by default that of the run around the recordings.
+        executed: True to export the actions that the interlock executed, instead of the requested
+            ones.
+
+    Returns:
+        The numbers of episodes and frames.
 
     Raises:
-        EpisodeError: they are not all of the same specs, or do not fit a data set; both sides are named.
+        EpisodeError: the specs differ, or do not fit a data set; the message names both sides.
     """
     with new_folder(out) as root:
         dataset: Dataset | None = None
@@ -51,7 +56,7 @@ def export(paths: list[Path], out: Path, recipe: str | None = None, executed: bo
             if dataset is None:
                 dataset = Dataset(root, spec_of(episode, folder, recipe), executed)
             dataset.add(episode)
-        assert dataset is not None  # where there is no episode, intact_episodes says so
+        assert dataset is not None  # intact_episodes raises if there is no episode
         dataset.close()
     return len(dataset.rows), dataset.frames
 
@@ -72,7 +77,7 @@ class Dataset:
         self.jobs: list[Future[None]] = []
 
     def add(self, episode: Episode) -> None:
-        """Append one; its pictures are encoded while the next one is read."""
+        """Append an episode; its pictures are encoded while the next one is read."""
         self._wait()
         row = {"episode_index": len(self.rows), "tasks": list(dict.fromkeys(episode.instructions[:-1])),
                "length": len(episode), "data/chunk_index": 0, "data/file_index": 0, "dataset_from_index": self.frames,
@@ -116,7 +121,7 @@ class Dataset:
             (self.root / f"meta/{name}.json").write_text(json.dumps(document, indent=1))
 
     def _put(self, episode: Episode) -> dict[str, np.ndarray]:
-        """An episode's columns, (T, D) each, which are kept."""
+        """Store and return an episode's columns, (T, D) each."""
         length, spec = len(episode), self.spec
         count = np.arange(length)
         tasks = [self.tasks.setdefault(words, len(self.tasks)) for words in episode.instructions[:-1]]
@@ -137,7 +142,7 @@ class Dataset:
         return columns
 
     def _video(self, key: str, shape: tuple[int, ...]) -> tuple[Video, int]:
-        """The file that takes the next episode."""
+        """Return the video file for the next episode, and its number."""
         videos = self.videos[key]
         if videos and videos[-1].path.stat().st_size > VIDEO_BYTES:
             videos[-1].close()
@@ -186,7 +191,7 @@ def _extra(episode: Episode) -> dict[str, Any]:
 
 
 def _pattern(path: str) -> str:
-    """A path as info.json says it."""
+    """Return a path as a pattern for info.json."""
     for ours, theirs in (("chunk-000", "chunk-{chunk_index:03d}"), ("{file:", "{file_index:"), ("{key}", "{video_key}")):
         path = path.replace(ours, theirs)
     return path
@@ -205,7 +210,7 @@ def _key(image: str) -> str:
 
 
 def _of_pixels(counts: np.ndarray, frames: int) -> Numbers:
-    """As LeRobot has the statistics of pictures: (channels, 1, 1), and their count is that of the frames."""
+    """Return LeRobot's statistics of pictures: (channels, 1, 1), counted in frames."""
     numbers = {name: values.reshape(-1, 1, 1) for name, values in described_histogram(counts).items()}
     return {"count": np.array([frames])} | numbers
 
@@ -216,7 +221,7 @@ def _column(values: np.ndarray) -> pa.Array:
 
 
 def _tasks(texts: list[str]) -> pa.Table:
-    """With the texts as the index that pandas finds."""
+    """Return the table of tasks, with the texts as the index that pandas finds."""
     def described_column(name: str, kind: str, numpy_kind: str) -> dict[str, Any]:
         return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy_kind, "metadata": None}
 

@@ -1,7 +1,7 @@
-"""From a LeRobot data set (v3.0) to recordings: sealed, of a recipe's specs, and as good as any for training.
+"""Import a LeRobot data set (v3.0) as sealed recordings with a recipe's specs, ready for training.
 
-What another's set does not say is taken as of demonstrations: a person commanded, and each succeeded. After its last frame
-nothing was observed, so that frame stands there once more.
+A foreign data set counts as demonstrations: a person commanded, and each succeeded, unless it
+states otherwise. It has no observation after its last frame; that frame is repeated.
 """
 
 from __future__ import annotations
@@ -25,22 +25,27 @@ from rlinf_core.episodes.storage import write_episode
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs.arrays import StationSpec, encoded
 
-STEP_TOLERANCE = 1e-3  # of the largest step: actions there are rounded to float32
+STEP_TOLERANCE = 1e-3  # relative to the largest step, because actions there are rounded to float32
 
 
 def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: list[str] | None = None,
                    cameras: dict[str, str] | None = None, instruction: str = "") -> tuple[int, int, list[str]]:
-    """Write every episode of a data set to a new folder; how many episodes, how many frames, and which features are left.
+    """Write every episode of a data set to a new folder.
 
     Args:
         root: the data set's folder.
         out: a new folder.
-        recipe, overrides: whose station's specs it has; a set of our own export says them itself.
-        cameras: of the station, to what the data set calls them (``{"front": "laptop"}``).
-        instruction: of every episode, instead of what the data set says.
+        recipe, overrides: recipe of the station with the wanted specs; our own exports contain
+        them.
+        cameras: the station's cameras to the data set's names (``{"front": "laptop"}``).
+        instruction: instruction of every episode, instead of the data set's.
+
+    Returns:
+        The numbers of episodes and frames, and the unused features.
 
     Raises:
-        EpisodeError: a feature does not fit the specs, or there is no such data set; nothing is written.
+        EpisodeError: a feature does not fit the specs, or there is no such data set; nothing is
+            written.
     """
     try:
         return _import(root, out, recipe, overrides or [], cameras or {}, instruction)
@@ -73,7 +78,7 @@ def _import(root: Path, out: Path, recipe: str | None, overrides: list[str], cam
 
 
 def _specs(data: DataSet, recipe: str | None, overrides: list[str]) -> tuple[StationSpec, str]:
-    """And the station's name."""
+    """Return the specs and the station's name."""
     if recipe is not None:
         loaded = load_recipe(recipe, overrides)
         return station_task(loaded).spec, loaded.station.name
@@ -95,7 +100,7 @@ def _unknown(cameras: dict[str, str], spec: StationSpec) -> Iterator[str]:
 
 
 def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator[str]:
-    """Each feature that does not fit: what was expected of it, and what it is."""
+    """Yield each feature that does not fit, with the expected and the actual form."""
     if data.fps != spec.control_hz:
         yield f"fps: expected {spec.control_hz:g}, the station's time steps a second, got {data.fps:g}"
     described = {"action": spec.action.names, "observation.state": [item.name for item in spec.vectors]}
@@ -118,7 +123,7 @@ def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator
 
 
 def _expected(spec: StationSpec) -> Iterator[tuple[str, list[str]]]:
-    """Each feature of numbers that a station needs, with the names of the numbers."""
+    """Yield each numeric feature that a station needs, with the names of its numbers."""
     yield "action", list(spec.action.names)
     if spec.vectors:
         yield "observation.state", [f"{item.name}.{index}" for item in spec.vectors for index in range(item.size)]
@@ -184,7 +189,7 @@ def _sources(columns: dict[str, np.ndarray], length: int) -> list[str]:
 
 
 def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
-    """As training would, and that no action is beyond what the station can be asked for."""
+    """Check an episode for training, and that no action exceeds the station's largest step."""
     if not is_plain(episode.id):
         raise EpisodeError(f"{data.root}: meta/rlinf.json: expected a plain episode id, got {escape_ascii(episode.id)}")
     try:
@@ -205,8 +210,9 @@ def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
 
 
 def _content_suffix(columns: dict[str, np.ndarray]) -> str:
-    """Return eight hex digits from actions and observations, since other data sets may have folders
-    of the same name.
+    """Return eight hex digits from actions and observations.
+
+    Other data sets may have folders of the same name.
     """
     return sha256(b"".join(np.ascontiguousarray(columns[name], np.float32).tobytes()
                            for name in ("action", "observation.state") if name in columns)).hexdigest()[:8]

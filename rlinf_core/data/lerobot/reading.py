@@ -1,7 +1,7 @@
-"""A LeRobot data set (v3.0) in a folder: its features, and an episode's columns and pictures.
+"""Read a LeRobot data set (v3.0): its features, and an episode's columns and pictures.
 
-Columns are read by name, episodes and tasks by their index, and pictures of a video by their time stamp. A set that
-contradicts itself is refused, with the feature, the episode and the frame.
+Columns are read by name, episodes and tasks by their index, and pictures of a video by their time
+stamp. A data set that contradicts itself is refused, with the feature, the episode and the frame.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ OURS = (
     "complementary_info.is_intervention",
 )
 EXACT_S = 1e-4  # LeRobot's tolerance_s: stamps this near to the grid of frames are on it
-STEP_PART = 0.1  # of a time step, by which a time stamp or a picture may be off
+STEP_PART = 0.1  # tolerance of a time stamp or a picture, in time steps
 CONVERT = "LeRobot converts older ones: lerobot.datasets.v30.convert_dataset_v21_to_v30"
 DELETE = "lerobot-edit-dataset --operation.type delete_episodes"
 
 
 class DataSet:
-    """One that can be read; EpisodeError where it cannot.
+    """A readable LeRobot data set.
 
     Attributes:
-        own: what our own export says besides (``meta/rlinf.json``); empty in those of others.
-        instruction: of all frames, instead of their tasks; empty for the tasks.
+        metadata: data that our own export adds (``meta/rlinf.json``); empty in foreign data sets.
+        instruction: instruction of all frames, instead of their tasks; empty for the tasks.
+
+    Raises:
+        EpisodeError: the data set cannot be read.
     """
 
     def __init__(self, root: Path) -> None:
@@ -66,18 +69,19 @@ class DataSet:
         changed = [len(episode.get("sources", ())) for episode in metadata.get("episodes", ())] != [
             row["length"] for row in self.rows
         ]
-        self.metadata: dict[str, Any] = {} if changed else metadata  # by a tool that knows nothing of it
+        # changed by a tool without knowledge of this file
+        self.metadata: dict[str, Any] = {} if changed else metadata
         self.videos: dict[str, Pictures] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def error(self, text: str) -> EpisodeError:
-        """An error of this data set."""
+        """Return an error of this data set."""
         return EpisodeError(f"{self.root}: {text}")
 
     def fault(self, feature: str, number: int, frame: int, text: str) -> EpisodeError:
-        """An error of a feature in a frame of the episode of that position."""
+        """Return an error of a feature, in a frame of the episode at position ``number``."""
         return self.error(
             f"feature '{escape_ascii(feature)}': episode {self.index(number)}, frame {frame}: {text}. Nothing "
             f"was written. Correct the data set, or leave the episode out: {DELETE}"
@@ -132,7 +136,7 @@ class DataSet:
         return fps
 
     def _file(self, name: str) -> Path:
-        """A Parquet file of version 3.0; of what an older layout has in its place, it says so."""
+        """Return the path of a Parquet file of version 3.0; raise an error for an older layout."""
         path = self.root / name
         old = (self.root / name.replace(".parquet", "")).with_suffix(".jsonl")
         if not path.exists() and old.exists():
@@ -143,7 +147,7 @@ class DataSet:
         return path
 
     def _rows(self) -> list[dict[str, Any]]:
-        """The episodes that meta/episodes describes, by their index."""
+        """Return the episodes in meta/episodes, by their index."""
         files = sorted(self._file("meta/episodes").glob("**/*.parquet"))
         rows = [row for file in files for row in pq.read_table(file).to_pylist()]
         for row in rows:
@@ -165,7 +169,7 @@ class DataSet:
         return rows
 
     def _table(self) -> pa.Table:
-        """Every frame, by episode and frame."""
+        """Return every frame, by episode and frame."""
         files = sorted((self.root / "data").glob("**/*.parquet"))
         if not files:
             raise FileNotFoundError(f"no Parquet file in {self.root / 'data'}")
@@ -203,7 +207,7 @@ class DataSet:
         return table if (rows == np.arange(len(rows))).all() else table.take(pa.array(rows))
 
     def _spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first row of each episode in the table, and the row after its last."""
+        """Return the first row of each episode in the table, and the row after its last."""
         column = np.asarray(self.table["episode_index"].to_pylist()).reshape(len(self.table), -1)[
             :, 0
         ]
@@ -232,11 +236,11 @@ class DataSet:
         )
 
     def names(self, name: str) -> list[str]:
-        """The names of a feature's numbers; empty where it has none."""
+        """Return the names of a feature's numbers; empty without any."""
         return flat_names(self.features[name].get("names")) if name in self.features else []
 
     def described(self, name: str) -> str:
-        """A feature's shape and names, or which there are."""
+        """Describe a feature's shape and names; list similar features if it is missing."""
         if name not in self.features:
             same = [
                 feature for feature in self.features if feature.rpartition(".")[0] == name.rpartition(".")[0]
@@ -247,22 +251,25 @@ class DataSet:
         return f"{size} ({', '.join(map(escape_ascii, names))})" if names else size
 
     def is_depth(self, name: str) -> bool:
-        """Whether a feature's pictures are distances."""
+        """Return True if a feature's pictures are distances."""
         feature = self.features.get(name, {})
         info = feature.get("info") or feature.get("video_info") or {}
         return bool(info.get("video.is_depth_map", info.get("is_depth_map", False)))
 
     def left(self, used: Iterable[str]) -> list[str]:
-        """The features that an import does not take."""
+        """Return the features that an import does not use."""
         return sorted(self.features.keys() - {*OURS, *used})
 
     # An episode
     def index(self, number: int) -> int:
-        """The episode_index of the episode of that position."""
+        """Return the episode_index of the episode at this position."""
         return int(self.rows[number]["episode_index"])
 
     def columns(self, number: int) -> dict[str, np.ndarray]:
-        """Everything but pictures, a row a frame: (length, size) float64 each, all finite."""
+        """Return all columns except pictures, one row per frame: (length, size) float64 each.
+
+        All values are finite.
+        """
         begin, end = int(self.starts[number]), int(self.ends[number])
         expected = self.rows[number]["length"]
         if expected < 1 and begin == end:
@@ -292,7 +299,7 @@ class DataSet:
         return columns
 
     def _check_frames(self, columns: dict[str, np.ndarray], number: int) -> None:
-        """Raise EpisodeError at the first frame that is lost, twice or at a time of its own."""
+        """Raise EpisodeError at the first frame that is lost, repeated or off its time."""
         if "frame_index" in columns:
             frames = columns["frame_index"][:, 0]
             for frame in np.flatnonzero(frames != np.arange(len(frames)))[:1].tolist():
@@ -325,7 +332,10 @@ class DataSet:
             )
 
     def stamps_s(self, columns: dict[str, np.ndarray]) -> np.ndarray:
-        """When each frame was, and the one after the last, from 0 on [s]: on the grid of frames where all are near it."""
+        """Return the time of each frame, and of one after the last, from 0 on [s].
+
+        The times are on the grid of frames if all are near it.
+        """
         times = columns["timestamp"][:, 0] - columns["timestamp"][0, 0]
         grid = np.arange(len(times) + 1) / self.fps
         return (
@@ -366,8 +376,9 @@ class DataSet:
         return tuple([self.sentences[index] for index in [*indexes, indexes[-1]]])
 
     def pictures(self, key: str, number: int, times: np.ndarray) -> np.ndarray:
-        """Return a camera's images (length + 1, H, W, 3) uint8. The one after the last action
-        repeats the last, except in our own data sets.
+        """Return a camera's images (length + 1, H, W, 3) uint8.
+
+        The one after the last action repeats the last, except in our own data sets.
 
         Args:
             key: the feature.

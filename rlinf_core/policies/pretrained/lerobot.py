@@ -1,6 +1,7 @@
-"""The folders of LeRobot's policies (0.4.4 to 0.6.1): keys of config.json that are read, have no effect or are refused.
+"""The folders of LeRobot's policies (0.4.4 to 0.6.1).
 
-``save_folder`` writes one that LeRobot's own classes load, with its processors.
+Keys of config.json are read, have no effect or are refused. ``save_folder`` writes a folder that
+LeRobot's own classes load, with its processors.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ MODES: dict[str, Kind] = {"MEAN_STD": "deviations", "QUANTILES": "quantiles", "Q
                           "MIN_MAX": "bounds", "IDENTITY": "identity"}
 SETTINGS = {"num_inference_steps": "flow_steps", "num_steps": "flow_steps", "tokenizer_max_length": "tokens",
             "n_action_steps": "n_action_steps"}
-# Keys of training, of the machine and of the hub, and those by which only masked input changes. None changes an action.
+# Keys of training, of the machine and of the hub, and keys that change masked input alone. None
+# changes an action.
 WITHOUT_EFFECT = {
     "device", "dtype", "use_amp", "push_to_hub", "repo_id", "private", "tags", "license", "pretrained_path",
     "pretrained_revision", "gradient_checkpointing", "compile_model", "compile_mode", "freeze_vision_encoder",
     "train_expert_only", "train_state_proj", "load_vlm_weights", "use_cache", "rtc_config", "empty_cameras",
     "prefix_length", "pad_language_to", "relative_exclude_joints", "action_feature_names", "input_features",
     "output_features"}
-EXPECTED = {"n_obs_steps": 1, "use_relative_actions": False, "use_peft": False}  # all else is not known here
+# other values are unsupported
+EXPECTED = {"n_obs_steps": 1, "use_relative_actions": False, "use_peft": False}
 HELP = {
     "use_relative_actions": "Its actions are joint positions relative to the state, which a station would play as steps",
     "use_peft": "It holds adapters: set policy.adapters to its folder, and policy.checkpoint to the model's",
@@ -39,12 +42,12 @@ HELP = {
 
 @dataclass(frozen=True)
 class Training:
-    """How a policy was trained.
+    """A policy's training settings.
 
     Attributes:
         state, action, pictures: statistics that normalise them.
         settings: a policy's keys, with LeRobot's key and its value.
-        tells_relative: whether it has LeRobot's key use_relative_actions, which 0.5.1 and later write.
+        tells_relative: True if it has LeRobot's key use_relative_actions, written since 0.5.1.
     """
 
     state: Kind
@@ -57,19 +60,19 @@ class Training:
 def read_config(folder: Path, kind: str, needed: Collection[str], optional: Collection[str],
                 fixed: Mapping[str, Any] | None = None, settings: Mapping[str, str] = SETTINGS,
                 pictures: Collection[str] = ("IDENTITY",)) -> tuple[dict[str, Any], Training]:
-    """The network's keys of a config.json of LeRobot's, and how the policy was trained.
+    """Return the network's keys of LeRobot's config.json, and the policy's training settings.
 
     Args:
-        folder: of the policy.
+        folder: folder of the policy.
         kind: LeRobot's ``type``.
-        needed: keys of the network that must be there.
-        optional: keys of the network that may be there.
-        fixed: keys that may have one value alone.
-        settings: LeRobot's keys that are a policy's, with the policy's key.
-        pictures: the normalisations of pictures that the family does.
+        needed: required keys of the network.
+        optional: optional keys of the network.
+        fixed: keys with a single supported value.
+        settings: LeRobot's keys for settings of a policy, with the policy's key.
+        pictures: the family's normalisations of pictures.
 
     Raises:
-        PolicyFileError: names a key that is missing, has a value that is not known here, or is unknown.
+        PolicyFileError: a key is missing or unknown, or has an unsupported value.
     """
     where = f"policy.checkpoint {folder}"
     try:
@@ -106,7 +109,7 @@ def _settings(document: Mapping[str, Any], where: str, names: Mapping[str, str])
 
 
 def _modes(document: Mapping[str, Any], where: str, pictures: Collection[str]) -> tuple[Kind, Kind, Kind]:
-    """The kinds of statistics of state, of action and of pictures."""
+    """Return the kinds of statistics of state, action and pictures."""
     mapping = document.get("normalization_mapping")
     if not isinstance(mapping, Mapping) or not mapping.keys() >= {"STATE", "ACTION"}:
         raise PolicyFileError(f"{where}: expected a normalization_mapping with STATE and ACTION in config.json, got "
@@ -125,16 +128,17 @@ Statistics = Mapping[str, Mapping[str, "Tensor"]]  # by feature, then by statist
 
 
 def save_folder(folder: Path, document: Mapping[str, Any], weights: Mapping[str, Tensor], statistics: Statistics) -> None:
-    """Write a policy and its processors as LeRobot's ``save_pretrained`` does.
+    """Write a policy and its processors in the format of LeRobot's ``save_pretrained``.
 
     Args:
-        folder: a new one, or an empty one.
-        document: of config.json, with ``input_features``, ``output_features`` and ``normalization_mapping``.
-        weights: by LeRobot's names.
-        statistics: that normalise the features, in the data set's units.
+        folder: a new folder, or an empty one.
+        document: content of config.json, with ``input_features``, ``output_features`` and
+            ``normalization_mapping``.
+        weights: weights by LeRobot's names.
+        statistics: normalisation of the features, in the data set's units.
 
     Raises:
-        PolicyFileError: the folder holds something.
+        PolicyFileError: the folder is not empty.
     """
     from safetensors.torch import save_file
 

@@ -1,7 +1,8 @@
-"""openpi's names of network sizes, and the folders that its convert_jax_model_to_pytorch.py writes (openpi 15a9616).
+"""openpi's names of network sizes, and the folders of its converter.
 
-Such a folder has ``model.safetensors``, ``assets`` and a config.json of five keys, without a tokenizer and without a word
-on whether it is a pi0 or a pi0.5: the weights' names tell that.
+The converter is convert_jax_model_to_pytorch.py (openpi 15a9616). Such a folder has
+``model.safetensors``, ``assets`` and a config.json of five keys. It has no tokenizer and does not
+distinguish a pi0 from a pi0.5; the weights' names do.
 """
 
 from __future__ import annotations
@@ -21,21 +22,23 @@ VARIANTS: dict[str, dict[str, Any]] = {"gemma_2b": {"hidden_size": 2048, "interm
                                        "gemma_300m": {"hidden_size": 1024, "intermediate_size": 4096, **_LAYERS}}
 VISION = {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
           "num_attention_heads": 16, "patch_size": 14, "image_size": 224, "vision_use_head": False}
-SIZES = ("paligemma_variant", "action_expert_variant", "image_resolution")  # keys that say the sizes by name
+# keys that name the sizes
+SIZES = ("paligemma_variant", "action_expert_variant", "image_resolution")
 CONVERTED = {"action_dim", "action_horizon", "paligemma_variant", "action_expert_variant", "precision"}
-MAKER = "maker"  # a key of a network's config: lerobot, which prepares sentences and pictures otherwise than openpi
+# a key of a network's config; lerobot prepares sentences and pictures differently from openpi
+MAKER = "maker"
 TOKENIZER = "google/paligemma-3b-pt-224"
 
 
 def is_converted(folder: Path) -> bool:
-    """Whether the folder is one of openpi's converter."""
+    """Return True if openpi's converter wrote the folder."""
     path = folder / "config.json"
     return path.is_file() and "action_horizon" in (document := read_json(path)) \
         and not document.keys() & {"type", "model_type"}
 
 
 def read_config(folder: Path) -> tuple[dict[str, Any], Published]:
-    """The network's keys of such a folder, by LeRobot's names, and what the folder says.
+    """Return the network's keys of such a folder, by LeRobot's names, and the folder's contents.
 
     Raises:
         PolicyFileError: a key of its config.json is missing or unknown.
@@ -54,7 +57,7 @@ def read_config(folder: Path) -> tuple[dict[str, Any], Published]:
 
 
 def sizes(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The configs of both parts, by the names that a config.json has for them."""
+    """Return the configs of both parts, from their names in a config.json."""
     names = [document.get(f"{part}_variant", default) for part, default in (("paligemma", "gemma_2b"),
                                                                             ("action_expert", "gemma_300m"))]
     for name in names:
@@ -73,7 +76,11 @@ def sizes(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: Path) -> FileTokenizer:
-    """PaliGemma's tokenizer, which a person copies into the folder; PolicyFileError says from where."""
+    """Return PaliGemma's tokenizer, which a person copies into the folder.
+
+    Raises:
+        PolicyFileError: the file is missing; the message names its source.
+    """
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise PolicyFileError(f"policy.checkpoint {folder}: expected tokenizer.json, which LeRobot's and openpi's folders "

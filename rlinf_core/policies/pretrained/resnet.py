@@ -1,4 +1,7 @@
-"""ResNet-18 and ResNet-34 (He et al. 2015, arXiv 1512.03385) by torchvision's names, which LeRobot's policies have."""
+"""ResNet-18 and ResNet-34 (He et al. 2015, arXiv 1512.03385).
+
+The names are torchvision's, which LeRobot's policies use.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalisation by statistics that stay (torchvision's FrozenBatchNorm2d)."""
+    """Batch normalisation with fixed statistics (torchvision's FrozenBatchNorm2d)."""
 
     weight: Tensor
     bias: Tensor
@@ -33,7 +36,10 @@ class FrozenBatchNorm(nn.Module):
 
 
 def group_norm(channels: int) -> nn.Module:
-    """As Diffusion Policy replaces batch normalisation (Chi et al. 2023, arXiv 2303.04137): 16 channels a group."""
+    """Return Diffusion Policy's substitute for batch normalisation: groups of 16 channels.
+
+    Chi et al. 2023, arXiv 2303.04137.
+    """
     return nn.GroupNorm(channels // 16, channels)
 
 
@@ -42,7 +48,7 @@ class ResNet(nn.Module):
 
     Args:
         name: one of ``LAYERS``.
-        norm: makes the normalisation of so many channels.
+        norm: makes the normalisation of a number of channels.
     """
 
     def __init__(self, name: str, norm: Norm) -> None:
@@ -67,7 +73,7 @@ class ResNet(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions and the way around them."""
+    """Two convolutions with a skip connection."""
 
     def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()

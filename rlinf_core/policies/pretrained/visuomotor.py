@@ -1,8 +1,8 @@
-"""What ACT and Diffusion Policy share: LeRobot's folder, its statistics of pictures, state and action, and cloning.
+"""Shared parts of ACT and Diffusion Policy: LeRobot's folder, its statistics, and cloning.
 
-A network is described by LeRobot's own config.json, with ``input_features`` and ``output_features`` of the station. A
-station without cameras gives its vector twice, as ``observation.state`` and as ``observation.environment_state``, since
-LeRobot's classes ask for pictures or for the latter.
+A network's description is LeRobot's own config.json, with the station's ``input_features`` and
+``output_features``. A station without cameras gives its vector twice, as ``observation.state`` and
+as ``observation.environment_state``, because LeRobot's classes need pictures or the latter.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from rlinf_core.specs.arrays import StationSpec
 
 STATE, ENVIRONMENT, ACTION, PICTURES = ("observation.state", "observation.environment_state", "action",
                                         "observation.image")
-PREFIX = {"act": "model.", "diffusion": "diffusion."}  # of LeRobot's names of weights
+PREFIX = {"act": "model.", "diffusion": "diffusion."}  # prefixes of LeRobot's names of weights
 COMPILED = "_orig_mod."
 Features = Mapping[str, Mapping[str, Any]]
 
 
 def features_of(spec: StationSpec) -> dict[str, Any]:
-    """``input_features`` and ``output_features`` of a station, as LeRobot writes them."""
+    """Return a station's ``input_features`` and ``output_features`` in LeRobot's format."""
     state = {"type": "STATE", "shape": [spec.vector_size]}
     pictures = {f"observation.images.{image.name}": {"type": "VISUAL", "shape": [3, *image.shape[:2]]}
                 for image in spec.images}
@@ -45,19 +45,19 @@ def features_of(spec: StationSpec) -> dict[str, Any]:
 
 
 def size_of(document: Mapping[str, Any], name: str) -> int:
-    """Numbers of a feature; 0 where there is none."""
+    """Return the numbers in a feature; 0 without it."""
     feature = {**document["input_features"], **document["output_features"]}.get(name)
     return feature["shape"][0] if feature else 0
 
 
 def picture_shapes(document: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Height and width of each camera's pictures."""
+    """Return height and width of each camera's pictures."""
     return [tuple(feature["shape"][1:]) for name, feature in document["input_features"].items()
             if name.startswith(PICTURES)]
 
 
 def check_features(folder: Path, document: Mapping[str, Any]) -> None:
-    """PolicyFileError where features of a config.json are not as LeRobot writes them, or are unknown here."""
+    """Raise PolicyFileError if features of a config.json are unknown or not in LeRobot's format."""
     for key, sides in (("input_features", (STATE, ENVIRONMENT)), ("output_features", (ACTION,))):
         where = f"policy.checkpoint {folder}: expected {key} in config.json"
         if not isinstance(document[key], Mapping):
@@ -73,7 +73,7 @@ def check_features(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 class Pictures(nn.Module):
-    """Pictures {camera: (B, H, W, 3) uint8} as the network takes them, each camera by its own statistics."""
+    """Pictures {camera: (B, H, W, 3) uint8} to network inputs, normalised per camera."""
 
     mean: Tensor
     std: Tensor
@@ -85,20 +85,20 @@ class Pictures(nn.Module):
             self.register_buffer(name, torch.tensor(values).repeat(len(names), 1)[:, :, None, None])
 
     def forward(self, batch: Batch) -> list[Tensor]:
-        """(B, 3, H, W) for each camera."""
+        """Return (B, 3, H, W) for each camera."""
         return [(batch[name].permute(0, 3, 1, 2).float() / 255.0 - self.mean[index]) / self.std[index]
                 for index, name in enumerate(self.names)]
 
 
 class Visuomotor(NetworkPolicy):
-    """A subclass says what the network is.
+    """Base class of both policies; a subclass defines the network.
 
     Attributes:
         smallest: LeRobot's keys of the network, with values for one from scratch.
-        supported: of a key, the only value that is known here.
-        optional: keys that older folders lack, whose values here are LeRobot's defaults.
-        measured_by: the statistics of state and of action without a folder that says so.
-        quantile: what the network divides a normalised state by.
+        supported: the single supported value of a key.
+        optional: keys that older folders lack; the values here are LeRobot's defaults.
+        measured_by: the statistics of state and action without a checkpoint's folder.
+        quantile: divisor of a normalised state.
     """
 
     config: VisuomotorSettings
@@ -132,34 +132,38 @@ class Visuomotor(NetworkPolicy):
 
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> Visuomotor:
-        """From the values of ``describe``: without its checkpoint, which is elsewhere."""
+        """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
         policy = cls(spec, config, cls._build(described["network"]))
         policy.pictures.names = tuple(described["cameras"])
         return policy
 
     def describe(self) -> dict[str, Any]:
-        """With the network's config."""
+        """Return the description with the network's config."""
         return super().describe() | {"network": self.network.config, "cameras": list(self.pictures.names)}
 
     def train(self, mode: bool = True) -> Visuomotor:
-        """The network stays as it acts: statistics of batches are not learned anew, and dropout is for a loss alone."""
+        """Keep the network in inference mode.
+
+        Batch statistics are not learned anew, and only a loss uses dropout.
+        """
         super().train(mode)
         self.network.eval()
         return self
 
     @abstractmethod
     def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """LeRobot's keys that follow from the policy's settings, of a network from scratch."""
+        """Return LeRobot's keys that follow from the policy's settings, for a network from scratch.
+        """
 
     @classmethod
     @abstractmethod
     def make(cls, document: Mapping[str, Any]) -> nn.Module:
-        """The network of a config.json, with random weights; any exception where there is none."""
+        """Return a config.json's network with random weights; any exception means a bad config."""
 
     @classmethod
     @abstractmethod
     def actions_of(cls, document: Mapping[str, Any]) -> int:
-        """Actions of a chunk from the present time step on."""
+        """Return the number of actions in a chunk, from the present time step on."""
 
     @classmethod
     def _build(cls, document: Mapping[str, Any]) -> nn.Module:
@@ -172,7 +176,10 @@ class Visuomotor(NetworkPolicy):
                                   f"{type(error).__name__}: {error}") from error
 
     def _published(self, folder: Path) -> tuple[nn.Module, tuple[Kind, Kind, Kind], tuple[str, ...]]:
-        """The network of a folder, how it normalises state, action and pictures, and its cameras in their order."""
+        """Return a folder's network, its kinds of normalisation, and its cameras in their order.
+
+        The kinds are for state, action and pictures.
+        """
         kind, keys = self.config.kind, [key for key in self.smallest if key not in self.optional]
         needed = ("input_features", "output_features", self.horizon_key, *self.needed, *keys)
         document, training = lerobot.read_config(folder, kind, needed, self.smallest, self.supported,
@@ -193,10 +200,14 @@ class Visuomotor(NetworkPolicy):
     needed: ClassVar[tuple[str, ...]] = ()
 
     def check_document(self, folder: Path, document: Mapping[str, Any]) -> None:
-        """PolicyFileError where a key of a folder asks for another policy than the settings."""
+        """Raise PolicyFileError if a key of a folder conflicts with the policy's settings."""
 
     def _cameras(self, folder: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
-        """The station's cameras in the folder's order; SpecError where its features are not the station's."""
+        """Return the station's cameras in the folder's order.
+
+        Raises:
+            SpecError: the folder's features are not the station's.
+        """
         where, station = f"policy.checkpoint {folder}", features_of(self.spec)
         for name in (STATE, ENVIRONMENT, ACTION):
             got, expected = size_of(document, name), size_of(station, name)
@@ -220,8 +231,8 @@ class Visuomotor(NetworkPolicy):
         LeRobot neither clips a state to five deviations nor an action to the task's largest step.
 
         Raises:
-            SpecError: it is a policy of several robots.
-            PolicyFileError: the folder holds something.
+            SpecError: the policy is for several robots.
+            PolicyFileError: the folder is not empty.
         """
         if self.normalisation.whose is not None:
             raise SpecError("vla lerobot: expected the policy of one robot, got one of several")
@@ -239,15 +250,15 @@ class Visuomotor(NetworkPolicy):
         lerobot.save_folder(folder, document, weights, statistics)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Normalised state (B, V), and pictures (B, 3, H, W) of each camera."""
+        """Return normalised state (B, V), and pictures (B, 3, H, W) of each camera."""
         return self.normalisation.normalised(batch["vectors"]), self.pictures(batch)
 
     def played(self, numbers: Tensor) -> Tensor:
-        """The network's numbers (B, H, A) as a chunk's normalised actions."""
+        """Convert the network's numbers (B, H, A) to a chunk's normalised actions."""
         return self.units.played(numbers[:, :self.config.horizon])
 
     def goal(self, actions: Tensor) -> Tensor:
-        """Demonstrated actions (B, H A) as the network's numbers (B, H, A)."""
+        """Convert demonstrated actions (B, H A) to the network's numbers (B, H, A)."""
         return self.units.to_network(actions.unflatten(-1, (-1, self.spec.action.dim)))
 
     @torch.no_grad()
@@ -257,4 +268,4 @@ class Visuomotor(NetworkPolicy):
 
     @abstractmethod
     def decode(self, batch: Batch, draws: bool, generator: torch.Generator | None) -> Tensor:
-        """Chunks (B, H, A) of normalised actions."""
+        """Return chunks (B, H, A) of normalised actions."""

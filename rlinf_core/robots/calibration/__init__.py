@@ -1,1 +1,1 @@
-"""Calibration: workspace by guiding, hand-eye, and whether a camera has moved."""
+"""Calibration: workspace by guiding, hand-eye, and a camera's alignment."""

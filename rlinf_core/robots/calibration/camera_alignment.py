@@ -1,4 +1,4 @@
-"""Whether a camera sees what it saw before: by how much its picture has moved and turned."""
+"""Compare a camera's view with an earlier one: the shift and turn of its picture."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from rlinf_core.core.errors import RlinfError
 
-ALIKE = 0.6   # of a correlation of 1: below, the two pictures do not show the same
+ALIKE = 0.6  # correlation below which the two pictures do not show the same
 STILL_PIXELS, STILL_RAD = 1.0, 0.005
 
 
 @dataclass(frozen=True)
 class Moved:
-    """From the reference to the picture now.
+    """The motion from the reference to the present picture.
 
     Attributes:
-        right, down: by how much what is seen has moved [pixels].
-        turned: clockwise [rad].
-        alike: correlation of both once that is undone, 1 for the same picture.
+        right, down: shift of the content [pixels].
+        turned: clockwise turn [rad].
+        alike: correlation of both after undoing the motion, 1 for the same picture.
     """
 
     right: float
@@ -35,7 +35,7 @@ class Moved:
 
     @property
     def words(self) -> str:
-        """Return what a person should do, in a line."""
+        """Advice to a person, in one line."""
         if self.alike < ALIKE:
             return f"the two pictures hardly resemble each other ({self.alike:.2f} of 1): turn it roughly there first"
         if self.aligned:
@@ -50,7 +50,11 @@ def place(robot: Path, camera: str) -> Path:
 
 
 def read(path: Path, take: str) -> np.ndarray:
-    """A reference (H, W, 3) uint8; RlinfError where there is none, with how to ``take`` one."""
+    """Return a reference (H, W, 3) uint8.
+
+    Raises:
+        RlinfError: there is none; the message contains the command ``take``.
+    """
     import cv2
 
     if not path.exists():
@@ -61,13 +65,17 @@ def read(path: Path, take: str) -> np.ndarray:
 
 
 def save_picture(path: Path, picture: np.ndarray) -> None:
-    """Write one (H, W, 3) uint8, by the format that its name ends in: whole, or RlinfError."""
+    """Write a picture (H, W, 3) uint8 atomically, in the format of its name's ending.
+
+    Raises:
+        RlinfError: the format is unknown, or the file cannot be written.
+    """
     import cv2
 
     aside = path.with_name(f".{path.name}.new")
     try:
         is_encoded, coded = cv2.imencode(path.suffix, np.ascontiguousarray(picture[..., ::-1]))
-    except cv2.error:  # of an ending that it does not know
+    except cv2.error:  # an unknown ending
         is_encoded = False
     if not is_encoded:
         raise RlinfError(f"{path}: expected the name of a picture, such as view.png, got one that ends in "
@@ -84,7 +92,11 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
 
 
 def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
-    """How a picture differs from its reference, both (H, W, 3) uint8; RlinfError where their sizes do."""
+    """Return the motion of a picture from its reference, both (H, W, 3) uint8.
+
+    Raises:
+        RlinfError: the sizes differ.
+    """
     import cv2
 
     if reference.shape != now.shape:
@@ -93,12 +105,13 @@ def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
     grey = [cv2.GaussianBlur(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), (5, 5), 0).astype(np.float32)
             for picture in (reference, now)]
     window = cv2.createHanningWindow(grey[0].shape[::-1], cv2.CV_32F)
-    (right, down), _ = cv2.phaseCorrelate(grey[0].copy(), grey[1].copy(), window)  # it windows what it is given
+    # the function overwrites its inputs
+    (right, down), _ = cv2.phaseCorrelate(grey[0].copy(), grey[1].copy(), window)
     start = np.array([[1.0, 0.0, right], [0.0, 1.0, down]], np.float32)
     until = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_COUNT, 60, 1e-5)
     try:
         alike, transform = cv2.findTransformECC(grey[0], grey[1], start, cv2.MOTION_EUCLIDEAN, until)
-    except cv2.error:  # it finds no way from one to the other
+    except cv2.error:  # no transform between the two pictures
         return Moved(float(right), float(down), 0.0, 0.0)
     centre = np.array([reference.shape[1] / 2, reference.shape[0] / 2])
     shift = transform[:, :2] @ centre + transform[:, 2] - centre
@@ -106,7 +119,10 @@ def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
 
 
 def shown(reference: np.ndarray, now: np.ndarray) -> np.ndarray:
-    """(H, 3 W, 3): the reference, now, and both laid over each other, red where it was and cyan where it is."""
+    """Return (H, 3 W, 3): the reference, the present picture, and an overlay in red and cyan.
+
+    Red shows the reference, cyan the present picture.
+    """
     over = now.copy()
     over[..., 0] = reference.mean(-1)
     over[..., 1:] = now.mean(-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The box and the home of an arm from poses to which a person guides it by hand. Pure."""
+"""The box and the home of an arm, from poses to which a person guides it by hand. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from rlinf_core.core.rotation import angle, inverse, product, unit
 from rlinf_core.interlock import Limits
 
 AXES = "xyz"
-MIN_SPACING_M, LEAST_M = 0.001, 0.02  # of points that are kept; an edge of a box
-MOUNTED = 0.5                   # of the cone, beyond which a tool at its home is mounted otherwise than the limits say
-PIXELS = 420                    # of one view
+# smallest distance of two kept points, and smallest edge of a box
+MIN_SPACING_M, LEAST_M = 0.001, 0.02
+# share of the cone beyond which a tool at its home contradicts the limits' orientation
+MOUNTED = 0.5
+PIXELS = 420  # side of one view
 
 
 @dataclass
@@ -29,27 +31,29 @@ class Guided:
 
     Attributes:
         path: positions (3,) in the limits' frame [m].
-        home: the one that was shown as home.
+        home: the home position.
     """
 
     path: list[np.ndarray] = field(default_factory=list)
     home: np.ndarray | None = None
 
     def add(self, position: np.ndarray) -> None:
-        """Keep a position (3,), unless it is where the last one was, or is none."""
+        """Add a position (3,), unless it is not finite or at the last one."""
         if np.isfinite(position).all() and (not self.path or np.linalg.norm(position - self.path[-1]) > MIN_SPACING_M):
             self.path.append(position)
 
     @property
     def extent(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest (3,) [m] of what there is."""
+        """Lowest and highest position (3,) [m]."""
         return np.min(self.path, axis=0), np.max(self.path, axis=0)
 
     def box(self, margin: float) -> tuple[list[float], list[float]]:
-        """Lowest and highest of the box [m], which lies ``margin`` within what was guided, in whole millimetres.
+        """Return the lowest and highest corner of the box [m], in whole millimetres.
+
+        The box lies ``margin`` within the guided range.
 
         Raises:
-            RlinfError: along which axis the arm was hardly moved, or the home is outside.
+            RlinfError: the arm was hardly moved along an axis, or the home is outside.
         """
         if not self.path:
             raise RlinfError("no pose was heard: nothing has been shown yet")
@@ -66,9 +70,11 @@ class Guided:
 
 
 def mounted(limits: Limits, shown: np.ndarray) -> tuple[float, list[float]]:
-    """How far the tool, which was shown as (4,) x y z w at its home, is from the limits' orientation [rad]; its own.
+    """Return the tool's rotation from the limits' orientation [rad], and its own orientation.
 
-    The latter is empty where the limits' serves: within ``MOUNTED`` of the cone (S8), and where actions move joints.
+    The tool's orientation at its home is ``shown``, (4,) x y z w. The result's second part is empty
+    if the limits' orientation serves: within ``MOUNTED`` of the cone (S8), and if actions move
+    joints.
     """
     turned = unit(tuple(map(float, shown)))
     off_nominal = angle(product(turned, inverse(limits.nominal)))
@@ -77,10 +83,10 @@ def mounted(limits: Limits, shown: np.ndarray) -> tuple[float, list[float]]:
 
 
 def rewritten(text: str, changes: Mapping[str, Any]) -> str:
-    """A YAML's text with these keys of its top level, its comments as they are.
+    """Return a YAML's text with these keys at its top level, and unchanged comments.
 
     Raises:
-        RlinfError: a key cannot be written so; the line to be written by hand.
+        RlinfError: a key cannot be written; the message has the line to write by hand.
     """
     new = text
     for key, value in changes.items():
@@ -100,12 +106,12 @@ def rewritten(text: str, changes: Mapping[str, Any]) -> str:
 
 
 def flow(value: Any) -> str:
-    """As one line of YAML."""
+    """Return the value as one line of YAML."""
     return str(yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)).strip().removesuffix("\n...")
 
 
 def publish(path: Path, text: str) -> None:
-    """Replace a file's text; it is the old one or the new one, whatever happens meanwhile."""
+    """Replace a file's text atomically."""
     aside = path.with_name(f".{path.name}.new")
     aside.write_text(text)
     if path.exists():
@@ -114,7 +120,7 @@ def publish(path: Path, text: str) -> None:
 
 
 def draw(guided: Guided, low: list[float], high: list[float], out: Path) -> None:
-    """From above, from the side and from the front: the path, the box, the home."""
+    """Draw the path, the box and the home from above, from the side and from the front."""
     import cv2
 
     views = []

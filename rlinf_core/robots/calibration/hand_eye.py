@@ -1,5 +1,6 @@
-"""The pose of a camera: a hand-eye file beside ``robot.yaml``, computed from views of a board and
-poses of the arm.
+"""The pose of a camera: a hand-eye file beside ``robot.yaml``.
+
+The pose is computed from views of a board and poses of the arm.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from rlinf_core.robots.calibration.guided import publish
 
 TOOL, BASE = "tool", "base"
 HEAD = "# Where the cameras are: rlinf camera locate (docs/robots/calibration.md)\n"
-LEAST = 8           # views
-LEAST_TURN = 0.35   # [rad] between some two of them, else the answer hangs on nothing
+LEAST = 8  # views
+LEAST_TURN = 0.35  # [rad] between some two of them; with less, the answer is undetermined
 
 
 class Mount(Settings):
-    """The pose of one camera's optical frame (x right, y down, z ahead) in the tool's frame, or in
-    the arm's base frame.
+    """The pose of one camera's optical frame (x right, y down, z ahead).
+
+    The pose is in the tool's frame, or in the arm's base frame.
     """
 
     on: Literal["tool", "base"] = Field(description="tool: it moves with the arm; base: it stands")
@@ -51,12 +53,16 @@ class HandEye(Settings):
 
 
 def load(path: Path) -> HandEye:
-    """RecipeError says what is wrong, with file and line."""
+    """Read a hand-eye file; a RecipeError names file and line of a mistake."""
     return checked(HandEye, read(path, "hand-eye file"))
 
 
 def check(path: Path, where: str, cameras: Collection[str], arms: Collection[str], tool_frame: str) -> None:
-    """RecipeError where the file that is named at ``where`` is missing, wrong, or of what ``robot.yaml`` does not have."""
+    """Check the hand-eye file that ``where`` names.
+
+    Raises:
+        RecipeError: the file is missing or invalid, or names a part that ``robot.yaml`` lacks.
+    """
     if not path.is_file():
         raise RecipeError(f"{where}: 'hand_eye': expected a file, got '{path}', which is not there. Leave it out: `rlinf "
                           "camera locate --write` writes both")
@@ -78,7 +84,7 @@ def check(path: Path, where: str, cameras: Collection[str], arms: Collection[str
 
 
 def save(path: Path, name: str, mount: Mount) -> None:
-    """With this camera there, or anew; the others stay."""
+    """Add or replace this camera's pose; the others stay."""
     cameras = dict(load(path).cameras) if path.exists() else {}
     document = HandEye(cameras=cameras | {name: mount}).model_dump(mode="json", exclude_defaults=True)
     publish(path, HEAD + yaml.safe_dump(document, sort_keys=False, default_flow_style=None))
@@ -86,11 +92,11 @@ def save(path: Path, name: str, mount: Mount) -> None:
 
 @dataclass(frozen=True)
 class View:
-    """One of the board, and where the arm was.
+    """One view of the board, and the arm's pose at that time.
 
     Attributes:
         tool: (7,) xyz [m] and quaternion xyzw in the base frame.
-        board: (4, 4) of the board in the camera's optical frame.
+        board: (4, 4) pose of the board in the camera's optical frame.
     """
 
     tool: np.ndarray
@@ -100,7 +106,7 @@ class View:
 def solve(views: Sequence[View], on: str, arm: str = "") -> Mount:
     """Compute the camera's pose from views in which the arm was turned about at least two axes.
 
-    On the tool the board stands still; on the base the tool holds it.
+    A camera on the tool needs a fixed board; a camera on the base needs a board held by the tool.
 
     Raises:
         RlinfError: too few views, or all of them turned alike.
@@ -121,13 +127,14 @@ def solve(views: Sequence[View], on: str, arm: str = "") -> Mount:
     transform = np.eye(4)
     transform[:3, :3], transform[:3, 3] = turned, placed.ravel()
     boards = np.array([(pose @ transform @ view.board)[:3, 3] for pose, view in zip(moved, views, strict=True)])
-    error = float(np.median(np.linalg.norm(boards - boards.mean(0), axis=1)))  # the board is in one place
+    # the board is in one place
+    error = float(np.median(np.linalg.norm(boards - boards.mean(0), axis=1)))
     return Mount(on="tool" if on == TOOL else "base", arm=arm, position=_three(transform[:3, 3].round(5)),
                  orientation=_four(quaternion(transform[:3, :3]).round(6)), error_mm=round(1e3 * error, 2))
 
 
 def matrix(pose: np.ndarray) -> np.ndarray:
-    """(4, 4) of a pose (7,)."""
+    """Return the matrix (4, 4) of a pose (7,)."""
     x, y, z, w = pose[3:] / np.linalg.norm(pose[3:])
     transform = np.eye(4)
     transform[:3, :3] = [[1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
@@ -138,7 +145,7 @@ def matrix(pose: np.ndarray) -> np.ndarray:
 
 
 def quaternion(rotation: np.ndarray) -> np.ndarray:
-    """(4,) xyzw of a rotation (3, 3)."""
+    """Return the quaternion (4,) xyzw of a rotation (3, 3)."""
     import cv2
 
     vector = cv2.Rodrigues(np.asarray(rotation, float))[0].ravel()
@@ -146,12 +153,12 @@ def quaternion(rotation: np.ndarray) -> np.ndarray:
 
 
 def board_in(pixels: np.ndarray, lens: Sequence[float], columns: int, rows: int, square_m: float) -> np.ndarray | None:
-    """(4, 4) of a chessboard in the optical frame, or None where it is not seen whole.
+    """Return the pose (4, 4) of a chessboard in the optical frame; None unless fully visible.
 
     Args:
         pixels: (H, W, 3) uint8.
         lens: fx, fy, cx, cy, and the distortion.
-        columns, rows: of its inner corners.
+        columns, rows: number of its inner corners.
         square_m: an edge of a square [m].
     """
     import cv2

@@ -1,9 +1,9 @@
-"""Cameras by kind: a file each, with what robot.yaml says of one and how it is read; deleting a file deletes a kind.
+"""Cameras by kind, one module each; deleting the module deletes the kind.
 
-A file holds ``Camera``, its settings, whose ``open`` begins to read it. The node ``camera``
-(ros_ws/src/rlinf_drivers/rlinf_drivers/camera.py) does the rest. One of one's own is ``kind: package.module:Class``, or an
-entry point ``rlinf.cameras``.
-``DeviceClock`` translates a device's own time stamps to this machine's clock.
+A module holds ``Camera``: its settings in robot.yaml, and ``open``, which begins to read it. The
+node ``camera`` (ros_ws/src/rlinf_drivers/rlinf_drivers/camera.py) does the rest. A custom kind is
+``kind: package.module:Class``, or an entry point ``rlinf.cameras``. ``DeviceClock`` translates a
+device's own time stamps to this machine's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
 
 TOPIC = "topic"
-SILENT_S = 1.0  # a device without an image for so long counts as gone
+SILENT_S = 1.0  # a device without an image for this long counts as gone
 CameraT = TypeVar("CameraT", bound="DeviceCamera")
 
 
@@ -31,9 +31,9 @@ class Frame(NamedTuple):
 
     Attributes:
         pixels: (height, width, 3) uint8, red first.
-        stamp_ns: when it was taken, by this machine's clock.
-        number: the device's own count: a gap is what was lost; -1 where it counts none.
-        depth: (height, width) uint16 [mm], aligned to the pixels, where it is asked for.
+        stamp_ns: time of exposure, by this machine's clock.
+        number: the device's own count, whose gaps are lost images; -1 without a count.
+        depth: (height, width) uint16 [mm], aligned to the pixels, if requested.
     """
 
     pixels: np.ndarray
@@ -43,15 +43,19 @@ class Frame(NamedTuple):
 
 
 class Source(Protocol):
-    """A camera that is being read."""
+    """An open camera."""
 
     lens: tuple[float, ...]
 
     def read(self) -> Frame:
-        """The next image; DeviceError within SILENT_S or so where none comes, and it must be opened anew."""
+        """Return the next image.
+
+        Raises:
+            DeviceError: none came within about SILENT_S; the camera must be opened anew.
+        """
 
     def close(self) -> None:
-        """End, as often as it is called."""
+        """Close the camera; repeated calls are allowed."""
 
 
 class CameraSettings(Settings):
@@ -62,7 +66,7 @@ class CameraSettings(Settings):
 
 
 class DeviceCamera(CameraSettings):
-    """Base of those that a process of ours reads."""
+    """Base of the settings of cameras that a process of ours reads."""
 
     fps: Positive = Field(30.0, le=1000, description="images a second")
     published: tuple[Count, Count] | None = Field(
@@ -76,26 +80,36 @@ class DeviceCamera(CameraSettings):
         raise NotImplementedError
 
     def with_paths_from(self: CameraT, _: Path) -> CameraT:
-        """With paths that begin with a dot as from the folder of robot.yaml."""
+        """Return the settings with paths that begin with a dot resolved from robot.yaml's folder.
+        """
         return self
 
     def open(self) -> Source:
-        """Begin; DeviceError says what is missing, and it is tried again; any other RlinfError is for good."""
+        """Open the camera.
+
+        Raises:
+            DeviceError: something is missing, and the caller tries again.
+            RlinfError: any other kind is permanent.
+        """
         raise NotImplementedError
 
 
 def cameras() -> list[str]:
-    """Names of all kinds."""
+    """Return the names of all kinds."""
     return plugins.names("cameras", plugins.files(__name__, __file__))
 
 
 def camera(kind: str) -> type[CameraSettings]:
-    """The settings of a kind (``rlinf_core.core.plugins``); RecipeError names the nearest known one."""
+    """Return the settings' class of a kind (``rlinf_core.core.plugins``).
+
+    Raises:
+        RecipeError: there is no such kind; the message suggests the nearest name.
+    """
     return plugins.described("cameras", kind, plugins.files(__name__, __file__), "Camera", CameraSettings, "cameras.kind")
 
 
 def make_camera(text: str) -> DeviceCamera:
-    """The camera that settings as JSON describe."""
+    """Return the camera for settings in JSON."""
     settings = camera(json.loads(text)["kind"]).model_validate_json(text)
     if not isinstance(settings, DeviceCamera):
         raise RecipeError(f"camera: expected one that is read from a device, got kind '{settings.kind}'")
@@ -103,7 +117,7 @@ def make_camera(text: str) -> DeviceCamera:
 
 
 class _Named(Discriminated):
-    """By ``kind``; a list is the size of one that somebody else publishes."""
+    """Discriminates by ``kind``; a list is the size of a camera that somebody else publishes."""
 
     def validated(self, value: Any, info: ValidationInfo | None = None) -> Settings | None:
         if isinstance(value, list | tuple):
@@ -127,20 +141,21 @@ OTHER_CLOCK_NS = 1_000_000_000
 class DeviceClock:
     """Maps a device's stamps to this machine's clock.
 
-    The clock offset is the minimum of (arrival - stamp) over the last ten seconds. Delays by a busy machine or bus do not
-    count, and a drifting clock is followed. The minimum transport delay itself cannot be observed, so stamps are late by
-    that much.
+    The clock offset is the minimum of (arrival - stamp) over the last ten seconds. Delays by a busy
+    machine or bus do not count, and a drifting clock is followed. The minimum transport delay
+    itself cannot be observed, so stamps are late by that much.
     """
 
     def __init__(self) -> None:
-        self.ways: deque[tuple[int, int]] = deque()  # arrival and difference of clocks, the least first
+        # arrival and difference of clocks, smallest first
+        self.ways: deque[tuple[int, int]] = deque()
         self.newest_ns = 0
 
     def host_ns(self, device_ns: int, arrived_ns: int) -> int:
-        """The time of a stamp that arrived then; never later than that."""
+        """Return this machine's time of a device's stamp; never later than its arrival."""
         delay_ns = arrived_ns - device_ns
         if device_ns < self.newest_ns or (self.ways and abs(delay_ns - self.ways[0][1]) > OTHER_CLOCK_NS):
-            self.ways.clear()  # it was switched off meanwhile, or ours was set
+            self.ways.clear()  # the device was switched off meanwhile, or our clock was set
         while self.ways and self.ways[0][0] < arrived_ns - WINDOW_NS:
             self.ways.popleft()
         while self.ways and self.ways[-1][1] >= delay_ns:

@@ -1,4 +1,7 @@
-"""A RealSense by librealsense (pyrealsense2): by serial number, with its own time stamps, depth aligned to colours."""
+"""A RealSense by librealsense (pyrealsense2), chosen by serial number.
+
+The device's own time stamps are used, and depth is aligned to colours.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ MAX_WAITING = 2  # images that wait while one is published
 
 
 class Camera(DeviceCamera):
-    """One of the D400 family, or librealsense's software device in its place."""
+    """A camera of the D400 family, or librealsense's software device in its place."""
 
     serial: str = Field(pattern="^[0-9A-Za-z]+$", description="its serial number, in quotes; of a twin any")
     depth: bool = Field(False, description="also publish `depth`, aligned to the colours")
@@ -46,10 +49,12 @@ class Camera(DeviceCamera):
 
 
 class Source:
-    """Reads one device, sensor by sensor, as librealsense's own pipeline does, which takes no software device.
+    """Reads one device, sensor by sensor.
+
+    librealsense's own pipeline does the same, but accepts no software device.
 
     Args:
-        settings: size, rate, and whether depth is asked for.
+        settings: size, rate, and the request for depth.
         device: a ``pyrealsense2.device``.
         closing: called at the end.
     """
@@ -127,7 +132,8 @@ class Source:
                      millimetres)
 
     def _stamp_ns(self, frame: Any, arrived_ns: int) -> int:
-        """The device's own stamp, unless librealsense has mapped it already (global time)."""
+        """Return the device's own stamp, unless librealsense has mapped it already (global time).
+        """
         stamp_ns = round(frame.get_timestamp() * MS)
         if frame.get_frame_timestamp_domain() == self.rs.timestamp_domain.hardware_clock:
             return self.clock.host_ns(stamp_ns, arrived_ns)
@@ -143,7 +149,7 @@ class Source:
 
 
 def library() -> Any:
-    """pyrealsense2; RlinfError says what it lacks."""
+    """Import pyrealsense2; raise RlinfError if something is missing."""
     extras.require("realsense", "a RealSense camera")
     try:
         import pyrealsense2
@@ -154,7 +160,7 @@ def library() -> Any:
 
 
 def find(rs: Any, serial: str) -> Any:
-    """The device of that serial number among those that are plugged in."""
+    """Return the plugged-in device with this serial number."""
     try:
         return chosen(rs, rs.context().query_devices(), serial)
     except RuntimeError as error:
@@ -162,7 +168,11 @@ def find(rs: Any, serial: str) -> Any:
 
 
 def chosen(rs: Any, devices: Iterable[Any], serial: str) -> Any:
-    """Likewise, among these; DeviceError says which there are."""
+    """Return the device with this serial number among ``devices``.
+
+    Raises:
+        DeviceError: there is none; the message lists the others.
+    """
     number, name = rs.camera_info.serial_number, rs.camera_info.name
     devices_by_serial = {device.get_info(number): device for device in devices}
     if serial in devices_by_serial:
@@ -172,8 +182,9 @@ def chosen(rs: Any, devices: Iterable[Any], serial: str) -> Any:
 
 
 def _allowed() -> str:
-    """Return the remedy for a device that Linux lists and this user may not open: the missing udev
-    rule.
+    """Return the remedy for a missing device.
+
+    The remedy is a udev rule if Linux lists a RealSense that this user may not open.
     """
     for folder in USB.glob("*"):
         attributes = {name: _attribute_text(folder / name) for name in ("idVendor", "idProduct", "busnum", "devnum")}

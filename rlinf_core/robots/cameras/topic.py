@@ -6,4 +6,7 @@ from rlinf_core.robots.cameras import CameraSettings
 
 
 class Camera(CameraSettings):
-    """Nothing of ours reads it. Where its driver names its topics otherwise, ``topics`` in robot.yaml says so."""
+    """The settings of a camera that no node of ours reads.
+
+    If its driver uses other topic names, ``topics`` in robot.yaml maps them.
+    """

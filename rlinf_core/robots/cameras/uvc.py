@@ -1,4 +1,4 @@
-"""A USB camera that Linux knows itself (UVC), by OpenCV; a video file in its place is its twin."""
+"""A USB camera with a Linux driver (UVC), by OpenCV; its twin is a video file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Lens = Annotated[tuple[float, ...], Field(min_length=4, max_length=9)]
 
 
 class Camera(DeviceCamera):
-    """One camera, or a video file that plays over and over."""
+    """One camera, or a video file in an endless loop."""
 
     device: str = Field(min_length=1, description="/dev/v4l/by-id/..., which stays its name in whatever port it is; or a "
                         "video file in its place, ./path from robot.yaml")
@@ -43,10 +43,11 @@ class Camera(DeviceCamera):
 
 
 class Source:
-    """Reads one; a file is as quick as a camera would be, and what nobody read in time is lost."""
+    """Reads one camera; a file plays in real time, and frames that nobody read in time are lost."""
 
     def __init__(self, settings: Camera) -> None:
-        os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", str(round(SILENT_S)))  # [s], else 10
+        # [s], instead of 10
+        os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", str(round(SILENT_S)))
         import cv2
 
         self.settings = settings
@@ -84,11 +85,12 @@ class Source:
         if self.file:
             taken_ns = self.began_ns + round(self.number * NS / self.settings.fps)
             return Frame(rgb, taken_ns + time.time_ns() - time.monotonic_ns(), self.number)
-        taken_ns = round(self.capture.get(cv2.CAP_PROP_POS_MSEC) * MS)  # of the kernel's monotonic clock
+        # the kernel's monotonic clock
+        taken_ns = round(self.capture.get(cv2.CAP_PROP_POS_MSEC) * MS)
         return Frame(rgb, self.clock.host_ns(taken_ns, arrived_ns) if taken_ns > 0 else arrived_ns)
 
     def _next(self) -> Any:
-        """(height, width, 3) blue first; None where there is none."""
+        """Return (height, width, 3), blue first, or None without a frame."""
         import cv2
 
         if not self.file:
@@ -109,7 +111,11 @@ class Source:
 
 
 def is_file(device: str) -> bool:
-    """Whether it is a file in a camera's place; DeviceError where neither is there, or not to be read."""
+    """Return True if the device is a file in a camera's place.
+
+    Raises:
+        DeviceError: there is neither, or this user may not read it.
+    """
     try:
         mode = os.stat(device).st_mode
     except OSError as error:
@@ -125,7 +131,7 @@ def is_file(device: str) -> bool:
 
 
 def devices_text() -> str:
-    """The cameras that Linux has names for."""
+    """Return the cameras that Linux has names for, as text."""
     return ", ".join(_links()) or f"none in {LINKS}"
 
 

@@ -1,7 +1,8 @@
-"""Driver nodes: what sits beside a vendor's driver and speaks the robot interface for it; a file each, named in robot.yaml.
+"""Driver nodes: each one translates a vendor's driver to the robot interface.
 
-A file holds ``Driver``, the node's settings, which are the robot's ``options``; its ``node`` is the module that is run.
-One of one's own is ``driver: package.module:Class``, or an entry point ``rlinf.drivers``; deleting a file deletes a driver.
+A module holds ``Driver``, the node's settings, which are the robot's ``options``; its ``node`` is
+the module to run. robot.yaml names the driver. A custom one is ``driver: package.module:Class``, or
+an entry point ``rlinf.drivers``. Deleting a module deletes its driver.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from rlinf_core.config.base import Settings
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
 
-SIMULATOR, EXTERNAL = "simulator", "external"  # no node of ours: a simulator itself, or somebody else's
+# no node of ours: a simulator itself, or a foreign publisher
+SIMULATOR, EXTERNAL = "simulator", "external"
 
 
 class DriverSettings(Settings):
     """Base of every driver's settings.
 
     Attributes:
-        node: the module whose ``main`` runs it; its parameter ``settings`` is these as JSON.
-        repeats: it says ``robot/fault`` ten times a second, and one that hangs is noticed.
+        node: the module whose ``main`` runs it; its parameter ``settings`` is these settings as
+            JSON.
+        repeats: True if it publishes ``robot/fault`` ten times a second, so that a hang is noticed.
     """
 
     node: ClassVar[str] = ""
@@ -33,17 +36,21 @@ class DriverSettings(Settings):
 
     @property
     def has_gripper(self) -> bool:
-        """Whether it tells a gripper what to do, too."""
+        """Whether the driver also commands a gripper."""
         return False
 
 
 def drivers() -> list[str]:
-    """Names of all driver nodes."""
+    """Return the names of all driver nodes."""
     return plugins.names("drivers", plugins.files(__name__, __file__))
 
 
 def driver(name: str, where: str = "driver") -> type[DriverSettings]:
-    """The settings of a driver's node (``rlinf_core.core.plugins``); RecipeError names the nearest known one."""
+    """Return the settings' class of a driver's node (``rlinf_core.core.plugins``).
+
+    Raises:
+        RecipeError: there is no such driver; the message suggests the nearest name.
+    """
     ours = {SIMULATOR: "", EXTERNAL: ""} | plugins.files(__name__, __file__)
     kind = plugins.described("drivers", name, ours, "Driver", DriverSettings, where)
     if not kind.node:

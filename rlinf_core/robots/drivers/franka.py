@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from rlinf_core.config.base import Positive
 from rlinf_core.robots.drivers import DriverSettings
 
-OPEN_M = 0.08  # between a Franka hand's fingers, at most
+OPEN_M = 0.08  # largest distance of a Franka hand's fingers
 
 
 class Driver(DriverSettings):

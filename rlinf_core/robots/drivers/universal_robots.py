@@ -10,8 +10,9 @@ from rlinf_core.robots.drivers import DriverSettings
 
 
 class Driver(DriverSettings):
-    """The parts of ur_robot_driver in use, and their names. Its topics of the arm are named in
-    ``topics``.
+    """The parts of ur_robot_driver in use, and their names.
+
+    ``topics`` names its topics of the arm.
     """
 
     node: ClassVar[str] = "rlinf_drivers.universal_robots"

@@ -1,8 +1,9 @@
-"""Grippers by kind: a file each, with what robot.yaml says of one; deleting a file and its node deletes a kind.
+"""Grippers by kind, one module each; deleting the module and its node deletes the kind.
 
-A file holds ``Gripper``, its settings; its ``node`` is the module that is run, which hears ``gripper/command`` and says
-``gripper/state``. Of a gripper that does not do what it is told it says nothing there any more, and the interlock holds
-(S22). One of one's own is ``kind: package.module:Class``, or an entry point ``rlinf.grippers``.
+A module holds ``Gripper``, its settings in robot.yaml; its ``node`` is the module to run, which
+subscribes to ``gripper/command`` and publishes ``gripper/state``. If a gripper does not obey, the
+node stops publishing, and the interlock holds (S22). A custom one is ``kind:
+package.module:Class``, or an entry point ``rlinf.grippers``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class GripperSettings(Settings):
     """Base of every gripper's settings.
 
     Attributes:
-        node: the module whose ``main`` runs it; its parameter ``settings`` is these as JSON.
+        node: the module whose ``main`` runs it; its parameter ``settings`` is these settings as
+            JSON.
     """
 
     node: ClassVar[str] = ""
@@ -53,21 +55,25 @@ class GripperSettings(Settings):
         return self.closed_at + (self.open_at - self.closed_at) * min(max(width / self.width, 0.0), 1.0)
 
     def opening(self, position: float) -> float:
-        """The width [m] at a position of the device; NaN where the position is in other units, such as degrees.
+        """Return the width [m] at a position of the device; NaN for other units, such as degrees.
 
-        Fingers that bend may be a little further than closed or open: by half of the range.
+        Flexible fingers may be a little further than closed or open, by up to half of the range.
         """
         share = (position - self.closed_at) / (self.open_at - self.closed_at)
         return min(max(share, 0.0), 1.0) * self.width if -0.5 <= share <= 1.5 else math.nan
 
 
 def grippers() -> list[str]:
-    """Names of all kinds."""
+    """Return the names of all kinds."""
     return plugins.names("grippers", plugins.files(__name__, __file__))
 
 
 def gripper(kind: str) -> type[GripperSettings]:
-    """The settings of a kind (``rlinf_core.core.plugins``); RecipeError names the nearest known one."""
+    """Return the settings' class of a kind (``rlinf_core.core.plugins``).
+
+    Raises:
+        RecipeError: there is no such kind; the message suggests the nearest name.
+    """
     where = "gripper.kind"
     gripper_class = plugins.described(
         "grippers", kind, plugins.files(__name__, __file__), "Gripper", GripperSettings, where

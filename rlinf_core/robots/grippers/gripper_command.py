@@ -1,4 +1,7 @@
-"""Any gripper behind the action control_msgs/GripperCommand, as ros2_control's gripper controllers and MoveIt have it."""
+"""Any gripper behind the action control_msgs/GripperCommand.
+
+ros2_control's gripper controllers and MoveIt offer it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ NAME = r"^/?[A-Za-z][A-Za-z0-9_/]*$"
 
 
 class Gripper(GripperSettings):
-    """Told by the action, known by its joint."""
+    """A gripper commanded by the action, with a width measured at its joint."""
 
     node: ClassVar[str] = "rlinf_drivers.gripper_command"
 

@@ -1,4 +1,4 @@
-"""A Robotiq 2F by Modbus RTU, as its instruction manual has it: three registers out, three in."""
+"""A Robotiq 2F by Modbus RTU, after its instruction manual: three registers out, three in."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rlinf_core.robots.grippers import GripperSettings
 OUT = 0x03E8
 IN = 0x07D0
 REGISTERS = 3
-ACTIVATE, GO = 0x0100, 0x0800   # rACT and rGTO, in the high byte of the first register
+ACTIVATE, GO = 0x0100, 0x0800  # rACT and rGTO, in the high byte of the first register
 RESET = 0
 ACTIVATING = 1
 ACTIVE = 3  # gSTA
-STANDS = 3                      # gOBJ: where it was sent
+STANDS = 3  # gOBJ: at the requested position
 RETRIES = 2
 FAULTS = {0x05: "an order before its activation was through", 0x07: "not activated", 0x08: "too hot",
           0x09: "nobody spoke to it for a second", 0x0A: "less than 19.2 V", 0x0B: "automatic release under way",
@@ -30,7 +30,7 @@ FAULTS = {0x05: "an order before its activation was through", 0x07: "not activat
 
 
 class Gripper(GripperSettings):
-    """On a serial port, as its USB converter makes one."""
+    """A gripper on a serial port, for example of its USB converter."""
 
     node: ClassVar[str] = "rlinf_drivers.robotiq"
 
@@ -59,20 +59,21 @@ class Status(NamedTuple):
 
     @property
     def trouble(self) -> str:
-        """Why it would not move, in words; empty if it would."""
+        """Reason why it would not move, in words; empty if it would."""
         if self.fault:
             return f"fault 0x{self.fault:02X} ({FAULTS.get(self.fault, 'unknown')})"
         return {ACTIVE: "", ACTIVATING: "it is being activated"}.get(self.state, "not activated since it has power")
 
 
 class OrderTracker:
-    """The next command of a gripper and the time since it has accepted none: an echo is of the
-    command before, or of the one before that.
+    """The next command of a gripper, and the time since it last accepted one.
+
+    An echo may be of the last command, or of the one before that.
 
     Attributes:
-        order: the last one that it was given.
-        echo: the order that it said last.
-        taken_at: when it had taken what it was told, or something, or was told nothing [s].
+        order: the last command sent.
+        echo: the last command echoed.
+        taken_at: last time at which a command was accepted, or none was pending [s].
     """
 
     def __init__(self, now: float) -> None:
@@ -81,7 +82,7 @@ class OrderTracker:
         self.taken_at = now
 
     def next(self, status: Status, wanted: int | None, now: float) -> int | None:
-        """The order that it lacks, which is given from now on; None where there is none, or it would not move."""
+        """Return the command to send now; None if there is none, or the gripper would not move."""
         if status.trouble or wanted is None or status.ordered in (self.order, wanted) or status.ordered != self.echo:
             self.taken_at, self.echo = now, status.ordered
         if status.trouble or wanted in (None, status.ordered):
@@ -91,13 +92,14 @@ class OrderTracker:
 
 
 class Robotiq:
-    """One that is open; DeviceError where it does not answer within ``timeout_s``."""
+    """An open gripper; a DeviceError means no answer within ``timeout_s``."""
 
     def __init__(self, settings: Gripper) -> None:
         extras.require("gripper", "a Robotiq gripper")
         from pymodbus.client import ModbusSerialClient
 
-        logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what goes wrong is said here, once
+        # errors are reported here, once
+        logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)
         self.settings = settings
         self.port = ModbusSerialClient(settings.device, baudrate=settings.baud, retries=RETRIES,
                                        timeout=settings.timeout_s / (RETRIES + 1))
@@ -114,18 +116,18 @@ class Robotiq:
                               f"may have it: fuser -v {settings.device}")
 
     def status(self) -> Status:
-        """As it is now."""
+        """Return the present status."""
         first, second, third = self._ask(self.port.read_holding_registers, IN, count=REGISTERS).registers
-        object_status = first >> 14 if first & GO else STANDS  # without an order it means nothing
+        object_status = first >> 14 if first & GO else STANDS  # meaningless without a command
         return Status(first >> 12 & 3, second >> 8 & 15, object_status, second & 255, third >> 8)
 
     def go(self, position: int) -> None:
-        """Towards a position count."""
+        """Move towards a position count."""
         speed, force = round(self.settings.speed * 255), round(self.settings.force * 255)
         self._write(ACTIVATE | GO, position, speed << 8 | force)
 
     def activate(self) -> None:
-        """Its faults are forgotten; then its fingers open and close once."""
+        """Clear its faults and activate it; its fingers then open and close once."""
         self._write(0, 0, 0)
         self._write(ACTIVATE, 0, 0)
 
@@ -152,7 +154,7 @@ class Robotiq:
 
 
 def _look(device: str) -> None:
-    """DeviceError where nothing is there, or this user may not touch it."""
+    """Raise DeviceError if nothing is there, or this user may not open it."""
     if not os.path.exists(device):
         raise DeviceError(f"expected a gripper at {device}, got: {os.strerror(errno.ENOENT)}. Plug it in, or name another "
                           f"port, gripper.device. {missing()}")

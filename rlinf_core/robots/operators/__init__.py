@@ -1,4 +1,4 @@
-"""Operators by name: who demonstrates, arms and takes over. Each device is a file here, with its settings.
+"""Operators by name: they demonstrate, arm and take over. Each device has one module here.
 
 The scripted operator is no device: ``rlinf_operator.scripted_operator`` plays the task's script.
 """
@@ -34,22 +34,30 @@ OURS = {
 
 
 def operators() -> list[str]:
-    """Names of all operators."""
+    """Return the names of all operators."""
     return plugins.names("operators", OURS)
 
 
 def operator(kind: str) -> type:
-    """The class of an operator (``rlinf_core.core.plugins``); RecipeError names the nearest known one."""
+    """Return the class of an operator (``rlinf_core.core.plugins``).
+
+    Raises:
+        RecipeError: there is no such operator; the message suggests the nearest name.
+    """
     return plugins.find("operators", kind, OURS, "station.operator.kind")
 
 
 def settings_of(kind: str) -> type[Settings]:
-    """Its settings: the arguments of its constructor."""
+    """Return an operator's settings: the arguments of its constructor."""
     return parameters(operator(kind), key="kind")
 
 
 def make_device(text: str) -> Device:
-    """The device that settings as JSON describe (``{"kind": "spacemouse"}``); RecipeError says what is wrong in them."""
+    """Return the device for settings in JSON (``{"kind": "spacemouse"}``).
+
+    Raises:
+        RecipeError: the settings are invalid.
+    """
     kind = json.loads(text)["kind"]
     if kind == SCRIPTED:
         raise RecipeError("operator: expected a device that a person holds, got scripted")
@@ -64,9 +72,9 @@ class Scripted:
     """A script, in simulation only.
 
     Args:
-        noise: of its demonstrations, in normalised units.
-        takes_over: where a policy has not succeeded after so many time steps of a training episode, it ends the episode
-            itself, as a person would who sees it stuck; 0 where it lets every episode be.
+        noise: noise of its demonstrations, in normalised units.
+        takes_over: time steps of a training episode without success after which the script ends the
+            episode itself, like a person who sees it stuck; 0 for never.
     """
 
     def __init__(self, noise: Annotated[float, Field(ge=0, le=1)] = 0.12,

@@ -15,76 +15,90 @@ from rlinf_core.core.machine import HeldError, refused, take_device, user_name
 from rlinf_core.specs.arrays import ActionSpec
 
 AXES = ("x", "y", "z", "rx", "ry", "rz", "grip")
-LABELS = ("ready", "success", "failure", "rerecord", "discard")  # of the scene before an episode, and of that in play
-AGAIN_S = 1.0   # between two looks for a device that has gone
+# labels of the scene before an episode, and of the present one
+LABELS = ("ready", "success", "failure", "rerecord", "discard")
+AGAIN_S = 1.0  # pause between two attempts to find a lost device
 REST_S = 0.2
-LATE_S = 3.0    # not looked at for so long: what was pressed meanwhile was meant for another moment (S26)
-HELD_LATE_S = 0.5  # the same of a device that commanded: the interlock has stopped the arm meanwhile (S16)
-FORGET_S = 0.5  # for so long a key that was read late would still move
-FIRST_MESSAGE_S = 1.0   # after which nobody is patient any more with one that has said nothing yet
+LATE_S = 3.0  # a longer poll gap voids the input, because it was meant for another moment (S26)
+# the same for a device that commanded; the interlock has stopped the arm meanwhile (S16)
+HELD_LATE_S = 0.5
+FORGET_S = 0.5  # for this long, a key that was read late would still move
+FIRST_MESSAGE_S = 1.0  # time in which a silent device is tolerated after opening
 
 
 class Device:
-    """One that a person holds; it only asks. Of one's own: a class with these methods, its settings its arguments.
+    """A device in a person's hands; it only requests.
 
-    ``poll`` is called 50 times a second, ``motion`` once a time step. Both return at once.
+    A custom device is a class with these methods; its settings are its arguments. ``poll`` is
+    called 50 times a second, ``motion`` once a time step. Both return at once.
     """
 
-    rest_s: ClassVar[float] = REST_S        # how long it must have been seen at rest before it is believed
-    topics: ClassVar[tuple[str, ...]] = ()  # of the station (rlinf_core.specs.topics); their messages go to ``receive``
-    label_renews: ClassVar[bool] = True     # the enable: whoever labels by it is there
+    rest_s: ClassVar[float] = REST_S  # time at rest before the device is trusted
+    # topics of the station (rlinf_core.specs.topics); their messages go to ``receive``
+    topics: ClassVar[tuple[str, ...]] = ()
+    # a label renews the enable, because it proves a person's presence
+    label_renews: ClassVar[bool] = True
 
     def attach(self, action: ActionSpec, control_hz: float) -> None:
-        """Told once, before it is opened: what one arm's actions are, and how many there are a second."""
+        """Take the action of one arm and the rate; called once, before ``open``."""
 
     def open(self) -> None:
-        """Begin; DeviceError says what is missing, and what to do."""
-
-    def close(self) -> None:
-        """End, as often as it is called."""
-
-    def receive(self, message: Any) -> None:
-        """A message of one of ``topics``."""
-
-    def poll(self) -> tuple[str, ...]:
-        """Take what has come, and say what was asked since.
-
-        Returns:
-            ``enable`` (somebody is there: each of these renews the enable), ``arm``, ``disarm``, the number of an arm,
-            ``next_arm``, or one of LABELS.
+        """Open the device.
 
         Raises:
-            DeviceError: it is silent, gone, or talks nonsense.
+            DeviceError: something is missing; the message has the remedy.
+        """
+
+    def close(self) -> None:
+        """Close the device; repeated calls are allowed."""
+
+    def receive(self, message: Any) -> None:
+        """Take a message of one of ``topics``."""
+
+    def poll(self) -> tuple[str, ...]:
+        """Read the device, and return the requests since the last call.
+
+        Returns:
+            ``enable`` (somebody is there: each of these renews the enable), ``arm``, ``disarm``,
+            the number of an arm, ``next_arm``, or one of LABELS.
+
+        Raises:
+            DeviceError: the device is silent, gone, or sends garbage.
         """
         return ()
 
     def owed(self) -> tuple[str, ...]:
-        """Return the requests that came before ``poll`` raised, each once; a disarming counts in
-        any case.
+        """Return the requests that came before ``poll`` raised, each once.
+
+        A disarming counts in any case.
         """
         return ()
 
     def motion(self) -> dict[str, float] | None:
-        """Return the motion of this time step by axis (AXES, or j1, j2, ... for joints), 1 for the
-        task's largest; None without any.
+        """Return the motion of this time step by axis, or None without any.
+
+        The axes are AXES, or j1, j2, ... for joints; 1 is the task's largest step.
         """
         return None
 
     def has_reported(self) -> bool:
-        """Whether anything has been heard of it by now, as of what it opens itself."""
+        """Return True if the device has reported anything yet; True by default."""
         return True
 
     def at_rest(self) -> bool:
-        """Whether it asks for nothing now; only then is it believed for the first time, or again after trouble."""
+        """Return True if the device requests no motion.
+
+        The guard trusts it for the first time, and again after trouble, only at rest.
+        """
         return True
 
     def help(self, axes: dict[str, int]) -> str:
-        """How to use it, for an arm with these axes."""
+        """Return instructions for an arm with these axes."""
         return ""
 
 
 class Asking(Device):
-    """One that keeps what was asked until it is handed on."""
+    """A device that keeps requests until they are handed on."""
 
     requests: list[str]
 
@@ -94,7 +108,8 @@ class Asking(Device):
 
 
 class Guard:
-    """A device that is believed once it has been seen at rest, and not while it is silent, gone or talks nonsense."""
+    """Trusts a device once it was seen at rest, and not while it is silent, gone or sends garbage.
+    """
 
     def __init__(self, name: str, device: Device) -> None:
         self.name, self.device = name, device
@@ -109,13 +124,17 @@ class Guard:
         self._commands = False
 
     def open(self) -> None:
-        """At the start, where a device that is not there ends everything; DeviceError says which."""
+        """Open the device at the start; a missing device ends the process.
+
+        Raises:
+            DeviceError: the device is missing.
+        """
         self.device.open()
         self._opened, self._rest_since = True, time.monotonic()
         self._opened_at = self._rest_since
 
     def poll(self) -> tuple[str, ...]:
-        """As of a device; what is asked while it is not believed counts for nothing, but to disarm."""
+        """Return a device's requests; without trust, only those to disarm."""
         now, before = time.monotonic(), self._polled_at
         self._polled_at = now
         try:
@@ -132,18 +151,18 @@ class Guard:
         return requests if self.believed else tuple(request for request in requests if request == "disarm")
 
     def motion(self) -> dict[str, float] | None:
-        """As of a device."""
+        """Return a device's motion; None without trust."""
         motion = self.device.motion() if self.believed else None
         self._commands = motion is not None
         return motion
 
     def close(self) -> None:
-        """End."""
+        """Close the device."""
         self.device.close()
         self._opened = False
 
     def _look(self) -> bool:
-        """Whether a device that has gone is back."""
+        """Return True if a lost device is back."""
         if time.monotonic() - self._looked_at < AGAIN_S:
             return False
         self._looked_at = time.monotonic()
@@ -152,7 +171,7 @@ class Guard:
         return True
 
     def _doubt(self, error: DeviceError) -> None:
-        if self._opened or not self.trouble:  # while it is away, the first word stays
+        if self._opened or not self.trouble:  # keep the first message while the device is away
             self.trouble = f"{self.name}: {error}"
         self.believed, self._rest_since = False, 0.0
         if error.gone and self._opened:
@@ -160,7 +179,7 @@ class Guard:
             self._looked_at = time.monotonic()
 
     def _forget(self, now: float, late_s: float) -> None:
-        """Drop input that had waited: the person who pressed it may stand beside the arm by now."""
+        """Drop input that had waited, because its sender may stand beside the arm by now."""
         self.trouble = (f"{self.name}: expected to be looked at all the time, its process stood still for {late_s:.1f} s. "
                         "What was pressed meanwhile counts for nothing, but to disarm: press it again")
         self.believed = False
@@ -206,7 +225,11 @@ class Source:
                               "your own: rlinf fake-device")
 
     def _claimed(self) -> socket.socket | None:
-        """One person's device moves one arm; DeviceError names who reads it already."""
+        """Claim the device, because one person's device must move one arm only.
+
+        Raises:
+            DeviceError: another process reads it already; the message names that process.
+        """
         try:
             return take_device(self.path)
         except HeldError as error:
@@ -214,11 +237,15 @@ class Source:
             raise DeviceError(f"expected {self.what} at {self.path} that nobody else reads, got one "
                               f"that {error} reads. One device would move two arms: end that, or "
                               "name another one: station.operator.device") from error
-        except OSError:  # unplugged meanwhile: the first read says so
+        except OSError:  # unplugged meanwhile; the first read reports it
             return None
 
     def reports(self) -> Iterator[bytes]:
-        """Yield the data of one read each. Raises DeviceError once the device is gone."""
+        """Yield the data of each read.
+
+        Raises:
+            DeviceError: the device is gone.
+        """
         while True:
             try:
                 data = os.read(self.fd, 4096)
@@ -235,7 +262,7 @@ class Source:
                            "looked for every second", gone=True)
 
     def close(self) -> None:
-        """As often as it is called."""
+        """Close the file; repeated calls are allowed."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1

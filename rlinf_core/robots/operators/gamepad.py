@@ -1,7 +1,7 @@
-"""Gamepads and foot pedals: by Linux input events (evdev), read without a library, or by the topic ``joy``.
+"""Gamepads and foot pedals, by Linux input events (evdev) or by the topic ``joy``.
 
-Sticks, triggers and buttons of a gamepad have their usual names. A pedal is a keyboard to Linux:
-its keys label the episode, or take over while they are held.
+evdev is read without a library. Sticks, triggers and buttons of a gamepad have their usual names. A
+pedal is a keyboard to Linux: its keys label the episode, or take over while they are held.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVENT = struct.Struct("llHHi")  # time, type, code, value
 SYN = 0
 KEY = 1
 ABS = 3
-DROPPED = 3                     # of SYN: the kernel's buffer ran over, so what is held is not known
+DROPPED = 3  # a SYN code: the kernel's buffer overflowed, and the held buttons are unknown
 MOST_TYPES = 0x1F
 EVIOCGRAB = 0x40044590
 ROWS = {"1234567890": 2, "qwertyuiop": 16, "asdfghjkl": 30, "zxcvbnm": 44}
@@ -42,7 +42,7 @@ class Events:
                 fcntl.ioctl(self.source.fd, EVIOCGRAB, 1)
 
     def range_of(self, code: int) -> tuple[int, int, int] | None:
-        """Value, minimum and maximum of an absolute axis as the kernel knows them; None where it knows none (EVIOCGABS)."""
+        """Return value, minimum and maximum of an absolute axis (EVIOCGABS), or None."""
         try:
             got = fcntl.ioctl(self.source.fd, 0x80184540 + code, bytes(24))
         except OSError:
@@ -51,7 +51,11 @@ class Events:
         return (value, low, high) if high > low else None
 
     def read(self) -> Iterator[tuple[int, int, int]]:
-        """Type, code and value of keys and axes that have come; DeviceError on what is no event."""
+        """Yield type, code and value of new events of keys and axes.
+
+        Raises:
+            DeviceError: the data are no events, or some were lost.
+        """
         for data in self.source.reports():
             if len(data) % EVENT.size:
                 raise DeviceError(f"garbage: expected input events of {EVENT.size} bytes, got {len(data)} bytes from "
@@ -63,12 +67,13 @@ class Events:
                     yield kind, code, value
 
     def close(self) -> None:
-        """As often as it is called."""
+        """Close the device; repeated calls are allowed."""
         self.source.close()
 
 
 Deflection = Literal["left_x", "left_y", "right_x", "right_y", "dpad_x", "dpad_y", "lt", "rt", "-left_x", "-left_y",
-                     "-right_x", "-right_y", "-dpad_x", "-dpad_y", "-lt", "-rt"]  # left, up and pressed are positive
+                     # left, up and pressed are positive
+                     "-right_x", "-right_y", "-dpad_x", "-dpad_y", "-lt", "-rt"]
 USUAL: dict[Axis, Deflection] = {"x": "left_y", "y": "left_x", "z": "right_y", "rx": "-dpad_x", "ry": "dpad_y",
                                  "rz": "right_x"}
 ASKS: dict[Button, Role] = {"start": "arm", "back": "disarm", "a": "close", "b": "open", "y": "success", "x": "failure",
@@ -76,12 +81,17 @@ ASKS: dict[Button, Role] = {"start": "arm", "back": "disarm", "a": "close", "b":
 AXES = {0: "left_x", 1: "left_y", 2: "lt", 3: "right_x", 4: "right_y", 5: "rt", 16: "dpad_x", 17: "dpad_y"}
 KEYS = {0x130: "a", 0x131: "b", 0x133: "x", 0x134: "y", 0x136: "lb", 0x137: "rb", 0x13A: "back", 0x13B: "start",
         0x13C: "guide", 0x13D: "l3", 0x13E: "r3"}
-RANGES = {"lt": (0, 255), "rt": (0, 255), "dpad_x": (-1, 1), "dpad_y": (-1, 1)}  # where the kernel does not say
+# ranges that the kernel does not report
+RANGES = {"lt": (0, 255), "rt": (0, 255), "dpad_x": (-1, 1), "dpad_y": (-1, 1)}
 STICK = (-32768, 32767)
 
 
 def find(folder: Path = Path("/dev/input/by-id")) -> Path:
-    """The gamepad that is plugged in; DeviceError where there is none, or more than one."""
+    """Return the plugged-in gamepad.
+
+    Raises:
+        DeviceError: there is none, or more than one.
+    """
     paths = sorted(folder.glob("*-event-joystick"))
     if len(paths) != 1:
         names = ", ".join(map(str, paths)) or "none"
@@ -91,23 +101,26 @@ def find(folder: Path = Path("/dev/input/by-id")) -> Path:
 
 
 class Pad(Sticks):
-    """The mapping that evdev and Joy share."""
+    """The mapping shared by evdev and Joy."""
 
     def __init__(self, *, axes: dict[Axis, Deflection] = USUAL, buttons: dict[Button, Role] = ASKS, clutch: str = "rb",
                  silence_s: Seconds = 2.0, **shaping: Any) -> None:
         """Settings.
 
         Args:
-            axes: which deflection moves which axis; left, up and a pressed trigger are positive; a minus turns it round
-            buttons: what a, b, x, y, lb, rb, back, start, guide, l3, r3 ask for; open, close and intervene while held
-            clutch: the button that must be held for it to command; empty where a deflection alone commands
-            silence_s: deflected, and not heard for so long, it stops; a stick held still at its end says nothing
+            axes: deflection that moves each axis; left, up and a pressed trigger are positive; a
+                minus inverts it
+            buttons: requests of a, b, x, y, lb, rb, back, start, guide, l3, r3; open, close and
+                intervene while held
+            clutch: the button that must be held to command; empty to command by a deflection alone
+            silence_s: a deflected device that is silent for so long stops; a stick held still at
+                its end sends nothing
         """
         super().__init__(axes={**axes}, buttons=buttons, clutch=clutch, silence_s=silence_s, **shaping)
 
 
 class Gamepad(Pad):
-    """One that Linux knows as an input device."""
+    """A gamepad that is a Linux input device."""
 
     def __init__(self, *, device: str = "auto", **shared: Any) -> None:
         """Settings.
@@ -126,7 +139,7 @@ class Gamepad(Pad):
         for code, name in AXES.items():
             axis_range = self.events.range_of(code)
             self.ranges[name] = axis_range[1:] if axis_range else RANGES.get(name, STICK)
-            if axis_range:  # as it is held now
+            if axis_range:  # the present deflection
                 self._deflect(name, axis_range[0])
 
     def close(self) -> None:
@@ -146,17 +159,20 @@ class Gamepad(Pad):
         if not low <= value <= high:
             raise DeviceError(f"garbage: expected {name} from {low} to {high}, got {value}. Let go of it")
         part = (value - low) / (high - low)
-        self.values[name] = part if name in ("lt", "rt") else 1.0 - 2.0 * part  # evdev counts to the right and down
+        # evdev counts to the right and down
+        self.values[name] = part if name in ("lt", "rt") else 1.0 - 2.0 * part
 
 
-JOY_AXES = ("left_x", "left_y", "lt", "right_x", "right_y", "rt", "dpad_x", "dpad_y")  # as joy_node counts an Xbox pad's
+# joy_node's order for an Xbox pad
+JOY_AXES = ("left_x", "left_y", "lt", "right_x", "right_y", "rt", "dpad_x", "dpad_y")
 BUTTONS = ("a", "b", "x", "y", "lb", "rb", "back", "start", "guide", "l3", "r3")
 MARGIN = 1.001
 
 
 class Joy(Pad):
-    """A gamepad on the topic of joy_node, joy_linux or another node, at 10 Hz or more
-    (autorepeat_rate).
+    """A gamepad on the topic of joy_node, joy_linux or another node.
+
+    The node must publish at 10 Hz or more (autorepeat_rate).
     """
 
     topics = ("joy",)
@@ -167,9 +183,9 @@ class Joy(Pad):
         """Settings.
 
         Args:
-            axis_names: of the message's axes, in their order
-            button_names: of its buttons, likewise
-            silence_s: not heard for so long, deflected or not, it stops
+            axis_names: names of the message's axes, in their order
+            button_names: names of its buttons, likewise
+            silence_s: a device that is silent for so long stops, deflected or not
         """
         super().__init__(silence_s=silence_s, **shared)
         self.axis_names, self.button_names = axis_names, button_names
@@ -182,7 +198,7 @@ class Joy(Pad):
     def receive(self, message: Any) -> None:
         axes = list(message.axes)
         for name, down in zip(self.button_names, message.buttons, strict=False):
-            self.press(name, bool(down))  # to disarm counts, whatever the axes say
+            self.press(name, bool(down))  # a request to disarm counts, whatever the axes are
         used = {name for name, _ in self.sources.values()} & {*self.axis_names}
         if len(axes) < 1 + max(map(self.axis_names.index, used), default=-1):
             self.garbage = f"expected axes {', '.join(self.axis_names)}, got {len(axes)}. Set station.operator.axis_names"
@@ -205,7 +221,7 @@ class Joy(Pad):
         return self.believable
 
     def at_rest(self) -> bool:
-        """Once it has been heard."""
+        """Return True at rest, once a message has come."""
         return self.believable and super().at_rest()
 
 
@@ -213,15 +229,16 @@ PEDAL_ASKS: dict[Button, Role] = {"a": "failure", "b": "intervene", "c": "succes
 
 
 class Pedal(Sticks):
-    """Usually beside another device: station.second_operator."""
+    """A foot pedal, usually beside another device: station.second_operator."""
 
     def __init__(self, *, device: str, buttons: dict[Button, Role] = PEDAL_ASKS) -> None:
         """Settings.
 
         Args:
-            device: its file, /dev/input/by-id/usb-...-event-kbd; nobody else hears its keys then
-            buttons: what its keys ask for, by letter, digit, f1 to f10, space, enter, or the number of their code;
-                intervene holds the arm, or lets another device move it, as long as it is pressed
+            device: its file, /dev/input/by-id/usb-...-event-kbd; nobody else gets its keys then
+            buttons: requests of its keys, by letter, digit, f1 to f10, space, enter, or the number
+                of their code; intervene holds the arm, or lets another device move it, as long as
+                it is pressed
         """
         super().__init__(axes={}, buttons=buttons)
         self.device = device

@@ -15,30 +15,35 @@ from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.robots.config import Home, Robot
 from rlinf_core.specs.arrays import ActionSpec
 
-GAIN = 2.0                        # [1/s] of what is left
-FRACTION = 0.5                    # of the task's largest action
-NEAR_M, NEAR_RAD = 0.005, 0.03    # an arm this near is at home
+GAIN = 2.0  # [1/s] of the remaining way
+FRACTION = 0.5  # fraction of the task's largest action
+NEAR_M, NEAR_RAD = 0.005, 0.03  # an arm this near is at home
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The home of one arm, as its interlock's actions move it there.
+    """The home of one arm, in the form of its interlock's actions.
 
     Attributes:
-        pose: of the tool in the base frame: position [m], quaternion x y z w; of three numbers, the tool is not turned.
-        joints: angle [rad] by name, in the order of the action's numbers; none where the tool is moved.
+        pose: the tool's pose in the base frame: position [m], quaternion x y z w; three numbers
+            leave the rotation free.
+        joints: angle [rad] by name, in the order of the action's numbers; None if actions move the
+            tool.
     """
 
     pose: tuple[float, ...] = ()
     joints: Mapping[str, float] | None = None
 
     def left(self, action: ActionSpec, pose: np.ndarray, joints: Mapping[str, float]) -> np.ndarray:
-        """The way that is left, (dim,) in SI units, as one action; the gripper stays.
+        """Return the remaining way, (dim,) in SI units, as one action; the gripper stays.
 
         Args:
-            action: of this arm.
-            pose: the measured one (7,), where the tool is moved.
-            joints: the measured angles, where joints are; KeyError where one is not said.
+            action: action spec of this arm.
+            pose: the measured pose (7,), if actions move the tool.
+            joints: the measured angles, if actions move joints.
+
+        Raises:
+            KeyError: a joint's angle is missing.
         """
         error = np.zeros(action.dim)
         if self.joints is not None:
@@ -50,15 +55,14 @@ class Goal:
         return error
 
     def near(self, error: np.ndarray) -> bool:
-        """Whether so much is as good as nothing."""
+        """Return True if the remaining way is negligible."""
         if self.joints is not None:
             return bool(np.abs(error).max() <= NEAR_RAD)
         return bool(np.linalg.norm(error[:3]) <= NEAR_M and np.linalg.norm(error[3:6]) <= NEAR_RAD)
 
 
 def next_action(error: np.ndarray, action: ActionSpec, control_hz: float) -> np.ndarray:
-    """Return the next action on the straight way, slower near its end: in [-1, 1], as a policy's.
-    """
+    """Return the next action on the straight way, in [-1, 1], slower near its end."""
     si_step = action.from_si(error * GAIN / control_hz)
     return si_step * min(1.0, FRACTION / max(float(np.abs(si_step).max()), 1e-9))
 
@@ -71,7 +75,7 @@ class Homes:
     lease_s: float
 
     def to_json(self) -> str:
-        """As a ROS parameter."""
+        """Return the value of a ROS parameter."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -91,7 +95,7 @@ def homes_of(robot: Robot, action: ActionSpec) -> Homes | None:
     """Return the homes of a robot for actions of a task; None if its YAML has none.
 
     Raises:
-        RecipeError: it is said in other words than the task's actions, or is beyond the interlock's limits.
+        RecipeError: a home does not match the task's actions, or exceeds the interlock's limits.
     """
     named_homes = {arm: home for arm, home in robot.homes.items() if home is not None}
     limits = {arm: load_limits(robot.interlocks[arm]) for arm in named_homes}
@@ -101,8 +105,10 @@ def homes_of(robot: Robot, action: ActionSpec) -> Homes | None:
 
 
 def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
-    """Return the goal of a YAML's home under these limits. Raises RecipeError that names ``where``
-    it does not fit.
+    """Return the goal of a YAML's home under these limits.
+
+    Raises:
+        RecipeError: the home does not fit; the message begins with ``where``.
     """
     if control_mode == "tcp_delta":
         if home.position is None:
@@ -117,7 +123,8 @@ def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
         raise RecipeError(f"{where}: expected 'joints' with {', '.join(limits.joint_names)}, as the task moves joints, got "
                           f"{', '.join(home.joints) or 'none'}")
     joints = {name: home.joints[name] for name in limits.joint_names}
-    low, high = ([joint + sign * limits.joint_margin for joint in end]  # as far as the interlock lets them go
+    # the range that the interlock allows
+    low, high = ([joint + sign * limits.joint_margin for joint in end]
                  for end, sign in ((limits.joint_low, 1.0), (limits.joint_high, -1.0)))
     _check(where, limits.joint_names, tuple(joints.values()), tuple(low), tuple(high))
     return Goal(joints=joints)

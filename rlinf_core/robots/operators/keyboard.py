@@ -1,4 +1,4 @@
-"""The keyboard of a terminal: keys that move while they are held, and keys that ask."""
+"""The keyboard of a terminal: keys that move while held, and keys that request."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ PAIRS = {"x": ("ws", "forward/back"), "y": ("ad", "left/right"), "z": ("rf", "up
          "ry": ("ik", "tip forward/back"), "rz": ("uo", "turn left/right"), "grip": ("vc", "open/close the gripper")}
 ASKS = {"e": "arm", "q": "disarm", "g": "ready", "y": "success", "n": "failure", "b": "rerecord", "x": "discard"}
 MOVES, PAUSE = "".join(keys for keys, _ in PAIRS.values()), "p"
-STEP = 0.5         # of the task's largest
-KEY_HELD_S = 0.4   # a terminal repeats a key that is held
-SEQUENCE_S = 0.3   # within which the rest of an escape sequence comes; what comes later is a key of its own
+STEP = 0.5  # fraction of the task's largest step
+KEY_HELD_S = 0.4  # a terminal repeats a held key
+SEQUENCE_S = 0.3  # time limit of an escape sequence; a later character is a separate key
 PARAMETERS = "[0-9;:<=>?]{0,16}[ -/]{0,4}"
-SEQUENCE = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}[@-~]?|O.?|[^\[O\x1b])?", re.S)  # of an arrow, F1, or a key with Alt
+# an arrow, F1, or a key with Alt
+SEQUENCE = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}[@-~]?|O.?|[^\[O\x1b])?", re.S)
 UNFINISHED = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}|O)?\Z")
 
 
 class Keyboard(Asking):
-    """A person in a terminal of their own (rlinf teleop): every key renews the enable, ``e`` arms, ``q`` disarms."""
+    """A person in a terminal of their own (rlinf teleop): every key renews the enable.
 
-    rest_s = 0.0  # a key that was pressed before is over
+    ``e`` arms, ``q`` disarms.
+    """
+
+    rest_s = 0.0  # an earlier key press is over
 
     def __init__(self) -> None:
         self.key, self.key_at = " ", 0.0
@@ -52,8 +56,9 @@ class Keyboard(Asking):
         return self.owed()
 
     def _keys(self, text: str) -> str:
-        """Return the pressed keys: escape for each key that sends a sequence, whose letters and
-        digits are dropped, except q.
+        """Return the pressed keys, with escape for each key that sends a sequence.
+
+        The sequence's letters and digits are dropped, except q.
         """
         now = time.monotonic()
         text = (self.cut if now - self.cut_at < SEQUENCE_S else "") + text
@@ -64,7 +69,7 @@ class Keyboard(Asking):
 
     def motion(self) -> dict[str, float] | None:
         if time.monotonic() - self.key_at >= KEY_HELD_S or self.key not in MOVES + PAUSE:
-            return None  # what only asks takes nothing over
+            return None  # a key that only requests takes nothing over
         return {axis: STEP * ((self.key == keys[0]) - (self.key == keys[1])) for axis, (keys, _) in PAIRS.items()}
 
     def help(self, axes: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""A leader arm of Dynamixel servos, as GELLO's: the follower does what the leader does, by its joints or by its tool.
+"""A leader arm of Dynamixel servos, like GELLO's; the follower copies its joints or its tool.
 
 The tool's pose is a product of exponentials of the joints' angles.
 """
@@ -31,12 +31,12 @@ Pose = tuple[Vector, Quaternion]
 
 
 def tool_pose(joints: Iterable[tuple[Sequence[float], Sequence[float], float]], tool: Sequence[float]) -> Pose:
-    """The tool's position [m] and orientation in the base frame.
+    """Return the tool's position [m] and orientation in the base frame.
 
     Args:
-        joints: from the base on, each axis and a point on it [m], in the base frame where all angles are 0, and its
-            angle [rad].
-        tool: the tool's position there, where its orientation is that of the base.
+        joints: from the base on, each axis and a point on it [m], in the base frame at all angles
+            0, and its angle [rad].
+        tool: the tool's position there; its orientation there is the base's.
     """
     position: Vector = (float(tool[0]), float(tool[1]), float(tool[2]))
     turn: Quaternion = (0.0, 0.0, 0.0, 1.0)
@@ -48,9 +48,9 @@ def tool_pose(joints: Iterable[tuple[Sequence[float], Sequence[float], float]], 
     return position, turn
 
 
-JUMP = 1.0     # rad between two polls: nobody's hand
-AHEAD = 3.0    # full steps that the follower may owe; what is more is forgotten
-MOVING_S = 0.5  # after its last movement the leader commands for so long
+JUMP = 1.0  # rad between two polls; no hand does this
+AHEAD = 3.0  # full steps that the follower may lag behind; the rest is dropped
+MOVING_S = 0.5  # the leader commands for this long after its last movement
 Id = Annotated[int, Field(ge=0, le=252)]
 Three = tuple[float, float, float]
 
@@ -72,7 +72,7 @@ class Joint(Settings):
 
 
 class Trigger(Settings):
-    """The servo that is squeezed for the gripper."""
+    """The servo of the gripper's trigger."""
 
     id: Id = Field(description="of the servo")
     open: float = Field(description="its angle where the gripper shall be open [rad]")
@@ -86,7 +86,7 @@ class Trigger(Settings):
 
 
 class Leader(Device):
-    """Relative: what the leader moves, the follower moves, from wherever both are."""
+    """A relative leader: the follower copies its motion, from any place of both."""
 
     def __init__(self, *, device: str, joints: dict[str, Joint], tool: Three = (0.0, 0.0, 0.0),
                  trigger: Trigger | None = None, bus: Kind = "dynamixel",
@@ -97,13 +97,13 @@ class Leader(Device):
         Args:
             device: its serial port, /dev/serial/by-id/usb-...
             joints: its servos by name, from base to tool
-            tool: the leader's tool in its base frame where all angles are 0 [m]
+            tool: the leader's tool in its base frame at all angles 0 [m]
             trigger: the servo for the gripper, if there is one
             bus: kind of its servos
-            baud: of all servos
-            scale: of its movements
-            deadband: movements of a joint below it are none [rad]
-            silence_s: where servos have not answered for so long, it counts as silent and stops
+            baud: baud rate of all servos
+            scale: scale of its movements
+            deadband: smaller movements of a joint do not count [rad]
+            silence_s: servos without an answer for so long count as silent, and the arm stops
         """
         self.device = device
         self.joints = list(joints.values())
@@ -120,8 +120,9 @@ class Leader(Device):
         self.port: Any = None
         self.lock: socket.socket | None = None
         self.raw: list[float] = []
-        self.anchor: list[float] = []  # where they were when somebody last moved them
-        self.given: tuple[list[float], Pose] | None = None  # what the follower has been asked for
+        self.anchor: list[float] = []  # the angles at the last movement
+        # the part of the leader's motion that the follower has got
+        self.given: tuple[list[float], Pose] | None = None
 
     def attach(self, action: ActionSpec, control_hz: float) -> None:
         self.action = action
@@ -134,7 +135,7 @@ class Leader(Device):
         self.port.baudrate = self.baud
         try:
             opened = self.port.openPort()
-        except (OSError, termios.error) as error:  # as serial.SerialException is
+        except (OSError, termios.error) as error:  # serial.SerialException is one
             if isinstance(error, PermissionError) or "ermission" in str(error):
                 raise DeviceError(refused("a leader arm", self.device)) from error
             raise DeviceError(f"expected a leader arm at {self.device}, got: {error}. Plug it in, or name another port: "
@@ -153,10 +154,10 @@ class Leader(Device):
         self.requested_at = -math.inf
 
     def _claim(self) -> None:
-        """DeviceError where another process moves its arm by this leader."""
-        if self.lock is not None:  # of an attempt before
+        """Claim the leader; raise DeviceError if another process moves its arm with it."""
+        if self.lock is not None:  # from an earlier attempt
             self.lock.close()
-        with contextlib.suppress(OSError):  # it is not there, as the port says next
+        with contextlib.suppress(OSError):  # a missing port is reported below
             try:
                 self.lock = take_device(self.device)
             except HeldError as error:
@@ -172,9 +173,10 @@ class Leader(Device):
 
     def poll(self) -> tuple[str, ...]:
         try:
-            self.port.is_using = False  # which an error on the way leaves set
+            self.port.is_using = False  # an earlier error may have left it set
             answered = self.reading.txRxPacket() == 0
-        except (OSError, termios.error) as error:  # the latter where it goes while its input is emptied
+        # termios.error if it goes while its input is emptied
+        except (OSError, termios.error) as error:
             raise DeviceError(f"unplugged: expected a leader arm at {self.device}, got: {error}. Plug it in again: it is "
                               "looked for every second", gone=True) from error
         if not answered:
@@ -186,7 +188,7 @@ class Leader(Device):
         return ("enable",) if self._take() else ()
 
     def _take(self) -> bool:
-        """The new angles; whether somebody moves it."""
+        """Read the new angles; return True if somebody moves the leader."""
         table = self.table
         counts = [self.reading.getData(servo, table.position, table.size) for servo in self.ids]
         raw = [to_signed(count, table.size, table.sign_bit) * RAD for count in counts]
@@ -211,7 +213,7 @@ class Leader(Device):
 
     @property
     def angles(self) -> list[float]:
-        """Return the follower's joint angles that the leader shows [rad]."""
+        """The follower's joint angles that the leader shows [rad]."""
         return [joint.sign * (raw - joint.zero) for joint, raw in zip(self.joints, self.raw, strict=False)]
 
     def pose(self, angles: list[float]) -> Pose:
@@ -249,13 +251,13 @@ class Leader(Device):
         return dict(zip(("x", "y", "z", "rx", "ry", "rz"), np.clip(step, -1, 1).tolist(), strict=False))
 
     def _steps(self, moved: np.ndarray, largest: np.ndarray) -> np.ndarray:
-        """In full steps; what is beyond AHEAD of them is forgotten."""
+        """Return the motion in full steps; motion beyond AHEAD of them is dropped."""
         step = moved / largest
         most = float(np.abs(step).max(initial=0.0))
         return step * min(1.0, AHEAD / most) if most else step
 
     def _grip(self) -> dict[str, float]:
-        """A full step towards open or closed, whichever the trigger is nearer to."""
+        """Return a full step towards open or closed, by the trigger's nearer end."""
         trigger = self.trigger
         if trigger is None:
             return {}
@@ -269,5 +271,5 @@ def _owed(now: np.ndarray, step: np.ndarray, largest: np.ndarray, scale: float) 
 
 
 def _turn(angle: float) -> float:
-    """Within half a turn to either side."""
+    """Wrap an angle to half a turn to either side."""
     return (angle + math.pi) % (2 * math.pi) - math.pi

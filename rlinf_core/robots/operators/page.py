@@ -1,4 +1,7 @@
-"""The operator's page (docs/howto/operator_page.md) as a device: what is held in a browser, as its server hands it on."""
+"""The operator's page (docs/howto/operator_page.md) as a device.
+
+Its server forwards the input that is held in a browser.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ BUTTONS = (
     ACTIVE,
     REQUESTED,
     *LABELS,
-)  # of its messages, in their order; REQUESTED: no word of what is held; axes are AXES
+)  # its messages' buttons, in their order; REQUESTED: the held input is unknown; axes are AXES
 Silence = Annotated[float, Field(ge=0.1, le=1)]
 
 
@@ -28,17 +31,18 @@ class Page(Sticks):
     """
 
     topics = ("page",)
-    label_renews = False  # ACTIVE does: a label that comes late is without it
+    label_renews = False  # ACTIVE renews the enable; a late label comes without it
 
     def __init__(self, *, scale: Scale = 0.5, rotation_scale: Scale = 0.5, curve: Curve = 1.5,
                  silence_s: Silence = 0.3) -> None:
         """Settings.
 
         Args:
-            scale: of a pointer at the edge of its field, or a key, as a fraction of the task's largest step
-            rotation_scale: the same of the axes that turn
+            scale: motion of a pointer at the edge of its field, or of a key, as a fraction of the
+                task's largest step
+            rotation_scale: the same for the rotation axes
             curve: exponent of the response: 1 is linear, more is finer around the middle
-            silence_s: a takeover is held, and not heard for so long: it stops
+            silence_s: a held takeover that is silent for so long stops
         """
         axes: dict[Any, str] = {axis: axis for axis in AXES}
         super().__init__(axes=axes, buttons={HELD: "intervene"}, deadband=0.0, scale=scale,
@@ -63,7 +67,7 @@ class Page(Sticks):
         garbage, self.garbage = self.garbage, ""
         if garbage:
             raise DeviceError(f"garbage on the topic page: {garbage}. Who else publishes there?")
-        if not (self.rested or self.at_rest()):  # while nobody has opened the page, it is no trouble
+        if not (self.rested or self.at_rest()):  # an unopened page is no trouble
             raise DeviceError("expected it at rest before it may command, got a takeover that was held when it was first "
                               "heard. Let go of it")
         if not self.at_rest() and time.monotonic() - self.received_at > self.silence_s:

@@ -10,27 +10,27 @@ from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.operators.device import Source
 from rlinf_core.robots.operators.sticks import Axis, Button, Role, Sticks
 
-NAMES = ("tx", "ty", "tz", "rx", "ry", "rz")  # as the device has them: right, towards you, down
+NAMES = ("tx", "ty", "tz", "rx", "ry", "rz")  # the device's axes: right, towards you, down
 Deflection = Literal["tx", "ty", "tz", "rx", "ry", "rz", "-tx", "-ty", "-tz", "-rx", "-ry", "-rz"]
 TRANSLATION = 1
 ROTATION = 2
 BUTTONS = 3
-OTHERS = {4, 0x17}            # LED, battery: no word of the person's
-FULL, MAXIMUM = 350.0, 512    # counts of a usual full deflection; beyond the other one it is no deflection
+OTHERS = {4, 0x17}  # LED, battery: no input of the person
+FULL, MAXIMUM = 350.0, 512  # counts of a usual full deflection, and the largest valid count
 USUAL: dict[Axis, Deflection] = {"x": "-ty", "y": "-tx", "z": "-tz", "rx": "-ry", "ry": "-rx", "rz": "-rz"}
 ASKS: dict[Button, Role] = {"1": "close", "2": "open"}
-VENDORS = ("046D", "256F")    # Logitech, whose product it was, and 3Dconnexion
+VENDORS = ("046D", "256F")  # Logitech, the earlier maker, and 3Dconnexion
 AUTO = "auto"
-MULTI_AXIS = b"\x05\x01\x09\x08"  # usage of generic desktop, as report descriptors begin
+MULTI_AXIS = b"\x05\x01\x09\x08"  # usage of generic desktop, the start of the report descriptor
 
 
 def find(wanted: str = AUTO, folder: Path = Path("/sys/class/hidraw"),
          devices: Path = Path("/dev")) -> Path:
-    """The file of one of 3Dconnexion's six-axis devices, of whatever product id.
+    """Return the file of a six-axis device of 3Dconnexion, with any product id.
 
     Args:
-        wanted: its serial number or its port, as the kernel names them; auto for the only one.
-        folder: of the kernel's entries.
+        wanted: its serial number or its port, in the kernel's form; auto for the only one.
+        folder: folder of the kernel's entries.
         devices: folder of the files.
 
     Raises:
@@ -65,7 +65,7 @@ def _facts(entry: Path) -> dict[str, str]:
 
 
 class SpaceMouse(Sticks):
-    """Six axes and buttons 1, 2, ...; both layouts of its reports, a report for each half or one for all."""
+    """Six axes and buttons 1, 2, ...; both layouts of its reports, two halves or one for all."""
 
     def __init__(self, *, device: str = AUTO, axes: dict[Axis, Deflection] = USUAL,
                  buttons: dict[Button, Role] = ASKS, **shaping: Any) -> None:
@@ -73,8 +73,9 @@ class SpaceMouse(Sticks):
 
         Args:
             device: its file, /dev/hidraw0, its serial number or its port; auto finds the only one
-            axes: which deflection moves which axis; tx right, ty towards you, tz down, as the device has them
-            buttons: what buttons 1, 2, ... ask for; open, close and intervene while they are held
+            axes: deflection that moves each axis; tx right, ty towards you, tz down, in the
+                device's order
+            buttons: requests of buttons 1, 2, ...; open, close and intervene while they are held
         """
         super().__init__(axes={**axes}, buttons=buttons, **shaping)
         self.device = device

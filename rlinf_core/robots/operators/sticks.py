@@ -1,4 +1,7 @@
-"""From deflections and buttons to motion, for every device with sticks: axis map, signs, deadband, curve, scale, clutch."""
+"""Motion from deflections and buttons, for every device with sticks.
+
+Settings: axis map, signs, deadband, curve, scale, clutch.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,11 @@ HELD = {"open": 1.0, "close": -1.0}
 
 
 class Sticks(Asking):
-    """A device with deflections and buttons. What is of one kind only fills ``values`` and ``pressed`` (``take``)."""
+    """A device with deflections and buttons; each kind's ``take`` fills ``values`` and ``pressed``.
+    """
 
-    streams = False  # whether it speaks at rest too, so that silence at rest is trouble as well
+    # True if the device also reports at rest, so that silence at rest is trouble too
+    streams = False
 
     def __init__(self, *, axes: dict[Axis, str], buttons: dict[Button, Role], clutch: str = "",
                  deadband: Fraction = 0.08, curve: Curve = 1.5, scale: Scale = 0.5, rotation_scale: Scale = 0.5,
@@ -32,15 +37,15 @@ class Sticks(Asking):
         """Settings.
 
         Args:
-            axes: which deflection moves which axis of the tool (x forward, y left, z up, rx, ry, rz, grip); a minus turns
-                it round: {x: -ty}
-            buttons: what a button asks for; open, close and intervene while it is held
-            clutch: the button that must be held for it to command; empty where a deflection alone commands
+            axes: deflection that moves each axis of the tool (x forward, y left, z up, rx, ry, rz,
+                grip); a minus inverts it: {x: -ty}
+            buttons: request of each button; open, close and intervene while it is held
+            clutch: the button that must be held to command; empty to command by a deflection alone
             deadband: the fraction of a deflection that counts as rest
             curve: exponent of the response: 1 is linear, more is finer around the middle
-            scale: of a full deflection, as a fraction of the task's largest step
-            rotation_scale: the same of the axes that turn
-            silence_s: deflected, and not heard for so long, it counts as silent and stops
+            scale: motion of a full deflection, as a fraction of the task's largest step
+            rotation_scale: the same for the rotation axes
+            silence_s: a deflected device that is silent for so long stops
         """
         self.sources: dict[str, tuple[str, float]] = {
             axis: (name.removeprefix("-"), -1.0 if name.startswith("-") else 1.0) for axis, name in axes.items()}
@@ -57,17 +62,22 @@ class Sticks(Asking):
         self.values: dict[str, float] = {}
         self.pressed: set[str] = set()
         self.requests: list[str] = []
-        self.received_at = self.polled_at = time.monotonic()  # polled_at: what was heard last when it was polled last
+        # polled_at: value of received_at at the last poll
+        self.received_at = self.polled_at = time.monotonic()
 
     def take(self) -> None:
-        """Read what has come into ``values`` and ``pressed``; DeviceError."""
+        """Read new reports into ``values`` and ``pressed``.
+
+        Raises:
+            DeviceError: the device is gone or sends garbage.
+        """
 
     def note_report(self) -> None:
-        """Something believable came."""
+        """Note that a valid report came."""
         self.received_at = time.monotonic()
 
     def press(self, name: str, down: bool) -> None:
-        """A button's new state."""
+        """Set a button's new state."""
         if down and name not in self.pressed:
             self.requests.append(self.buttons.get(name, "enable"))
         (self.pressed.add if down else self.pressed.discard)(name)

@@ -1,7 +1,7 @@
-"""Simulated twins of operators' devices, which speak their protocols: HID reports, input events.
+"""Simulated twins of operators' devices, with the devices' protocols: HID reports, input events.
 
-What reads a device reads its twin: a pipe where the device has a file; where it has a serial port, as a
-leader arm's Dynamixel servos have, a pseudo-terminal.
+The device's reader also reads its twin. A pipe replaces a device file. A pseudo-terminal replaces a
+serial port, for example of a leader arm's Dynamixel servos.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from pathlib import Path
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.operators import gamepad, spacemouse
 
-RATE_S = 0.016  # a SpaceMouse's, while it is deflected
+RATE_S = 0.016  # report period of a deflected SpaceMouse
 
 
 def free(path: str | Path, pipe: bool = False) -> Path:
-    """Return the path for a twin. Raises DeviceError if something is there.
+    """Return the path for a twin.
 
-    A link to nothing is removed, and a ``pipe`` of this user's may be there.
+    A dangling link is removed, and this user's own ``pipe`` may be there.
+
+    Raises:
+        DeviceError: something is there.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -40,7 +43,10 @@ def free(path: str | Path, pipe: bool = False) -> Path:
 
 
 class Pipe:
-    """A device file: each write is one report, as of hidraw. Its reader sees its end when it is unplugged."""
+    """A device file: each write is one report, like at hidraw.
+
+    Unplugging it ends its reader's file.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = free(path, pipe=True)
@@ -48,16 +54,17 @@ class Pipe:
             os.mkfifo(self.path)
         self.fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_DIRECT)
-        self._one_at_a_time = threading.Lock()  # else a report could go to whoever has the number of a file that was closed
+        # without it, a report could go to another file that got a closed file's number
+        self._one_at_a_time = threading.Lock()
 
     def write(self, report: bytes) -> None:
-        """One report; lost where nobody reads, as of a device, and once it is gone."""
+        """Write one report; it is lost without a reader, like at a device, or after unplugging."""
         with self._one_at_a_time, contextlib.suppress(BlockingIOError):
             if self.fd >= 0:
                 os.write(self.fd, report)
 
     def unplug(self) -> None:
-        """Gone, as often as it is called."""
+        """Remove the device; repeated calls are allowed."""
         with self._one_at_a_time:
             if self.fd >= 0:
                 os.close(self.fd)
@@ -66,20 +73,35 @@ class Pipe:
 
 
 class Twin:
-    """One that is told in words: ``NAME VALUE`` deflects, ``press`` and ``release`` NAME, rest, silent, garbage, unplug."""
+    """A twin with text commands: ``NAME VALUE`` deflects, ``press`` and ``release`` NAME.
+
+    Further commands are rest, silent, garbage and unplug.
+    """
 
     path: Path
 
     def deflect(self, values: dict[str, float]) -> None:
-        """By name; KeyError on one that it has not."""
+        """Deflect axes by name.
+
+        Raises:
+            KeyError: the twin has no such axis.
+        """
         raise KeyError(f"no {', '.join(values)}")
 
     def press(self, name: str, down: bool) -> None:
-        """Or release; likewise."""
+        """Press or release a button.
+
+        Raises:
+            KeyError: the twin has no such button.
+        """
         raise KeyError(f"no button {name}")
 
     def say(self, line: str) -> None:
-        """One line of words; DeviceError says which there are."""
+        """Execute one line of text.
+
+        Raises:
+            DeviceError: the command is unknown; the message lists the commands.
+        """
         words = line.split()
         try:
             if words[:1] in (["press"], ["release"]):
@@ -94,11 +116,11 @@ class Twin:
 
 
 class SpaceMouse(Twin):
-    """Speaks every 16 ms while it is deflected, and once when it comes to rest.
+    """Reports every 16 ms while it is deflected, and once when it comes to rest.
 
     Args:
-        path: of its file.
-        one_report: all axes in report 1, as newer ones have it.
+        path: path of its file.
+        one_report: True for all axes in report 1, like newer devices.
     """
 
     def __init__(self, path: str | Path, one_report: bool = False) -> None:
@@ -107,7 +129,8 @@ class SpaceMouse(Twin):
         self.buttons = 0
         self.mute = False
         self.path, self.held = self.pipe.path, dict.fromkeys(spacemouse.NAMES, 0.0)
-        self._one_at_a_time = threading.Lock()  # else a report of before could come after that of rest
+        # without it, an earlier report could come after that of rest
+        self._one_at_a_time = threading.Lock()
         threading.Thread(target=self._go, daemon=True).start()
 
     def _go(self) -> None:
@@ -124,11 +147,11 @@ class SpaceMouse(Twin):
             self.write(struct.pack(f"<B{len(part)}h", kind, *part))
 
     def write(self, report: bytes) -> None:
-        """Any report."""
+        """Write any report."""
         self.pipe.write(report)
 
     def deflect(self, values: dict[str, float]) -> None:
-        """tx, ty, tz, rx, ry, rz, 1 for a full deflection."""
+        """Deflect tx, ty, tz, rx, ry, rz; 1 is a full deflection."""
         if unknown := values.keys() - self.held.keys():
             raise KeyError(f"no {unknown}")
         with self._one_at_a_time:
@@ -137,34 +160,34 @@ class SpaceMouse(Twin):
             self._report()
 
     def press(self, name: str, down: bool) -> None:
-        """Button 1, 2, ..."""
+        """Press or release button 1, 2, ..."""
         bit = 1 << int(name) - 1
         self.buttons = self.buttons | bit if down else self.buttons & ~bit
         self.write(struct.pack("<BH", 3, self.buttons))
 
     def rest(self) -> None:
-        """Let go of."""
+        """Let go of the device."""
         self.deflect(dict.fromkeys(self.held, 0.0))
 
     def silent(self) -> None:
-        """It says nothing any more, deflected as it is."""
+        """Stop reporting, at the present deflection."""
         with self._one_at_a_time:
             self.mute = True
 
     def garbage(self) -> None:
-        """Half a report."""
+        """Send half a report."""
         self.write(b"\x01\xff\x7f")
 
     def unplug(self) -> None:
-        """Gone."""
+        """Remove the device."""
         self.pipe.unplug()
 
 
 class Events(Twin):
-    """A gamepad's or a pedal's input events; it speaks when something changes.
+    """A gamepad's or a pedal's input events, sent when something changes.
 
     Args:
-        path: of its file.
+        path: path of its file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -172,13 +195,13 @@ class Events(Twin):
         self.path = self.pipe.path
 
     def send(self, kind: int, code: int, value: int) -> None:
-        """One event, and the one that ends it."""
+        """Send one event, and the event that ends it."""
         now = time.time()
         stamp = int(now), int(now % 1 * 1e6)
         self.pipe.write(gamepad.EVENT.pack(*stamp, kind, code, value) + gamepad.EVENT.pack(*stamp, gamepad.SYN, 0, 0))
 
     def deflect(self, values: dict[str, float]) -> None:
-        """By the gamepad's names; left, up and pressed are positive."""
+        """Deflect by the gamepad's names; left, up and pressed are positive."""
         codes = {name: code for code, name in gamepad.AXES.items()}
         for name, value in values.items():
             low, high = gamepad.RANGES.get(name, gamepad.STICK)
@@ -186,39 +209,39 @@ class Events(Twin):
             self.send(gamepad.ABS, codes[name], round(low + part * (high - low)))
 
     def press(self, name: str, down: bool) -> None:
-        """A gamepad's button, or a pedal's key."""
+        """Press or release a gamepad's button, or a pedal's key."""
         codes = {key: code for code, key in self.keys.items()}
         self.send(gamepad.KEY, codes[name], int(down))
 
     keys = gamepad.KEYS
 
     def rest(self) -> None:
-        """All sticks in the middle."""
+        """Put all sticks in the middle."""
         self.deflect({name: 0.0 for name in gamepad.AXES.values()})
 
     def silent(self) -> None:
-        """It says nothing unless it is told to, as it is."""
+        """Do nothing: the device is silent without changes."""
 
     def garbage(self) -> None:
-        """Half an event."""
+        """Send half an event."""
         self.pipe.write(bytes(range(11)))
 
     def unplug(self) -> None:
-        """Gone."""
+        """Remove the device."""
         self.pipe.unplug()
 
 
 class Pedal(Events):
-    """Its keys are those of a keyboard."""
+    """A pedal with the keys of a keyboard."""
 
     keys = gamepad.KEYBOARD_KEYS
 
     def rest(self) -> None:
-        """Nothing is pressed."""
+        """Do nothing: no key is pressed."""
 
 
 class Serial(Twin):
-    """One that answers on a pseudo-terminal.
+    """A twin that answers on a pseudo-terminal.
 
     Args:
         path: a link to it.
@@ -244,39 +267,40 @@ class Serial(Twin):
             request = self._answer(request)
 
     def _answer(self, request: bytes) -> bytes:
-        """Answer what is whole; returns what is not yet."""
+        """Answer complete requests; return the incomplete rest."""
         raise NotImplementedError
 
     def write(self, answer: bytes) -> None:
-        """One answer."""
+        """Write one answer."""
         with contextlib.suppress(OSError):
             os.write(self.terminal, answer)
 
     def rest(self) -> None:
-        """Answer again, as it is."""
+        """Answer again, unchanged."""
         self.mute = self.broken = False
 
     def silent(self) -> None:
-        """It does not answer."""
+        """Stop answering."""
         self.mute = True
 
     def garbage(self) -> None:
-        """Every answer's checksum is wrong."""
+        """Send wrong checksums from now on."""
         self.broken = True
 
     def unplug(self) -> None:
-        """Gone, as often as it is called."""
+        """Remove the device; repeated calls are allowed."""
         if self._over.is_set():
             return
         self._over.set()
-        self._thread.join()  # or it would go on with the number of a file that was closed, which another may have by then
+        # the thread could otherwise use a closed file's number, which another file may have by then
+        self._thread.join()
         self.path.unlink(missing_ok=True)
         os.close(self.inside)
         os.close(self.terminal)
 
 
 def crc(data: bytes) -> int:
-    """CRC-16 of Protocol 2.0: polynomial 0x8005, from 0, not reflected."""
+    """Return the CRC-16 of Protocol 2.0: polynomial 0x8005, from 0, not reflected."""
     value = 0
     for byte in data:
         value ^= byte << 8
@@ -290,7 +314,7 @@ class Leader(Serial):
 
     Args:
         path: a link to the pseudo-terminal.
-        ids: of the servos.
+        ids: ids of the servos.
     """
 
     def __init__(self, path: str | Path, ids: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)) -> None:
@@ -318,7 +342,7 @@ class Leader(Serial):
         self.write(body + struct.pack("<H", crc(body) ^ self.broken))
 
     def deflect(self, values: dict[str, float]) -> None:
-        """Servos to angles [rad]."""
+        """Turn servos to angles [rad]."""
         self.mute = self.broken = False
         for name, value in values.items():
             if int(name) not in self.at:

@@ -1,4 +1,4 @@
-"""A VR controller by two topics of a headset's bridge: where it is (``vr/pose``), what is pressed on it (``vr/joy``)."""
+"""A VR controller by two topics of a headset's bridge, ``vr/pose`` and ``vr/joy`` (buttons)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rlinf_core.robots.operators.device import Asking
 from rlinf_core.robots.operators.sticks import HELD, Button, Role, Scale, Seconds
 from rlinf_core.specs.arrays import ActionSpec
 
-JUMP_M, JUMP_RAD = 0.3, 1.0  # between two messages: nobody's hand
-AHEAD = 3.0                  # full steps that the follower may owe; what is more is forgotten
-PAUSE_S = 0.5                # after which the follower goes from where the hand is then
-PRESSED = 0.5                # of a button that is an axis
+JUMP_M, JUMP_RAD = 0.3, 1.0  # between two messages; no hand does this
+AHEAD = 3.0  # full steps that the follower may lag behind; the rest is dropped
+PAUSE_S = 0.5  # after this pause the follower starts from the hand's new place
+PRESSED = 0.5  # threshold of a button that is an axis
 SignedAxis = Literal["x", "y", "z", "-x", "-y", "-z"]
 Place = tuple[np.ndarray, tuple[float, float, float, float]]  # [m], quaternion x y z w
 ASKS: dict[Button, Role] = {"a": "success", "b": "failure", "trigger": "close", "menu": "arm", "stick": "disarm"}
@@ -26,7 +26,10 @@ NAMES = ("trigger", "grip", "a", "b", "menu", "stick")
 
 
 class Vr(Asking):
-    """Relative: while the clutch is held, the tool goes and turns as the hand does, from wherever both are."""
+    """A relative controller: while the clutch is held, the tool copies the hand's motion.
+
+    Both may begin at any place.
+    """
 
     topics = ("vr/pose", "vr/joy")
 
@@ -36,14 +39,15 @@ class Vr(Asking):
         """Settings.
 
         Args:
-            x: which axis of the headset's frame is the base's forward
-            y: which is its left
-            z: which is its up; OpenXR's own frame is x: -z, y: -x, z: y
-            clutch: the button that must be held for it to command
-            buttons: what a button asks for; open, close and intervene while it is held
-            button_names: of vr/joy, its buttons in their order and then its axes
-            scale: of the hand's movements
-            silence_s: with the clutch held, a pose or its buttons not heard for so long: it stops
+            x: axis of the headset's frame that is the base's forward
+            y: axis that is its left
+            z: axis that is its up; OpenXR's own frame is x: -z, y: -x, z: y
+            clutch: the button that must be held to command
+            buttons: request of each button; open, close and intervene while it is held
+            button_names: names in vr/joy, its buttons in their order and then its axes
+            scale: scale of the hand's movements
+            silence_s: with the clutch held, it stops if a pose or its buttons are silent for so
+                long
         """
         self.turn = _frame(x, y, z)
         self.clutch = clutch
@@ -71,7 +75,7 @@ class Vr(Asking):
         self.joy_at = -math.inf
         self.moved_at = -math.inf
 
-    # What is heard
+    # Subscriptions
     def receive(self, message: Any) -> None:
         if hasattr(message, "pose"):
             self._on_pose(message.pose)
@@ -85,7 +89,8 @@ class Vr(Asking):
         if not all(map(math.isfinite, values)) or abs(norm - 1.0) > 0.01:
             self.garbage = f"vr/pose: expected a finite pose with a quaternion of length 1, got {values}"
             return
-        x, y, z = (self.turn @ np.array(values[3:6]) / norm).tolist()  # a rotation's axis is turned as any vector
+        # a rotation's axis is turned like any vector
+        x, y, z = (self.turn @ np.array(values[3:6]) / norm).tolist()
         now: Place = self.turn @ np.array(values[:3]), (x, y, z, values[6] / norm)
         if self.at is not None and self._holds() and self._jumped(now, self.at):
             self.garbage = "vr/pose: expected a hand's movement, got a jump. Has the headset lost the controller?"
@@ -106,7 +111,7 @@ class Vr(Asking):
         self.pressed, self.joy_at = now, time.monotonic()
         self.given = self.given if self._holds() else None
 
-    # What it asks
+    # Requests
     def poll(self) -> tuple[str, ...]:
         garbage, self.garbage = self.garbage, ""
         if garbage:
@@ -124,7 +129,7 @@ class Vr(Asking):
 
     def motion(self) -> dict[str, float] | None:
         paused, self.moved_at = time.monotonic() - self.moved_at > PAUSE_S, time.monotonic()
-        if paused:  # nobody asked for what the hand did meanwhile
+        if paused:  # motion of the hand in a pause does not count
             self.given = None
         roles = {self.buttons.get(name) for name in self.pressed}
         grip = {"grip": -1.0 if "close" in roles else 1.0} if roles & HELD.keys() else {}
@@ -135,8 +140,9 @@ class Vr(Asking):
         return dict(zip(("x", "y", "z", "rx", "ry", "rz"), steps, strict=False)) | grip
 
     def _steps(self, now: Place, given: Place) -> list[float]:
-        """Return the motion in units of the task's largest step; the rest stays owed, up to AHEAD
-        steps.
+        """Return the motion in units of the task's largest step.
+
+        The rest stays owed, up to AHEAD steps.
         """
         turns = self.action.dim >= 6
         size = np.array(self.action.scale[:6 if turns else 3])
@@ -149,7 +155,7 @@ class Vr(Asking):
         return [float(value) for value in np.clip(steps, -1, 1)]
 
     def at_rest(self) -> bool:
-        """Once both topics have been heard, and nothing is held."""
+        """Return True once both topics have been heard, and no button is held."""
         return not self.pressed and self.has_reported()
 
     def has_reported(self) -> bool:
@@ -161,7 +167,11 @@ class Vr(Asking):
 
 
 def _frame(*axes: str) -> np.ndarray:
-    """Rows: the base's axes in the headset's frame; DeviceError where they are none of a right hand."""
+    """Return the base's axes in the headset's frame, as rows.
+
+    Raises:
+        DeviceError: the axes are not right-handed.
+    """
     rows = np.zeros((3, 3))
     for row, axis in enumerate(axes):
         rows[row, "xyz".index(axis[-1])] = -1.0 if axis.startswith("-") else 1.0

@@ -1,4 +1,7 @@
-"""Rewards computed from the robot side's channels, so that simulated and real stations judge alike; one file each."""
+"""Rewards from the robot side's channels, so that simulated and real stations judge alike.
+
+Each reward has its own module.
+"""
 
 from __future__ import annotations
 
@@ -23,53 +26,60 @@ OURS = {
 
 
 class Success(Protocol):
-    """Judges from the robot side's channels, which it names, whether the task is done, or, as a failure, cannot be done."""
+    """A test, from the robot side's channels, that the task is done (or, as a failure, cannot be).
+
+    ``channels`` names the needed channels.
+    """
 
     channels: tuple[str, ...]
 
     def __call__(self, channels: dict[str, np.ndarray]) -> bool:
-        """Whether the task is done."""
+        """Return True if the task is done."""
 
 
 @runtime_checkable
 class Shaped(Success, Protocol):
-    """One that also says how near it is: with it, a task's reward can be shaped."""
+    """A test with a measure of progress, for a shaped reward."""
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
-        """Larger the nearer to success."""
+        """Return a number that grows towards success."""
 
 
 @runtime_checkable
 class Remembering(Success, Protocol):
-    """One that goes by more than the present time step."""
+    """A test that uses more than the present time step."""
 
     def begin(self) -> None:
-        """Another episode."""
+        """Begin another episode."""
 
 
 @runtime_checkable
 class Fallible(Success, Protocol):
-    """One that may be unable to judge.
+    """A test that may be unable to judge.
 
     Attributes:
-        trouble: why it cannot now, in words; empty where it can.
+        trouble: the present reason why it cannot judge, in words; empty if it can.
     """
 
     trouble: str
 
 
 def rewards() -> list[str]:
-    """Names of all rewards."""
+    """Return the names of all rewards."""
     return plugins.names("rewards", OURS)
 
 
 def reward(kind: str) -> type:
-    """The class of a reward (``rlinf_core.core.plugins``); RecipeError names the nearest known one."""
+    """Return the class of a reward (``rlinf_core.core.plugins``).
+
+    Raises:
+        RecipeError: there is no such reward; the message suggests the nearest name.
+    """
     return plugins.find("rewards", kind, OURS, "reward.kind")
 
 
 def make_success(settings: Settings) -> Success:
-    """The test that a task's ``reward`` names, or its ``failure``, with its parameters."""
+    """Return the test in a task's ``reward`` or ``failure``, with its parameters."""
     return reward(dict(settings)["kind"])(**values(settings, "kind"))
 
 

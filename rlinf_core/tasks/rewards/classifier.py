@@ -1,4 +1,4 @@
-"""Success that a small network has learned to see, in NumPy, so that a station needs no torch for it.
+"""Success by a small learned network, in NumPy, so that a station needs no torch.
 
 ``rlinf reward train`` makes one from recordings (``rlinf_core.tasks.rewards.training``).
 """
@@ -25,15 +25,17 @@ Layer = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Network:
-    """Channels to a probability: cameras through convolutions, what is left of them and numbers through linear layers.
+    """Channels to a probability: convolutions for cameras, then linear layers with the numbers.
 
     Attributes:
-        inputs: channels of numbers, one after another.
+        inputs: numeric channels, one after another.
         mean, std: of all their numbers (V,).
-        layers: weight (out, in) and bias (out,) of each; ReLU between them; the last one has one output.
-        cameras: channels of images, one's colours after another's.
-        size: height and width that they are resized to.
-        convolutions: weight (out, in, k, k) and bias (out,) of each convolution over them; stride 2, ReLU after each.
+        layers: weight (out, in) and bias (out,) of each; ReLU between them; the last one has one
+            output.
+        cameras: image channels; their colours are concatenated.
+        size: height and width after resizing.
+        convolutions: weight (out, in, k, k) and bias (out,) of each convolution; stride 2, ReLU
+            after each.
     """
 
     inputs: tuple[str, ...]
@@ -45,7 +47,7 @@ class Network:
     convolutions: tuple[Layer, ...] = ()
 
     def __call__(self, channels: dict[str, np.ndarray]) -> float:
-        """The probability of success."""
+        """Return the probability of success."""
         numbers = np.concatenate([np.zeros(0), *(np.ravel(channels[name]) for name in self.inputs)])
         x = np.concatenate([(numbers - self.mean) / self.std, self._image_features(channels)])
         for number, (weight, bias) in enumerate(self.layers):
@@ -64,7 +66,7 @@ class Network:
 
     @property
     def flaw(self) -> str:
-        """Why its parts do not fit each other; empty if they do."""
+        """Reason why its parts do not fit each other; empty if they do."""
         expected_channels, (height, width) = 3 * len(self.cameras), self.size
         for weight, bias in self.convolutions:
             if weight.ndim != 4 or (expected_channels, weight.shape[0]) != (weight.shape[1], len(bias)):
@@ -92,7 +94,7 @@ class Network:
 
     @classmethod
     def load(cls, path: str | Path) -> Network:
-        """RecipeError says what is wrong with the file."""
+        """Load a model file; raise RecipeError if it is invalid."""
         from safetensors import SafetensorError, safe_open
 
         path = Path(path).expanduser()
@@ -128,11 +130,11 @@ def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """True when a learned network says so. Progress is the probability that it says.
+    """True if a learned network reports success. Progress is its probability.
 
     Args:
-        model: file of the network (``Network.save``), from the folder of the task.
-        threshold: of the probability.
+        model: the network's file (``Network.save``), relative to the task's folder.
+        threshold: smallest probability of success.
     """
 
     model: str
@@ -143,7 +145,7 @@ class Classifier:
 
     @cached_property
     def network(self) -> Network:
-        """Load the network in the file."""
+        """The network in the file."""
         return Network.load(self.model)
 
     @property
@@ -155,5 +157,5 @@ class Classifier:
         return self.network(channels) > self.threshold
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
-        """Between 0 and 1."""
+        """Return a number between 0 and 1."""
         return self.network(channels)

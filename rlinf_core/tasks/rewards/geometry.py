@@ -1,4 +1,7 @@
-"""Rewards by where things are: reach, place, push, stack, insertion; the failure ``outside``; a signal from outside."""
+"""Geometric rewards (reach, place, push, stack, insertion), ``outside``, and an external signal.
+
+``outside`` is a failure.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ class Reach:
     """True when the TCP is near a point above ``object_pose``, or ``goal_pose``.
 
     Args:
-        height: of that point [m].
-        radius: around it [m].
-        to: of which it is.
+        height: height of that point [m].
+        radius: distance from it [m].
+        to: the pose below the point.
     """
 
     height: float = 0.03
@@ -27,19 +30,19 @@ class Reach:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """What it looks at."""
+        """The observed channels."""
         return "current_pose", f"{self.to}_pose"
 
     def __call__(self, channels: dict[str, np.ndarray]) -> bool:
         return self.away(channels) < self.radius
 
     def away(self, channels: dict[str, np.ndarray]) -> float:
-        """The way that is left [m]."""
+        """Return the remaining distance [m]."""
         offset = channels["current_pose"][:3] - channels[f"{self.to}_pose"][:3]
         return float(np.linalg.norm(offset - [0.0, 0.0, self.height]))
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
-        """Between 0 and 1."""
+        """Return a number between 0 and 1."""
         return 1.0 - float(np.tanh(5.0 * self.away(channels)))
 
 
@@ -47,12 +50,12 @@ class Reach:
 class Place:
     """True when ``object_pose`` is near ``goal_pose`` and the tool is slow.
 
-    Progress counts how near the tool is to the object, the object to the goal, and whether the gripper closes where the
-    object is (after ManiSkill's dense rewards).
+    Progress sums three terms: the tool's nearness to the object, the object's nearness to the goal,
+    and the gripper's closing at the object (after ManiSkill's dense rewards).
 
     Args:
-        radius: around the goal [m].
-        speed: of the tool at most [m/s].
+        radius: distance from the goal [m].
+        speed: largest speed of the tool [m/s].
         width: largest gripper width [m].
     """
 
@@ -67,7 +70,7 @@ class Place:
         return bool(away < self.radius and np.linalg.norm(channels["current_twist"][:3]) < self.speed)
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
-        """Between 0 and 5."""
+        """Return a number between 0 and 5."""
         reach = np.linalg.norm(channels["current_pose"][:3] - channels["object_pose"][:3])
         away = np.linalg.norm(channels["object_pose"][:3] - channels["goal_pose"][:3])
         closed = 1.0 - min(float(channels["gripper/state"][0]) / self.width, 1.0)
@@ -79,11 +82,11 @@ class Place:
 class Push:
     """True when ``object_pose`` is near ``goal_pose``; a handle is an object, too.
 
-    Progress counts how near the tool is to the object, and the object to the goal.
+    Progress sums the tool's nearness to the object and the object's nearness to the goal.
 
     Args:
-        radius: around the goal [m].
-        flat: whether heights are left out, as on a table.
+        radius: distance from the goal [m].
+        flat: True to ignore heights, like on a table.
     """
 
     radius: Positive = 0.05
@@ -95,25 +98,25 @@ class Push:
         return self.away(channels) < self.radius
 
     def away(self, channels: dict[str, np.ndarray]) -> float:
-        """The way that is left [m]."""
+        """Return the remaining distance [m]."""
         size = 2 if self.flat else 3
         return float(np.linalg.norm((channels["object_pose"] - channels["goal_pose"])[:size]))
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
-        """Between 0 and 4."""
+        """Return a number between 0 and 4."""
         reach = float(np.linalg.norm((channels["current_pose"] - channels["object_pose"])[:3]))
         return 4.0 - float(np.tanh(5.0 * reach)) - 3.0 * float(np.tanh(5.0 * self.away(channels)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """True when ``object_pose`` rests on what ``goal_pose`` is of, and the tool has let go of it and moved away.
+    """True when ``object_pose`` rests on the object at ``goal_pose``, and the tool has moved away.
 
     Args:
-        height: between the two objects' centres [m].
-        radius: by which they may lie beside each other [m].
-        slack: by which the height may differ [m].
-        clear: of the tool from the object, at least [m].
+        height: height of one object's centre above the other's [m].
+        radius: largest horizontal offset [m].
+        slack: largest error of the height [m].
+        clear: smallest distance of the tool from the object [m].
     """
 
     height: Positive = 0.04
@@ -135,8 +138,8 @@ class Insertion:
     """True when the TCP is below ``object_pose`` (the rim) and near its centre.
 
     Args:
-        depth: below the rim [m].
-        radius: around the centre [m].
+        depth: depth below the rim [m].
+        radius: distance from the centre [m].
     """
 
     depth: Positive = 0.02
@@ -169,7 +172,7 @@ class Outside:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """What it looks at."""
+        """The observed channels."""
         return (self.what,)
 
     def __call__(self, channels: dict[str, np.ndarray]) -> bool:
@@ -182,7 +185,7 @@ class External:
     """True when ``task/success`` is above a threshold.
 
     Args:
-        threshold: of the external signal.
+        threshold: smallest value of the external signal.
     """
 
     threshold: float = 0.5

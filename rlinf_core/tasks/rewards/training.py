@@ -1,4 +1,5 @@
-"""A reward that sees: from the frames of recordings to a ``classifier.Network``, with its score on episodes held out."""
+"""Train a visual reward: frames of recordings to a ``classifier.Network``, with a held-out score.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +17,20 @@ from rlinf_core.episodes.messages import NS
 from rlinf_core.tasks.rewards.classifier import STRIDE, Layer, Network
 
 CHANNELS, KERNEL, HIDDEN, SMALLEST = (16, 32, 32), 3, 32, 16
-DOUBTFUL, LATE_S = 3, 0.3  # before a success: frames, and time, that may show it already: who says so comes later
+# frames, and time, before a success that may show it already, because the label comes later
+DOUBTFUL, LATE_S = 3, 0.3
 BATCH, RATE, DECAY, SHIFT, SHADE = 64, 1e-3, 1e-3, 3, 0.1
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Frames of episodes, and which of them show success: the last one of an episode that succeeded, and no other.
+    """Frames of episodes, with success at the last one of a successful episode, and no other.
 
     Attributes:
         images: (N, 3 * cameras, H, W) uint8.
         success: (N,) bool.
-        episodes: (N,) which episode each is of.
-        cameras: names of them.
+        episodes: (N,) number of the frame's episode.
+        cameras: their names.
     """
 
     images: np.ndarray
@@ -37,14 +39,14 @@ class Frames:
     cameras: tuple[str, ...]
 
     def of(self, chosen: np.ndarray) -> Frames:
-        """Those of some episodes."""
+        """Return the frames of some episodes."""
         mask = np.isin(self.episodes, chosen)
         return Frames(self.images[mask], self.success[mask], self.episodes[mask], self.cameras)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """On frames held out: how many of each kind, and how many of those it took for the other."""
+    """Result on held-out frames: the number of each kind, and the errors in each."""
 
     positives: int
     negatives: int
@@ -53,16 +55,19 @@ class Scores:
 
     @property
     def accuracy(self) -> float:
-        """Share of all that it judged rightly."""
+        """Share of correct decisions."""
         return 1.0 - (self.missed + self.invented) / max(self.positives + self.negatives, 1)
 
 
 def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Collection[str] = (),
               late_s: float = LATE_S) -> Frames:
-    """The frames of episodes that all have the same cameras; EpisodeError says what is missing to learn from.
+    """Return the frames of episodes with the same cameras.
 
-    The last frame of a success shows it, unless its id is in ``failed``; those of the last ``late_s`` before it may, three
-    at least, and are left out.
+    The last frame of a success shows it, unless its id is in ``failed``. The frames of the last
+    ``late_s`` before it, three at least, may show it too and are left out.
+
+    Raises:
+        EpisodeError: a camera is missing, or the images are too small or of several sizes.
     """
     images, success, numbers = [], [], []
     for number, episode in enumerate(episodes):
@@ -90,7 +95,11 @@ def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Colle
 
 
 def split(frames: Frames, held_out: float, seed: int) -> tuple[Frames, Frames]:
-    """Episodes to learn from, and episodes to judge by; both have some that succeeded, or EpisodeError."""
+    """Split into episodes to learn from and episodes to judge by.
+
+    Raises:
+        EpisodeError: one of the parts has no successful episode.
+    """
     random = np.random.default_rng(seed)
     parts: tuple[list[int], list[int]] = ([], [])
     succeeded = np.unique(frames.episodes[frames.success])
@@ -107,7 +116,10 @@ def split(frames: Frames, held_out: float, seed: int) -> tuple[Frames, Frames]:
 
 
 def train(frames: Frames, steps: int, seed: int, on_step: Callable[[int], Any] = lambda step: None) -> Network:
-    """Learn to tell success: as many frames with it as without in each batch, shifted and shaded at random."""
+    """Train a network to recognise success.
+
+    Each batch has as many frames with success as without, shifted and shaded at random.
+    """
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
     colours, height, width = frames.images.shape[1:]
@@ -127,7 +139,7 @@ def train(frames: Frames, steps: int, seed: int, on_step: Callable[[int], Any] =
 
 
 def judge(network: Network, frames: Frames) -> tuple[Scores, np.ndarray]:
-    """How it does on frames, and what it says of each (N,)."""
+    """Return the network's scores on frames, and its prediction for each (N,)."""
     names = [_channel(camera) for camera in frames.cameras]
     predicted = np.array([network(dict(zip(names, np.split(image.transpose(1, 2, 0), len(names), axis=2), strict=True)))
                      for image in frames.images])
@@ -149,7 +161,10 @@ def _as_input(images: np.ndarray) -> torch.Tensor:
 
 
 def _disturbed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Each shifted by a few pixels and made lighter or darker, as another day and another screw would."""
+    """Shift each image by a few pixels and change its brightness.
+
+    The changes imitate another day and another camera mount.
+    """
     padded = np.pad(images, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)), mode="edge")
     height, width = images.shape[2:]
     moved = [image[:, y:y + height, x:x + width] for image, (y, x) in zip(

@@ -1,4 +1,4 @@
-"""Success as a vision-language model sees it, which a server asks: any that speaks OpenAI's chat completions."""
+"""Success by a vision-language model on a server with OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=1, le=100)]
 
 
 class VLM:
-    """True once so many answers in a row have said yes; one question at a time, of the newest frames."""
+    """True after several yes in a row, from one question at a time about the newest frames."""
 
     def __init__(self, *, question: Annotated[str, Field(min_length=1)], name: Annotated[str, Field(min_length=1)],
                  cameras: Annotated[tuple[str, ...], Field(min_length=1)] = ("front",),
@@ -41,15 +41,16 @@ class VLM:
 
         Args:
             question: about the last frames, for yes or no, e.g. "Is the peg in the socket?"
-            name: of the model, as the server knows it
-            cameras: whose frames it is shown
-            url: of the server, up to and with /v1
-            frames: how many of each camera
-            stride: time steps from one to the next
-            in_a_row: answers that must say yes, of frames that are not the same
-            waits: each time step waits for its answer, as in simulation and lockstep; else the robot goes on meanwhile
-            timeout_s: after which a question counts as not answered
-            key_variable: name of the environment variable that holds the server's key, where it wants one
+            name: name of the model at the server
+            cameras: cameras whose frames it gets
+            url: the server's, up to and with /v1
+            frames: number of frames of each camera
+            stride: time steps from one frame to the next
+            in_a_row: number of yes in a row, about different frames
+            waits: each time step waits for its answer, as in simulation and lockstep; else the
+                robot goes on meanwhile
+            timeout_s: a question without an answer counts as not answered after this time
+            key_variable: name of the environment variable with the server's key, if it needs one
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -62,11 +63,11 @@ class VLM:
         self.channels = tuple(f"camera/{camera}/image" for camera in cameras)
         self.history: deque[list[np.ndarray]] = deque(maxlen=(frames - 1) * stride + 1)
         self.answer: Future[bool] | None = None
-        self.running: Future[bool] | None = None  # also one of an episode before
+        self.running: Future[bool] | None = None  # possibly one of an earlier episode
         self.yes, self.trouble = 0, ""
 
     def begin(self) -> None:
-        """Another episode: what was seen and asked in the last one does not count."""
+        """Begin another episode; frames and questions of the last one do not count."""
         self.history.clear()
         self.answer, self.yes = None, 0
 
@@ -83,7 +84,11 @@ class VLM:
         return self.yes >= self.in_a_row
 
     def _take(self, answer: Future[bool]) -> None:
-        """An answer; none is as good as no, and raises EngineError where a time step waits for it."""
+        """Count an answer; a missing one counts as no.
+
+        Raises:
+            EngineError: there is no answer, and a time step waits for it.
+        """
         try:
             self.yes, self.trouble = self.yes + 1 if answer.result() else 0, ""
         except EngineError as error:
@@ -92,18 +97,19 @@ class VLM:
                 raise
 
     def _ask(self) -> Future[bool]:
-        """Whether it is done, of what has been seen up to now."""
+        """Ask in a thread whether the task is done in the frames up to now."""
         newest_first = list(self.history)[::-1][::self.stride]
         self.running = answer = Future[bool]()
         Thread(target=self._answer, args=(answer, newest_first[::-1]), daemon=True).start()
         return answer
 
     def _answer(self, answer: Future[bool], moments: list[list[np.ndarray]]) -> None:
-        with contextlib.suppress(OSError):  # a kernel may not let it; it answers all the same
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # of this thread: whoever asks controls an arm
+        with contextlib.suppress(OSError):  # some kernels refuse; the thread works anyway
+            # normal priority for this thread, because the calling thread controls an arm
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         try:
             answer.set_result(self._yes(self._post(self._message(moments))))
-        except Exception as error:  # it is raised where the answer is taken
+        except Exception as error:  # raised again at the reader of the answer
             answer.set_exception(error if isinstance(error, EngineError) else EngineError(f"{self.url}: {error}"))
 
     def _message(self, moments: list[list[np.ndarray]]) -> dict[str, Any]:
@@ -114,7 +120,7 @@ class VLM:
     def _post(self, message: dict[str, Any]) -> Any:
         request = urllib.request.Request(f"{self.url}/chat/completions", json.dumps(message).encode(),
                                          {"Content-Type": "application/json"})
-        if self.key_variable:  # not for whoever that server may point to
+        if self.key_variable:  # not forwarded to a server that this one redirects to
             request.add_unredirected_header("Authorization", f"Bearer {self._key()}")
         try:
             opener = _DIRECT.open if self.near else urllib.request.urlopen

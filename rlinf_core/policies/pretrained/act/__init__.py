@@ -10,6 +10,6 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(VisuomotorSettings):
-    """ACT, as LeRobot publishes it or from scratch: SFT. Where it explores, it draws the latent."""
+    """ACT, from LeRobot's checkpoints or from scratch: SFT. Exploration draws the latent."""
 
     kind: str = with_default(VisuomotorSettings, "kind", "act")

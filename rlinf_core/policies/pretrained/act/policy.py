@@ -1,8 +1,8 @@
-"""ACT: a transformer reads pictures and state and answers with a chunk of actions.
+"""ACT: a transformer that maps pictures and state to a chunk of actions.
 
-Zhao et al. 2023, arXiv 2304.13705, by the names and numbers of LeRobot's class (0.4.4 to 0.6.1). It is cloned as the
-decoder of a variational auto-encoder, whose latent is 0 where it acts. Chunks may be blended by temporal ensembling
-(``station.policy.chunking``).
+Zhao et al. 2023, arXiv 2304.13705, with the names and numbers of LeRobot's class (0.4.4 to 0.6.1).
+Training clones it as the decoder of a variational auto-encoder; inference sets the latent to 0.
+Temporal ensembling may blend chunks (``station.policy.chunking``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.
 
 
 class Layer(nn.Module):
-    """Self-attention, attention to ``memory`` where the layer is a decoder's, and two linear layers.
+    """Self-attention, a decoder's attention to ``memory``, and two linear layers.
 
     Sequences are (L, B, D). Positions are added to queries and keys alone.
     """
@@ -52,7 +52,14 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, memory: tuple[Tensor, Tensor] | None = None,
                 padded: Tensor | None = None) -> Tensor:
-        """``memory``: what is attended to and its positions; ``padded``: (B, L) what is not attended to."""
+        """Apply the layer.
+
+        Args:
+            x: (L, B, D).
+            positions: positions of ``x``.
+            memory: a decoder's attended sequence and its positions.
+            padded: (B, L) mask of positions without attention.
+        """
         x = self._added(x, 1, lambda y: self.self_attn(y + positions, y + positions, y, key_padding_mask=padded,
                                                        need_weights=False)[0])
         if memory is not None:
@@ -62,14 +69,14 @@ class Layer(nn.Module):
                            lambda y: self.linear2(self.dropout(self.activation(self.linear1(y)))))
 
     def _added(self, x: Tensor, index: int, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x and a part of it, normalised before or after."""
+        """Return x plus a part of it, normalised before or after."""
         norm = getattr(self, f"norm{index}")
         y: Tensor = self.dropout(part(norm(x) if self.pre_norm else x))
         return x + y if self.pre_norm else norm(x + y)
 
 
 class Stack(nn.Module):
-    """Layers, and a normalisation behind them: of a decoder always, else where the layers normalise before."""
+    """Layers, then a normalisation for decoders and for layers that normalise before."""
 
     def __init__(self, config: Mapping[str, Any], count: int, decoder: bool = False) -> None:
         super().__init__()
@@ -84,7 +91,7 @@ class Stack(nn.Module):
 
 
 class ACT(nn.Module):
-    """Pictures, state and a latent to a chunk of actions (B, H, A).
+    """Map pictures, state and a latent to a chunk of actions (B, H, A).
 
     Args:
         config: LeRobot's config.json.
@@ -123,7 +130,13 @@ class ACT(nn.Module):
                 nn.init.xavier_uniform_(parameter)
 
     def forward(self, state: Tensor, pictures: list[Tensor], latent: Tensor | None = None) -> Tensor:
-        """State (B, V), pictures (B, 3, H, W) of each camera, and a latent (B, L), which is 0 where none is given."""
+        """Return the chunk.
+
+        Args:
+            state: (B, V).
+            pictures: (B, 3, H, W) of each camera.
+            latent: (B, L); 0 by default.
+        """
         if latent is None:
             latent = state.new_zeros(len(state), self.config["latent_dim"])
         tokens = [self.encoder_latent_input_proj(latent)[None], self.encoder_robot_state_input_proj(state)[None]]
@@ -142,7 +155,7 @@ class ACT(nn.Module):
         return actions
 
     def posterior(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance (B, L) of the latent of a demonstrated chunk (B, H, A)."""
+        """Return mean and log-variance (B, L) of a demonstrated chunk's latent (B, H, A)."""
         first = self.vae_encoder_cls_embed.weight.expand(len(state), -1)[:, None]
         tokens = torch.cat([first, self.vae_encoder_robot_state_input_proj(state)[:, None],
                             self.vae_encoder_action_input_proj(actions)], dim=1)
@@ -152,14 +165,20 @@ class ACT(nn.Module):
 
 
 def places(count: int, size: int) -> Tensor:
-    """Sines and cosines of positions (count, size), whose longest wave is 10,000 (Vaswani et al. 2017)."""
+    """Return sines and cosines of positions (count, size), with waves up to 10,000 (Vaswani et al.
+
+    2017).
+    """
     waves = 10_000.0 ** (2 * (torch.arange(size, dtype=torch.float64) // 2) / size)
     angles = torch.arange(count, dtype=torch.float64)[:, None] / waves
     return torch.where(torch.arange(size) % 2 == 0, angles.sin(), angles.cos()).float()
 
 
 def grid(maps: Tensor, size: int) -> Tensor:
-    """Positions (H W, 1, size) of feature maps (B, C, H, W): rows in the first half, columns in the second (DETR)."""
+    """Return positions (H W, 1, size) of feature maps (B, C, H, W), like DETR.
+
+    Rows are in the first half, columns in the second.
+    """
     half = size // 2
     waves = 10_000 ** (2 * (torch.arange(half, dtype=torch.float32, device=maps.device) // 2) / half)
 
@@ -174,7 +193,7 @@ def grid(maps: Tensor, size: int) -> Tensor:
 
 
 class ACTPolicy(Visuomotor):
-    """A chunk for each observation; cloning minimises the distance, and the latent's information."""
+    """One chunk per observation; cloning minimises the distance, and the latent's information."""
 
     config: Config
     horizon_key, needed = "chunk_size", ()
@@ -217,7 +236,10 @@ class ACTPolicy(Visuomotor):
         return self.played(self.network(*self.inputs(batch), latent))
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """E |a - demonstrated| and, by ``kl_weight``, how far the latent's distribution is from a normal one."""
+        """Return E |a - demonstrated| plus ``kl_weight`` times the latent's divergence.
+
+        The divergence is that of the latent's distribution from a normal one.
+        """
         if not (self.network.config["dropout"] and self.training):
             return self._loss(batch, actions, generator)
         seed = int(torch.randint(2 ** 31, (), generator=generator, device=actions.device))

@@ -1,4 +1,4 @@
-"""Diffusion Policy: noise is carried to a chunk of actions by a network that predicts the noise."""
+"""Diffusion Policy: a network predicts the noise, and removes it step by step to get a chunk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(VisuomotorSettings):
-    """Diffusion Policy, as LeRobot publishes it or from scratch: SFT. A checkpoint draws the noise of every chunk."""
+    """Diffusion Policy, from LeRobot's checkpoints or from scratch: SFT.
+
+    A checkpoint draws every chunk's noise.
+    """
 
     kind: str = with_default(VisuomotorSettings, "kind", "diffusion")
     horizon: int = with_default(VisuomotorSettings, "horizon", 16)

@@ -1,7 +1,8 @@
-"""Diffusion Policy: pictures and state condition a one-dimensional U-Net, which carries noise to a chunk of actions.
+"""Diffusion Policy: a one-dimensional U-Net, conditioned on pictures and state, denoises a chunk.
 
-Chi et al. 2023, arXiv 2303.04137, by the names and numbers of LeRobot's class (0.4.4 to 0.6.1). The schedules of noise are
-those of the library diffusers: DDPM (Ho et al. 2020, arXiv 2006.11239) and DDIM (Song et al. 2020, arXiv 2010.02502).
+Chi et al. 2023, arXiv 2303.04137, with the names and numbers of LeRobot's class (0.4.4 to 0.6.1).
+The noise schedules are those of the library diffusers: DDPM (Ho et al. 2020, arXiv 2006.11239) and
+DDIM (Song et al. 2020, arXiv 2010.02502).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Draw = Callable[[], Tensor]
 
 
 class Noise:
-    """How much noise there is at each of T steps, and the way back.
+    """The amount of noise at each of T steps, and the reverse steps.
 
     Attributes:
         signal: (T,) share of the actions' variance at each step; the rest is noise.
@@ -51,17 +52,20 @@ class Noise:
         self.config, self.signal = config, torch.cumprod(1.0 - betas, dim=0)
 
     def noisy(self, actions: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
-        """Actions (B, H, A) with the noise of these steps (B,)."""
+        """Return actions (B, H, A) with the noise of these steps (B,)."""
         signal = self.signal[steps][:, None, None]
         return signal.sqrt() * actions + (1.0 - signal).sqrt() * noise
 
     def steps(self, count: int) -> list[tuple[int, int]]:
-        """Each step and the one behind it, from noise to action; the last one is -1."""
+        """Return each step and its successor, from noise to action; the last successor is -1."""
         stride = self.config["num_train_timesteps"] // count
         return [(stride * index, stride * (index - 1)) for index in reversed(range(count))]
 
     def back(self, point: Tensor, predicted: Tensor, step: int, following: int, draw: Draw | None) -> Tensor:
-        """The point (B, H, A) at the following step; ``draw`` draws the noise of DDPM, and none where it is None."""
+        """Return the point (B, H, A) at the following step.
+
+        ``draw`` draws the noise of DDPM; None adds no noise.
+        """
         signal, after = self.signal[step], self.signal[following] if following >= 0 else self.signal.new_ones(())
         if self.config["prediction_type"] == "epsilon":
             noise, goal = predicted, (point - (1.0 - signal).sqrt() * predicted) / signal.sqrt()
@@ -82,7 +86,7 @@ class Noise:
 
 
 class Places(nn.Module):
-    """Where in its maps each of so many channels is largest, softly: (B, K, 2)."""
+    """The soft position of each channel's maximum: (B, K, 2)."""
 
     pos_grid: Tensor
 
@@ -97,7 +101,7 @@ class Places(nn.Module):
 
 
 class Camera(nn.Module):
-    """Pictures (B, 3, H, W) to features (B, 2 K), of their middle where ``crop_shape`` says so."""
+    """Pictures (B, 3, H, W), cropped if ``crop_shape`` is set, to features (B, 2 K)."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -111,7 +115,8 @@ class Camera(nn.Module):
         self.pool, self.out = Places(shape[0], shape[1], count), nn.Linear(2 * count, 2 * count)
 
     def forward(self, pixels: Tensor, corner: Callable[[int], int] | None = None) -> Tensor:
-        """``corner`` says where a crop begins, of so many free pixels; the middle where it is None."""
+        """Return features; ``corner`` maps the free pixels to a crop's start (the middle if None).
+        """
         if self.resized:
             pixels = F.interpolate(pixels, tuple(self.resized), mode="bilinear", align_corners=False, antialias=True)
         if self.crop:
@@ -122,7 +127,7 @@ class Camera(nn.Module):
 
 
 def cropped_to(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Height and width of the crop, as LeRobot derives them."""
+    """Return height and width of the crop, derived like in LeRobot."""
     if config["resize_shape"] is None:
         return tuple(config["crop_shape"]) if config["crop_shape"] else None
     ratio = config["crop_ratio"]
@@ -157,7 +162,10 @@ class Convolution(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions of (B, C, H), the first one scaled and moved by a condition (B, D) (FiLM), and the way around."""
+    """Two convolutions of (B, C, H) with a skip connection.
+
+    A condition (B, D) scales and shifts the first one (FiLM).
+    """
 
     def __init__(self, inputs: int, outputs: int, condition: int, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -177,7 +185,7 @@ class Residual(nn.Module):
 
 
 class UNet(nn.Module):
-    """Noisy actions (B, H, A), steps (B,) and a condition (B, D) to the noise or the actions (B, H, A)."""
+    """Noisy actions (B, H, A), steps (B,) and a condition (B, D) to noise or actions (B, H, A)."""
 
     def __init__(self, config: Mapping[str, Any], condition: int) -> None:
         super().__init__()
@@ -236,7 +244,10 @@ class Network(nn.Module):
         self.unet = UNet(config, features * self.observed)
 
     def condition(self, state: Tensor, pictures: list[Tensor], corner: Callable[[int], int] | None = None) -> Tensor:
-        """Features (B, D) of a state (B, V) and of each camera's pictures (B, 3, H, W), once for each time step."""
+        """Return features (B, D) of a state (B, V) and each camera's pictures (B, 3, H, W).
+
+        They are repeated for each time step.
+        """
         parts = [state]
         for index, picture in enumerate(pictures):
             camera = self.rgb_encoder[index] if isinstance(self.rgb_encoder, nn.ModuleList) else self.rgb_encoder
@@ -247,7 +258,7 @@ class Network(nn.Module):
 
 
 class DiffusionPolicy(Visuomotor):
-    """Chunks are carried from noise; cloning predicts the noise that was mixed into demonstrated actions."""
+    """Chunks by denoising; cloning predicts the noise that was mixed into demonstrated actions."""
 
     config: Config
     horizon_key, needed = "horizon", ("n_obs_steps",)
@@ -272,7 +283,10 @@ class DiffusionPolicy(Visuomotor):
                             f"(num_train_timesteps), got {self.config.denoising_steps}")
 
     def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``Visuomotor``; LeRobot's horizon begins with the first time step that is read, and is a multiple."""
+        """See ``Visuomotor``. LeRobot's horizon begins with the first time step that is read.
+
+        The horizon is also a multiple of the U-Net's total stride.
+        """
         least, multiple = self.config.horizon + self.config.n_obs_steps - 1, 2 ** len(document["down_dims"])
         return {"horizon": -(-least // multiple) * multiple, "n_obs_steps": self.config.n_obs_steps}
 
@@ -305,7 +319,7 @@ class DiffusionPolicy(Visuomotor):
                 "many times")
 
     def decode(self, batch: Batch, draws: bool, generator: torch.Generator | None) -> Tensor:
-        """See ``Visuomotor``: from noise that is drawn, or from its middle without any on the way."""
+        """See ``Visuomotor``: from drawn noise, or from zero noise without any on the way."""
         config, inputs = self.network.config, self.inputs(batch)
         shape = len(inputs[0]), config["horizon"], self.spec.action.dim
         condition, noise = self.network.condition(*inputs), Noise(config, self.device)
@@ -321,9 +335,10 @@ class DiffusionPolicy(Visuomotor):
         return self.played(point[:, config["n_obs_steps"] - 1:])
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """E |predicted - noise|^2, or of the actions by ``prediction_type``, of demonstrated actions (B, H A).
+        """Return E |predicted - noise|^2, or of the actions by ``prediction_type``.
 
-        LeRobot repeats the first and the last action where a data set has none; so does this where its horizon is longer.
+        LeRobot repeats the first and the last action if a data set has none. This does the same if
+        the network's horizon is longer than the demonstrated actions (B, H A).
         """
         config, goal = self.network.config, self.goal(actions)
         before = config["n_obs_steps"] - 1

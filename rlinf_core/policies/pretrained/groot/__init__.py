@@ -1,4 +1,4 @@
-"""GR00T N1.5: a vision-language model whose features a diffusion transformer attends to, which carries noise to actions."""
+"""GR00T N1.5: a diffusion transformer attends to a vision-language model and denoises actions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(FlowSettings):
-    """GR00T N1.5, pretrained or from scratch: SFT, the PPO family. It has no use for the keys about encoders and trunks."""
+    """GR00T N1.5, pretrained or from scratch: SFT, the PPO family.
+
+    The keys about encoders and trunks have no effect.
+    """
 
     kind: str = with_default(FlowSettings, "kind", "groot")
     horizon: int = with_default(FlowSettings, "horizon", 16)

@@ -1,7 +1,8 @@
-"""GR00T's action head, by its published key names: a diffusion transformer (DiT) that attends to the prefix.
+"""GR00T's action head, by its published key names: a diffusion transformer (DiT).
 
-NVIDIA 2025, arXiv 2503.14734. State and actions pass through layers that each embodiment has for itself. Without the
-dropout of its training, so that what is learned is what was drawn.
+The transformer attends to the prefix (NVIDIA 2025, arXiv 2503.14734). Each embodiment has separate
+layers for state and actions. Its training's dropout is left out, to learn from exactly the drawn
+actions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rlinf_core.policies.action_expert import Prefix
 
 
 class ActionHead(nn.Module):
-    """What the vision-language model says to a prefix; a prefix, a state and noisy actions to a velocity.
+    """GR00T's layers from features to a prefix, and from a prefix and noisy actions to a velocity.
 
     Args:
         config: ``action_head_cfg`` of a config.json.
@@ -43,7 +44,7 @@ class ActionHead(nn.Module):
             Block(heads, size, heads * size) for _ in range(attention_config["num_layers"]))})
 
     def prefix(self, features: Tensor, valid: Tensor) -> Prefix:
-        """Keys and values of features (B, L, D), where they are valid, (B, L)."""
+        """Return keys and values of features (B, L, D) with the mask ``valid`` (B, L)."""
         before: Any = self.vl_self_attention["transformer_blocks"]
         blocks: Any = self.model.transformer_blocks
         x = self.vlln(features)
@@ -53,7 +54,10 @@ class ActionHead(nn.Module):
         return Prefix([keys for keys, _ in both], [values for _, values in both], valid)
 
     def velocity(self, prefix: Prefix, state: Tensor, point: Tensor, time: Tensor, which: int) -> Tensor:
-        """(B, H, M) at a point (B, H, M) and time (B,); 1 is noise, 0 an action, which GR00T counts the other way round."""
+        """Return the velocity (B, H, M) at a point (B, H, M) and time (B,).
+
+        Time 1 is noise, 0 an action; GR00T counts the other way round.
+        """
         bucket = ((1.0 - time) * self.buckets + 1e-3).trunc()
         actions = self.action_encoder(point, bucket, which) + self.position_embedding.weight[:point.shape[1]]
         future = self.future_tokens.weight.expand(len(point), -1, -1)
@@ -62,7 +66,7 @@ class ActionHead(nn.Module):
 
 
 class Separate(nn.Module):
-    """A linear layer of each embodiment's own."""
+    """A linear layer with separate weights for each embodiment."""
 
     def __init__(self, many: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -73,7 +77,7 @@ class Separate(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Two of them."""
+    """Two such linear layers."""
 
     def __init__(self, many: int, inputs: int, hidden: int, outputs: int) -> None:
         super().__init__()
@@ -100,7 +104,10 @@ class ActionEncoder(nn.Module):
 
 
 class DiT(nn.Module):
-    """Blocks that attend to the prefix and, every other one with ``interleave_self_attention``, to each other."""
+    """Blocks that attend to the prefix.
+
+    With ``interleave_self_attention`` every other block attends to the sequence itself.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -127,7 +134,7 @@ class DiT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each normalised before; with a time, the first by it."""
+    """Attention and a perceptron, each with a normalisation before; a time modulates the first."""
 
     def __init__(self, heads: int, size: int, other: int, timed: bool = False, cross: bool = False) -> None:
         super().__init__()
@@ -147,7 +154,7 @@ class Block(nn.Module):
 
 
 class TimedNorm(nn.Module):
-    """Normalised, then scaled and shifted by the time."""
+    """Layer normalisation, then scale and shift by the time."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -159,7 +166,7 @@ class TimedNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """To keys and values of something ``other`` wide."""
+    """Attention to keys and values of a sequence ``other`` wide."""
 
     def __init__(self, heads: int, size: int, other: int) -> None:
         super().__init__()
@@ -168,8 +175,8 @@ class Attention(nn.Module):
         self.to_out = nn.ModuleList([nn.Linear(width, width)])
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, heads, L, D)."""
-        x = x.to(self.to_k.weight.dtype)  # called from outside the layer, whose precision it has
+        """Return keys and values (B, heads, L, D)."""
+        x = x.to(self.to_k.weight.dtype)  # called from outside the layer, in another precision
         return self._heads(self.to_k(x)), self._heads(self.to_v(x))
 
     def forward(self, x: Tensor, keys_values: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
@@ -182,7 +189,10 @@ class Attention(nn.Module):
 
 
 def _waves(time: Tensor, count: int, last: int) -> tuple[Tensor, Tensor]:
-    """Sines and cosines (B, count) of times (B,); the longest period is 10,000 times the shortest at ``last``."""
+    """Return sines and cosines (B, count) of times (B,).
+
+    The longest period is 10,000 times the shortest at ``last``.
+    """
     order = torch.arange(count, dtype=torch.float32, device=time.device)
     angle = time[:, None].float() * torch.exp(-math.log(10_000.0) * order / last)
     return angle.sin(), angle.cos()

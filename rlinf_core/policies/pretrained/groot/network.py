@@ -1,7 +1,8 @@
-"""The network by GR00T's key names, ``backbone.eagle_model`` and ``action_head``: of a folder, of a file, from scratch.
+"""The network with GR00T's key names, ``backbone.eagle_model`` and ``action_head``.
 
-NVIDIA 2025, arXiv 2503.14734; N1.5: research.nvidia.com/labs/gear/gr00t-n1_5. Of Eagle 2.5 the picture tower is
-transformers' own SigLIP, the language model the first ``select_layer`` layers of its Qwen3.
+NVIDIA 2025, arXiv 2503.14734; N1.5: research.nvidia.com/labs/gear/gr00t-n1_5. In Eagle 2.5 the
+picture tower is transformers' own SigLIP, the language model the first ``select_layer`` layers of
+its Qwen3. The network is read from a folder or a file, or made from scratch.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained.groot.head import ActionHead
 
 KIND, EAGLE = "gr00t_n1_5", "eagle_config"
-ASSETS = "lerobot/eagle2hg-processor-groot-n1p5"  # where Eagle's config.json and tokenizer are published
+# the published place of Eagle's config.json and tokenizer
+ASSETS = "lerobot/eagle2hg-processor-groot-n1p5"
 _TOWER, _WORDS = "backbone.eagle_model.vision_model.vision_model.head.", "backbone.eagle_model.language_model.lm_head."
-SUPPORTED: dict[str, dict[str, Any]] = {  # what there is one of here
+SUPPORTED: dict[str, dict[str, Any]] = {  # keys with one supported value
     EAGLE: {"use_pixel_shuffle": False, "mlp_connector_layers": 1, "select_layer": -1},
     "backbone_cfg": {"project_to_dim": None},
     "action_head_cfg": {"use_vlln": True, "add_pos_embed": True, "noise_beta_beta": 1.0},
@@ -32,7 +34,7 @@ SUPPORTED: dict[str, dict[str, Any]] = {  # what there is one of here
     "vl_self_attention_cfg": {"positional_embeddings": None, "activation_fn": "gelu-approximate", "attention_bias": True},
 }
 DEFAULTS = {"max_seq_len": 1024, "max_num_embodiments": 32, "num_target_vision_tokens": 32, "num_timestep_buckets": 1000,
-            "noise_beta_alpha": 1.5, "noise_s": 0.999}  # of action_head_cfg, where it does not say
+            "noise_beta_alpha": 1.5, "noise_s": 0.999}  # defaults of action_head_cfg
 SMALLEST: dict[str, Any] = {
     "model_type": KIND, "architectures": ["GR00T_N1_5"], "action_horizon": 16, "action_dim": 32,
     "backbone_cfg": {"select_layer": 2, **SUPPORTED["backbone_cfg"]},
@@ -54,7 +56,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class GrootNetwork(nn.Module):
-    """Pictures and tokens to keys and values; state and noisy actions with them to a velocity.
+    """Map pictures and tokens to keys and values; these, state and noisy actions to a velocity.
 
     Args:
         config: GR00T's config.json, with Eagle's in ``eagle_config``.
@@ -76,12 +78,13 @@ class GrootNetwork(nn.Module):
 
     @property
     def tokens(self) -> int:
-        """Of a picture."""
+        """Tokens in a picture."""
         vision = self.config[EAGLE]["vision_config"]
         return int(vision["image_size"] // vision["patch_size"]) ** 2
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Of pictures (B, cameras, 3, S, S) in [-1, 1] and tokens (B, L) where mask is."""
+        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1] and masked tokens (B, L).
+        """
         eagle: Any = self.backbone["eagle_model"]
         patches = eagle["vision_model"]["vision_model"](pixels.flatten(0, 1)).last_hidden_state
         features = eagle["mlp1"](patches).unflatten(0, pixels.shape[:2]).flatten(1, 2)
@@ -91,7 +94,8 @@ class GrootNetwork(nn.Module):
         rank = pictured.cumsum(dim=1) - 1
         pictures = features.gather(1, rank.clamp(0, features.shape[1] - 1)[..., None].expand_as(words))
         words = torch.where((pictured & (rank < features.shape[1]))[..., None], pictures.to(words.dtype), words)
-        hidden = model(inputs_embeds=words, use_cache=False).last_hidden_state  # what is filled up comes last, unseen
+        # padding comes last and is masked later
+        hidden = model(inputs_embeds=words, use_cache=False).last_hidden_state
         return self.action_head.prefix(hidden, mask)
 
 
@@ -133,7 +137,7 @@ class GrootFactory(NetworkFactory):
 
 
 def _check(config: Mapping[str, Any]) -> None:
-    """ValueError where something is not known here, or parts do not fit each other."""
+    """Raise ValueError if a value is unsupported, or parts do not fit each other."""
     head, eagle = config["action_head_cfg"], config[EAGLE]
     for name, expected in SUPPORTED.items():
         section = config[name] if name in config else head[name]
@@ -174,7 +178,7 @@ def _config(path: Path, kind: str) -> dict[str, Any]:
 
 
 def _tokenizer(folder: Path) -> str:
-    """tokenizer.json, or what vocab.json and merges.txt are as one."""
+    """Return tokenizer.json, or its equivalent made of vocab.json and merges.txt."""
     from transformers import Qwen2Tokenizer
 
     if (folder / "tokenizer.json").is_file():

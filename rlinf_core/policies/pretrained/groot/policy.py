@@ -1,8 +1,8 @@
-"""GR00T N1.5: a vision-language model, and a diffusion transformer that carries noise to a chunk of actions.
+"""GR00T N1.5: a vision-language model, and a diffusion transformer that makes actions from noise.
 
-NVIDIA 2025, arXiv 2503.14734. Pictures, sentence and state are prepared here, in training and on stations alike, as LeRobot
-does: each picture is resized to a square, whatever its shape, its values in [-1, 1]; the sentence is a chat's question;
-vectors are normalised and filled up with zeros.
+NVIDIA 2025, arXiv 2503.14734. Pictures, sentence and state are prepared here like in LeRobot, in
+training and on stations. Each picture is resized to a square, whatever its shape, with values in
+[-1, 1]. The sentence is a chat's question. Vectors are normalised and padded with zeros.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from rlinf_core.policies.pretrained.groot.network import EAGLE, FACTORY
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
-TURN = "<|im_start|>"  # a token of Eagle's tokenizer, which networks from scratch have not
+TURN = "<|im_start|>"  # a token of Eagle's tokenizer; networks from scratch lack it
 BEFORE = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 class Groot(FlowMatching):
-    """Pictures and sentence are the vision-language model's; state and actions are the diffusion transformer's."""
+    """Pictures and sentence go to the vision-language model, state and actions to the transformer.
+    """
 
     config: Config
     name = "groot"
@@ -57,7 +58,7 @@ class Groot(FlowMatching):
         return vlm
 
     def inputs(self, batch: Batch) -> Batch:
-        """Pictures, tokens, where there are some, and state."""
+        """Return pictures, tokens and state."""
         pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
         after = self.tokenizer.ids(AFTER) if self._chats else []
         token_ids = [[*tokens, *after] for tokens in self.tokenize(batch[arrays.NAME])]
@@ -69,7 +70,7 @@ class Groot(FlowMatching):
         return self.tokenizer.id(TURN) is not None
 
     def _before(self) -> list[int]:
-        """Tokens of what a chat begins with, and of a picture a camera."""
+        """Return the tokens of a chat's beginning, and of one picture per camera."""
         picture = [self.network.config[EAGLE]["image_token_index"]] * self.network.tokens
         begin, end = self.tokenizer.id("<img>"), self.tokenizer.id("</img>")
         tokens: list[int] = []
@@ -79,11 +80,11 @@ class Groot(FlowMatching):
         return tokens
 
     def prompt(self, sentence: str) -> list[int]:
-        """See ``FlowMatching``: as Python writes a list of it, as in its training."""
+        """See ``FlowMatching``: the sentence is written like a Python list, as in its training."""
         return self.tokenizer.ids(str([sentence]) if self._chats else sentence, plain=True)
 
     def _square(self, images: Tensor) -> Tensor:
-        """(B, H, W, 3) uint8 in the network's square (B, 3, S, S), in [-1, 1]."""
+        """Resize (B, H, W, 3) uint8 to the network's square (B, 3, S, S), in [-1, 1]."""
         size = self.network.config[EAGLE]["vision_config"]["image_size"]
         pixels = images.permute(0, 3, 1, 2).float()
         if pixels.shape[2:] != (size, size):

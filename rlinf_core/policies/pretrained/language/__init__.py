@@ -1,4 +1,4 @@
-"""A causal language model that writes messages and calls tools: what ``rlinf_core.agentic`` trains."""
+"""A causal language model that writes messages and calls tools, for ``rlinf_core.agentic``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __getattr__ = deferred(__name__, "policy")
 class Config(PretrainedSettings):
     """Any causal language model of transformers, pretrained or from scratch: GRPO and its kin, PPO.
 
-    It acts on no station, and has no use for the keys about encoders, trunks and chunks.
+    The model acts on no station; the keys about encoders, trunks and chunks have no effect.
     """
 
     kind: str = with_default(PretrainedSettings, "kind", "language")

@@ -1,4 +1,5 @@
-"""A causal language model of transformers: log-probabilities of the tokens that it drew, in parts that fit a budget."""
+"""A causal language model of transformers: log-probabilities of its tokens, within a token budget.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +25,15 @@ SMALLEST: dict[str, Any] = {
     "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2048,
     "tie_word_embeddings": True, "attention_dropout": 0.0}
 SCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
-LOGITS = 1 << 24  # numbers of logits that are computed together
+LOGITS = 1 << 24  # numbers of logits computed together
 
 
 class LanguagePolicy(OnPolicyActor):
-    """Rows of tokens: each token's log-probability is that of the network, given the tokens before it.
+    """Rows of tokens, each with its log-probability given the tokens before it.
 
     Args:
         spec: ``TextSpec``.
-        config: of the policy.
+        config: config of the policy.
         network: transformers' causal language model; by default that of ``config``.
         tokenizer: by default that of ``config``.
     """
@@ -55,47 +56,47 @@ class LanguagePolicy(OnPolicyActor):
 
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> LanguagePolicy:
-        """From what ``describe`` returned: without its checkpoint, which is elsewhere."""
+        """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
         return cls(spec, config, _from_config(described["network"]), ChatTokenizer.of(described["tokenizer"]))
 
     def describe(self) -> dict[str, Any]:
-        """With network and tokenizer, so that the file is complete."""
+        """Return the description with network and tokenizer, so that the file is complete."""
         return super().describe() | {"network": self.network.config.to_dict(), "tokenizer": self.tokenizer.describe()}
 
     def state_dict(self, *arguments: Any, **named: Any) -> Any:
-        """Weights by name; of a head that is the embedding, the embedding alone."""
+        """Return weights by name; a head that shares the embedding's weights is left out."""
         state = super().state_dict(*arguments, **named)
         for name in self._tied():
             state.pop(name, None)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """See ``torch.nn.Module``: as ``state_dict`` returned it."""
+        """See ``torch.nn.Module``: accepts the result of ``state_dict``."""
         tied = {name: state_dict[first] for name, first in self._tied().items() if first in state_dict}
         return super().load_state_dict({**state_dict, **tied}, strict, assign)
 
     def _tied(self) -> dict[str, str]:
-        """Names of parameters that are another one of an earlier name, and that name."""
+        """Return the names of shared parameters, each with its first name."""
         names: dict[int, str] = {}
         return {name: first for name, parameter in self.named_parameters(remove_duplicate=False)
                 if (first := names.setdefault(id(parameter), name)) != name}
 
     def is_frozen(self, name: str) -> bool:
-        """See ``NetworkPolicy``: what adapters are for."""
+        """See ``NetworkPolicy``: the weights under adapters."""
         return bool(self.config.lora.rank) and of_base(name)
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """See ``OnPolicyActor``: it has none."""
+        """See ``OnPolicyActor``: empty."""
         return {}
 
     def train(self, mode: bool = True) -> LanguagePolicy:
-        """Dropout stays off: an engine's log-probabilities must be those that are learned from."""
+        """Keep dropout off, because an engine's log-probabilities must equal those of learning."""
         super().train(mode)
         self.network.eval()
         return self
 
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """See ``Policy``: it has no actions."""
+        """See ``Policy``: always raises, because the model has no actions."""
         raise SpecError("policy.kind: language writes text and acts on no station. rlinf chat RUN talks with it")
 
     @property
@@ -105,11 +106,11 @@ class LanguagePolicy(OnPolicyActor):
 
     @property
     def temperature(self) -> float:
-        """By which logits are divided."""
+        """Divisor of the logits."""
         return self.config.temperature
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the tokens that count, and the distribution's entropy, both (B, L); 0 elsewhere.
+        """Return log-probability and entropy of the tokens that count, both (B, L); 0 elsewhere.
 
         Args:
             batch: ``executed`` (B, L) is 1 for those tokens.
@@ -138,12 +139,14 @@ class LanguagePolicy(OnPolicyActor):
         return log_probs.index_put(where, torch.cat(values)), entropy.index_put(where, torch.cat(entropies))
 
     def _of_group(self, tokens: Tensor, counted: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies (M,) of the M tokens that count, of rows (R, L) computed together.
+        """Return log-probabilities and entropies (M,) of the M tokens that count in rows (R, L).
+
+        The rows are computed together.
 
         Args:
-            tokens: ids (R, L), filled up behind each row's length.
-            counted: of the tokens after the first of each row, (R, L - 1).
-            lengths: of the R rows.
+            tokens: ids (R, L), padded behind each row's length.
+            counted: mask of the tokens after the first of each row, (R, L - 1).
+            lengths: lengths of the R rows.
         """
         targets = tokens[:, 1:][counted]
         if self.config.packed and len(lengths) > 1:
@@ -151,8 +154,9 @@ class LanguagePolicy(OnPolicyActor):
             valid = torch.arange(tokens.shape[1], device=device) < torch.tensor(lengths, device=device)[:, None]
             positions = torch.arange(tokens.shape[1], device=device).expand(tokens.shape)[valid]
             inputs = {"input_ids": tokens[valid][None], "position_ids": positions[None]}
-            before = nn.functional.pad(counted, [0, 1])[valid]  # a token's logits stand one place before it
-        else:  # what fills a row up stands behind it, where no token of the row looks
+            # a token's logits stand one place before it
+            before = nn.functional.pad(counted, [0, 1])[valid]
+        else:  # padding stands behind a row; none of the row's tokens attends to it
             inputs, before = {"input_ids": tokens}, nn.functional.pad(counted, [0, 1]).flatten()
         if self._scaled:
             logits = self.network(**inputs, use_cache=False).logits.flatten(0, 1)[before]
@@ -168,7 +172,7 @@ class LanguagePolicy(OnPolicyActor):
         return self._of_logits(self._head(hidden), targets)
 
     def _of_logits(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies (M,) of ids (M,) under logits (M, V)."""
+        """Return log-probabilities and entropies (M,) of ids (M,) under logits (M, V)."""
         logits = logits.float() / self.config.temperature
         log_total = logits.logsumexp(dim=-1)
         log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_total
@@ -177,12 +181,12 @@ class LanguagePolicy(OnPolicyActor):
         return log_probs, entropy
 
     def value_network(self) -> TokenValue:
-        """See ``OnPolicyActor``: a copy of the network that begins with a value of 0."""
+        """See ``OnPolicyActor``: a copy of the network with an initial value of 0."""
         return TokenValue(self)
 
     @torch.no_grad()
     def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probability of each token of each row; 0 for the first one, which follows nothing."""
+        """Return each token's log-probability in each row; 0 for the first one of a row."""
         longest = max(map(len, rows))
         tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=self.device)
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
@@ -191,13 +195,13 @@ class LanguagePolicy(OnPolicyActor):
         return [values[:len(row)] for values, row in zip(log_probs.tolist(), rows, strict=True)]
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Mean cross-entropy of the tokens (B, L, 1) that count (``executed``)."""
+        """Return the mean cross-entropy of the tokens (B, L, 1) that count (``executed``)."""
         log_probs, _ = self.log_probs(batch, actions)
         return -(log_probs * batch["executed"]).sum() / batch["executed"].sum().clamp(min=1.0)
 
 
 class TokenValue(nn.Module):
-    """The value of the state before each token, (B, L), of rows of ``actions`` (B, L, 1)."""
+    """The value of the state before each token, (B, L), for rows of ``actions`` (B, L, 1)."""
 
     def __init__(self, policy: LanguagePolicy) -> None:
         super().__init__()
@@ -213,7 +217,7 @@ class TokenValue(nn.Module):
 
 
 def _groups(lengths: Sequence[int], budget: int, packed: bool) -> Iterator[list[int]]:
-    """Rows that are computed together: of similar length, and of at most ``budget`` tokens with what fills them up."""
+    """Yield rows to compute together: of similar length, at most ``budget`` tokens with padding."""
     rows: list[int] = []
     total = 0
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
@@ -227,7 +231,10 @@ def _groups(lengths: Sequence[int], budget: int, packed: bool) -> Iterator[list[
 
 
 def _maybe_again(compute: Callable[..., tuple[Tensor, Tensor]], again: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
-    """The result; computed once more on the way back instead of kept, where ``again`` and gradients are wanted."""
+    """Return ``compute(*inputs)``; with ``again``, recompute it in the backward pass.
+
+    Recomputing saves memory.
+    """
     if again and torch.is_grad_enabled():
         result: tuple[Tensor, Tensor] = checkpoint(compute, *inputs, use_reentrant=False)
         return result
@@ -235,7 +242,7 @@ def _maybe_again(compute: Callable[..., tuple[Tensor, Tensor]], again: bool, *in
 
 
 def _first(config: Config) -> tuple[Any, ChatTokenizer]:
-    """Network and tokenizer of a checkpoint's folder, or from scratch."""
+    """Return network and tokenizer, of a checkpoint's folder or from scratch."""
     if not config.checkpoint:
         tokenizer = ChatTokenizer.of_bytes()
         try:
@@ -256,7 +263,7 @@ def _first(config: Config) -> tuple[Any, ChatTokenizer]:
 
 
 def _from_config(described: Mapping[str, Any]) -> Any:
-    """transformers' network of a config.json, with random weights."""
+    """Return transformers' network of a config.json, with random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     keys = {key: value for key, value in described.items() if key not in ("model_type", "architectures")}

@@ -1,4 +1,4 @@
-"""From messages to tokens and back, by a checkpoint's tokenizer and chat template, or by bytes."""
+"""Messages to tokens and back, by a checkpoint's tokenizer and chat template, or by bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies.huggingface import read_json, read_text
 
 ROLES = ("system", "user", "assistant", "tool")
-PROMPTS = 4096  # whose ids are kept
-END, CALL = "<|end|>", "<|call|>"  # of networks from scratch
+PROMPTS = 4096  # size of the cache of prompts
+END, CALL = "<|end|>", "<|call|>"  # tokens of networks from scratch
 OF_BYTES = (
     "{% if tools %}<|system|>{{ tools | tojson }}<|end|>{% endif %}"
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
@@ -30,7 +30,7 @@ class ChatTokenizer:
     Args:
         text: a tokenizer.json.
         template: the chat template.
-        stop: the tokens, as text, each of which ends a message of the model.
+        stop: the tokens, as text, that end a message of the model.
     """
 
     def __init__(self, text: str, template: str, stop: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ class ChatTokenizer:
 
     @classmethod
     def of_bytes(cls) -> ChatTokenizer:
-        """A token for each byte and for each role: of networks from scratch."""
+        """Return the tokenizer of networks from scratch: a token for each byte and each role."""
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -64,7 +64,11 @@ class ChatTokenizer:
 
     @classmethod
     def of_folder(cls, folder: Path) -> ChatTokenizer:
-        """Of a Hugging Face folder; PolicyFileError where it has no chat template or no stop token."""
+        """Return the tokenizer of a Hugging Face folder.
+
+        Raises:
+            PolicyFileError: the folder has no chat template or no stop token.
+        """
         described = read_json(folder / "tokenizer_config.json")
         template_file = folder / "chat_template.jinja"
         template = read_text(template_file) if template_file.is_file() else described.get("chat_template")
@@ -76,32 +80,35 @@ class ChatTokenizer:
         return cls(read_text(folder / "tokenizer.json"), template, stop)
 
     def describe(self) -> dict[str, Any]:
-        """What ``of`` takes."""
+        """Return the argument of ``of``."""
         return {"text": self.text, "template": self.template, "stop": list(self.stop)}
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> ChatTokenizer:
-        """The inverse of ``describe``."""
+        """Rebuild the tokenizer from the result of ``describe``."""
         return cls(described["text"], described["template"], described["stop"])
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a rendered text, in which special tokens have their meaning."""
+        """Return the ids of a rendered text; special tokens keep their meaning."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text with special tokens; ids beyond the vocabulary, which a network may draw, are left out."""
+        """Return text with special tokens; ids beyond the vocabulary are dropped.
+
+        A network may draw such ids.
+        """
         valid = [token for token in tokens if token < self.size]
         return str(self._tokenizer.decode(valid, skip_special_tokens=False))
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (),
                generate: bool = True) -> str:
-        """The text of messages; ``generate`` adds what stands before the model's next message."""
+        """Return the text of messages; ``generate`` adds the header of the model's next message."""
         schemas: list[Any] = list(tools)
         return str(self._chat.apply_chat_template([self._plain(message) for message in messages], tools=schemas or None,
                                                   tokenize=False, add_generation_prompt=generate))
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        """Ids of a conversation's beginning; those of a group's conversations are made once."""
+        """Return the ids of a conversation's beginning, cached for the conversations of a group."""
         key = json.dumps([list(messages), list(tools)])
         if key not in self._prompts:
             if len(self._prompts) >= PROMPTS:
@@ -111,11 +118,13 @@ class ChatTokenizer:
 
     def continuation(self, before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]],
                      tools: Sequence[Mapping[str, Any]] = ()) -> list[int] | None:
-        """Ids that follow the model's last message, which ended by a stop token: those of ``new`` messages.
+        """Return the ids of ``new`` messages, to follow the model's last message.
+
+        A stop token ended that message.
 
         Returns:
-            None where the template rewrites ``before`` once ``new`` follows it: then the ids of the
-            row so far are no prefix of the whole, and a new row begins.
+            None if the template rewrites ``before`` once ``new`` follows it. The row's ids so far
+            are then no prefix of the whole, and a new row begins.
         """
         first = self.render(before, tools, generate=False)
         text = self.render([*before, *new], tools)
@@ -126,7 +135,7 @@ class ChatTokenizer:
         return self.encode(("" if tail.strip() else tail) + text[len(first):])
 
     def message(self, tokens: Sequence[int]) -> dict[str, Any]:
-        """The message that the model wrote, with its tool calls in OpenAI's form."""
+        """Return the message that the model wrote, with its tool calls in OpenAI's form."""
         text = self.decode(tokens)
         for token in self.stop:
             text = text.removesuffix(token)
@@ -139,7 +148,10 @@ class ChatTokenizer:
         return message
 
     def _plain(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message whose content has no special tokens: a tool's result cannot pose as a message."""
+        """Remove special tokens from a message's content.
+
+        A tool's result must not pose as a message.
+        """
         content = message.get("content") or ""
         if message.get("role") != "assistant":
             for token in self._special:
@@ -149,7 +161,7 @@ class ChatTokenizer:
 
 
 def _call(parts: tuple[str, ...]) -> dict[str, str] | None:
-    """Name and arguments of a call; None where a Hermes call is no JSON object with a name."""
+    """Return name and arguments of a call; None if a Hermes call is no JSON object with a name."""
     if len(parts) == 2:
         return {"name": parts[0], "arguments": parts[1].strip()}
     try:

@@ -1,4 +1,4 @@
-"""OpenVLA and OpenVLA-OFT: a language model that says actions as tokens, one after the other or all at once."""
+"""OpenVLA and OpenVLA-OFT: a language model with actions as tokens, one by one or all at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(TokenSettings):
-    """OpenVLA and OpenVLA-OFT, pretrained or from scratch: SFT, the PPO family. It looks at images, and with ``state`` at
-    vectors, and has no use for the keys about encoders and trunks."""
+    """OpenVLA and OpenVLA-OFT, pretrained or from scratch: SFT, the PPO family.
+
+    The policy reads images, and with ``state`` also vectors. The keys about encoders and trunks
+    have no effect.
+    """
 
     kind: str = with_default(TokenSettings, "kind", "openvla")
     decoding: Literal["autoregressive", "parallel", "regression"] = Field(

@@ -1,7 +1,8 @@
-"""What OpenVLA-OFT adds to OpenVLA: a head that regresses actions, a projector of the state, and their published files.
+"""OpenVLA-OFT's additions: an action head, a projector of the state, and their files.
 
-Kim et al. 2025, arXiv 2502.19645. They stand beside the network, in ``action_head--<step>_checkpoint.pt`` and
-``proprio_projector--<step>_checkpoint.pt``; their key names are those of the files.
+Kim et al. 2025, arXiv 2502.19645. The files stand beside the network:
+``action_head--<step>_checkpoint.pt`` and ``proprio_projector--<step>_checkpoint.pt``. The key names
+are those of the files.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from rlinf_core.policies.huggingface import check_finite, filled, refuse_pointer
 from rlinf_core.policies.pretrained.openvla import Config
 
 HEAD, PROJECTOR = "action_head", "proprio_projector"
-_PARALLEL = "module."  # before each name, where DistributedDataParallel wrote the file
+_PARALLEL = "module."  # prefix of each name if DistributedDataParallel wrote the file
 
 
 class ActionHead(nn.Module):
-    """Hidden states (B, H A, D) where a chunk's tokens would be said, to its numbers (B, H A)."""
+    """Hidden states (B, H A, D) at the positions of a chunk's tokens, to its numbers (B, H A)."""
 
     def __init__(self, width: int, action_size: int) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class ActionHead(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer and what went in."""
+    """One layer with a skip connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -51,7 +52,7 @@ class Block(nn.Module):
 
 
 class ProprioProjector(nn.Module):
-    """The state (B, V) in [-1, 1] as one more vector (B, D) that the language model reads."""
+    """The state (B, V) in [-1, 1] to one more vector (B, D) for the language model."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -62,11 +63,11 @@ class ProprioProjector(nn.Module):
 
 
 def fill(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> None:
-    """Load the parts that the folder has; those of a folder that has none begin with random weights.
+    """Load the folder's parts; without any in the folder, all begin with random weights.
 
     Raises:
-        PolicyFileError: the folder has one that the config does without, or one and not the other, or not this one, or
-            one that is not known here.
+        PolicyFileError: the folder has a part that the config excludes, has one part and not the
+            other, lacks this one, or has an unsupported one.
     """
     if others := [file.name for file in sorted(folder.glob("*--*.pt")) if file.name.partition("--")[0] not in parts]:
         raise PolicyFileError(f"policy.checkpoint {folder}: expected {' and '.join(parts)} alone beside the network, found "
@@ -96,7 +97,7 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _load(file: Path, part: nn.Module) -> None:
-    """Tensors by name and nothing else: no code in the file is run (torch's weights_only)."""
+    """Load tensors by name and run no code in the file (torch's weights_only)."""
     try:
         refuse_pointer(file)
         tensors = torch.load(file, map_location="cpu", weights_only=True)
@@ -111,7 +112,7 @@ def _load(file: Path, part: nn.Module) -> None:
 
 
 def save(folder: Path, step: int, parts: dict[str, nn.Module | None]) -> None:
-    """Write them as they are published."""
+    """Write the parts in their published format."""
     for name, part in parts.items():
         if part is not None:
             torch.save({_PARALLEL + key: value for key, value in part.state_dict().items()},

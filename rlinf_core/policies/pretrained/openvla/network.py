@@ -1,6 +1,7 @@
-"""The network by OpenVLA's key names, ``vision_backbone``, ``projector``, ``language_model``: of a folder, from scratch.
+"""The network with OpenVLA's key names, ``vision_backbone``, ``projector``, ``language_model``.
 
-Kim et al. 2024, arXiv 2406.09246. The language model is transformers' own Llama.
+Kim et al. 2024, arXiv 2406.09246. The language model is transformers' own Llama. The network is
+read from a folder, or made from scratch.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained.openvla.vision import TOWERS, tower
 
 KIND = "openvla"
-UNUSED = "vision_backbone.fused_featurizer.attn_pool."  # SigLIP's, in the checkpoints, of which nothing is made
+UNUSED = "vision_backbone.fused_featurizer.attn_pool."  # SigLIP's, unused parts of the checkpoints
 SUPPORTED = {"image_resize_strategy": "resize-naive", "output_projector_states": False}
-PROMPTS = {  # by the language model, as OpenVLA's vla-scripts/deploy.py has them: the second is openvla-v01-7b's
+# by the language model, from OpenVLA's vla-scripts/deploy.py; the second is openvla-v01-7b's
+PROMPTS = {
     "llama2": "In: What action should the robot take to {}?\nOut:",
     "vicuna": "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
               "detailed, and polite answers to the user's questions. USER: What action should the robot take to {}? "
@@ -40,7 +42,11 @@ SMALLEST: dict[str, Any] = {
 
 
 def prompt_of(config: Mapping[str, Any]) -> str:
-    """The question with a place for the instruction; PolicyFileError where the language model is not known here."""
+    """Return the question with a place for the instruction.
+
+    Raises:
+        PolicyFileError: the language model is unsupported.
+    """
     backbone = config.get("llm_backbone_id", "llama2-7b-pure")
     for name, prompt in PROMPTS.items():
         if backbone.startswith(name):
@@ -53,7 +59,7 @@ class OpenVLANetwork(nn.Module):
     """Pictures and tokens to logits of tokens.
 
     Args:
-        config: a config.json, whole.
+        config: a complete config.json.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -70,7 +76,8 @@ class OpenVLANetwork(nn.Module):
         self.projector = Projector(sum(backbone.pos_embed.shape[-1] for backbone in self._towers), text.hidden_size,
                                    bool(fused))
         self.language_model: Any = LlamaForCausalLM(text)
-        self.words = text.vocab_size - config["pad_to_multiple_of"]  # of which the last 256 are actions
+        # the last 256 of these tokens are actions
+        self.words = text.vocab_size - config["pad_to_multiple_of"]
 
     @property
     def _towers(self) -> list[Any]:
@@ -78,21 +85,22 @@ class OpenVLANetwork(nn.Module):
 
     @property
     def image_sizes(self) -> tuple[int, ...]:
-        """Of each tower's picture [pixels]."""
+        """Side of each tower's square picture [pixels]."""
         return tuple(backbone.size for backbone in self._towers)
 
     def patches(self, pictures: list[Tensor]) -> Tensor:
-        """The patches (B, P, D) of a picture as each tower wants it (B, 3, S, S), in [0, 1]."""
+        """Return the patches (B, P, D) of a picture in each tower's size (B, 3, S, S), in [0, 1].
+        """
         features = [one(picture) for one, picture in zip(self._towers, pictures, strict=True)]
         return self.projector(torch.cat(features, dim=-1))
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Tokens (B, L) as vectors (B, L, D)."""
+        """Return tokens (B, L) as vectors (B, L, D)."""
         return self.language_model.get_input_embeddings()(ids)
 
 
 class Projector(nn.Module):
-    """From the towers' features to the language model's."""
+    """The towers' features to the language model's."""
 
     def __init__(self, inputs: int, outputs: int, fused: bool) -> None:
         super().__init__()
@@ -144,7 +152,7 @@ class OpenVLAFactory(NetworkFactory):
 
 
 def _with_statistics(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The config with those of the data sets that a checkpoint was fine-tuned with, which stand beside it."""
+    """Add the statistics of a checkpoint's fine-tuning data sets, from the file beside it."""
     file = folder / "dataset_statistics.json"
     if not file.is_file():
         return config

@@ -1,8 +1,9 @@
-"""OpenVLA and OpenVLA-OFT: each number of an action is one of the language model's last 256 tokens, or an L1 head's.
+"""OpenVLA and OpenVLA-OFT: action numbers from the language model's last 256 tokens, or an L1 head.
 
-Kim et al. 2024, arXiv 2406.09246; L1: Kim et al. 2025, arXiv 2502.19645. Pictures and sentence are prepared here, in
-training and on stations alike: each picture is resized to the towers' square, whatever its shape; tokens are beginning,
-patches of every camera, the state if it is read, prompt.
+Kim et al. 2024, arXiv 2406.09246; L1: Kim et al. 2025, arXiv 2502.19645. Pictures and sentence are
+prepared here, in training and on stations alike. Each picture is resized to the towers' square,
+whatever its shape. The sequence is: beginning, patches of every camera, the state if it is read,
+prompt.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from rlinf_core.policies.pretrained.openvla.units import bounds, inside
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
-EMPTY = "▁"  # what Llama's tokenizer was trained with before the first action
+EMPTY = "▁"  # the token before the first action in the training of Llama's tokenizer
 
 
 def central(pixels: Tensor, area: float) -> Tensor:
-    """The middle of pictures (B, 3, S, S), of this share of their area, as large as they were.
+    """Return the middle of pictures (B, 3, S, S), of this share of their area, at their old size.
 
-    As tf.image.crop_and_resize does in OpenVLA's evaluation on LIBERO (experiments/robot/openvla_utils.py).
+    This follows tf.image.crop_and_resize in OpenVLA's evaluation on LIBERO
+    (experiments/robot/openvla_utils.py).
     """
     theta = torch.eye(2, 3, device=pixels.device) * area ** 0.5
     grid = F.affine_grid(theta.expand(len(pixels), -1, -1), list(pixels.shape), align_corners=True)
@@ -41,7 +43,8 @@ def central(pixels: Tensor, area: float) -> Tensor:
 
 
 class OpenVLA(ActionTokens):
-    """pi(tokens | pictures, sentence), a token for each of the H A numbers of a chunk, or the numbers themselves."""
+    """pi(tokens | pictures, sentence): a token for each of a chunk's H A numbers, or the numbers.
+    """
 
     config: Config
     name = "an OpenVLA"
@@ -63,7 +66,7 @@ class OpenVLA(ActionTokens):
             heads.fill(Path(self.config.checkpoint), self.config, self.parts)
 
     def _add_parts(self, width: int) -> None:
-        """What is not of the network: OpenVLA-OFT's own, and units."""
+        """Add OpenVLA-OFT's parts and the units, which do not belong to the network."""
         spec, dataset = self.spec, self.config.statistics
         statistics = self.network.config["norm_stats"]
         offset, gain = bounds(statistics, dataset, "action", spec.action.names, np.array(spec.action.scale, np.float32),
@@ -81,7 +84,7 @@ class OpenVLA(ActionTokens):
 
     @property
     def parts(self) -> dict[str, torch.nn.Module | None]:
-        """OpenVLA-OFT's own, by the names of their files."""
+        """OpenVLA-OFT's parts, by the names of their files."""
         return {heads.HEAD: self.action_head, heads.PROJECTOR: self.proprio_projector}
 
     @property
@@ -99,9 +102,9 @@ class OpenVLA(ActionTokens):
         logits: Tensor = self.network.language_model.lm_head(hidden)
         return logits
 
-    # What it sees
+    # Inputs
     def inputs(self, batch: Batch) -> Batch:
-        """Pictures and state as they come, tokens, and where there are some."""
+        """Return raw pictures and state, and tokens with their mask."""
         token_ids = self.tokenize(batch[arrays.NAME])
         longest = filled_up(max(map(len, token_ids)), self.multiple)
         ids = torch.tensor([[tokens[0]] + [0] * (longest - len(tokens)) + tokens[1:] for tokens in token_ids],
@@ -113,7 +116,7 @@ class OpenVLA(ActionTokens):
         return {"ids": ids, "mask": mask, "vectors": batch["vectors"], **pictures}
 
     def read(self, inputs: Batch) -> Prompt:
-        """Of beginning, patches, state and prompt."""
+        """Return the prompt: beginning, patches, state and sentence."""
         embeddings = [self._patches(inputs[image.name]) for image in self.spec.images]
         if self.proprio_projector is not None:
             embeddings.append(self.proprio_projector(self._state(inputs["vectors"])).unsqueeze(1))
@@ -123,13 +126,13 @@ class OpenVLA(ActionTokens):
         return Prompt(torch.cat([words[:, :1], patches, words[:, 1:]], dim=1), full_mask, full_mask.cumsum(dim=-1) - 1)
 
     def _state(self, vectors: Tensor) -> Tensor:
-        """By the checkpoint's statistics, in [-1, 1]; by those of what was learned from, where it has none."""
+        """Normalise the state, by the checkpoint's statistics in [-1, 1] or by the learned ones."""
         if self.normalisation is not None:
             return self.normalisation.normalised(vectors)
         return inside(vectors, self.state_offset, self.state_gain)
 
     def _patches(self, images: Tensor) -> Tensor:
-        """Of (B, H, W, 3) uint8."""
+        """Return the patches of (B, H, W, 3) uint8."""
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
         return self.network.patches([self._square(pixels, size) for size in self.network.image_sizes])
 
@@ -145,21 +148,23 @@ class OpenVLA(ActionTokens):
         tokens = [begin, *self.tokenizer.ids(prompt_of(self.network.config).format(sentence.lower()))]
         return tokens if empty in (None, tokens[-1]) else [*tokens, empty]
 
-    # What its L1 head says
+    # The L1 head
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """As ``ActionTokens``; distance to the demonstrated actions (B, H A), by regression."""
+        """Return ``ActionTokens``'s loss, or by regression the L1 distance to the actions (B, H A).
+        """
         if self.action_head is None:
             return super().imitation_loss(batch, actions, generator)
         return F.l1_loss(self.regressed(self.inputs(batch)), self.inside(actions.unflatten(-1, (-1, self.spec.action.dim))))
 
     def regressed(self, inputs: Batch) -> Tensor:
-        """Numbers (B, H, A) as the network says them, by the L1 head."""
+        """Return the network's numbers (B, H, A), by the L1 head."""
         assert self.action_head is not None
         return self.action_head(self._at_once(self.read(inputs))).unflatten(-1, (-1, self.spec.action.dim))
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """As ``ActionTokens``; ``drawn`` are the actions themselves by regression."""
+        """Return chunks like ``ActionTokens``; by regression, ``drawn`` are the actions themselves.
+        """
         if self.action_head is None:
             return super().act(observation, explore, generator)
         return self.chunk(self.outside(self.regressed(self.inputs(self.to_batch(observation)))))

@@ -1,4 +1,4 @@
-"""Units of a checkpoint's data sets: between the [-1, 1] in which an OpenVLA reads and says numbers, and a task's own."""
+"""Units of a checkpoint's data sets: an OpenVLA's [-1, 1] and a task's own units."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ OF = {"action": "an action", "proprio": "of state"}
 
 def bounds(statistics: Mapping[str, Any], name: str, what: str, names: Sequence[str], scale: np.ndarray,
            action: ActionSpec | None = None) -> tuple[Tensor, Tensor]:
-    """Offset and gain (N,) from [-1, 1], as the network has it, to numbers over ``scale``; 0 and 1 without a name.
+    """Return offset and gain (N,) from the network's [-1, 1] to numbers over ``scale``.
 
-    Those that the data set's mask leaves out are the network's own, with 0 and 1; those that never changed in it have a
-    gain of 0: they stay what they were.
+    They are 0 and 1 without a name, and for numbers outside the data set's mask, which are the
+    network's own. Numbers that never changed in the data set have a gain of 0: they keep their
+    value.
 
     Args:
         statistics: a config.json's norm_stats.
-        name: of one of its data sets.
+        name: name of one of its data sets.
         what: action or proprio.
-        names: of the N numbers, for people.
+        names: names of the N numbers, for messages.
         scale: (N,) in SI units.
-        action: of the task, if the numbers are those of an action.
+        action: the task's action spec, if the numbers are an action's.
 
     Raises:
-        PolicyFileError: the numbers are not finite, not in order, or the mask is not as long.
-        SpecError: there is no such data set, its numbers are not so many, or in other units.
+        PolicyFileError: the numbers are not finite, not in order, or the mask has another length.
+        SpecError: there is no such data set, or it has another number of numbers, or other units.
     """
     size = len(names)
     if not name:
@@ -61,6 +62,6 @@ def bounds(statistics: Mapping[str, Any], name: str, what: str, names: Sequence[
 
 
 def inside(numbers: Tensor, offset: Tensor, gain: Tensor) -> Tensor:
-    """Numbers (..., N) as the network has them, in [-1, 1]: 0 of what never changed, as in its training."""
+    """Convert numbers (..., N) to the network's [-1, 1]; constants are 0, like in its training."""
     constant = gain == 0.0
     return ((numbers - offset) / (gain + constant)).masked_fill(constant, 0.0).clamp(-1.0, 1.0)

@@ -1,6 +1,7 @@
-"""OpenVLA's vision towers: ViTs by the key names of the library timm, of which it takes the last layer but one.
+"""OpenVLA's vision towers: ViTs with the key names of the library timm, read before the last layer.
 
-DINOv2 with registers (arXiv 2309.16588) and SigLIP (arXiv 2303.15343), side by side; Prismatic VLMs, arXiv 2402.07865.
+DINOv2 with registers (arXiv 2309.16588) and SigLIP (arXiv 2303.15343), side by side; Prismatic
+VLMs, arXiv 2402.07865.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
 
-IMAGENET = {"mean": (0.484375, 0.455078125, 0.40625), "std": (0.228515625, 0.2236328125, 0.224609375)}  # as published
+# as published
+IMAGENET = {"mean": (0.484375, 0.455078125, 0.40625), "std": (0.228515625, 0.2236328125, 0.224609375)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 TOWERS: dict[str, dict[str, Any]] = {  # timm's names, before the first dot, to its arguments
     "vit_large_patch14_reg4_dinov2": {"embed_dim": 1024, "depth": 24, "num_heads": 16, "mlp_ratio": 4.0, "patch_size": 14,
@@ -26,7 +28,11 @@ TOWERS: dict[str, dict[str, Any]] = {  # timm's names, before the first dot, to 
 
 
 def tower(name: str, differing: Mapping[str, Any], image_size: int) -> Tower:
-    """The tower of timm's name, with what differs from its arguments; PolicyFileError where it is not known."""
+    """Return the tower of timm's name, with changes of its arguments.
+
+    Raises:
+        PolicyFileError: the name is unsupported.
+    """
     defaults = TOWERS.get(name.partition(".")[0])
     if defaults is None:
         raise PolicyFileError(f"timm_model_ids: expected {' or '.join(TOWERS)}, got '{name}'")
@@ -53,7 +59,7 @@ class Tower(nn.Module):
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
-        for unused in (self.blocks[-1], self.norm):  # they are in the checkpoints
+        for unused in (self.blocks[-1], self.norm):  # the checkpoints contain them
             unused.requires_grad_(False)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -66,7 +72,7 @@ class Tower(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each normalised before and scaled after."""
+    """Attention and a perceptron, each with a normalisation before and a scale after."""
 
     def __init__(self, width: int, heads: int, hidden: int, layer_scale: bool) -> None:
         super().__init__()
@@ -81,7 +87,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Everything attends to everything."""
+    """Full self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""DB-pi0, Dexbotic's pi0 (arXiv 2510.23511): its config.json and key names, for transformers' network, and back.
+"""DB-pi0, Dexbotic's pi0 (arXiv 2510.23511): its config.json and key names.
 
-The network computes what transformers' does; what differs is how a folder calls its parts.
+The network computes the same as transformers'; only the names of its parts differ. Folders are
+converted in both directions.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ if TYPE_CHECKING:
 
 KIND = "dexbotic_pi0"
 TOWER, WORDS = "model.mm_vision_tower.vision_tower.", "model.action_expert.embed_tokens.weight"
-NAMES = {  # theirs to transformers', the first that fits
+NAMES = {  # their prefixes to transformers'; the first match counts
     f"{TOWER}vision_model.": "model.vlm.vision_tower.", TOWER: "model.vlm.vision_tower.",
     "model.llm.": "model.vlm.language_model.", "model.mm_projector.": "model.vlm.multi_modal_projector.linear.",
     "model.action_expert.": "model.dit.", "model.action_out_proj.": "action_out_proj.", "model.": "embed_action_time."}
-UNUSED = (f"{TOWER}vision_model.head.", f"{TOWER}head.", WORDS)  # SigLIP's, and words that the expert never reads
+# SigLIP's, and word embeddings that the expert never reads
+UNUSED = (f"{TOWER}vision_model.head.", f"{TOWER}head.", WORDS)
 PARTS = {"llm_config": "gemma", "vision_config": "siglip_vision_model", "action_config": "gemma"}
 
 
 def architecture(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """What transformers' PI0Config is of such a config.json; PolicyFileError where it is not known here."""
+    """Return transformers' PI0Config for such a config.json.
+
+    Raises:
+        PolicyFileError: a part is unsupported.
+    """
     for part, kind in PARTS.items():
         got = document.get(part)
         if not isinstance(got, Mapping) or got.get("model_type") != kind:
@@ -38,20 +44,23 @@ def architecture(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
                               f"got {projector!r}")
     text, vision = dict(document["llm_config"]), {**document["vision_config"], "vision_use_head": False}
     vlm = {"model_type": "paligemma", "text_config": text, "vision_config": vision, "projection_dim": text["hidden_size"],
-           "image_token_id": text["vocab_size"]}  # which stands for a picture, and for no word
+           "image_token_id": text["vocab_size"]}  # stands for a picture, not a word
     size = document.get("action_dim", 32)
     return {"vlm_config": vlm, "dit_config": dict(document["action_config"]), "chunk_size": document.get("chunk_size", 50),
             "max_state_dim": size, "max_action_dim": size}
 
 
 def rename(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By transformers' names; the words of the expert are those of the network, which reads none."""
+    """Rename weights to transformers' names.
+
+    The expert never reads words; their weights stay the network's own.
+    """
     named = {_named(name, NAMES): tensor for name, tensor in weights.items() if not name.startswith(UNUSED)}
     return named | {(words := _named(WORDS, NAMES)): expected[words]}
 
 
 def save_folder(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write transformers' network as Dexbotic writes its own."""
+    """Write transformers' network in Dexbotic's format."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

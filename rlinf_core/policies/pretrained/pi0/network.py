@@ -1,4 +1,7 @@
-"""The network, transformers' PI0ForConditionalGeneration, and its tokenizer: of a checkpoint, of a file, from scratch."""
+"""The network, transformers' PI0ForConditionalGeneration, and its tokenizer.
+
+They are read from a checkpoint or a file, or made from scratch.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rlinf_core.policies.pretrained.pi0.dexbotic as dexbotic  # by from, the package would import its policy first
+# ``from`` would import the package's policy first
+import rlinf_core.policies.pretrained.pi0.dexbotic as dexbotic
 from rlinf_core.policies.huggingface import BEGIN, Tokenizer, folder_config, read_json, read_tokenizer
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot, openpi
@@ -15,14 +19,17 @@ from rlinf_core.policies.pretrained import lerobot, openpi
 if TYPE_CHECKING:
     from torch import Tensor
 
-WORDS = "model.dit.embed_tokens.weight"  # of the expert
+WORDS = "model.dit.embed_tokens.weight"  # the expert's
 KEYS = ("chunk_size", "max_state_dim", "max_action_dim", "min_period", "max_period", "time_sampling_beta_alpha",
         "time_sampling_beta_beta", "time_sampling_scale", "time_sampling_offset", "vlm_config", "dit_config")
-NAMES = {  # LeRobot's and openpi's, which have "model." before them or not, to transformers' own
+# LeRobot's and openpi's prefixes, with or without "model." before them, to transformers' own
+NAMES = {
     "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "model.vlm.vision_tower.",
-    "paligemma_with_expert.paligemma.model.language_model.model.": "model.vlm.language_model.",  # by transformers 5.23
+    # of transformers 5.23
+    "paligemma_with_expert.paligemma.model.language_model.model.": "model.vlm.language_model.",
     "paligemma_with_expert.paligemma.model.": "model.vlm.", "paligemma_with_expert.gemma_expert.model.": "model.dit.",
-    "paligemma_with_expert.gemma_expert.lm_head.": "model.dit.embed_tokens.",  # which reads no words
+    # the expert reads no words
+    "paligemma_with_expert.gemma_expert.lm_head.": "model.dit.embed_tokens.",
     "paligemma_with_expert.paligemma.lm_head.": "model.vlm.language_model.embed_tokens.",  # tied
     "state_proj.": "embed_action_time.state_proj.", "action_in_proj.": "embed_action_time.action_in_proj.",
     "action_time_mlp_in.": "embed_action_time.action_time_mlp_in.",
@@ -32,7 +39,7 @@ HUB = {WORDS.removesuffix("weight"): "paligemma_with_expert.gemma_expert.lm_head
        "embed_action_time.": ""}
 LEROBOT = {"model.vlm.vision_tower.": "paligemma_with_expert.paligemma.model.vision_tower.vision_model.",
            **{mine: theirs for mine, theirs in HUB.items() if "embed_tokens" not in mine}}
-IMAGE = BEGIN + 1  # of a network from scratch: a picture's place
+IMAGE = BEGIN + 1  # a picture's place, in a network from scratch
 SMALLEST: dict[str, Any] = {
     "vlm_config": {
         "model_type": "paligemma", "projection_dim": 128, "image_token_id": IMAGE,
@@ -70,7 +77,10 @@ class Pi0Factory(NetworkFactory):
         return document
 
     def read(self, folder: Path) -> Published:
-        """See ``NetworkFactory``; PaliGemma's tokenizer.json is beside LeRobot's and openpi's files."""
+        """See ``NetworkFactory``.
+
+        LeRobot's and openpi's files need PaliGemma's tokenizer.json beside them.
+        """
         if openpi.is_converted(folder):
             return openpi.read_config(folder)[1]
         if (folder / "config.json").is_file() and "type" in (document := read_json(folder / "config.json")) \
@@ -91,25 +101,29 @@ class Pi0Factory(NetworkFactory):
         return Published(document, tokenizer, document.get("chunk_size", 50), settings=steps)
 
     def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See ``NetworkFactory``; the expert reads no words, so a folder may lack them."""
+        """See ``NetworkFactory``; a folder may lack the expert's words, which are not read."""
         if dexbotic.WORDS in weights or any(name.startswith("model.llm.") for name in weights):
             return dexbotic.rename(weights, expected)
         named = {_ours(name): tensor for name, tensor in weights.items()}
         return {WORDS: expected[WORDS]} | named
 
     def module_name(self, name: str, network: Any) -> str:
-        """See ``NetworkFactory``: LeRobot's where the folder is, else transformers'."""
+        """See ``NetworkFactory``: LeRobot's names for LeRobot's folders, else transformers'."""
         if getattr(network.config, openpi.MAKER, "") != "lerobot":
             return name
         mine, theirs = next(((mine, theirs) for mine, theirs in LEROBOT.items() if name.startswith(mine)), ("", ""))
         return f"model.{theirs}{name.removeprefix(mine)}"
 
     def adapter_name(self, name: str, network: Any) -> str:
-        """See ``NetworkFactory``: peft 0.21 adds ``embed_action_time.`` by transformers' renaming, so the file lacks it."""
+        """See ``NetworkFactory``: the file lacks ``embed_action_time.``.
+
+        peft 0.21 adds that prefix by transformers' renaming.
+        """
         return self.module_name(name, network).removeprefix("embed_action_time.")
 
     def files(self, network: Any, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """See ``NetworkFactory``: by the names of the hub's folders, which transformers reads too."""
+        """See ``NetworkFactory``: with the names of the hub's folders; transformers reads them too.
+        """
         weights = {}
         for name, tensor in network.state_dict().items():
             mine, theirs = next(((mine, theirs) for mine, theirs in HUB.items() if name.startswith(mine)), ("", ""))
@@ -119,16 +133,17 @@ class Pi0Factory(NetworkFactory):
 
 
 def _times(config: Any) -> Any:
-    """Embeds times in float64, as LeRobot and openpi do; transformers' float32 is off by up to 1e-4 radians.
+    """Return a module that embeds times in float64, like LeRobot and openpi.
 
-    The shortest period is 0.004, so that angles reach 1,571 radians.
+    transformers' float32 is off by up to 1e-4 radians: the shortest period is 0.004, and angles
+    reach 1,571 radians.
     """
     from torch import nn
 
     from rlinf_core.policies.action_expert import sines
 
     class Times(nn.Module):
-        """Of times (B,), (B, width)."""
+        """Times (B,) to (B, width)."""
 
         def forward(self, time: Tensor) -> Tensor:
             return sines(time, config.dit_config.hidden_size, config.min_period, config.max_period)
@@ -137,7 +152,7 @@ def _times(config: Any) -> Any:
 
 
 def _ours(name: str) -> str:
-    """transformers' name of a weight by LeRobot's, openpi's, or its own."""
+    """Return transformers' name of a weight for LeRobot's, openpi's, or its own name."""
     plain = name.removeprefix("model.")
     for theirs, mine in NAMES.items():
         if plain.startswith(theirs):

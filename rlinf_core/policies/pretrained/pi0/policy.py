@@ -1,8 +1,9 @@
 """pi0: a vision-language model and an action expert that carries noise to a chunk of actions.
 
-Black et al. 2024, arXiv 2410.24164; the network is transformers' own. Pictures, sentence and state are prepared here, in
-training and on stations alike: each picture is scaled into a square with its shape kept and its values in [-1, 1]; tokens
-are pictures, beginning, sentence, newline; vectors are normalised and filled up with zeros.
+Black et al. 2024, arXiv 2410.24164; the network is transformers' own. Pictures, sentence and state
+are prepared here, in training and on stations alike. Each picture is scaled into a square with its
+shape kept and its values in [-1, 1]. Tokens are pictures, beginning, sentence, newline. Vectors are
+normalised and padded with zeros.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rlinf_core.specs.arrays import StationSpec
 
 
 class Pi0(FlowMatching):
-    """State and actions are the expert's; pictures and sentence are the vision-language model's."""
+    """State and actions go to the expert; pictures and sentence to the vision-language model."""
 
     config: Config
     name = "pi0"
@@ -56,7 +57,7 @@ class Pi0(FlowMatching):
         return getattr(self.network.config, MAKER, "") == "lerobot"
 
     def inputs(self, batch: Batch) -> Batch:
-        """State, pictures and tokens."""
+        """Return state, pictures and tokens."""
         size = self.network.config.vlm_config.vision_config.image_size
         pixels = torch.stack([in_the_middle(batch[image.name], size, not self._of_lerobot)
                               for image in self.spec.images], dim=1)
@@ -66,7 +67,7 @@ class Pi0(FlowMatching):
                 "input_ids": ids, "attention_mask": mask}
 
     def _sentences(self, rows: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, L) of pictures (B, cameras, ...) and sentences, and 1 where there is one."""
+        """Return tokens (B, L) of pictures (B, cameras, ...) and sentences, and their mask."""
         config = self.network.config.vlm_config
         patches = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
         before = [config.image_token_id] * (pixels.shape[1] * patches)
@@ -74,7 +75,11 @@ class Pi0(FlowMatching):
         return ids, mask.long()
 
     def prompt(self, sentence: str) -> list[int]:
-        """See ``FlowMatching``: without outer blanks and underscores, as openpi; as it is, by LeRobot's folders."""
+        """See ``FlowMatching``.
+
+        Outer blanks and underscores are removed, like in openpi; LeRobot's folders keep the
+        sentence.
+        """
         if not self._of_lerobot:
             sentence = sentence.strip().replace("_", " ").replace("\n", " ")
         return [self.network.config.vlm_config.text_config.bos_token_id, *self.tokenizer.ids(f"{sentence}\n")]
@@ -89,7 +94,8 @@ class Pi0(FlowMatching):
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         from transformers import DynamicCache
 
-        cache = DynamicCache(zip(prefix.keys, prefix.values, strict=True))  # to which the network adds its own
+        # the network appends its own keys and values
+        cache = DynamicCache(zip(prefix.keys, prefix.values, strict=True))
         velocity: Tensor = self.network(
             state=inputs["state"], noise=point, timestep=time, attention_mask=inputs["attention_mask"],
             pixel_attention_mask=inputs["pixel_attention_mask"], past_key_values=cache).logits

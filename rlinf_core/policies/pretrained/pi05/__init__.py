@@ -1,4 +1,4 @@
-"""pi0.5: pi0 whose state is words, and whose time scales and shifts what the action expert normalises."""
+"""pi0.5: pi0 with the state as words, and an action expert with time-dependent normalisations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(FlowSettings):
-    """pi0.5, pretrained or from scratch: SFT, the PPO family. It has no use for the keys about encoders and trunks."""
+    """pi0.5, pretrained or from scratch: SFT, the PPO family.
+
+    The keys about encoders and trunks have no effect.
+    """
 
     kind: str = with_default(FlowSettings, "kind", "pi05")
     tokens: int = with_default(FlowSettings, "tokens", 200)

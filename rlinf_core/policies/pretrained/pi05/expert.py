@@ -1,4 +1,4 @@
-"""pi0.5's action expert: a Gemma whose normalisations are told the time (adaRMSNorm)."""
+"""pi0.5's action expert: a Gemma with time-dependent normalisations (adaRMSNorm)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rlinf_core.policies.action_expert import Attention, Prefix
 
 
 class Expert(nn.Module):
-    """Embedded actions (B, H, W) and time (B, W) to features (B, H, W); actions attend to all of each other and the prefix.
+    """Embedded actions (B, H, W) and time (B, W) to features (B, H, W).
+
+    All actions attend to each other and to the prefix.
 
     Args:
         config: GemmaConfig.
@@ -34,7 +36,8 @@ class Expert(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each normalised before; of what they say, the time lets through a part."""
+    """Attention and a perceptron, each with a normalisation before and a time-dependent gate after.
+    """
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -52,7 +55,7 @@ class Layer(nn.Module):
 
 
 class AdaptiveNorm(nn.Module):
-    """Root-mean-square normalisation, scaled and shifted by the time, and a gate of what is made of it."""
+    """Root-mean-square normalisation, scaled and shifted by the time, and a gate for its branch."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

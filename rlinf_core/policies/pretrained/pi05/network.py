@@ -1,6 +1,7 @@
-"""The network, transformers' PaliGemma and an expert of ours, and LeRobot's key names for it: of a folder, from scratch.
+"""The network, transformers' PaliGemma and a local expert, and LeRobot's key names for it.
 
-Physical Intelligence 2025, arXiv 2504.16054. LeRobot's folder says the sizes by name, and has no tokenizer.
+Physical Intelligence 2025, arXiv 2504.16054. LeRobot's folder names the sizes, and has no
+tokenizer. The network is read from a folder, or made from scratch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
 from rlinf_core.policies.pretrained.pi05.expert import Expert
 
 KIND, LANGUAGE = "pi05", "vlm.language_model.embed_tokens.weight"
-NAMES = {  # LeRobot's, which openpi's PyTorch files have without the first "model.", to ours
+# LeRobot's prefixes (without the first "model." in openpi's PyTorch files) to the local ones
+NAMES = {
     "paligemma_with_expert.paligemma.lm_head.weight": LANGUAGE,  # tied: one of the two is in a file
     "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "vlm.vision_tower.",
     "paligemma_with_expert.paligemma.model.": "vlm.", "paligemma_with_expert.gemma_expert.model.": "dit."}
@@ -37,7 +39,7 @@ SMALLEST: dict[str, Any] = {"type": KIND, "chunk_size": 50, "max_state_dim": 32,
 
 
 class Pi05Network(nn.Module):
-    """Pictures and tokens to keys and values; noisy actions and the time with them to a velocity.
+    """Pictures and tokens to keys and values; these, noisy actions and the time to a velocity.
 
     Args:
         config: LeRobot's config.json, with both parts' in ``vlm_config`` and ``dit_config``.
@@ -58,12 +60,15 @@ class Pi05Network(nn.Module):
 
     @property
     def image_size(self) -> int:
-        """Of a picture [pixels]."""
+        """Side of a picture [pixels]."""
         size: int = self.vlm.config.vision_config.image_size
         return size
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Of pictures (B, cameras, 3, S, S) in [-1, 1] and tokens (B, L) where mask is; all attends to all."""
+        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1] and masked tokens (B, L).
+
+        Attention is bidirectional.
+        """
         patches = self.vlm.get_image_features(pixels.flatten(0, 1)).pooler_output
         features = patches.unflatten(0, pixels.shape[:2]).flatten(1, 2)
         x = torch.cat([features, self.vlm.get_input_embeddings()(ids)], dim=1)
@@ -73,7 +78,7 @@ class Pi05Network(nn.Module):
         return Prefix([layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], valid)
 
     def velocity(self, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        """At a point (B, H, M) and time (B,)."""
+        """Return the velocity at a point (B, H, M) and time (B,)."""
         actions = self.action_in_proj(point)
         times = sines(time, actions.shape[-1], self.config["min_period"], self.config["max_period"]).to(actions.dtype)
         time_embedding = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(times))))
@@ -95,7 +100,7 @@ class Pi05Factory(NetworkFactory):
         return {**SMALLEST, **{part: defaults[part] for part in PI0}}
 
     def read(self, folder: Path) -> Published:
-        """See ``NetworkFactory``; with PaliGemma's tokenizer.json, which neither layout has."""
+        """See ``NetworkFactory``; needs PaliGemma's tokenizer.json, which neither layout has."""
         if openpi.is_converted(folder):
             config, published = openpi.read_config(folder)
             return replace(published, config={**SMALLEST, **config})
@@ -116,7 +121,8 @@ class Pi05Factory(NetworkFactory):
         return f"model.{theirs}{name.removeprefix(mine)}"
 
     def files(self, network: Pi05Network, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """See ``NetworkFactory``; the sizes of a tiny one, which no variant names, stand in its config.json."""
+        """See ``NetworkFactory``; config.json also holds a tiny network's sizes, without a variant.
+        """
         weights = {self.module_name(name, network): tensor for name, tensor in network.state_dict().items()}
         document = {key: value for key, value in network.config.items() if key != openpi.MAKER} | {
             "normalization_mapping": MAPPING, "use_relative_actions": False}

@@ -1,7 +1,8 @@
-"""pi0.5: as pi0, with the state said in words, so that the vision-language model reads it.
+"""pi0.5: like pi0, with the state as words that the vision-language model reads.
 
-Physical Intelligence 2025, arXiv 2504.16054. A state's numbers are cut into 256 bins from the 0.01 to the 0.99 quantile of
-a Gaussian of their mean and deviation, and stand in the prompt; pictures are prepared as pi0's.
+Physical Intelligence 2025, arXiv 2504.16054. A state's numbers are cut into 256 bins from the 0.01
+to the 0.99 quantile of a Gaussian with their mean and deviation, and stand in the prompt. Pictures
+are prepared like pi0's.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from rlinf_core.specs.arrays import StationSpec
 
 BINS = 256
 QUANTILE = 2.3263  # deviations from the mean
-ROUNDING = 1e-4  # of a state that is the least quantile itself, which is in the first bin
+ROUNDING = 1e-4  # tolerance of the first bin, for a state equal to the lowest quantile
 PROMPT = "Task: {}, State: {};\nAction: "
 
 
 class Pi05(WithExpert):
-    """Pictures, sentence and state are the vision-language model's; actions are the expert's."""
+    """Pictures, sentence and state go to the vision-language model; actions to the expert."""
 
     config: Config
     name = "pi05"
@@ -42,7 +43,7 @@ class Pi05(WithExpert):
         super().__init__(spec, config or Config(), network, tokenizer)
 
     def inputs(self, batch: Batch) -> Batch:
-        """Pictures, tokens, and where there are some."""
+        """Return pictures, and tokens with their mask."""
         size = self.network.image_size
         antialias = self.network.config.get(MAKER) != "lerobot"
         pixels = torch.stack([in_the_middle(batch[image.name], size, antialias) for image in self.spec.images], dim=1)
@@ -50,9 +51,10 @@ class Pi05(WithExpert):
         return {"pixels": pixels, "ids": ids, "mask": mask}
 
     def prompts(self, batch: Batch) -> list[list[int]]:
-        """The tokens of each sentence and its state.
+        """Return the tokens of each sentence and its state.
 
-        What lies below the bins is -1 by a checkpoint's statistics, as openpi has it; learned here, it is the first bin.
+        A number below the bins is -1 with a checkpoint's statistics, like in openpi; with learned
+        ones it is in the first bin.
         """
         edges = torch.linspace(-1.0, 1.0, BINS + 1, device=self.device)[:-1]
         edges[0] -= ROUNDING

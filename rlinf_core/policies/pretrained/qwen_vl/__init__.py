@@ -1,4 +1,4 @@
-"""Qwen2.5-VL that says actions as tokens, one after the other or all at once."""
+"""Qwen2.5-VL with actions as tokens, one by one or all at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(TokenSettings):
-    """Qwen2.5-VL, pretrained or from scratch: SFT, the PPO family. It looks at images, and has no use for the keys about
-    encoders and trunks."""
+    """Qwen2.5-VL, pretrained or from scratch: SFT, the PPO family.
+
+    The policy reads images. The keys about encoders and trunks have no effect.
+    """
 
     kind: str = with_default(TokenSettings, "kind", "qwen_vl")
     decoding: Literal["autoregressive", "parallel"] = Field(

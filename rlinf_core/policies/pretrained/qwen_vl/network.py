@@ -1,7 +1,8 @@
-"""The network, transformers' own Qwen2.5-VL, and Hugging Face's key names for it: of a folder, of a file, from scratch.
+"""The network, transformers' own Qwen2.5-VL, and Hugging Face's key names for it.
 
-Bai et al. 2025, arXiv 2502.13923. Published folders have the names of before transformers 4.52, and those that it saves
-today others; both are read.
+Bai et al. 2025, arXiv 2502.13923. Published folders have names from before transformers 4.52; it
+saves others today. Both are read. The network comes from a folder or a file, or is made from
+scratch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from rlinf_core.policies.huggingface import BEGIN, Tokenizer, folder_config, rea
 from rlinf_core.policies.networks import NetworkFactory, Published
 
 KIND, HEAD = "qwen2_5_vl", "lm_head.weight"
-NAMES = {"visual.": "model.visual.", "model.": "model.language_model."}  # those of published folders to transformers' own
+# prefixes of published folders to transformers' own
+NAMES = {"visual.": "model.visual.", "model.": "model.language_model."}
 SMALLEST: dict[str, Any] = {
     "model_type": KIND, "architectures": ["Qwen2_5_VLForConditionalGeneration"], "tie_word_embeddings": True,
     "image_token_id": BEGIN + 1, "vision_start_token_id": BEGIN + 2, "vision_end_token_id": BEGIN + 3,
@@ -34,10 +36,10 @@ SMALLEST: dict[str, Any] = {
 
 
 class QwenVLNetwork(nn.Module):
-    """Pictures and tokens to logits of tokens; those of words and of logits may be one (tied).
+    """Pictures and tokens to logits of tokens; the embeddings of words and logits may be tied.
 
     Args:
-        config: a config.json, whole.
+        config: a complete config.json.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -55,15 +57,15 @@ class QwenVLNetwork(nn.Module):
 
     @property
     def decoder(self) -> Any:
-        """Its language model."""
+        """The language model."""
         return self.model.language_model
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (..., vocabulary)."""
+        """Return logits (..., vocabulary)."""
         return F.linear(hidden, self.decoder.embed_tokens.weight) if self.lm_head is None else self.lm_head(hidden)
 
     def embedded(self, ids: Tensor, mask: Tensor, pixels: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors (B, L, D) and places (3, B, L) of tokens (B, L), where mask is, and of the patches of all pictures."""
+        """Return vectors (B, L, D) and positions (3, B, L) of masked tokens (B, L) and pictures."""
         pictured = ids == self.model.config.image_token_id
         places, _ = self.model.get_rope_index(ids, pictured.int(), image_grid_thw=grid, attention_mask=mask)
         features = torch.cat(self.model.get_image_features(pixels, grid).pooler_output)

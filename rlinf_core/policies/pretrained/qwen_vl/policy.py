@@ -1,7 +1,8 @@
-"""Qwen2.5-VL: each number of an action is one of the last 256 tokens of its vocabulary, which its tokenizer leaves empty.
+"""Qwen2.5-VL: action numbers as the last 256 tokens of its vocabulary, unused by its tokenizer.
 
-Bai et al. 2025, arXiv 2502.13923. Pictures and sentence are prepared here, in training and on stations alike, as Qwen's
-own processor does: each picture keeps its shape, in sides that are whole patches; the sentence is a chat's question.
+Bai et al. 2025, arXiv 2502.13923. Pictures and sentence are prepared here like in Qwen's own
+processor, in training and on stations. Each picture keeps its shape, with sides of whole patches.
+The sentence is a chat's question.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
 PROMPT = "What action should the robot take to {}?"
-TURN = "<|im_start|>"  # a token of Qwen's tokenizer, which networks from scratch have not
+TURN = "<|im_start|>"  # a token of Qwen's tokenizer; networks from scratch lack it
 BEFORE = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 FEWEST, MOST = 4, 16_384  # tokens of a picture, as published
-MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's
 
 
 class QwenVL(ActionTokens):
-    """Tokens are: what a chat begins with, each camera's picture, the question, and the turn that answers it."""
+    """The sequence: a chat's beginning, each camera's picture, the question, the answer's turn."""
 
     config: Config
     name = "a Qwen2.5-VL"
@@ -57,7 +58,7 @@ class QwenVL(ActionTokens):
         return logits
 
     def inputs(self, batch: Batch) -> Batch:
-        """Patches of pictures, their grids (B cameras, 3), tokens, and where there are some."""
+        """Return patches of pictures, their grids (B cameras, 3), and tokens with their mask."""
         pictures = [self.patches(batch[image.name]) for image in self.spec.images]
         pixels, size = torch.cat([patches for patches, _ in pictures], dim=1), len(batch["vectors"])
         grid = torch.tensor([[1, *grid] for _, grid in pictures] * size, device=pixels.device)
@@ -75,7 +76,7 @@ class QwenVL(ActionTokens):
         return Prompt(embeds, inputs["mask"], places)
 
     def _before(self, grids: list[tuple[int, int]]) -> list[int]:
-        """Tokens of what a chat begins with, and of pictures of so many patches down and right."""
+        """Return the tokens of a chat's beginning and of pictures with these grids of patches."""
         config = self.network.model.config
         merged = config.vision_config.spatial_merge_size ** 2
         tokens = [] if self.tokenizer.id(TURN) is None else self.tokenizer.ids(BEFORE)
@@ -90,7 +91,10 @@ class QwenVL(ActionTokens):
         return token_ids if self.tokenizer.id(TURN) is None else token_ids + self.tokenizer.ids(AFTER)
 
     def patches(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Of (B, H, W, 3) uint8, (B, P, numbers of a patch), those of a square that is merged side by side; P's grid."""
+        """Return the patches (B, P, numbers) of (B, H, W, 3) uint8, and their grid.
+
+        The patches of a merged square are adjacent.
+        """
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
         vision = self.network.model.config.vision_config
@@ -103,7 +107,8 @@ class QwenVL(ActionTokens):
             pixels = F.interpolate(pixels, shape, mode="bicubic", align_corners=False, antialias=True).clamp(0.0, 1.0)
         mean, std = (torch.tensor(channels, device=pixels.device).view(3, 1, 1) for channels in (MEAN, STD))
         parts = ((pixels - mean) / std).unflatten(3, (-1, merge, patch)).unflatten(2, (-1, merge, patch))
-        parts = parts.permute(0, 2, 5, 3, 6, 1, 4, 7).unsqueeze(6)  # batch, token down, right, patch down, right, color
+        # batch, token down, right, patch down, right, color
+        parts = parts.permute(0, 2, 5, 3, 6, 1, 4, 7).unsqueeze(6)
         parts = parts.expand(*[-1] * 6, vision.temporal_patch_size, -1, -1)
         return parts.flatten(5).flatten(1, 4), (shape[0] // patch, shape[1] // patch)
 

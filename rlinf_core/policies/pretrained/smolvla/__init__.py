@@ -10,6 +10,9 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(FlowSettings):
-    """SmolVLA, pretrained or from scratch: SFT, the PPO family. It has no use for the keys about encoders and trunks."""
+    """SmolVLA, pretrained or from scratch: SFT, the PPO family.
+
+    The keys about encoders and trunks have no effect.
+    """
 
     kind: str = with_default(FlowSettings, "kind", "smolvla")

@@ -1,4 +1,4 @@
-"""SmolVLA's action expert: a narrow Llama, every other layer of which attends to the vision-language model's alone."""
+"""SmolVLA's action expert: a narrow Llama; every other layer attends to the prefix alone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from rlinf_core.policies.action_expert import Attention, Prefix
 
 
 class Expert(nn.Module):
-    """Embedded actions (B, H, W) to features (B, H, W); each may attend to those before it, and to all of the prefix.
+    """Embedded actions (B, H, W) to features (B, H, W).
+
+    Each action attends to earlier actions, and to all of the prefix.
 
     Args:
         text: LlamaConfig of the language model.
-        width, layers: of the expert.
-        self_every: each so many layers, from the first on, attends to actions, too; 0 for none.
+        width, layers: sizes of the expert.
+        self_every: distance of the layers that also attend to actions, from the first on; 0 for
+            none.
     """
 
     def __init__(self, text: Any, width: int, layers: int, self_every: int) -> None:
@@ -40,7 +43,7 @@ class Expert(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each normalised before."""
+    """Attention and a perceptron, each with a normalisation before."""
 
     def __init__(self, text: Any, width: int, cross: bool) -> None:
         super().__init__()
@@ -57,5 +60,5 @@ class Layer(nn.Module):
 
 
 def intermediate(width: int) -> int:
-    """Width of the perceptron between its layers: 8/3 of it, up to a multiple of 256."""
+    """Return the perceptron's inner width: 8/3 of ``width``, up to a multiple of 256."""
     return 256 * -(-int(4 * int(2 * width / 3)) // 256)

@@ -1,7 +1,8 @@
-"""The network by LeRobot's key names, without their first ``model.``: of a folder, of a file, from scratch.
+"""The network with LeRobot's key names, without their first ``model.``.
 
-Shukor et al. 2025, arXiv 2506.01844. The vision-language model is transformers' own SmolVLM; of its language model the
-first ``num_vlm_layers`` are there.
+Shukor et al. 2025, arXiv 2506.01844. The vision-language model is transformers' own SmolVLM, with
+the first ``num_vlm_layers`` of its language model. The network comes from a folder or a file, or is
+made from scratch.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.smolvla.expert import Expert
 
 KIND, PREFIX, VLM = "smolvla", "model.", "vlm_config"
-UNUSED = ("model.vlm_with_expert.vlm.lm_head.", "normalize_", "unnormalize_")  # in checkpoints, of which nothing is made
-COMPILED = "_orig_mod."  # in names, where a compiled model was saved
+# unused weights of checkpoints
+UNUSED = ("model.vlm_with_expert.vlm.lm_head.", "normalize_", "unnormalize_")
+COMPILED = "_orig_mod."  # part of the names if a compiled model was saved
 MAPPING = {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
 SUPPORTED = {"attention_mode": "cross_attn", "add_image_special_tokens": False, "adapt_to_pi_aloha": False,
          "use_delta_joint_actions_aloha": False}
@@ -42,7 +44,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class SmolVLANetwork(nn.Module):
-    """Pictures, tokens and state to keys and values; noisy actions with them to a velocity.
+    """Pictures, tokens and state to keys and values; these and noisy actions to a velocity.
 
     Args:
         config: LeRobot's config.json, with the vision-language model's in ``vlm_config``.
@@ -55,7 +57,8 @@ class SmolVLANetwork(nn.Module):
         self.config = dict(config)
         vlm: Any = SmolVLMConfig.from_dict(json.loads(json.dumps(config[VLM])))
         text, layers = vlm.text_config, config["num_vlm_layers"]
-        text.rope_parameters = {"rope_type": "default", "rope_theta": 10_000.0}  # LeRobot's, whatever the model's own
+        # LeRobot's value, whatever the model's own
+        text.rope_parameters = {"rope_type": "default", "rope_theta": 10_000.0}
         if layers > 0:
             text.num_hidden_layers = min(layers, text.num_hidden_layers)
         width = int(text.hidden_size * config["expert_width_multiplier"])
@@ -74,11 +77,15 @@ class SmolVLANetwork(nn.Module):
         return vlm["model"]
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor, state: Tensor) -> Prefix:
-        """Of pictures (B, cameras, 3, S, S) in [-1, 1], tokens (B, L) where mask is, and state, which the actions see."""
+        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1], tokens (B, L), and state.
+
+        Only actions attend to the state.
+        """
         flat, patch = pixels.flatten(0, 1), self.vlm.vision_model.patch_size
         patch_mask = torch.ones(len(flat), *(side // patch for side in flat.shape[2:]), dtype=torch.bool,
                                 device=flat.device)
-        features = self.vlm.connector(self.vlm.vision_model(flat, patch_mask).last_hidden_state)  # its own are the host's
+        # the model's own mask would be made on the host
+        features = self.vlm.connector(self.vlm.vision_model(flat, patch_mask).last_hidden_state)
         embeddings = features.unflatten(0, pixels.shape[:2]).flatten(1, 2)
         words = self.vlm.text_model.get_input_embeddings()(ids)
         scale = math.sqrt(words.shape[-1])
@@ -93,7 +100,7 @@ class SmolVLANetwork(nn.Module):
         return Prefix([layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], valid)
 
     def velocity(self, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        """At a point (B, H, M) and time (B,)."""
+        """Return the velocity at a point (B, H, M) and time (B,)."""
         actions = self.action_in_proj(point)
         times = sines(time, actions.shape[-1], self.config["min_period"], self.config["max_period"])
         times = times.to(actions.dtype).unsqueeze(1).expand_as(actions)
@@ -150,7 +157,10 @@ class SmolVLAFactory(NetworkFactory):
 
 
 def _of_vlm(folder: Path, name: str, file: str) -> str:
-    """A file of the vision-language model: below the folder, of a path, or of what Hugging Face's cache has."""
+    """Return a file of the vision-language model, from below the folder, a path, or the cache.
+
+    The cache is Hugging Face's.
+    """
     from transformers.utils import cached_file
 
     vlm_folder = folder / name

@@ -1,8 +1,9 @@
-"""SmolVLA: a small vision-language model and an action expert that carries noise to a chunk of actions.
+"""SmolVLA: a small vision-language model and an action expert that carries noise to actions.
 
-Shukor et al. 2025, arXiv 2506.01844. Pictures, sentence and state are prepared here, in training and on stations alike, as
-LeRobot does: each picture is scaled into a square with its shape kept, black left of it and above, its values in [-1, 1];
-a sentence ends with a newline; vectors are normalised and filled up with zeros.
+Shukor et al. 2025, arXiv 2506.01844. Pictures, sentence and state are prepared here like in
+LeRobot, in training and on stations. Each picture is scaled into a square with its shape kept,
+black left of it and above, its values in [-1, 1]. A sentence ends with a newline. Vectors are
+normalised and padded with zeros.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rlinf_core.specs.arrays import StationSpec
 
 
 class SmolVLA(WithExpert):
-    """Pictures, sentence and state are the vision-language model's; actions are the expert's."""
+    """Pictures, sentence and state go to the vision-language model; actions to the expert."""
 
     config: Config
     name = "smolvla"
@@ -35,13 +36,14 @@ class SmolVLA(WithExpert):
         super().__init__(spec, config or Config(), network, tokenizer)
 
     def inputs(self, batch: Batch) -> Batch:
-        """Pictures, tokens, where there are some, and state."""
+        """Return pictures, tokens with their mask, and state."""
         pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
         ids, mask = padded(self.tokenize(batch[arrays.NAME]), pixels.device, multiple=self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
     def _square(self, images: Tensor) -> Tensor:
-        """(B, H, W, 3) uint8 below and right in the network's square (B, 3, S, S), in [-1, 1]."""
+        """Put (B, H, W, 3) uint8 below and right in the network's square (B, 3, S, S), in [-1, 1].
+        """
         width, height = self.network.config["resize_imgs_with_padding"]
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
         ratio = max(pixels.shape[3] / width, pixels.shape[2] / height)

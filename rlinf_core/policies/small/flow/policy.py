@@ -1,9 +1,10 @@
-"""A flow-matching actor: noise is carried to an action along a learned velocity field, in a few Euler steps.
+"""A flow-matching actor: noise is carried to an action along a learned velocity field.
 
-Lipman et al. 2022, arXiv 2210.02747; as a policy: pi0, arXiv 2410.24164. To be trained by a critic, each step is made a
-Gaussian, so that the path has a density (Zhang et al. 2025, SAC Flow, arXiv 2509.25756, section 4). With ``max_delay`` it
-is cloned to go on where a chunk is (Black et al. 2025, Training-time action conditioning, arXiv 2512.05964): each action
-has a time of its own, and those that are given are at its end.
+The path has a few Euler steps. Lipman et al. 2022, arXiv 2210.02747; as a policy: pi0, arXiv
+2410.24164. For training by a critic, each step is a Gaussian, so that the path has a density (Zhang
+et al. 2025, SAC Flow, arXiv 2509.25756, section 4). With ``max_delay`` cloning teaches it to
+continue a chunk (Black et al. 2025, Training-time action conditioning, arXiv 2512.05964): each
+action has a separate time, and given actions are at its end.
 """
 
 from __future__ import annotations
@@ -23,34 +24,41 @@ from rlinf_core.policies.small.flow import Config
 from rlinf_core.specs.arrays import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 0.0
-CLONED = 0.97  # numbers of actions are cloned up to here, where the inverse of tanh is still small
+CLONED = 0.97  # cloned action numbers are clipped here, where the inverse of tanh is still small
 
 
 class FlowActor(NetworkPolicy):
-    """a_0 ~ N(0, 1); a_{k+1} = a_k + v(s, a_k, k / K) / K; the action is tanh(a_K), a chunk of H actions flattened."""
+    """a_0 ~ N(0, 1); a_{k+1} = a_k + v(s, a_k, k / K) / K; the action is tanh(a_K).
+
+    A chunk of H actions is flattened.
+    """
 
     config: Config
 
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
         self.size, self.given = self.action_size, self.config.max_delay
-        self.clocks = self.config.horizon if self.config.max_delay else 1  # times: one for all actions, or for each
+        # number of times: one for all actions, or one each
+        self.clocks = self.config.horizon if self.config.max_delay else 1
         self.encoder = Encoder(spec, self.config)
         self.field = mlp(self.encoder.size + self.size + self.clocks, self.config.hidden)
         self.head = Head(self.config.hidden[-1], 2 * self.size)
 
     def velocity(self, features: Tensor, point: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """The field at ``point`` (B, H A) and ``time`` (B, clocks), and the log deviation of a step from there."""
+        """Return the field at ``point`` (B, H A) and ``time`` (B, clocks), and its log deviation.
+
+        The deviation is that of a step from there.
+        """
         outputs = self.head(self.field(torch.cat([features, point, time], dim=-1)))
         velocity, log_std = outputs.chunk(2, dim=-1)
         return velocity, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
 
     def as_noise(self, numbers: Tensor) -> Tensor:
-        """Of each number of a chunk (B, H A), as ``decode`` takes it."""
+        """Return the noise of each number of a chunk (B, H A) in the shape of ``decode``."""
         return numbers
 
     def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
-        """The action (B, H A) that ``noise`` is carried to, without any noise on the way."""
+        """Return the action (B, H A) at the end of the noise-free path from ``noise``."""
         features = self.encoder(batch)
         if continuation is None:
             return torch.tanh(self._path(features, noise)[0])
@@ -67,30 +75,31 @@ class FlowActor(NetworkPolicy):
         return torch.tanh(point)
 
     def _time(self, point: Tensor, done: float) -> Tensor:
-        """(B, clocks), all of them there."""
+        """Return the same time for all clocks, (B, clocks)."""
         return torch.full((len(point), self.clocks), done, device=point.device)
 
     def _per_action(self, begun: Tensor) -> Tensor:
-        """(B, H) of actions as (B, H A) of their numbers."""
+        """Repeat (B, H) of actions to (B, H A) of their numbers."""
         return begun.repeat_interleave(self.spec.action.dim, dim=1)
 
     def _against(self, features: Tensor, time: Tensor, point: Tensor) -> Tensor:
-        """The field from action to noise, as ``guided`` has it."""
+        """Return the field from action to noise, the direction of ``guided``."""
         return -self.velocity(features, point, time)[0]
 
     @torch.no_grad()
     def continued(self, observation: Observation, continuation: Continuation,
                   generator: torch.Generator | None = None) -> ActionChunk:
-        """See ``Continuing``: without noise on the way, from noise that is drawn if it is ``stochastic_eval``."""
+        """See ``Continuing``: from drawn noise with ``stochastic_eval``, without noise on the way.
+        """
         shape = len(observation), self.size
         noise = (sharding.noise(torch.randn, shape, generator, self.device) if self.draws(explore=False)
                  else torch.zeros(shape, device=self.device))
         return self.chunk(self.decode(self.to_batch(observation), noise, continuation))
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """A reparameterised action (B, H A) along a noisy path, and the log-density (B,) of that path.
+        """Return a reparameterised action (B, H A) along a noisy path, and its log-density (B,).
 
-        Of a chunk that is not played to its end, the density counts the noise of the numbers that are.
+        If a chunk is not played to its end, the density counts the noise of the played numbers.
         """
         features = self.encoder(batch)
         noise = sharding.noise(torch.randn, (len(features), self.size), generator, features.device)
@@ -101,7 +110,10 @@ class FlowActor(NetworkPolicy):
 
     def _path(self, features: Tensor, point: Tensor, generator: torch.Generator | None = None,
               noisy: bool = False, given: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Point and log-density (B, H A); ``given`` (B, H A) is there already, where an action has begun (B, H)."""
+        """Return point and log-density (B, H A).
+
+        ``given`` holds fixed numbers (B, H A), and a mask (B, H) of the actions that have begun.
+        """
         steps = self.config.flow_steps
         log_path = torch.zeros_like(point)
         for k in range(steps):
@@ -119,10 +131,11 @@ class FlowActor(NetworkPolicy):
         return point, log_path
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A), x = atanh(a).
+        """Return E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A).
 
-        With ``max_delay``, of what follows the first actions, which are given: half of the time ``max_delay`` of them, else
-        evenly drawn, and those at least that the batch says (``given``).
+        Here x = atanh(a). With ``max_delay`` the first actions are given, and the loss counts the
+        rest. Half of the time ``max_delay`` actions are given, else a uniform number, and at least
+        the batch's number (``given``).
         """
         goal = torch.atanh(actions.clamp(-CLONED, CLONED))
         noise = sharding.noise(torch.randn, goal.shape, generator, goal.device)
@@ -142,7 +155,8 @@ class FlowActor(NetworkPolicy):
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Chunks of actions; without exploring, from the noise's middle along the path without noise."""
+        """Return chunks of actions; without exploring, from zero noise along the noise-free path.
+        """
         if not self.draws(explore):
             noise = torch.zeros(len(observation), self.size, device=self.device)
             return self.chunk(self.decode(self.to_batch(observation), noise))
@@ -151,7 +165,7 @@ class FlowActor(NetworkPolicy):
 
 
 def _log_normal(noise: Tensor, log_std: Tensor) -> Tensor:
-    """Log-density of mean + exp(log_std) noise."""
+    """Return the log-density of mean + exp(log_std) noise."""
     return -0.5 * (noise ** 2 + np.log(2.0 * np.pi)) - log_std
 
 

@@ -1,4 +1,4 @@
-"""A Gaussian actor with a deviation of its own, and a value function: what the PPO family train."""
+"""A Gaussian actor with a state-independent deviation, and a value function: the PPO family."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(PolicySettings):
-    """A Gaussian with a deviation of its own: the PPO family."""
+    """A Gaussian with a learned, state-independent deviation: the PPO family."""
 
     kind: str = with_default(PolicySettings, "kind", "gaussian")
     initial_log_std: float = Field(-0.5, ge=-10, le=5, description="logarithm of the deviation at first")

@@ -1,4 +1,4 @@
-"""A flow policy whose latent noise a small policy chooses (DSRL, arXiv 2506.15799)."""
+"""A flow policy with latent noise chosen by a small policy (DSRL, arXiv 2506.15799)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _flow(kind: str) -> type[PolicySettings]:
 
 
 class Config(Flow):
-    """A flow whose noise a small policy chooses: DSRL."""
+    """A flow with noise chosen by a small policy: DSRL."""
 
     kind: str = with_default(Flow, "kind", "latent_noise")
     flow: Annotated[PolicySettings | None, Discriminated("kind", _flow, lambda: list(FLOWS), optional=True)] = Field(
@@ -51,14 +51,14 @@ class Config(Flow):
 
     @property
     def of_flow(self) -> PolicySettings:
-        """Of the flow."""
+        """Settings of the flow."""
         if self.flow is not None:
             return self.flow.but(horizon=self.horizon, n_action_steps=self.n_action_steps)
         return Flow(**{name: getattr(self, name) for name in Flow.model_fields if name != "kind"})
 
     @property
     def of_noise_policy(self) -> TanhGaussian:
-        """Of the policy that chooses its noise."""
+        """Settings of the policy that chooses the noise."""
         shared = {name: getattr(self, name) for name in PolicySettings.model_fields if name != "kind"}
         horizon = 1 if self.same_noise else self.horizon
         return TanhGaussian(**(shared | {"hidden": self.noise_policy, "n_action_steps": 0, "horizon": horizon}))

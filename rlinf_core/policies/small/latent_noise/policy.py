@@ -1,4 +1,4 @@
-"""A flow policy whose latent noise a small policy chooses (DSRL, arXiv 2506.15799)."""
+"""A flow policy with latent noise chosen by a small policy (DSRL, arXiv 2506.15799)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rlinf_core.specs.arrays import StationSpec
 
 
 class LatentNoiseActor(NetworkPolicy):
-    """a = flow(s, b w) with latent noise w in [-1, 1] drawn from a small tanh-Gaussian and b standard deviations.
+    """a = flow(s, b w) with latent noise w in [-1, 1] from a small tanh-Gaussian, b deviations.
 
-    The flow may be a vision-language-action model (``config.flow``). It stays as it is, and so its weights are kept and
-    travel once (``is_frozen``).
+    The flow may be a vision-language-action model (``config.flow``). Its weights are frozen, and
+    stored and sent once (``is_frozen``).
     """
 
-    uses_images = True  # its flow may
+    uses_images = True  # because its flow may
     config: Config
 
     def __init__(self, spec: StationSpec, config: Config | None = None,
@@ -34,13 +34,14 @@ class LatentNoiseActor(NetworkPolicy):
         super().__init__(spec, config or Config())
         self.flow = cast(FlowActor | FlowMatching, flow or make_policy(spec, self.config.of_flow))
         self.noise_policy = Actor(spec, self.config.of_noise_policy)
-        self.latent_size = self.noise_policy.action_size  # every number of the noise matters for every action
+        # every number of the noise matters for every action
+        self.latent_size = self.noise_policy.action_size
         if self.flow.reads_instructions:
             self.reads_instructions = self.needs_instruction = True
 
     @classmethod
     def around(cls, config: Config, flow: FlowActor | FlowMatching) -> LatentNoiseActor:
-        """Of a flow that has learned already; its normalisation holds for the noise policy, too."""
+        """Return the policy around a trained flow; the noise policy gets its normalisation."""
         actor = cls(flow.spec, config, flow)
         normalisation = next(part for part in flow.modules() if isinstance(part, Normalisation))
         actor.encoder.mean.copy_(normalisation.mean)
@@ -54,24 +55,27 @@ class LatentNoiseActor(NetworkPolicy):
         return cls(spec, config, policy_kind(of_flow.kind).Policy.rebuilt(spec, of_flow, described))
 
     def describe(self) -> dict[str, Any]:
-        """With what its flow must say."""
+        """Return the description with that of its flow."""
         return self.flow.describe() | super().describe()
 
     def is_frozen(self, name: str) -> bool:
-        """See ``NetworkPolicy``: what a flow is made of, where that is no small one."""
+        """See ``NetworkPolicy``: the network of a large flow."""
         return name.startswith("flow.network.")
 
     @property
     def encoder(self) -> Encoder:
-        """Of the observation, as the noise policy sees it."""
+        """The noise policy's encoder of the observation."""
         return self.noise_policy.encoder
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Latent noise in [-1, 1] (B, H A), or (B, A) of all actions alike, and its log-probability (B,)."""
+        """Return latent noise in [-1, 1] (B, H A) and its log-probability (B,).
+
+        With ``same_noise`` it is (B, A), equal for all actions.
+        """
         return self.noise_policy.sample(batch, generator)
 
     def decode(self, batch: Batch, latent: Tensor) -> Tensor:
-        """The action (B, H A) that latent noise leads to."""
+        """Return the action (B, H A) that latent noise leads to."""
         noise = latent * self.config.noise_bound
         if self.config.same_noise:
             noise = noise.repeat(1, self.config.horizon)
@@ -79,13 +83,14 @@ class LatentNoiseActor(NetworkPolicy):
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Chunks of actions; ``drawn`` holds the latent noise behind them, as ``sample`` has it."""
+        """Return chunks of actions; ``drawn`` holds their latent noise, in the shape of ``sample``.
+        """
         noise = self.noise_policy.act(observation, self.draws(explore), generator)
         latent = noise.actions.flatten(1)
         return self.chunk(self.decode(self.to_batch(observation), latent), latent, noise.log_probs)
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Of the flow: what cloning demonstrations trains."""
+        """Return the flow's loss; cloning trains the flow."""
         return self.flow.imitation_loss(batch, actions, generator)
 
 

@@ -1,4 +1,7 @@
-"""The actor: encoder, trunk and tanh-Gaussian head, sized from the station's specs, with its own normalisation."""
+"""The actor: encoder, trunk and tanh-Gaussian head, with its own normalisation.
+
+The sizes come from the station's specs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The actor: encoder, trunk and tanh-Gaussian head, sized from the station's specs, with its own normalisation.
+"""The actor: encoder, trunk and tanh-Gaussian head, with its own normalisation.
 
-The same module serves state-only policies (no images in the spec) and policies from pixels (an encoder per camera).
+The sizes come from the station's specs. The same module serves state-only policies (no images in
+the spec) and policies from pixels (an encoder per camera).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _MIDDLE, _HALF_RANGE = 0.5 * (LOG_STD_HIGH + LOG_STD_LOW), 0.5 * (LOG_STD_HIGH -
 
 
 class Actor(NetworkPolicy):
-    """pi(a | s) = tanh(N(mean(s), std(s))) over normalised actions in [-1, 1] (Haarnoja et al. 2018, appendix C)."""
+    """pi(a | s) = tanh(N(mean(s), std(s))) over normalised actions in [-1, 1].
+
+    Haarnoja et al. 2018, appendix C.
+    """
 
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
@@ -31,37 +35,44 @@ class Actor(NetworkPolicy):
         self.head = Head(self.config.hidden[-1], 2 * self.action_size)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation before the tanh, each (B, A), or (B, H A) of a chunk of H actions."""
+        """Return mean and log standard deviation before the tanh, each (B, H A)."""
         mean, log_std = self._outputs(batch)
         return mean, _MIDDLE + _HALF_RANGE * torch.tanh(log_std)
 
     def _outputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The mean, and what the deviation is made of."""
+        """Return the mean, and the input of the deviation."""
         mean, log_std = self.head(self.trunk(self.encoder(batch))).chunk(2, dim=-1)
         return mean, log_std
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """A reparameterised action (B, H A), and the log-probability (B,) of what is played of it."""
+        """Return a reparameterised action (B, H A), and its played part's log-probability (B,)."""
         mean, log_std = self(batch)
         return squashed(mean, log_std, generator, self.executed_size, self.robot_mask(batch))
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Chunks of actions, the most likely ones unless it explores."""
+        """Return chunks of actions, the most likely ones unless it explores."""
         if not self.draws(explore):
             return self.chunk(torch.tanh(self._outputs(self.to_batch(observation))[0]))
         action, log_probs = self.sample(self.to_batch(observation), generator)
         return self.chunk(action, log_probs=log_probs)
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """-E log pi(a | s) of demonstrated actions (B, H A)."""
+        """Return -E log pi(a | s) of demonstrated actions (B, H A)."""
         mean, log_std = self(batch)
         return imitation(actions, mean, log_std, self.robot_mask(batch))
 
 
 def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
              executed: int | None = None, robot_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``executed``."""
+    """Return a reparameterised sample (B, A) of the tanh-Gaussian, and its log-probability (B,).
+
+    Args:
+        mean, log_std: (B, A) of the tanh-Gaussian.
+        generator: source of the noise.
+        executed: count of leading numbers in the log-probability; all if None.
+        robot_mask: (B, A) mask of the robot's own numbers.
+    """
     deviations = noise(torch.randn, mean.shape, generator, mean.device)
     raw = torch.addcmul(mean, log_std.exp(), deviations)
     counted = robot_mask if robot_mask is None else robot_mask[:, :executed]
@@ -70,22 +81,26 @@ def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = 
 
 def imitation(actions: Tensor, mean: Tensor, log_std: Tensor, robot_mask: Tensor | None = None,
               counts: Tensor | float = 1.0) -> Tensor:
-    """-E log pi(a | s) of actions (B, A), clipped just inside the tanh's range; each counts (B,) so much."""
+    """Return -E log pi(a | s) of actions (B, A), clipped just inside the tanh's range.
+
+    ``counts`` (B,) are weights.
+    """
     return -(counts * log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std, robot_mask)).mean()
 
 
 def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor, robot_mask: Tensor | None = None) -> Tensor:
-    """Log-density (B,) of tanh(raw) under the tanh-Gaussian, in the numerically stable form.
+    """Return the log-density (B,) of tanh(raw) under the tanh-Gaussian, in a stable form.
 
-    Of numbers that are not the robot's (``robot_mask``, (B, A)), of 0 and 1, nothing is said.
+    ``robot_mask`` (B, A), 0 or 1, leaves out numbers of other robots.
     """
     return _density((raw - mean) / log_std.exp(), raw, log_std, robot_mask)
 
 
 def _density(deviations: Tensor, raw: Tensor, log_std: Tensor, robot_mask: Tensor | None) -> Tensor:
-    """Log-density (B,) of tanh(raw), which lies so many deviations (B, A) from the mean before the tanh.
+    """Return the log-density (B,) of tanh(raw), ``deviations`` (B, A) away from the mean.
 
-    That of the Gaussian, less log(1 - tanh(raw)^2) = 2 (log 2 - raw - softplus(-2 raw)).
+    The distance is measured before the tanh. The density is the Gaussian's, less log(1 -
+    tanh(raw)^2) = 2 (log 2 - raw - softplus(-2 raw)).
     """
     gaussian = torch.addcmul(-_CONSTANT - log_std, deviations, deviations, value=-0.5)
     density = torch.add(gaussian, raw + F.softplus(-2.0 * raw), alpha=2.0)
