@@ -110,7 +110,8 @@ def tightened(random: Random, limits: Limits, original: Limits, disarmed: bool) 
     changes: dict[str, Any] = {}
     names = [name for name, item in TABLE.items() if item.metadata["tighter"] != FIXED]
     speeds = [name for name in names if "speed" in name or name in ("cone", "box_high", "joint_high")]
-    for name in random.sample(names if random.random() < 0.5 else speeds, random.choice((1, 1, 2, 3))):
+    shapes = [name for name in names if name.endswith(("acceleration", "jerk"))]
+    for name in random.sample(random.choice((names, speeds, shapes)), random.choice((1, 1, 2, 3))):
         value, (low, high) = getattr(limits, name), TABLE[name].metadata["range"]
         if isinstance(value, tuple):
             by = random.choice((1e-4, 3e-3, 0.05)) * (1 if TABLE[name].metadata["tighter"] == "higher" else -1)
@@ -149,6 +150,7 @@ class World:
         self.stream: tuple[str, tuple[float, ...], float, int] | None = None
         self.session = {"policy": "a", "operator": "b"}
         self.blocked, self.output = "", None
+        self.events: tuple[Any, ...] = ()
         self.calm = random.random() < 0.5            # a world with few faults gets further
         self.estops = random.choice(((), ("pendant",), ("pendant", "page")))
 
@@ -400,17 +402,18 @@ class World:
         self.now += round((limits.tick + late_s) * 1e9)
         if random.random() < 3e-4:
             self.now += random.choice((-10**9, 10**9, -3 * 10**7, 10**15, 7_000_000))
-        if random.random() < 0.002:
+        arrived = self.state.still and any(not motion.settled for motion in self.state.motions)
+        if random.random() < (0.1 if arrived else 0.002):  # the last steps towards rest are where limits change hardest
             self.tighten()
         inputs = Inputs(chunks=self.chunks(), late_s=late_s, **self.pose_inputs(), **self.request_inputs())
         if neighbour is not None:
             inputs = replace(inputs, others=(*inputs.others, Other("right", neighbour.blocked)))
         try:
-            self.state, self.output, events = step(self.limits, self.state, inputs, self.now)
+            self.state, self.output, self.events = step(self.limits, self.state, inputs, self.now)
         except Exception as error:
             return [f"an exception: {type(error).__name__}: {error}"]
         self.blocked = self.output.blocked or ("disarmed" if neighbour is None else "")
-        problems = self.oracle.check(inputs, self.output, events, self.now)
+        problems = self.oracle.check(inputs, self.output, self.events, self.now)
         target = self.output.joints or self.output.target
         if inputs.restart and random.random() < 0.5:
             self.arm = self.home

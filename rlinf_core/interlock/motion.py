@@ -27,6 +27,7 @@ from typing import NamedTuple
 _BISECTIONS = 5
 _ROUNDING = 1e-12
 _SAME_SPEED = 1e-9  # relative: equal up to rounding
+SETTLED_TICKS = 2   # after the set-point's last step: then its acceleration, too, has been zero for a tick
 Numbers = tuple[float, ...]
 
 
@@ -115,6 +116,8 @@ class Motion(NamedTuple):
         trail: its last ``points`` positions, oldest first.
         set_point: their mean.
         still: True if neither the plan nor the set-point moves any more.
+        rested: ticks since the set-point's last step, at most ``SETTLED_TICKS``. That step ended at a speed that the next
+            tick takes away, within the limits of now.
     """
 
     position: Numbers
@@ -122,16 +125,26 @@ class Motion(NamedTuple):
     trail: tuple[Numbers, ...]
     set_point: Numbers
     still: bool
+    rested: int = 0
 
     @classmethod
     def at_rest(cls, group: Group, position: Numbers) -> Motion:
-        return cls(position, (0.0,) * len(position), (position,) * group.points, position, True)
+        return cls(position, (0.0,) * len(position), (position,) * group.points, position, True, SETTLED_TICKS)
+
+    @property
+    def settled(self) -> bool:
+        """Whether velocity and acceleration of the set-point are zero, so that any limits hold from here."""
+        return self.still and self.rested >= SETTLED_TICKS
+
+    def one_tick_later(self) -> Motion:
+        """The same place after a tick at rest."""
+        return self if self.rested >= SETTLED_TICKS else self._replace(rested=self.rested + 1)
 
     def moved_to(self, position: Numbers, velocity: Numbers) -> Motion:
         """Return the state one tick later, with the plan at ``position``."""
         trail = (*self.trail[1:], position)
         if position == trail[0] and not any(velocity) and all(point == position for point in trail):
-            return Motion(position, velocity, trail, position, True)
+            return self.one_tick_later() if self.still else Motion(position, velocity, trail, position, True)
         count = len(trail)
         mean = tuple([fsum(values) / count for values in zip(*trail, strict=True)])
         return Motion(position, velocity, trail, mean, False)
@@ -159,7 +172,7 @@ def advance(group: Group, motion: Motion, wanted: Numbers, share: float = 1.0) -
         The next state, and the names of the limits that changed the wanted velocity.
     """
     if not any(wanted) and motion.still:
-        return motion, frozenset()
+        return motion.one_tick_later(), frozenset()
     active: frozenset[str] = frozenset()
     fastest = group.speed * share
     speed = group.norm(wanted)

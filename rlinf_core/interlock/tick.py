@@ -77,7 +77,7 @@ def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
     motions = []
     for group, before, motion in zip(limits.groups, old.groups, state.motions, strict=True):
         shaped = (group.acceleration, group.jerk) != (before.acceleration, before.jerk)
-        if shaped and not motion.still:
+        if shaped and not motion.settled:
             return state, "acceleration and jerk can only change while the set-point rests"
         outside = not all(map(group.inside, motion.trail)) or not group.can_stop(motion.position, motion.velocity)
         if outside and not (motion.still and not before.inside(motion.position)):

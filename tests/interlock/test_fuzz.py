@@ -23,6 +23,8 @@ BROKEN = {
         "motion", "math.ceil(2.0 * self.acceleration", "math.ceil(1.5 * self.acceleration"),
     "walls 2 mm further out": (
         "motion", "return self._within(position, -_ROUNDING)", "return self._within(position, -0.002)"),
+    "a tightened acceleration in the last step towards rest": (
+        "tick", "if shaped and not motion.settled:", "if shaped and not motion.still:"),
     "an e-stop that is not heard": (
         "watch", "for e in inputs.estops if e.pressed]", "for e in inputs.estops[1:] if e.pressed]"),
     "a silent e-stop": (

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rlinf_core.interlock import Mode, State, adopt, with_values
-from tests.interlock.conftest import HOME, S9, Rig, chunk, limits, stream, until
+from tests.interlock.conftest import HOME, JOINTS, S9, Rig, chunk, joint_limits, limits, stream, until
 
 
 def test_s19_limits_can_change_before_the_arm_was_ever_seen():
@@ -20,8 +20,50 @@ def test_s19_acceleration_and_jerk_change_only_at_rest(changes):
     stream(rig, (0.02, 0.0, 0.0, 0.0, 0.0, 0.02), actions=4)
     new = with_values(rig.limits, changes)
     assert "can only change while the set-point rests" in adopt(new, rig.state, rig.limits)[1]
-    until(rig, lambda: rig.state.still)
+    until(rig, lambda: all(motion.settled for motion in rig.state.motions))
     assert adopt(new, rig.state, rig.limits)[1] == ""
+
+
+LAST_STEP = {"position": ("tcp_delta", (0.02, 0.01, 0.0), ("acceleration", "jerk")),
+             "rotation": ("tcp_delta", (0.0, 0.0, 0.0, 0.0, 0.02, 0.03), ("rotation_acceleration", "rotation_jerk")),
+             "joints": ("joint_delta", (0.03, 0.01, 0.0, 0.0, 0.0, 0.0, -0.02), ("joint_acceleration", "joint_jerk"))}
+
+
+@pytest.mark.parametrize("name", LAST_STEP)
+@pytest.mark.parametrize("kind", [0, 1])
+def test_s19_no_tightened_shape_holds_before_the_last_step_towards_rest_is_over(name, kind):
+    """The set-point's last step ends at a speed; to lose it takes an acceleration, and then a jerk, of the old limits."""
+    mode, action, names = LAST_STEP[name]
+    shape = dict(zip(("acceleration", "jerk", "rotation_acceleration", "rotation_jerk", "joint_acceleration",
+                      "joint_jerk"), (1.0, 10.0) * 3, strict=True))
+    rig = Rig(joint_limits(**shape), joints=JOINTS).arm() if mode == "joint_delta" else Rig(limits(**shape)).arm()
+    stream(rig, action, actions=3)
+    old = rig.limits
+    new = with_values(old, {names[kind]: getattr(old, names[kind]) / 50.0})
+    group, index = new.groups[name == "rotation"], int(name == "rotation")
+    places, taken_at, still_at = [rig.state.motions[index].set_point], None, None
+    for number in range(200):
+        rig.tick()
+        places.append(rig.state.motions[index].set_point)
+        still_at = number if still_at is None and rig.state.still else still_at
+        state, reason = adopt(new, rig.state, old)
+        if reason == "":
+            rig.state, rig.limits, taken_at = state, new, number
+            break
+    for _ in range(3):
+        rig.tick()
+        places.append(rig.state.motions[index].set_point)
+    tick = group.tick
+    speeds = [[(b - a) / tick for a, b in zip(*pair, strict=True)] for pair in zip(places, places[1:], strict=False)]
+    changes = [[(b - a) / tick for a, b in zip(*pair, strict=True)] for pair in zip(speeds, speeds[1:], strict=False)]
+    jerks = [[(b - a) / tick for a, b in zip(*pair, strict=True)] for pair in zip(changes, changes[1:], strict=False)]
+    assert taken_at == still_at + 2
+    assert any(map(any, speeds[:-3])) and not any(map(any, changes[-3:])) and not any(map(any, jerks[-3:]))
+
+
+def test_s19_a_set_point_that_was_put_somewhere_takes_new_shapes_at_once():
+    rig = Rig(limits(**S9)).settle()
+    assert adopt(with_values(rig.limits, {"acceleration": 0.1, "rotation_jerk": 1.0}), rig.state, rig.limits)[1] == ""
 
 
 def test_s19_a_gripper_neither_comes_nor_goes():

@@ -246,14 +246,20 @@ def test_acceleration_is_met_exactly_or_shared_by_the_coordinates():
 def test_a_set_point_is_the_mean_of_its_trail_and_still_when_all_of_it_is_one_place():
     group = Group("x", 0.5, 1.0, 1.0, 1.0)
     motion = rest(group, 1.0, 2.0)
-    assert group.points == 4 and motion == ((1.0, 2.0), (0.0, 0.0), ((1.0, 2.0),) * 4, (1.0, 2.0), True)
+    assert group.points == 4 and motion == ((1.0, 2.0), (0.0, 0.0), ((1.0, 2.0),) * 4, (1.0, 2.0), True, 2)
     motion = motion.moved_to((5.0, 2.0), (8.0, 0.0))
-    assert motion == ((5.0, 2.0), (8.0, 0.0), ((1.0, 2.0),) * 3 + ((5.0, 2.0),), (2.0, 2.0), False)
+    assert motion == ((5.0, 2.0), (8.0, 0.0), ((1.0, 2.0),) * 3 + ((5.0, 2.0),), (2.0, 2.0), False, 0)
     for number in range(3):
         assert not motion.still and not resting([rest(group, 0.0, 0.0), motion])
         motion = motion.moved_to((5.0, 2.0), (0.0, 0.0))
         assert motion.set_point == (3.0 + number, 2.0)
     assert motion.still and resting([motion, rest(group, 0.0, 0.0)]) and resting([])
+    for ticks in range(4):
+        assert (motion.rested, motion.settled) == (min(ticks, 2), ticks >= 2)
+        again = motion.moved_to((5.0, 2.0), (0.0, 0.0))
+        motion, _ = advance(group, motion, (0.0, 0.0))
+        assert motion == again
+    assert not motion.moved_to((5.0, 2.0), (0.1, 0.0)).settled
     assert not motion.moved_to((5.0, 2.0), (0.1, 0.0)).still
     assert not motion.moved_to((6.0, 2.0), (0.0, 0.0)).still
     forth_and_back = rest(group, 0.0, 0.0).moved_to((1.0, 0.0), (1.0, 0.0)).moved_to((0.0, 0.0), (0.0, 0.0))
