@@ -6,19 +6,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from operator import gt, le, sub
+from dataclasses import dataclass
+from operator import sub
 from typing import TypeGuard
 
 from rlinf_core.core.rotation import inverse, product, to_quaternion, to_vector, unit
-from rlinf_core.interlock.limits import Limits
-from rlinf_core.interlock.motion import Group, Numbers
+from rlinf_core.interlock.limits import WIDE_M, Limits
+from rlinf_core.interlock.motion import Numbers
 from rlinf_core.interlock.types import COMMANDERS, MAX_ACTIONS, MAX_SEQ, NS, Chunk, Inputs, Pose
 
 Coordinates = tuple[Numbers, ...]  # one entry per group
-# A measured number further outside the limits than this is in other units: millimetres, degrees,
-# per cent.
-FAR_M, FAR_RAD, WIDE_M = 10.0, 2.0 * math.pi, 0.5
 
 
 def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
@@ -33,7 +30,7 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
     if limits.control_mode == "joint_delta":
         arm = (tuple(inputs.joints),) if _finite(inputs.joints, len(limits.joint_low)) else None
     elif _finite(inputs.pose, 7) and abs(math.hypot(*inputs.pose[3:]) - 1.0) < 0.01:
-        arm = (tuple(inputs.pose[:3]), to_vector(product(inverse(limits.nominal), unit(inputs.pose[3:]))))
+        arm = (tuple(inputs.pose[:3]), to_vector(product(limits.from_nominal, unit(inputs.pose[3:]))))
     else:
         arm = None
     if arm is None or not limits.gripper_width:
@@ -45,14 +42,13 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
 
 def in_other_units(limits: Limits, inputs: Inputs) -> str:
     """Return the topic of a measured state in other units than metres and radians, or ""."""
-    if limits.control_mode == "joint_delta":
-        topic, far, low, values, high = "joint_states", FAR_RAD, limits.joint_low, inputs.joints, limits.joint_high
-    else:
-        topic, far, low, values, high = "current_pose", FAR_M, limits.box_low, inputs.pose, limits.box_high
-    if any(value < lo - far or value > hi + far for lo, value, hi in zip(low, values or (), high, strict=False)):
-        return topic
-    widest = max(WIDE_M, 2.0 * limits.gripper_width)
-    return "gripper/state" if limits.gripper_width and abs(inputs.gripper or 0.0) > widest else ""
+    values = inputs.joints if limits.control_mode == "joint_delta" else inputs.pose
+    for (low, high), value in zip(limits.metric_range, values or (), strict=False):
+        if value < low or value > high:
+            return "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
+    if not limits.gripper_width:
+        return ""
+    return "gripper/state" if abs(inputs.gripper or 0.0) > max(WIDE_M, 2.0 * limits.gripper_width) else ""
 
 
 def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
@@ -78,7 +74,7 @@ def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -
         return requested
     turn = to_quaternion([value * limits.tick for value in requested[1]])
     nominal = limits.nominal
-    then = to_vector(product(inverse(nominal), product(turn, product(nominal, to_quaternion(at[1])))))
+    then = to_vector(product(limits.from_nominal, product(turn, product(nominal, to_quaternion(at[1])))))
     return (requested[0], tuple([delta / limits.tick for delta in map(sub, then, at[1])]), *requested[2:])
 
 
@@ -107,18 +103,21 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
     if not (math.isfinite(chunk.dt_s) and 0.001 <= chunk.dt_s <= 10.0):
         return "dt"
     size = len(chunk.actions[0]) if chunk.actions else 0
-    fits = size in limits.action_sizes and all(len(action) == size for action in chunk.actions)
+    fits = size in limits.action_sizes and set(map(len, chunk.actions)) == {size}
     if not (fits or (chunk.is_release and not chunk.actions)):
         return "size"
-    if not all(math.isfinite(value / chunk.dt_s) for action in chunk.actions for value in action):
-        return "not_finite"  # its velocity would not be finite either
+    for action in chunk.actions:
+        if not (all(map(math.isfinite, action)) and math.isfinite(max(map(abs, action)) / chunk.dt_s)):
+            return "not_finite"  # its velocity would not be finite either
     if chunk.seq >= MAX_SEQ:
         return "seq"
     if (chunk.observation_stamp_ns - now_ns) * 1e-9 > limits.future_stamp:
         return "future_stamp"
-    largest = [limits.jump_factor * chunk.dt_s * group.speed for group in limits.groups]
-    if any(any(map(gt, map(Group.norm, limits.groups, by_group(limits, action)), largest)) for action in chunk.actions):
-        return "jump"
+    jump = limits.jump_factor * chunk.dt_s
+    for action in chunk.actions:
+        for group, part in zip(limits.groups, by_group(limits, action), strict=True):
+            if group.norm(part) > jump * group.speed:
+                return "jump"
     return ""
 
 
@@ -126,7 +125,6 @@ def _finite(values: Numbers | None, size: int) -> TypeGuard[Numbers]:
     return values is not None and len(values) == size and all(map(math.isfinite, values))
 
 
-SETTLE_S = 0.1  # an arm counts as resting after this long at one place
 NOISE_M, NOISE_RAD = 0.005, 0.03  # noise of the measurement: a sample may jump by this much
 REST_M, REST_RAD = 0.002, 0.01  # a resting arm may be measured to move by this much
 
@@ -155,7 +153,7 @@ class Track:
 
 def measured_at_rest(limits: Limits, track: Track) -> bool:
     """Return True if the arm has rested for long enough to know its place."""
-    return track.valid and track.rested >= _ticks(limits)
+    return track.valid and track.rested >= limits.settle_ticks
 
 
 def update_track(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int, anew: bool) -> Track:
@@ -174,30 +172,26 @@ def update_track(limits: Limits, track: Track, sample: Coordinates | None, age_n
             place that has jumped and stays is a fault, for people to look at.
     """
     if sample is None:
-        return replace(track, rest=None, rested=0, valid=False)
+        return Track(track.at, track.sampled_ns, track.jumped, None, 0, False)
     rests = track.rest is not None and _within(limits, track.rest, sample, (REST_M, REST_RAD), 0.0)
     rest, rested = (track.rest, track.rested + 1) if rests else (sample, 1)
     sampled_ns = now_ns - age_ns
     max_s = limits.tick if track.jumped else limits.stale_state
     since_s = min(max((sampled_ns - track.sampled_ns) / NS, limits.tick), max_s)
     valid = track.at is not None and _within(limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s)
-    if valid or (rested >= _ticks(limits) and (anew or track.at is None)):
+    if valid or (rested >= limits.settle_ticks and (anew or track.at is None)):
         return Track(sample, sampled_ns, False, rest, rested, True)
-    return replace(track, sampled_ns=sampled_ns, jumped=True, rest=rest, rested=rested, valid=False)
+    return Track(track.at, sampled_ns, True, rest, rested, False)
 
 
 def recheck_due(limits: Limits, track: Track) -> bool:
     """Return True once every ``SETTLE_S`` while the arm rests."""
-    return track.rested % _ticks(limits) == 0
+    return track.rested % limits.settle_ticks == 0
 
 
 def placed(limits: Limits, sample: Coordinates, now_ns: int) -> Track:
     """Return the track of an arm that a simulator has put somewhere without motion."""
-    return Track(sample, now_ns, False, sample, _ticks(limits), True)
-
-
-def _ticks(limits: Limits) -> int:
-    return max(3, round(SETTLE_S / limits.tick))
+    return Track(sample, now_ns, False, sample, limits.settle_ticks, True)
 
 
 def _within(limits: Limits, a: Coordinates, b: Coordinates, slack: tuple[float, float], seconds: float) -> bool:
@@ -205,9 +199,7 @@ def _within(limits: Limits, a: Coordinates, b: Coordinates, slack: tuple[float, 
 
     The bound is ``slack`` plus the fastest possible motion during ``seconds``.
     """
-    reach: tuple[float, ...]
     if limits.control_mode == "joint_delta":
-        reach = (slack[1] + limits.measured_joint_speed * seconds,)
-    else:
-        reach = (slack[0] + limits.measured_speed * seconds, slack[1] + limits.measured_rotation_speed * seconds)
-    return all(map(le, map(Group.distance, limits.groups, a, b), reach))
+        return limits.groups[0].distance(a[0], b[0]) <= slack[1] + limits.measured_joint_speed * seconds
+    return math.dist(a[0], b[0]) <= slack[0] + limits.measured_speed * seconds \
+        and math.dist(a[1], b[1]) <= slack[1] + limits.measured_rotation_speed * seconds

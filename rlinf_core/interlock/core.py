@@ -52,13 +52,14 @@ class _Stages(Tick):
         # a disarmed arm has stopped already and cannot be armed now
         if self.standing and self.mode is not Mode.DISARMED:
             self.fault(self.standing[0])
-        # this hold ends with the next command and must not hide an obstacle
-        silence = "stale_command"
-        besides = (silence,) if self.cause == silence else ()
-        by_policy = self.chunk is not None and self.chunk.source != OPERATOR
-        lasting = others(self.inputs, *besides, *(() if by_policy else OF_THE_POLICY))
-        for cause in [*self.obstacles, *lasting]:
-            self.hold(cause, only_active=self.cause != silence)
+        if self.obstacles or self.others:
+            # this hold ends with the next command and must not hide an obstacle
+            silence = "stale_command"
+            besides = (silence,) if self.cause == silence else ()
+            by_policy = self.chunk is not None and self.chunk.source != OPERATOR
+            lasting = others(self.inputs, *besides, *(() if by_policy else OF_THE_POLICY))
+            for cause in [*self.obstacles, *lasting]:
+                self.hold(cause, only_active=self.cause != silence)
         if self.chunk is not None and self.not_enabled(self.chunk):
             self.hold("enable")
 
@@ -296,20 +297,20 @@ class _Stages(Tick):
     def wanted(self) -> tuple[Coordinates, int]:
         """Return the wanted velocities, and the end of the current action's window [ns]."""
         chunk, trajectory = self.chunk, self.trajectory
-        rest = tuple([(0.0,) * len(motion.position) for motion in trajectory.motions])
         if self.mode is not Mode.ACTIVE or chunk is None:
-            return (trajectory.homing() if self.is_realigning() else rest), 0
+            return (trajectory.homing() if self.is_realigning() else trajectory.zeros()), 0
         trajectory.goal = None
-        index = (self.now - chunk.observation_stamp_ns) // chunk.dt_ns
-        if self.now >= chunk.valid_until_ns:
+        dt_ns, count = chunk.dt_ns, len(chunk.actions)
+        index = (self.now - chunk.observation_stamp_ns) // dt_ns
+        if index > count:  # the last action is valid for two of its periods (Chunk.valid_until_ns)
             self.drop_chunk()
             self.hold("stale_command")
-            return rest, 0
-        if index < 0 or index >= len(chunk.actions):
-            return rest, 0
+            return trajectory.zeros(), 0
+        if index < 0 or index == count:
+            return trajectory.zeros(), 0
         distance = self.inputs.distance
         wanted = trajectory.play(chunk, index, self.arm, None if distance is None else distance[0])
-        return wanted, chunk.observation_stamp_ns + (index + 1) * chunk.dt_ns
+        return wanted, chunk.observation_stamp_ns + (index + 1) * dt_ns
 
     def is_realigning(self) -> bool:
         """Return True while the set-point goes to the arm, or has arrived there.
@@ -319,9 +320,9 @@ class _Stages(Tick):
         too; and causes that hold the policy alone.
         """
         trajectory, arm = self.trajectory, self.arm
-        held = [cause for cause in self.obstacles if cause != "contact"] \
-            or others(self.inputs, "realigning", *OF_THE_POLICY)
-        may = not held and (self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning"))
+        may = (self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning")) \
+            and all(cause == "contact" for cause in self.obstacles) \
+            and not others(self.inputs, "realigning", *OF_THE_POLICY)
         if not may or not trajectory.motions or (trajectory.goal is not None and trajectory.lost_its_goal(arm)):
             trajectory.goal = None
         elif trajectory.goal is None and trajectory.still and measured_at_rest(self.limits, self.track) \
@@ -333,6 +334,7 @@ class _Stages(Tick):
     def result(self) -> tuple[State, Output, tuple[Event, ...]]:
         limits, trajectory = self.limits, self.trajectory
         sessions = tuple([(source, session, seq) for source, (session, seq) in self.sessions.items()])
+        suppress_setpoint = self.suppress_setpoint
         state = State(
             self.mode,
             self.cause,
@@ -351,7 +353,7 @@ class _Stages(Tick):
             self.recovering,
             self.ended_ns,
             self.operator,
-            self.suppress_setpoint,
+            suppress_setpoint,
         )
         source = self.chunk.source if self.mode is Mode.ACTIVE and self.chunk is not None else ""
         at = trajectory.set_points()
@@ -359,5 +361,5 @@ class _Stages(Tick):
         joints = at[0] if at and limits.control_mode == "joint_delta" else ()
         gripper = at[-1][0] if at and limits.gripper_width else None
         output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(trajectory.applied),
-                        self.blocked() if self.inputs.others else "", self.suppress_setpoint)
+                        self.blocked() if self.inputs.others else "", suppress_setpoint)
         return state, output, tuple(self.event.emitted)

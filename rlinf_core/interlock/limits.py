@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
 
-from rlinf_core.core.rotation import Quaternion, unit
+from rlinf_core.core.rotation import Quaternion, inverse, unit
 from rlinf_core.interlock.motion import Group
 
 MODES = ("tcp_delta", "joint_delta")
+SETTLE_S = 0.1  # an arm counts as resting after this long at one place
+# A measured number further outside the limits than this is in other units: millimetres, degrees,
+# per cent.
+FAR_M, FAR_RAD, WIDE_M = 10.0, 2.0 * math.pi, 0.5
 LOWER = "lower"
 HIGHER = "higher"
 FIXED = "fixed"  # a different value is neither tighter nor looser
@@ -106,6 +111,40 @@ class Limits:
         return unit(self.orientation)
 
     @cached_property
+    def tick_ns(self) -> int:
+        """``tick`` in nanoseconds."""
+        return round(self.tick * 1_000_000_000)
+
+    @cached_property
+    def settle_ticks(self) -> int:
+        """Number of ticks for which an arm must rest to count as resting."""
+        return max(3, round(SETTLE_S / self.tick))
+
+    @cached_property
+    def from_nominal(self) -> Quaternion:
+        """The rotation that leads from ``orientation`` back to the base frame."""
+        return inverse(self.nominal)
+
+    @cached_property
+    def joint_range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The lowest and the highest angles of the joints, within their margins."""
+        margin = self.joint_margin
+        return tuple(low + margin for low in self.joint_low), tuple(high - margin for high in self.joint_high)
+
+    @cached_property
+    def divergences(self) -> tuple[float, ...]:
+        """The largest distance from the arm at which a set-point may still go further, per group of the arm."""
+        joint = self.control_mode == "joint_delta"
+        return (self.joint_divergence,) if joint else (self.divergence, self.rotation_divergence)
+
+    @cached_property
+    def metric_range(self) -> tuple[tuple[float, float], ...]:
+        """Low and high of each measured number; one outside is in other units than metres and radians."""
+        low, high, far = (self.joint_low, self.joint_high, FAR_RAD) if self.control_mode == "joint_delta" \
+            else (self.box_low, self.box_high, FAR_M)
+        return tuple((lo - far, hi + far) for lo, hi in zip(low, high, strict=True))
+
+    @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Return the groups of coordinates that move together.
 
@@ -115,9 +154,8 @@ class Limits:
         moving: tuple[Group, ...]
         gripper = (Group("gripper", self.tick, self.gripper_speed, low=(0.0,), high=(self.gripper_width,)),)
         if self.control_mode == "joint_delta":
-            margin = self.joint_margin
-            moving = (Group("joints", self.tick, self.joint_speed, self.joint_acceleration, self.joint_jerk,
-                            tuple(low + margin for low in self.joint_low), tuple(high - margin for high in self.joint_high),
+            low, high = self.joint_range
+            moving = (Group("joints", self.tick, self.joint_speed, self.joint_acceleration, self.joint_jerk, low, high,
                             together=True),)
         else:
             moving = (Group("position", self.tick, self.speed, self.acceleration, self.jerk, self.box_low, self.box_high),

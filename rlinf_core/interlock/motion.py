@@ -28,6 +28,7 @@ _BISECTIONS = 5
 _ROUNDING = 1e-12
 _SAME_SPEED = 1e-9  # relative: equal up to rounding
 SETTLED_TICKS = 2   # after the set-point's last step: then its acceleration, too, has been zero for a tick
+_NONE: frozenset[str] = frozenset()
 Numbers = tuple[float, ...]
 
 
@@ -70,20 +71,32 @@ class Group:
 
     def inside(self, position: Numbers) -> bool:
         """Return True if ``position`` is in the workspace, up to rounding."""
-        return self._within(position, -_ROUNDING)
+        return self._walls.hold(position)
 
-    def far_from_walls(self, position: Numbers, velocity: Numbers) -> bool:
+    def far_from_walls(self, position: Numbers, speed: float) -> bool:
         """Return True if no wall is near enough to matter.
 
         At a speed above the limit, which a tightened limit can cause, every wall counts as near.
         """
-        return self.norm(velocity) <= self.speed * (1.0 + _SAME_SPEED) and self._within(position, self.reach)
+        return speed <= self.fastest and self._near_walls.hold(position)
 
-    def _within(self, position: Numbers, margin: float) -> bool:
-        for lo, p, hi in zip(self.low, position, self.high, strict=False):
-            if not lo + margin <= p <= hi - margin:
-                return False
-        return math.isinf(self.radius) or math.hypot(*position) <= self.radius - margin
+    @cached_property
+    def step(self) -> float:
+        """By how much the velocity changes in a tick at full acceleration."""
+        return self.acceleration * self.tick
+
+    @cached_property
+    def fastest(self) -> float:
+        """The speed limit, to rounding."""
+        return self.speed * (1.0 + _SAME_SPEED)
+
+    @cached_property
+    def _walls(self) -> Walls:
+        return Walls.of(self, -_ROUNDING)
+
+    @cached_property
+    def _near_walls(self) -> Walls:
+        return Walls.of(self, self.reach)
 
     @cached_property
     def without_walls(self) -> Group:
@@ -106,6 +119,24 @@ class Group:
             return True
         reach = self.tick + braking_distance(speed, self.acceleration, self.tick) / speed
         return self.inside(tuple([p + v * reach for p, v in zip(position, velocity, strict=True)]))
+
+
+class Walls(NamedTuple):
+    """A group's workspace, smaller by a margin: low and high of each coordinate, and the radius."""
+
+    ends: tuple[tuple[float, float], ...]
+    radius: float
+
+    @classmethod
+    def of(cls, group: Group, margin: float) -> Walls:
+        ends = zip(group.low, group.high, strict=False)
+        return cls(tuple((lo + margin, hi - margin) for lo, hi in ends), group.radius - margin)
+
+    def hold(self, position: Numbers) -> bool:
+        for (lo, hi), p in zip(self.ends, position, strict=False):
+            if not lo <= p <= hi:
+                return False
+        return self.radius == math.inf or math.hypot(*position) <= self.radius
 
 
 class Motion(NamedTuple):
@@ -133,17 +164,17 @@ class Motion(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether velocity and acceleration of the set-point are zero, so that any limits hold from here."""
+        """True if velocity and acceleration of the set-point are zero, so that any limits hold from here."""
         return self.still and self.rested >= SETTLED_TICKS
 
     def one_tick_later(self) -> Motion:
-        """The same place after a tick at rest."""
+        """Return the same place after a tick at rest."""
         return self if self.rested >= SETTLED_TICKS else self._replace(rested=self.rested + 1)
 
     def moved_to(self, position: Numbers, velocity: Numbers) -> Motion:
         """Return the state one tick later, with the plan at ``position``."""
         trail = (*self.trail[1:], position)
-        if position == trail[0] and not any(velocity) and all(point == position for point in trail):
+        if position == trail[0] and not any(velocity) and trail.count(position) == len(trail):
             return self.one_tick_later() if self.still else Motion(position, velocity, trail, position, True)
         count = len(trail)
         mean = tuple([fsum(values) / count for values in zip(*trail, strict=True)])
@@ -152,7 +183,7 @@ class Motion(NamedTuple):
 
 def resting(motions: Iterable[Motion]) -> bool:
     """Return True if no group moves any more."""
-    return all(motion.still for motion in motions)
+    return all([motion.still for motion in motions])
 
 
 def advance(group: Group, motion: Motion, wanted: Numbers, share: float = 1.0) -> tuple[Motion, frozenset[str]]:
@@ -171,16 +202,16 @@ def advance(group: Group, motion: Motion, wanted: Numbers, share: float = 1.0) -
     Returns:
         The next state, and the names of the limits that changed the wanted velocity.
     """
-    if not any(wanted) and motion.still:
-        return motion.one_tick_later(), frozenset()
-    active: frozenset[str] = frozenset()
+    if motion.still and not any(wanted):
+        return motion.one_tick_later(), _NONE
+    active = _NONE
     fastest = group.speed * share
     speed = group.norm(wanted)
     current = group.norm(motion.velocity)
     if speed > fastest:
         active |= {"speed"}
         wanted = tuple([v * fastest / speed for v in wanted])
-    walls = not group.far_from_walls(motion.position, motion.velocity)
+    walls = not group.far_from_walls(motion.position, current)
     if current > fastest * (1.0 + _SAME_SPEED) and any(wanted):
         active |= {"speed"}
         wanted = goal = tuple([v * fastest / current for v in motion.velocity])
@@ -194,7 +225,8 @@ def advance(group: Group, motion: Motion, wanted: Numbers, share: float = 1.0) -
     if walls and not group.can_stop(motion.position, velocity):
         active |= {group.name}
         velocity = _last_that_can_stop(group, motion, velocity)
-    position = tuple([p + v * group.tick for p, v in zip(motion.position, velocity, strict=True)])
+    tick = group.tick
+    position = tuple([p + v * tick for p, v in zip(motion.position, velocity, strict=True)])
     return motion.moved_to(position, velocity), active
 
 
@@ -246,7 +278,7 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
 
 def _within_acceleration(group: Group, velocity: Numbers, goal: Numbers) -> Numbers:
     """Return the velocity nearest to ``goal`` within one tick's acceleration."""
-    size, fastest = group.distance(goal, velocity), group.acceleration * group.tick
+    size, fastest = group.distance(goal, velocity), group.step
     if size <= fastest:
         return goal
     return _between(velocity, goal, fastest / size)

@@ -102,7 +102,7 @@ class Tick:
         self.limits, self.inputs, self.now = limits, inputs, now_ns
         self.mode, self.cause, self.chunk, self.commander = state.mode, state.cause, state.chunk, state.commander
         self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
-        self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
+        self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS]) if state.refusals_ns else ()
         self.event, self.held_now, self.refused_now = Events(now_ns), "", False
         # S16: pauses the policy for this tick
         self.pauses_now = state.chunk is not None and state.chunk.source == OPERATOR

@@ -12,10 +12,11 @@ from operator import gt, mul, sub
 from rlinf_core.interlock.coordinates import REST_M, REST_RAD, Coordinates, moved, velocities
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Group, Motion, Numbers, advance, resting, stopping_speed
-from rlinf_core.interlock.types import NS, Applied, Chunk, Window
+from rlinf_core.interlock.types import Applied, Chunk, Window
 
 # a set-point further from the arm than this goes to the arm before it moves again
 REALIGN_M, REALIGN_RAD = 0.01, 0.05
+_NONE: frozenset[str] = frozenset()
 ALIGNED = 1e-9                       # [m], [rad]
 SAME_M, SAME_RAD = 0.0002, 0.0005  # a set-point nearer to the resting arm than this is at the arm
 # [1/s] rate at which a set-point's excess distance from the arm is taken back, while actions ask
@@ -39,6 +40,9 @@ class Trajectory:
         self.note = note
         self.applied: list[Applied] = []
         self.share = 1.0  # fraction of each speed limit that holds in this tick
+        # Cached results, each with the motions and the arm that it belongs to: a tick asks several times
+        self._set_points: tuple[tuple[Motion, ...], Coordinates] = ((), ())
+        self._error: tuple[Coordinates, Coordinates | None, list[float]] | None = None
 
     # Places of the set-points
     @property
@@ -46,7 +50,15 @@ class Trajectory:
         return resting(self.motions)
 
     def set_points(self) -> Coordinates:
-        return tuple(motion.set_point for motion in self.motions)
+        motions, result = self._set_points
+        if motions is not self.motions:
+            result = tuple([motion.set_point for motion in self.motions])
+            self._set_points = self.motions, result
+        return result
+
+    def zeros(self) -> Coordinates:
+        """Return a velocity of zero for each group."""
+        return tuple([(0.0,) * len(motion.position) for motion in self.motions])
 
     def rest_at(self, coordinates: Coordinates) -> None:
         """Put the set-points there at once, before the first command or after a simulator's reset.
@@ -72,16 +84,16 @@ class Trajectory:
             self.rest_at(self.set_points())
 
     def tracking_error(self, arm: Coordinates | None) -> list[float]:
-        """Return the distance of each set-point from the arm, without the gripper, which may grasp.
-        """
-        arm = self.set_points() if arm is None else arm
-        return list(map(Group.distance, self.limits.groups, self.set_points(), arm))[:len(self.divergences())]
+        """Return the distance of each set-point from the arm, without the gripper, which may grasp."""
+        at = self.set_points()
+        if self._error is None or self._error[0] is not at or self._error[1] is not arm:
+            pairs = zip(self.limits.groups, at, at if arm is None else arm, self.divergences(), strict=False)
+            self._error = at, arm, [group.distance(a, b) for group, a, b, _ in pairs]
+        return self._error[2]
 
     def divergences(self) -> tuple[float, ...]:
         """Return the largest ``tracking_error`` at which a set-point may still go further."""
-        limits = self.limits
-        return (limits.joint_divergence,) if limits.control_mode == "joint_delta" \
-            else (limits.divergence, limits.rotation_divergence)
+        return self.limits.divergences
 
     def too_far(self, arm: Coordinates | None) -> bool:
         """Return True if a moving set-point has run further from the arm than it may."""
@@ -119,10 +131,9 @@ class Trajectory:
         return ""
 
     def carried_out(self, arm: Coordinates) -> str:
-        """Return the name of the first workspace that the arm has left by more than its lag, or "".
-        """
-        errors = zip(self.limits.groups, arm, self.tracking_error(arm), self.divergences(), strict=False)
-        for group, at, error, largest in errors:
+        """Return the name of the first workspace that the arm has left by more than its lag, or ""."""
+        for index, (error, largest) in enumerate(zip(self.tracking_error(arm), self.divergences(), strict=False)):
+            group, at = self.limits.groups[index], arm[index]
             if error > largest and not group.inside(at):
                 return "box" if group.name == "position" else group.name
         return ""
@@ -164,13 +175,15 @@ class Trajectory:
             window_end: end of the current window [ns].
         """
         groups = map(_open, self.limits.groups, self.motions) if self.goal is not None else self.limits.groups
-        results = [advance(group, motion, velocity, self.share)
-                   for group, motion, velocity in zip(groups, self.motions, wanted, strict=True)]
-        self.motions = tuple([motion for motion, _ in results])
+        motions, active = [], _NONE
+        for group, motion, velocity in zip(groups, self.motions, wanted, strict=True):
+            moved_on, changed = advance(group, motion, velocity, self.share)
+            motions.append(moved_on)
+            active |= changed
+        self.motions = tuple(motions)
         if self.window is not None and not self.window.done:
-            for _, active in results:
-                self.limited_by(active)
-            if now_ns + round(self.limits.tick * NS) >= window_end:
+            self.limited_by(active)
+            if now_ns + self.limits.tick_ns >= window_end:
                 self.finish_window()
 
     def play(self, chunk: Chunk, index: int, arm: Coordinates | None, distance_m: float | None) -> Coordinates:
@@ -204,6 +217,8 @@ class Trajectory:
             return wanted
         result = list(wanted)
         for index, (error, largest) in enumerate(zip(self.tracking_error(arm), self.divergences(), strict=True)):
+            if not error > largest:
+                continue
             away = tuple(map(sub, self.motions[index].set_point, arm[index]))
             outward_speeds, together = map(mul, away, wanted[index]), self.limits.groups[index].together
             outward = (
@@ -218,7 +233,7 @@ class Trajectory:
                 if together
                 else sum(outward_speeds)
             )
-            if error > largest and outward > 0.0:
+            if outward > 0.0:
                 self.limited_by({"divergence"})
                 back = (outward / error + DRAW_BACK * (error - largest)) / error
                 result[index] = (0.0,) * len(away) if together else tuple(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from operator import le
 
-from rlinf_core.core.rotation import inverse, product, to_vector, unit
+from rlinf_core.core.rotation import product, to_vector, unit
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.types import NS, Chunk, Inputs, Pose
 
@@ -102,11 +102,14 @@ OF_THE_POLICY = ("enable", HANDING_BACK, OPERATOR_SILENT)
 def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
     """Return the external causes that latch a fault now; while one stands, no fault can be cleared.
     """
-    causes = [f"estop:{e.name}" for e in inputs.estops if e.pressed]
-    if inputs.estops and inputs.late_s > limits.estop_silence:
-        causes.append("stalled")  # S14: a press and its release may both have passed meanwhile
-    causes += [f"estop_silent:{e.name}" for e in inputs.estops if not e.pressed and not e.age_s <= limits.estop_silence]
-    causes += [f"foreign_publisher:{topic}" for topic in inputs.foreign]
+    causes = []
+    if inputs.estops:
+        causes = [f"estop:{e.name}" for e in inputs.estops if e.pressed]
+        if inputs.late_s > limits.estop_silence:
+            causes.append("stalled")  # S14: a press and its release may both have passed meanwhile
+        causes += [f"estop_silent:{e.name}" for e in inputs.estops if not e.pressed and not e.age_s <= limits.estop_silence]
+    if inputs.foreign:
+        causes += [f"foreign_publisher:{topic}" for topic in inputs.foreign]
     if inputs.robot_fault:
         causes.append(f"robot:{inputs.robot_fault}")
     if contacts[1] >= limits.contact_samples:
@@ -129,6 +132,8 @@ def unready(inputs: Inputs) -> list[str]:
 
     Until they are gone there is no arming and no motion (S22, S23).
     """
+    if not (inputs.silent or inputs.doubled or inputs.clock_stepped):
+        return []
     return [f"silent:{name}" for name in inputs.silent] + [f"two_publishers:{topic}" for topic in inputs.doubled] \
         + (["clock"] if inputs.clock_stepped else [])
 
@@ -153,6 +158,8 @@ def others(inputs: Inputs, *besides: str) -> list[str]:
     This arm then does not move either. After a simulator has moved all arms at once, earlier holds
     are void.
     """
+    if not inputs.others:
+        return []
     return [f"{OTHER}{arm.name}" for arm in inputs.others
             if arm.blocked not in ("", *besides) and (arm.blocked in STOPPED or not inputs.restart)]
 
@@ -189,8 +196,7 @@ def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
     if limits.control_mode == "joint_delta":
         box = [] if _between(limits.box_low, inputs.pose or (), limits.box_high) else ["outside_box"]
         return box + ([] if inputs.pose is None or _turned(limits, inputs.pose) <= limits.cone else ["outside_rotation"])
-    margin = limits.joint_margin
-    low, high = [low + margin for low in limits.joint_low], [high - margin for high in limits.joint_high]
+    low, high = limits.joint_range
     return [] if _between(low, inputs.joints or (), high) else ["outside_joints"]
 
 
@@ -199,7 +205,7 @@ def _turned(limits: Limits, pose: Pose) -> float:
     length = math.hypot(*pose[3:])
     if not abs(length - 1.0) < 0.01:
         return math.inf
-    return math.hypot(*to_vector(product(inverse(limits.nominal), unit(pose[3:]))))
+    return math.hypot(*to_vector(product(limits.from_nominal, unit(pose[3:]))))
 
 
 def _between(low: Sequence[float], values: Sequence[float], high: Sequence[float]) -> bool:

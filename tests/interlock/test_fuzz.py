@@ -17,12 +17,11 @@ BROKEN = {
         "motion", "fastest = group.speed * share",
         "fastest = 1.01 * group.speed * share"),
     "an acceleration 5 % too large": (
-        "motion", "group.distance(goal, velocity), group.acceleration * group.tick",
-        "group.distance(goal, velocity), 1.05 * group.acceleration * group.tick"),
+        "motion", "group.distance(goal, velocity), group.step", "group.distance(goal, velocity), 1.05 * group.step"),
     "a jerk filter that is too short": (
         "motion", "math.ceil(2.0 * self.acceleration", "math.ceil(1.5 * self.acceleration"),
     "walls 2 mm further out": (
-        "motion", "return self._within(position, -_ROUNDING)", "return self._within(position, -0.002)"),
+        "motion", "return Walls.of(self, -_ROUNDING)", "return Walls.of(self, -0.002)"),
     "a tightened acceleration in the last step towards rest": (
         "tick", "if shaped and not motion.settled:", "if shaped and not motion.still:"),
     "an e-stop that is not heard": (
@@ -34,9 +33,9 @@ BROKEN = {
     "a gripper's fault without a gripper": (
         "tick", "has_gripper = limits.gripper_width > 0.0", "has_gripper = True"),
     "a chunk played past its end": (
-        "core", "if self.now >= chunk.valid_until_ns:", "if self.now >= chunk.valid_until_ns + NS:"),
+        "core", "if index > count:  #", "if index > count + NS // dt_ns:  #"),
     "a set-point that runs away from the arm": (
-        "trajectory", "if error > largest and outward > 0.0:", "if error > 100.0 * largest and outward > 0.0:"),
+        "trajectory", "if not error > largest:", "if not error > 100.0 * largest:"),
     "another arm's fault": (
         "watch", 'if arm.blocked not in ("", *besides)', 'if arm.blocked not in ("", "fault", *besides)'),
     "a stall that motion goes on from": (

@@ -87,7 +87,7 @@ def test_walls_belong_to_the_workspace_to_rounding(group, position, inside):
     (BOX, (0.0, 0.0), (0.8, 0.8), False),
     (BALL, (3.5, 0.0), (0.0, 0.0), True), (BALL, (3.51, 0.0), (0.0, 0.0), False), (JOINTS, (0.0, 0.0), (0.8, 0.8), True)])
 def test_walls_matter_within_the_reach_and_at_any_distance_to_what_is_too_fast(group, position, velocity, far):
-    assert group.far_from_walls(position, velocity) is far
+    assert group.far_from_walls(position, group.norm(velocity)) is far
 
 
 def test_a_group_without_walls_keeps_everything_else():

@@ -45,8 +45,9 @@ from rlinf_core.interlock import (
     unwatched,
     with_values,
 )
-from rlinf_core.interlock.coordinates import SETTLE_S, in_other_units, measured, measured_at_rest
+from rlinf_core.interlock.coordinates import in_other_units, measured, measured_at_rest
 from rlinf_core.interlock.latch import Latch, only_one
+from rlinf_core.interlock.limits import SETTLE_S
 from rlinf_core.interlock.tick import UNSEEN
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS, Rows
