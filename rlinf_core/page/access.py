@@ -1,4 +1,4 @@
-"""Access to the operator's page: its settings, and who may open it: this machine, or who has shown the token."""
+"""Access to the operator's page: settings, token and checks of a browser's request."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MAKE_ONE = "Make one: (umask 077; openssl rand -hex 16 > page.token), and --set 
 
 
 def token_of(web: Web) -> str:
-    """The token that a browser must show; empty where only this machine reaches the page.
+    """Return the token that a browser must send; empty if only this machine reaches the page.
 
     Raises:
-        RecipeError: others could reach it without a token, or its file holds none.
+        RecipeError: other machines could reach the page without a token, or the file holds none.
     """
     if not web.token_file:
         if web.port and not is_loopback(web.host):
@@ -56,8 +56,9 @@ class Access:
     """Access to the page of one station.
 
     Args:
-        station: its name; browsers share cookies between all ports of a host.
-        token: empty where only this machine reaches the page.
+        station: name of the station. It is part of the cookie's name, because browsers share cookies
+            between all ports of a host.
+        token: token; empty if only this machine reaches the page.
     """
 
     def __init__(self, station: str, token: str) -> None:
@@ -65,11 +66,14 @@ class Access:
         self.proof = hmac.new(token.encode(), self.cookie.encode(), hashlib.sha256).hexdigest()
 
     def shown(self, token: str) -> bool:
-        """Whether this is the token."""
+        """Return whether ``token`` is the right one."""
         return bool(self.token) and _same(self.token, token)
 
     def refused(self, request: Request) -> str:
-        """Why the browser may not; empty where it may. Any site can have a browser call this machine: that counts too."""
+        """Return why a browser's request is refused; empty if it is allowed.
+
+        Other sites are refused as well, because any site can make a browser call this machine.
+        """
         host, origin, site = (request.host, *map(request.headers.get, ("Origin", "Sec-Fetch-Site")))
         if not self.token and not is_loopback(host.rpartition(":")[0] or host) and not is_loopback(host):
             return f"expected Host localhost or 127.0.0.1, got {host!r}"
@@ -85,7 +89,7 @@ class Access:
 
 
 def _opens(request: Request) -> bool:
-    """A person follows a link to the page; no other site reads or frames what comes of it."""
+    """Return whether a person follows a link to the page; the other site cannot read or frame the result."""
     headers = request.headers
     return request.path == "/" and (
         headers.get("Sec-Fetch-Mode"),
@@ -94,5 +98,5 @@ def _opens(request: Request) -> bool:
 
 
 def _same(ours: str, shown: str) -> bool:
-    """In the same time wherever they differ, whatever bytes a browser sends."""
+    """Compare in constant time."""
     return hmac.compare_digest(ours.encode(), shown.encode(errors="replace"))

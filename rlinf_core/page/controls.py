@@ -13,20 +13,18 @@ from rlinf_core.config.base import Settings
 from rlinf_core.robots.operators.device import LABELS
 from rlinf_core.robots.operators.sticks import Axis
 
-FRESH_S = 0.4   # what a person saw when they moved may be so old
-MAX_PRESS_AGE_S = 1.0   # and when they pressed what begins something: later they may stand beside the arm
+FRESH_S = 0.4   # maximum age of the shown state for a motion
+MAX_PRESS_AGE_S = 1.0   # maximum age for a button that starts something: the person may have moved since
 MODES = ("demonstration", "train", "evaluate")
-QUIET_S = 0.6   # after a motion whose page was replaced: it falls silent, and that stops it
+QUIET_S = 0.6   # pause after a page in motion was replaced, so that the motion ends
 ASKS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")
-BEGIN = ("take", "arm", "reset", "release", "start", "ready")  # what ends something counts however late it comes
-ANYBODYS = ("take", "disarm")  # what a page that only watches may ask too
+BEGIN = ("take", "arm", "reset", "release", "start", "ready")  # refused if late; others count however late
+ANYBODYS = ("take", "disarm")  # also allowed for a page without the controls
 Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class MotionInput(Settings):
-    """A page's input, 20 times a second: the held motion, and the time of the newest state that the
-    page has shown.
-    """
+    """A page's input at 20 Hz: the held motion, and the time of the newest shown state."""
 
     kind: Literal["motion"]
     seq: Number
@@ -37,7 +35,7 @@ class MotionInput(Settings):
 
 
 class Request(Settings):
-    """A button."""
+    """A pressed button."""
 
     kind: Literal["request"]
     what: str = Field(pattern=f"^({'|'.join((*ASKS, *LABELS))})$")
@@ -46,24 +44,24 @@ class Request(Settings):
     mode: Literal["demonstration", "train", "evaluate"] = "evaluate"
 
     def late_s(self, now: float) -> float:
-        """How long ago it showed what the person saw who pressed it, where that is too long; else 0."""
+        """Return the age [s] of the state that the person saw, if it is too old; else 0."""
         return _late(now - self.shown_at, MAX_PRESS_AGE_S)
 
 
 class Acknowledgement(Settings):
-    """A frame has been drawn."""
+    """The page has drawn a frame."""
 
     kind: Literal["acknowledgement"]
 
 
 class Press(Settings):
-    """The stop, over the socket that is open already."""
+    """STOP was pressed; it uses the open socket."""
 
     kind: Literal["stop"]
 
 
 def _late(age: float, most: float) -> float:
-    return 0.0 if -0.1 <= age <= most else age  # the future is no picture of the station
+    return 0.0 if -0.1 <= age <= most else age  # a time in the future is invalid
 
 
 WORDS: TypeAdapter[MotionInput | Request | Acknowledgement | Press] = TypeAdapter(
@@ -71,16 +69,16 @@ WORDS: TypeAdapter[MotionInput | Request | Acknowledgement | Press] = TypeAdapte
 
 
 def read(text: str) -> Any:
-    """One of the four; ValueError for anything else."""
+    """Parse a message of a page. Raises ValueError if it is invalid."""
     return WORDS.validate_json(text)
 
 
 class Controls:
-    """One page has them, the others watch. Nobody gets them by reconnecting; taking them is a person's act.
+    """Which of several pages has the controls. A page gets them only by a person's press, not by reconnecting.
 
     Attributes:
-        holder: the number of the page that has them; 0 for none.
-        late_s: how old the last word's picture was, where it was too old.
+        holder: number of the page with the controls; 0 for none.
+        late_s: age of the last message's state if it was too old; else 0 [s].
     """
 
     def __init__(self) -> None:
@@ -88,18 +86,18 @@ class Controls:
         self.late_s, self._quiet_until = 0.0, -math.inf
 
     def take(self, page: int, now: float) -> None:
-        """By this page; where another one was in motion, that ends first."""
+        """Give the controls to a page. A motion of another page ends first."""
         if self.holding and page != self.holder:
             self._quiet_until = now + QUIET_S
         self.holder, self.holding, self.seq, self.late_s = page, False, -1, 0.0
 
     def leave(self, page: int) -> None:
-        """It lets go of them, or has gone."""
+        """Release the controls of a page that gives them up or has closed."""
         if page == self.holder:
             self.holder, self.late_s = 0, 0.0
 
     def counts(self, page: int, hand: MotionInput, now: float) -> bool:
-        """Whether this word goes to the station."""
+        """Return whether a motion is passed to the station."""
         if page != self.holder or hand.seq <= self.seq:
             return False
         self.seq, self.late_s = hand.seq, _late(now - hand.shown_at, FRESH_S)

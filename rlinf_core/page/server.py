@@ -1,8 +1,8 @@
-"""Serves the operator's page: files, one WebSocket for each page that is open, and a stop that needs no socket.
+"""The web server of the operator's page: static files, one WebSocket for each open page, and STOP without a socket.
 
-What decides is here and not in the browser, which only reports what is held. The stop's heartbeat comes from the loop that
-would take a stop: where that hangs, it falls silent, and silence is a stop. A
-stop stays pressed until it is released, also where its process dies in between (S14).
+All decisions are made here. The browser only reports its input. The event loop that handles STOP also
+sends the heartbeat of the e-stop source. If the loop hangs, the source falls silent, and the interlock
+treats silence as a press. STOP stays pressed until a person releases it, also across a restart (S14).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from rlinf_core.page.views import Views
 
 
 class Stop:
-    """Pressed or not.
+    """The state of STOP.
 
     Args:
-        file: stands while it is pressed, for the process after this one; None: it is forgotten with this one.
-        log: a line for people.
+        file: file that exists while STOP is pressed, for a restarted process; None keeps no file.
+        log: receives lines of text for a person.
     """
 
     def __init__(self, file: Path | None, log: Callable[[str], object]) -> None:
@@ -58,12 +58,12 @@ class Stop:
         self.pressed = file is not None and file.exists()
 
     def press(self) -> None:
-        """Until it is released."""
+        """Press STOP; it stays pressed until ``release``."""
         self.pressed = True
         self._remember()
 
     def release(self) -> None:
-        """By a person."""
+        """Release STOP; only a person's action may call this."""
         self.pressed = False
         self._remember()
 
@@ -79,10 +79,10 @@ class Stop:
 STATIC = Path(__file__).with_name("static")
 NAME = "the operator's page"
 HEARTBEAT_S, RETRY_S, SWEEP_S = 0.05, 2.0, 0.5
-MAX_UNACKNOWLEDGED = 2          # frames on their way to a page that it has not drawn yet
+MAX_UNACKNOWLEDGED = 2          # frames that a page has not drawn yet
 MAX_PAGES = 16
-MAX_MESSAGE_BYTES = 2048  # of a word
-MAX_MESSAGES_PER_S = 200  # of one page: 20 motions and some buttons; acknowledgements are not counted
+MAX_MESSAGE_BYTES = 2048  # per message
+MAX_MESSAGES_PER_S = 200  # per page, without acknowledgements; a page sends 20 motions and some buttons
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src "
     "'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -91,22 +91,20 @@ HEADERS = {
 
 
 class Station(Protocol):
-    """The station as the server needs it. All methods are called in the server's thread."""
+    """The server's interface to the station. All methods are called in the server's thread."""
 
     def hand(self, hand: MotionInput) -> None:
-        """Take the held motion."""
+        """Pass on the held motion."""
 
     def beat(self, stopped: bool) -> None:
-        """The stop is alive, and pressed or not."""
+        """Send the heartbeat of the e-stop source with the state of STOP."""
 
     def ask(self, ask: Request) -> Awaitable[str]:
-        """Carry out a request and return its result, for people. Raises RlinfError if it is
-        refused.
-        """
+        """Carry out a request and return its result in words. Raises RlinfError if it is refused."""
 
 
 class Page:
-    """One that is open: the newest of everything is sent to it, and never a backlog."""
+    """An open page. Only the newest message of each kind is sent, so no backlog builds up."""
 
     def __init__(self, number: int, socket: web.WebSocketResponse) -> None:
         self.number, self.socket, self.news = number, socket, asyncio.Event()
@@ -115,17 +113,17 @@ class Page:
         self.unacknowledged = 0
 
     def tell(self, what: str, text: str) -> None:
-        """In place of what was to be said before of the same."""
+        """Queue a text; it replaces an unsent text of the same kind."""
         self.texts[what] = text
         self.news.set()
 
     def show(self, camera: int, jpeg: bytes) -> None:
-        """In place of the frame before."""
+        """Queue a frame; it replaces an unsent frame of the same camera."""
         self.frames[camera] = bytes([camera]) + jpeg
         self.news.set()
 
     async def send(self) -> None:
-        """Until it is cancelled."""
+        """Send queued texts and frames until cancelled."""
         with contextlib.suppress(ConnectionError, ClientError):
             while await self.news.wait():
                 self.news.clear()
@@ -137,7 +135,7 @@ class Page:
 
 
 def finite(content: Any) -> Any:
-    """As JSON may say it: no number for one that is none."""
+    """Replace NaN and infinity by None, as JSON has neither."""
     if isinstance(content, dict):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -146,13 +144,16 @@ def finite(content: Any) -> Any:
 
 
 class Server:
-    """In a thread and an event loop of its own.
+    """The web server, in a thread with an event loop of its own.
 
     Args:
-        station: whom it asks.
-        views: of its cameras, to compare with.
-        log: a line for people.
-        stop: a file by which the next server knows that its stop is pressed.
+        station: station that it controls.
+        views: reference pictures of the cameras.
+        access: access checks.
+        host: address to bind.
+        port: TCP port.
+        log: receives lines of text for a person.
+        stop: file that exists while STOP is pressed; None keeps no file.
     """
 
     def __init__(self, station: Station, views: Views, access: Access, host: str, port: int, log: Any,
@@ -170,28 +171,28 @@ class Server:
         self.connections = Connections(self._make_protocol, self.log, NAME, ", so its stop is silent")
         threading.Thread(target=self._serve, name="page", daemon=True).start()
 
-    # From the station's side, in any thread
+    # Calls of the station, from any thread
     @property
     def watched(self) -> bool:
-        """Whether a page could draw another frame now."""
+        """Whether any page is ready for another frame."""
         return any(page.unacknowledged < MAX_UNACKNOWLEDGED for page in list(self.pages.values()))
 
     def tell(self, what: str, fields: dict[str, Any], keep: bool = False) -> None:
-        """Every page; ``keep`` for those that are opened later."""
+        """Send fields to every page; ``keep`` stores them for pages that open later."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self.loop.call_soon_threadsafe(self._tell, what, fields, keep)
 
     def close(self) -> None:
-        """The last; pages see that the station has gone."""
+        """Stop the server. The pages notice that the station is gone."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
 
     def show(self, camera: int, jpeg: bytes) -> None:
-        """A frame, to every page that has drawn the last ones."""
+        """Send a frame to every page that is ready for one."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._show, camera, jpeg)
 
-    # In its own
+    # Calls in the server's thread
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.set_exception_handler(self.connections.on_loop_error)
@@ -200,7 +201,7 @@ class Server:
         self.loop.run_forever()
 
     async def _beat(self) -> None:
-        """Say that the stop can be pressed, while it can; a pressed one is said in any case."""
+        """Send the heartbeat while STOP can be pressed, and always while it is pressed."""
         sweep_at = 0.0
         while True:
             if self.stop.pressed or self.connections.accepting:
@@ -212,7 +213,7 @@ class Server:
 
     def _make_protocol(self) -> asyncio.BaseProtocol:
         server = self.runner.server
-        assert server is not None  # it is set up before anything is accepted
+        assert server is not None  # set before the first connection
         return server()
 
     async def _listen(self) -> None:
@@ -268,13 +269,13 @@ class Server:
         return web.FileResponse(STATIC / "index.html")
 
     async def _stop(self, request: web.Request) -> web.StreamResponse:
-        """From whoever may see the page, whoever has the controls, in any state."""
+        """Handle STOP. Any page may press it, in any state."""
         self._press(request.remote or "")
         return web.json_response({"stopped": True})
 
     def _press(self, remote: str) -> None:
         log = self.log if self.stop.pressed else self.always_log
-        self.stop.pressed = True  # the station hears it before the disk is asked
+        self.stop.pressed = True  # before the slow write to disk
         self.station.beat(True)
         self.stop.press()
         log(f"stop: pressed on the page, from {remote}")
@@ -308,7 +309,7 @@ class Server:
         return socket
 
     async def _hear(self, page: Page, remote: str) -> None:
-        """Its words; the first that is none ends the connection, and with it a motion."""
+        """Handle a page's messages. An invalid one closes the connection, which ends a motion."""
         tasks: set[asyncio.Task[None]] = set()
         lately: deque[float] = deque(maxlen=MAX_MESSAGES_PER_S)
         async for message in page.socket:

@@ -1,7 +1,6 @@
-"""Views of the page beside live data: a camera's reference picture, why an arm is at rest, how
-episodes ended.
+"""Content of the page besides live data: reference pictures, reasons for a rest of the arm, and curves.
 
-``<run>/page.jsonl`` has a line an episode, for the page's curves.
+``<run>/page.jsonl`` has one line per episode, for the curves.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from rlinf_core.core.atomic_io import append_line
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.robots.calibration.camera_alignment import ALIKE, moved, read
 
-CACHE_S = 0.5  # several pages that ask are answered by one look
+CACHE_S = 0.5  # several pages share one computation
 
 
 class Views:
-    """The references of a station's cameras, each read when it is asked for: one that is taken anew counts at once.
+    """The reference pictures of a station's cameras. Files are read at each request.
 
     Args:
-        references: the file of each camera.
-        newest: the picture (H, W, 3) uint8 of a camera by its place in ``references``; None before the first.
+        references: file of each camera.
+        newest: returns the newest picture (H, W, 3) uint8 of a camera by its index; None before the
+            first.
     """
 
     def __init__(self, references: Sequence[Path], newest: Callable[[int], np.ndarray | None]) -> None:
@@ -43,10 +43,13 @@ class Views:
             raise RlinfError(f"no reference: {error}") from error
 
     async def alignment(self, camera: int) -> dict[str, Any]:
-        """How the live picture lies to its reference: ``words``, ``aligned``, and as far as that can be said ``alike``,
-        ``right`` and ``down`` [pixels], ``turned`` [rad] (``rlinf_core.robots.calibration.camera_alignment.Moved``).
+        """Compare a camera's live picture with its reference.
+
+        Returns:
+            ``words``, ``aligned``, and if they can be computed ``alike``, ``right`` and ``down``
+            [pixels], ``turned`` [rad] (``rlinf_core.robots.calibration.camera_alignment.Moved``).
         """
-        async with self.looking:  # one at a time: it takes a good part of a core
+        async with self.looking:  # one at a time, as it is expensive
             at, result = self.alignments.get(camera, (-CACHE_S, {}))
             if time.monotonic() - at >= CACHE_S:
                 result = await asyncio.to_thread(self._look, camera)
@@ -72,7 +75,7 @@ class Views:
 
 RESET = "when that is over, reset and arm"
 WAIT = "wait; it ends by itself"
-WHY = {  # of each cause of HOLD or FAULT: the reason, and what a person does next
+WHY = {  # cause of HOLD or FAULT: (reason, next step of a person)
     "stale_command": ("The policy sends no command in time, so the arm stands still.",
                       "wait, or hold a key or a pad. If it lasts, rlinf status names the slow part."),
     "enable": ("Nobody has shown lately that a person is there.", "touch anything here, or press a key."),
@@ -114,12 +117,12 @@ NOBODY_COMMANDS = ("Nobody commands now, so the arm stands still. This is no fau
 
 
 def why(cause: str) -> str:
-    """The sentence for a cause of HOLD or FAULT; the cause itself where there is none."""
+    """Return the reason in words for a cause of HOLD or FAULT; the cause itself if it is unknown."""
     return _of(cause, 0) or cause
 
 
 def next_step(cause: str) -> str:
-    """What a person does next about a cause of HOLD or FAULT; empty where nothing is known of it."""
+    """Return a person's next step for a cause of HOLD or FAULT; empty if it is unknown."""
     return _of(cause, 1)
 
 
@@ -134,7 +137,7 @@ MAX_EPISODES, WINDOW_EPISODES = 300, 20
 
 
 class History:
-    """Goes on with what the file has."""
+    """The episodes of the curves, read from and appended to a file."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.episodes = file, deque[dict[str, Any]](maxlen=MAX_EPISODES)
@@ -144,21 +147,21 @@ class History:
                 self.episodes.append({"mode": str(record["mode"]), "success": bool(record["success"]),
                                       "intervened": float(record["intervened"])})
             except (ValueError, KeyError, TypeError):
-                continue  # the last line of a run that was cut
+                continue  # a truncated last line
 
     def add(self, **episode: Any) -> None:
-        """One has been closed; OSError where the disk is full, and it is kept here all the same."""
+        """Add a closed episode. Raises OSError if the disk is full; it is stored in memory all the same."""
         self.episodes.append(episode)
         append_line(self.file, json.dumps(episode))
 
     def curves(self) -> dict[str, Any]:
-        """Means over the last episodes, at each episode that no demonstration was."""
+        """Return running means at each episode that is not a demonstration."""
         played = [episode for episode in self.episodes if episode["mode"] != "demonstration"]
         return {"window": WINDOW_EPISODES, "demonstrations": len(self.episodes) - len(played),
                 **{name: _means([float(episode[name]) for episode in played]) for name in ("success", "intervened")}}
 
 
 def _means(values: list[float]) -> list[float]:
-    """Over the last WINDOW_EPISODES up to each."""
+    """Return the means over the last WINDOW_EPISODES up to each value."""
     lasts = (values[max(0, end - WINDOW_EPISODES):end] for end in range(1, len(values) + 1))
     return [round(sum(last) / len(last), 4) for last in lasts]

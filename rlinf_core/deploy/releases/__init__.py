@@ -1,4 +1,4 @@
-"""Releases of policies to the stations: in stages, by a sequential test, and by hand. Imported without torch."""
+"""Release of new policies to the stations: in stages with a sequential test, or by commands. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlinf_core.config.base import Settings
 
 
 class Release(Settings):
-    """How a new policy comes to the stations of a trainer."""
+    """Settings of the release of new policies to the stations."""
 
     staged: bool = Field(False, description="it goes to one station first, and to all unless it is worse than theirs; "
                          "false sends every policy to all at once")

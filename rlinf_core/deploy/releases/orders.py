@@ -1,8 +1,9 @@
-"""Commands of people to a running trainer: a file per command in ``<run>/orders``, and its answer in a file next to it.
+"""Commands to a running trainer: a file per command in ``<run>/orders``, with its answer in a file beside it.
 
-Whoever may write into the run's folder may give orders; none comes over the network. A file is renamed into place, so that
-it is read whole, and renamed again by the trainer that takes it, so that it is taken once, or withdrawn. Its sender locks a
-third file until the answer is there. No clock decides: files are numbered, and a file whose lock is free is left over.
+Every user who can write to the run's folder can send commands; none comes over the network. The sender
+renames a complete file into place. The trainer renames it again when it takes it, so a command is taken
+once, or withdrawn before. The sender holds the lock of a third file until the answer arrives. A command
+whose lock is free has no sender any more. No clock is involved: the files are numbered.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from rlinf_core.deploy.releases.releases import ReleaseController, StationReport
 from rlinf_core.policies.serialization import policy_files, policy_version
 
 ORDERS = "orders"
-WAITS = ".waits"    # ends the name of the file that a sender locks
-PATIENCE_S = 30.0  # a trainer looks between two groups of updates
+WAITS = ".waits"    # suffix of the file that a sender locks
+PATIENCE_S = 30.0  # timeout of an answer; a trainer polls between two groups of updates
 
 
 class ReleaseCommand(Model):
-    """What is to be done; ``version`` and ``stations`` where it is about some."""
+    """A command, with the version and the stations that it applies to."""
 
     action: Literal["promote", "rollback", "pin", "unpin", "drain", "undrain"]
     version: int | None = None
@@ -37,7 +38,11 @@ class ReleaseCommand(Model):
 
 
 def give(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -> str:
-    """Have the trainer of that run obey; returns its answer. BridgeError where it refuses, or is not there."""
+    """Send a command to the trainer of a run and return its answer.
+
+    Raises:
+        BridgeError: the trainer refused, or did not answer within ``patience_s``.
+    """
     if not (run_dir / "recipe.yaml").is_file():
         raise BridgeError(f"run: expected the folder of a run that stations feed, got {run_dir}. It is the --out of "
                           "rlinf train")
@@ -54,7 +59,7 @@ def give(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -
                                       f"{_end(path)}")
                 time.sleep(0.05)
         except KeyboardInterrupt:
-            path.unlink(missing_ok=True)  # it is withdrawn
+            path.unlink(missing_ok=True)  # withdraw it
             raise
         reply = json.loads(answer.read_text())
         answer.unlink()
@@ -65,7 +70,7 @@ def give(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -
 
 @contextlib.contextmanager
 def _waiting(path: Path) -> Iterator[None]:
-    """Hold the lock that says that the sender still waits."""
+    """Hold the lock that marks a waiting sender."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -75,7 +80,7 @@ def _waiting(path: Path) -> Iterator[None]:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether nobody waits for the answer to a command any more."""
+    """Return whether a command has no waiting sender."""
     try:
         with path.with_suffix(WAITS).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,13 +92,13 @@ def _is_left(path: Path) -> bool:
 
 
 def _number(path: Path) -> int:
-    """The place of a command in the order in which they were given; 0 for a file of another name."""
+    """Return the number of a command; 0 for a file with another name."""
     number = path.name.partition("-")[0]
     return int(number) if number.isdecimal() and len(number) < 20 else 0
 
 
 def _end(path: Path) -> str:
-    """Withdraw an order, or say that it is too late."""
+    """Withdraw a command, and return text for an error about it."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -102,28 +107,27 @@ def _end(path: Path) -> str:
 
 
 class Orders:
-    """The trainer's end.
+    """The trainer's end: it removes commands without a sender at its start, and executes new ones.
 
     Args:
-        releases: what obeys.
-        run_dir: of the trainer. What is left there of the one before is nobody's any more; who has just given an order
-            still waits for it to be obeyed.
+        releases: controller that executes the commands.
+        run_dir: folder of the run.
     """
 
     def __init__(self, releases: ReleaseController, run_dir: Path) -> None:
         self.releases, self.folder = releases, run_dir / ORDERS
         for left in self.folder.glob("*"):
-            with contextlib.suppress(FileNotFoundError):  # who has given it has withdrawn it, or read the answer
+            with contextlib.suppress(FileNotFoundError):  # withdrawn, or answered
                 if left.suffix == ".taken" or _is_left(left):
                     left.unlink()
 
     def execute(self, reports: StationReports) -> None:
-        """Every order that has come, oldest first."""
+        """Execute all new commands, oldest first."""
         for path in sorted(self.folder.glob("*.json"), key=lambda path: (_number(path), path.name)):
             taken = path.with_suffix(".taken")
             try:
                 os.replace(path, taken)
-            except FileNotFoundError:  # it was withdrawn
+            except FileNotFoundError:  # withdrawn
                 continue
             try:
                 replace_text(path.with_suffix(".answer"), json.dumps(self._answer(taken, reports)))
@@ -142,7 +146,7 @@ class Orders:
         releases = self.releases
         stations = {*reports, *{"unpin": releases.record.pins, "undrain": releases.record.drained}.get(order.action, ())}
         for station in order.stations:
-            if station not in stations:  # one that is no more can be let go all the same
+            if station not in stations:  # pins of vanished stations can be removed
                 raise BridgeError(f"station '{station}': expected one that this trainer has heard of: "
                                   f"{', '.join(sorted(reports)) or 'none so far'}")
         if order.version is not None and order.version not in map(policy_version, policy_files(releases.policies)):

@@ -1,4 +1,4 @@
-"""The state of a fleet: for people ``<run>/fleet.json``, written anew twice a second, and for Prometheus."""
+"""The state of a fleet: ``<run>/fleet.json``, written twice a second, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SHOWN_DECISIONS = 5
 
 
 class Watch:
-    """The release controller's part in each turn of the run's loop; most turns do nothing.
+    """Runs the release controller in the run's loop, at most twice a second.
 
     Args:
-        releases: of this trainer.
-        run_dir: the run's folder.
+        releases: release controller of this trainer.
+        run_dir: folder of the run.
     """
 
     def __init__(self, releases: ReleaseController, run_dir: Path) -> None:
@@ -36,11 +36,11 @@ class Watch:
         self._next = 0.0
 
     def turn(self, newest: int, reports: StationReports) -> None:
-        """Obey, decide, and say how it stands."""
+        """Execute commands, decide on releases and write the overview."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + LOOK_S
-        with contextlib.suppress(OSError):  # a full disk stops neither the run nor what it has decided
+        with contextlib.suppress(OSError):  # a full disk must not stop the run
             self.orders.execute(reports)
         self.releases.look(newest, reports)
         with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ def overview(releases: ReleaseController, reports: StationReports) -> dict[str, 
 
 
 def _watched(releases: ReleaseController) -> dict[str, Any] | None:
-    """How the version of all does, beside the one before it."""
+    """Return the comparison of the current version with the previous one; None if there is none."""
     watched = releases.record.watched
     if watched is None:
         return None
@@ -82,7 +82,7 @@ def _station(releases: ReleaseController, name: str, when: float, report: Any) -
 
 
 def rates(releases: ReleaseController, name: str) -> dict[str, float]:
-    """Means over the last training episodes of a station; none where none has come."""
+    """Return means over a station's last training episodes; empty without any."""
     last = releases.last.get(name)
     if not last:
         return {}
@@ -100,7 +100,7 @@ def read(run_dir: Path) -> dict[str, Any]:
 
 
 def families(releases: ReleaseController) -> Iterator[Metric]:
-    """All of them, as they stand now; of a trainer without stages none has a value."""
+    """Yield the Prometheus metrics of releases; without stages they have no values."""
     record = releases.record
     versions = {"all": record.current, "trial": record.trial.version if record.trial else -1}
     yield family("rlinf_release_version", "gauge", "the policy of all stations, and the one on trial",

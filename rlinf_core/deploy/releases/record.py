@@ -1,19 +1,20 @@
-"""The trainer's memory of its releases, ``<run>/release.json``, and the test by which a new policy is found to be worse.
+"""The trainer's record of releases, ``<run>/release.json``, and the sequential test for a worse policy.
 
-The test is Wald's sequential one, which may be looked at after every pair of episodes:
-A. Wald, Sequential Analysis (Wiley, 1947), section 6.4.2, of two binomial distributions. Each episode of the new policy is
-paired with one of the old. Pairs that did alike say nothing. Of the others, the new one did worse in a fraction p: 1/2
-where the two are equal, whatever their success rates, and odds / (1 + odds) where it is as much worse as has to be found
-out. Every pair that differs multiplies the ratio of the likelihoods of the second to the first; the test ends once that
-is 1 / alpha or more (worse), or beta or less (not worse).
+The test is Wald's sequential probability ratio test for two binomial distributions (A. Wald,
+Sequential Analysis, Wiley 1947, section 6.4.2). It may be evaluated after every pair of episodes. Each
+episode of the new policy is paired with one of the old. Pairs with equal results are ignored. In the
+others the new policy does worse with probability p. Equal policies have p = 1/2, whatever their success
+rates. A policy that must be found worse has p = odds / (1 + odds). Each pair multiplies the likelihood
+ratio of the second hypothesis to the first. The test ends when the ratio reaches 1 / alpha (worse) or
+beta (not worse).
 
-The ratio, and its inverse, are supermartingales under what each of the two ends speaks against, also where p < 1/2 or
-beyond the odds. So by Ville's inequality (1939) neither error is more probable than alpha and beta, however long the test
-goes on and wherever it is cut off. Of numbers instead of successes it is the sign test, made sequential in the same way.
+The ratio is a supermartingale under the first hypothesis, also for p < 1/2. Its inverse is one under the
+second, also beyond the odds. By Ville's inequality (1939) the errors are at most alpha and beta, however
+long the test runs and wherever it is stopped. For real-valued measures this is a sequential sign test.
 
-What did well for long, and is worse from some pair on, would hardly be found out by that ratio, which is tiny by then. So
-where a policy is watched on (``Evidence``), it is the mean of the ratios from each pair on, weighted 1/2, 1/6, 1/12 and so
-on: a mean of supermartingales is one, so the same inequality holds. The inverse of the largest that there was is an
+A policy that gets worse after many good episodes would be found late, because its ratio is tiny by then.
+``Evidence`` therefore uses the mean of the ratios from each pair on, with weights 1/2, 1/6, 1/12, ... A
+mean of supermartingales is a supermartingale, so the inequality holds. The inverse of its maximum is an
 always-valid p-value (Johari et al., Operations Research 70(3), 2022).
 """
 
@@ -41,10 +42,11 @@ def judged(pairs: Iterable[float], odds: float, alpha: float, beta: float) -> st
     """Return the test's verdict after these pairs.
 
     Args:
-        pairs: of each, in their order, a number above 0 where the new one did worse, below 0 where better, 0 where alike.
-        odds: of worse to better, of a policy that has to be found worse.
-        alpha: of calling one worse that is not.
-        beta: of calling one not worse that is, by these odds.
+        pairs: for each pair, in order: positive if the new policy did worse, negative if it did
+            better, 0 if they did alike.
+        odds: odds of worse to better of a policy that must be found worse.
+        alpha: maximum probability of calling a policy worse that is not.
+        beta: maximum probability of calling a policy not worse that is, by these odds.
     """
     evidence = 0.0
     for pair in pairs:
@@ -58,12 +60,12 @@ def judged(pairs: Iterable[float], odds: float, alpha: float, beta: float) -> st
 
 @dataclass
 class Evidence:
-    """Evidence that the new version is worse, from some pair on.
+    """Evidence that the new version is worse, at once or from some pair on.
 
     Attributes:
-        pairs: that differed.
-        begun: weighted sum of the ratios from each of them on.
-        largest: mean of the ratios that there was, those of pairs to come being 1.
+        pairs: number of pairs that differed.
+        begun: weighted sum of the likelihood ratios from each of these pairs on.
+        largest: maximum so far of the mean ratio, in which future pairs count with ratio 1.
     """
 
     pairs: int = 0
@@ -71,7 +73,7 @@ class Evidence:
     largest: float = 1.0
 
     def add(self, pair: float, odds: float) -> None:
-        """The next pair; arguments as of ``judged``."""
+        """Add a pair; the arguments are those of ``judged``."""
         if pair:
             self.pairs += 1
             self.begun = (self.begun + 1.0 / (self.pairs * (self.pairs + 1))) * _ratio(pair, odds)
@@ -79,22 +81,22 @@ class Evidence:
 
     @property
     def p_value(self) -> float:
-        """How often, at most, one that is no worse comes to this, however often one looks and whenever one stops."""
+        """The always-valid p-value: the maximum probability of this evidence for a policy that is not worse."""
         return 1.0 / self.largest
 
 
 def _ratio(pair: float, odds: float) -> float:
-    """By what a pair that differs multiplies the ratio of the likelihoods."""
+    """Return the factor of the likelihood ratio for a pair that differs."""
     return (2.0 * odds if pair > 0 else 2.0) / (1.0 + odds)
 
 
 ALL = "*"        # the pin of every station
-DECISIONS = 50   # are kept
-USED = 2000      # ids
+DECISIONS = 50   # stored decisions
+USED = 2000      # stored ids of compared episodes
 
 
 class Model(BaseModel):
-    """Nothing unknown is taken, nothing coerced."""
+    """Base of stored models: unknown fields and other types are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -103,8 +105,11 @@ class Outcome(Model):
     """The result of one training episode.
 
     Attributes:
-        success: without a person's help.
-        interlock: fraction of the policy's time steps in which the interlock limited it, or held the arm.
+        id: identifier of the episode.
+        version: version of the policy.
+        success: success without a takeover by a person.
+        interlock: fraction of the policy's time steps in which the interlock limited the action or
+            held the arm.
     """
 
     id: str
@@ -120,11 +125,13 @@ class Outcome(Model):
 
 
 class Trial(Model):
-    """A policy at one station, to see whether it is worse than that of all was there.
+    """The trial of a new policy at one station.
 
     Attributes:
-        old: the last episodes of the policy of all at this station, oldest first.
-        new: those of this one since.
+        version: version on trial.
+        station: station of the trial.
+        old: last episodes of the current policy at this station, oldest first.
+        new: episodes of the new policy.
     """
 
     version: int
@@ -134,18 +141,18 @@ class Trial(Model):
 
     @property
     def pairs(self) -> list[tuple[Outcome, Outcome]]:
-        """(new, old), the first with the last that was played before it."""
+        """Pairs (new, old); the first new episode is paired with the last old one."""
         return list(zip(self.new, reversed(self.old), strict=False))
 
 
 class Watched(Model):
-    """The version of all stations, compared at each station with the version before it.
+    """The comparison of the current version with the previous one after its release.
 
     Attributes:
-        before: the version before it.
-        old: of each station, the last episodes of that, oldest first, that are in no pair yet.
-        pairs: (new, old), in the order in which the new ones came.
-        evidence: that it is worse, of each measure.
+        before: previous version.
+        old: last episodes of the previous version by station, oldest first, that are not paired yet.
+        pairs: pairs (new, old), in order of arrival of the new ones.
+        evidence: evidence that the current version is worse, by measure.
     """
 
     before: int
@@ -155,11 +162,11 @@ class Watched(Model):
 
     @property
     def p_values(self) -> dict[str, float]:
-        """How often, at most, a policy that is no worse comes to this, by measure."""
+        """Always-valid p-values by measure."""
         return {name: evidence.p_value for name, evidence in self.evidence.items()}
 
     def pair(self, station: str, outcome: Outcome) -> bool:
-        """Pair an episode of the new one; False where it is in a pair already, or nothing is left to pair it with."""
+        """Pair a new episode; False if it is paired already, or no old episode is left."""
         if not self.old.get(station) or any(outcome.id == new.id for new, _ in self.pairs):
             return False
         self.pairs.append((outcome, self.old[station].pop()))
@@ -170,15 +177,16 @@ class Record(Model):
     """The state of the releases.
 
     Attributes:
-        current: the version of all; -1 before the first.
-        previous: those that were it before, oldest first.
-        watched: how the version of all does since; None where there is nothing to compare it with.
-        refused: versions that were rolled back, and why.
-        pins: of stations, or of ALL.
+        current: version of all stations; -1 before the first.
+        previous: former current versions, oldest first.
+        trial: current trial; None without one.
+        watched: comparison of the current version with the previous one; None without one.
+        refused: reasons of versions that were rolled back.
+        pins: pinned version by station, or of ALL.
         drained: stations that begin no further episode.
-        used: the last episodes that were compared in what was decided: in nothing else again, also where a trainer that is
-            started anew reads them once more.
-        decisions: lines for people.
+        used: ids of episodes that earlier decisions compared. They are not compared again, also if a
+            restarted trainer reads them anew.
+        decisions: decisions in words.
     """
 
     current: int = -1
@@ -192,26 +200,26 @@ class Record(Model):
     decisions: list[str] = []
 
     def note_verdict(self, text: str) -> str:
-        """Keep a line for people, and print it."""
+        """Store a decision in words, and print it."""
         print(text, flush=True)
         self.decisions = [*self.decisions, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"][-DECISIONS:]
         return text
 
     def use(self, *compared: Trial | Watched | None) -> None:
-        """Mark these episodes as compared; they are not compared again."""
+        """Mark the episodes of a comparison as used."""
         ids = [outcome.id for comparison in compared if comparison is not None
                for pair in comparison.pairs for outcome in pair]
         self.used = [*dict.fromkeys([*self.used, *ids])][-USED:]
 
     def make_current(self, version: int) -> None:
-        """A version for all; a trial is over."""
+        """Make a version current, and end the trial."""
         if self.current not in (-1, version):
             self.previous = [*self.previous, self.current][-DECISIONS:]
         self.current, self.trial = version, None
         self.refused.pop(version, None)
 
     def write(self, path: Path) -> None:
-        """Durably; what cannot be written is said, and the run goes on."""
+        """Write the record durably. A failure is printed, and the run continues."""
         try:
             write_atomically(path, lambda aside: aside.write_text(self.model_dump_json(indent=1)))
         except OSError as error:
@@ -220,9 +228,7 @@ class Record(Model):
 
 
 def read(path: Path) -> Record:
-    """Read the record of an earlier start, or make a new one. Raises RlinfError if the file is
-    damaged.
-    """
+    """Read the record of an earlier start, or return a new one. Raises RlinfError if it is damaged."""
     try:
         return Record.model_validate_json(path.read_text()) if path.exists() else Record()
     except ValueError as error:

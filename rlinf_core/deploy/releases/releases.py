@@ -1,6 +1,4 @@
-"""Choice of each station's policy: the newest of all, or in stages with one station first; and
-commands of people.
-"""
+"""The release controller: it gives stations the newest policy, or releases it in stages, and executes commands."""
 
 from __future__ import annotations
 
@@ -16,23 +14,23 @@ from rlinf_core.deploy.releases import Release
 from rlinf_core.deploy.releases.record import ALL, NOT_WORSE, WORSE, Evidence, Outcome, Trial, Watched, judged, read
 from rlinf_core.policies.serialization import policy_name
 
-SILENT_S = 60.0  # after which another station takes over from the one that tries a policy
-LAST = 50        # training episodes of each station that are shown
-KEEP_S = 5.0     # between two writes of what is watched
-GO_BACK = 5      # versions that stay on the disk, to go back to
+SILENT_S = 60.0  # silence of the trial's station after which another one takes over
+LAST = 50        # training episodes of each station in its figures
+KEEP_S = 5.0     # interval of writing the comparison
+GO_BACK = 5      # former versions kept on disk for a rollback
 FILE = "release.json"
 StationReports = Mapping[str, tuple[float, pb.StationReport]]
-MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # above 0 where the new policy did worse, below where better
+MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # positive: the new policy did worse
     "success": lambda new, old: old.success - new.success,
     "interlock": lambda new, old: new.interlock - old.interlock}
 
 
 class ReleaseController(PolicySelector):
-    """Changed by the run's loop, but for the first version; the bridge asks from its own thread.
+    """Decides on releases. The run's loop changes it, and the bridge's thread reads it.
 
     Args:
-        settings: of the recipe.
-        run_dir: of the trainer, with ``policies/``; what was decided is kept there.
+        settings: settings of the recipe.
+        run_dir: folder of the run, with ``policies/`` and the record of decisions.
     """
 
     def __init__(self, settings: Release, run_dir: Path) -> None:
@@ -46,9 +44,9 @@ class ReleaseController(PolicySelector):
             lambda: deque(maxlen=settings.episodes + settings.watch))
         self._unwritten, self._next_write, self._written_version = False, 0.0, self.record.current
 
-    # What the bridge asks
+    # Queries of the bridge
     def version_for(self, station: str, newest: int) -> int:
-        """See ``PolicySelector``. The first version that anybody hears of is that of all."""
+        """See ``PolicySelector``. The first version becomes current at once."""
         record, trial = self.record, self.record.trial
         if self.settings.staged and record.current < 0 < newest:
             record.current = newest
@@ -64,9 +62,9 @@ class ReleaseController(PolicySelector):
         return ("drained: it begins no further episode, until rlinf fleet drain --off at the trainer"
                 if station in self.record.drained else "")
 
-    # What the loop tells
+    # Input of the run's loop
     def played(self, station: str, outcome: Outcome) -> None:
-        """A training episode has come. One that counts already, or did in what was decided, changes nothing."""
+        """Add a training episode. An episode that was compared already changes nothing."""
         self.last[station].append(outcome)
         trial = self.record.trial
         if outcome.id in self.record.used:
@@ -81,11 +79,11 @@ class ReleaseController(PolicySelector):
                 self.changed()
 
     def look(self, newest: int, reports: StationReports) -> None:
-        """Begin what is due: a trial of a newer policy, another station for it."""
+        """Start what is due: a trial of a newer policy, or another station for the trial."""
         record, self.newest = self.record, newest
         if not self.settings.staged or record.current < 0:
             return
-        # or a trainer that begins anew would not know of all's
+        # a restarted trainer needs the current version
         if not self.path.exists() or record.current != self._written_version:
             self._written_version = record.current
             self.changed()
@@ -109,7 +107,7 @@ class ReleaseController(PolicySelector):
         self.changed(f"version {version} is on trial at station '{station}'{why}")
 
     def _watch(self, trial: Trial, reports: StationReports) -> None:
-        """Check that the station can play the policy, and is connected."""
+        """Check that the trial's station has loaded the policy and is connected; else roll back or move the trial."""
         _, report = reports.get(trial.station, (0.0, pb.StationReport()))
         if policy_name(trial.version) in report.policy_error:
             self.roll_back(f"station '{trial.station}' cannot load it: {report.policy_error[:300]}")
@@ -119,7 +117,7 @@ class ReleaseController(PolicySelector):
             self._try(trial.version, station, f", anew: '{trial.station}' is pinned, drained or silent")
 
     def _canary(self, reports: StationReports, present: str = "") -> str:
-        """The station that is to try a policy: the present one, if it may, or one that has enough to compare it with."""
+        """Return the station for a trial: the present one if it is free, else one with enough old episodes."""
         record, wanted, now = self.record, self.settings.canary, time.monotonic()
         free = [name for name, (when, _) in reports.items() if now - when < SILENT_S and name not in record.pins
                 and name not in record.drained and wanted in ("", name)]
@@ -127,18 +125,15 @@ class ReleaseController(PolicySelector):
         return present if present in free else min(able, default="")
 
     def needed(self) -> set[int]:
-        """Versions that a station has, or may be sent; those that can be gone back to no more are forgotten.
-
-        Of those before that of all, the last few can: each file may be gigabytes.
-        """
+        """Return the versions whose files must stay: those in use, and the last GO_BACK former ones."""
         record = self.record
         record.previous = record.previous[-GO_BACK:]
         return {self.newest, record.current, *record.previous, *record.pins.values(),
                 *((record.trial.version,) if record.trial else ()), *((record.watched.before,) if record.watched else ())}
 
-    # What is decided
+    # Decisions
     def _judge(self, trial: Trial) -> None:
-        """Return the tests' verdict; the tests share the probability of a false alarm."""
+        """Decide on a trial by the tests of all measures, which share the false-alarm probability."""
         settings = self.settings
         verdicts = {name: judged((MEASURES[name](*pair) for pair in trial.pairs), settings.odds_ratio, self.threshold,
                                  settings.beta) for name in self.measures}
@@ -151,7 +146,7 @@ class ReleaseController(PolicySelector):
             self.promote(trial.version, f"not found worse: {figures}")
 
     def _look_back(self, station: str, outcome: Outcome) -> None:
-        """Whether the version of all is worse than the one before it was, by this episode too."""
+        """Compare the current version with the previous one, and roll back if it is worse."""
         watched = self.record.watched
         if watched is None or not watched.pair(station, outcome):
             return
@@ -168,11 +163,11 @@ class ReleaseController(PolicySelector):
 
     @property
     def threshold(self) -> float:
-        """The probability of a false alarm that each measure may have."""
+        """Maximum false-alarm probability of each measure."""
         return self.settings.alpha / len(self.measures)
 
     def figures(self, pairs: list[tuple[Outcome, Outcome]], before: int) -> str:
-        """Describe episodes compared with those of another version, in words."""
+        """Describe the pairs and version ``before`` in words."""
         def of(outcomes: list[Outcome]) -> str:
             rate = sum(outcome.interlock for outcome in outcomes) / max(len(outcomes), 1)
             return f"{sum(outcome.success for outcome in outcomes)} of {len(outcomes)} succeeded, interlock {rate:.1%}"
