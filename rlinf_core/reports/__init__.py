@@ -1,3 +1,1 @@
-"""Reports for people: curves, films and pages of a run, and contents of recordings. Nothing here
-prints.
-"""
+"""Reports: curves, films and pages of a run, and contents of recordings. Nothing here prints."""

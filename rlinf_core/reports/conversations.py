@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 
 
 def conversation_files(path: Path) -> list[Path]:
-    """Files of conversations, oldest first: the path itself, or those of a run's folder; empty where it has none."""
+    """Return the conversation files of a path (a file or a run's folder), oldest first; empty without any."""
     if path.is_file():
         return [path] if path.suffix == ".jsonl" and path.parent.name == FOLDER else []
     folder = path if path.name == FOLDER else path / FOLDER
@@ -23,7 +23,7 @@ def conversation_files(path: Path) -> list[Path]:
 
 
 def read_conversations(path: Path) -> list[dict[str, Any]]:
-    """The records of a file; RlinfError names a line that is none."""
+    """Read the records of a file. Raises RlinfError that names an invalid line."""
     records = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
@@ -37,7 +37,7 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
 
 
 def in_words(record: Record) -> list[str]:
-    """A headline and a line for each message of a conversation."""
+    """Describe a conversation: a headline, and a line for each message."""
     kinds = [kind for row in record["rows"] for kind in row["kinds"]]
     versions = [version for row in record["rows"] for version in row["versions"] if version >= 0]
     drawn = [value for row in record["rows"]
@@ -62,7 +62,7 @@ def _message(message: Mapping[str, Any]) -> list[str]:
 
 
 def summary(records: Sequence[Record]) -> str:
-    """All of them in one line."""
+    """Summarise conversations in one line."""
     solved = sum(record["reward"] >= 1.0 for record in records)
     cut = sum(record["truncated"] for record in records)
     return f"{len(records)} conversations: {solved} with a reward of 1 or more, {cut} truncated"

@@ -1,4 +1,4 @@
-"""The lines of a run's progress.jsonl, an evaluation each, whoever played it, and the curves that are drawn of them."""
+"""Reading a run's progress.jsonl, and drawing its learning curves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.reports.throughput import wilson
 
-SHOWN = 60  # characters of a name in a picture
+SHOWN = 60  # maximum length of a name in a picture
 
 
 def read_evaluations(run: Path) -> list[dict[str, Any]]:
-    """The evaluations in a run folder; RlinfError if it holds none."""
+    """Return the evaluations of a run. Raises RlinfError if the folder holds none."""
     entries = [event for event in read_events(run) if event.get("event") == "evaluation"]
     if not entries:
         raise RlinfError(f"{run}: expected the folder of a run, with evaluations in progress.jsonl; found none")
@@ -23,7 +23,7 @@ def read_evaluations(run: Path) -> list[dict[str, Any]]:
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's progress.jsonl; none where it has not begun, and without what a power cut left of one."""
+    """Return the records of a run's progress.jsonl, without truncated lines; empty if there is no file."""
     path = run / "progress.jsonl"
     events = []
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
@@ -33,19 +33,17 @@ def read_events(run: Path) -> list[dict[str, Any]]:
 
 
 def measure_of(curves: Iterable[list[dict[str, Any]]]) -> str:
-    """Return the measure to compare by: ``return`` if no evaluation of any run had a success, as in
-    environments without one.
-    """
+    """Return the measure of a comparison: ``success``, or ``return`` if no run ever succeeded."""
     return "success" if any(entry["success"] for entries in curves for entry in entries) else "return"
 
 
 def shortened(text: str) -> str:
-    """A name or an instruction, of which a picture has room for the beginning."""
+    """Return a text shortened to SHOWN characters."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def draw(curves: dict[str, list[dict[str, Any]]], out: Path, measure: str = "success") -> None:
-    """Success over time steps, with the 95 % interval of each evaluation; or ``return``, which has none."""
+    """Draw success over time steps with 95 % intervals, or ``return`` without intervals."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

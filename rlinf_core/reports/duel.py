@@ -1,10 +1,9 @@
-"""A comparison of two policies: paired episodes on the same scenes, and a sequential test that
-stops by itself.
+"""A comparison of two policies: paired episodes on the same scenes, with a sequential test.
 
-Each scene is played by both policies. A pair in which both did alike says nothing. Of the others, policy A did better in a
-fraction p: 1/2 where the two are equal. Two of Wald's sequential tests run side by side (Sequential Analysis, Wiley 1947,
-section 6.4.2), one for each policy being the better one, each at half of ``alpha``. They may be looked at after every
-pair, so a clear difference ends a duel early.
+Both policies play each scene. Pairs with equal results are ignored. In the others policy A does better
+with probability p; equal policies have p = 1/2. Two of Wald's sequential tests run in parallel
+(Sequential Analysis, Wiley 1947, section 6.4.2), one for each policy as the better one, each at half of
+``alpha``. They may be evaluated after every pair, so a clear difference ends a duel early.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from rlinf_core.reports.throughput import EpisodeTime, Rate, Throughput, through
 
 A_BETTER, B_BETTER, ALIKE, OPEN = "A is better", "B is better", "alike", ""
 MEASURES = ("success", "time", "return")
-FASTER = 0.05  # two successes differ in time from this fraction of the longer one on
+FASTER = 0.05  # fraction of the longer time from which two successes differ in time
 
 
 @dataclass(frozen=True)
 class Played:
-    """One episode of a duel: how it ended, its length in the robot's time and its undiscounted return."""
+    """One episode of a duel: success, length in robot time [s] and undiscounted return."""
 
     success: bool
     seconds: float
@@ -34,11 +33,12 @@ def compare_pair(a: Played, b: Played, measures: Sequence[str] = MEASURES[:1]) -
     """Compare two episodes of one scene by the first measure in which they differ.
 
     Args:
-        a, b: the two episodes.
-        measures: ``success``; ``time``, of two successes; ``return``, as partial credit.
+        a: episode of policy A.
+        b: episode of policy B.
+        measures: ``success``; ``time`` of two successes; ``return`` as partial credit.
 
     Returns:
-        1 where A did better, -1 where B did, 0 where they did alike.
+        1 if A did better, -1 if B did, 0 if they did alike.
     """
     for measure in measures:
         if measure == "success":
@@ -59,13 +59,13 @@ def compare_pair(a: Played, b: Played, measures: Sequence[str] = MEASURES[:1]) -
 
 @dataclass
 class Duel:
-    """The test, and the pairs so far.
+    """The sequential test and its pairs.
 
     Attributes:
-        odds: of better to worse, of a difference that must be found. 3 finds 90 against 70 % of success.
-        alpha: at most so often is one of two equal policies called better.
-        beta: at most so often is a difference of these odds called none.
-        pairs: what ``compare_pair`` said of each.
+        odds: odds of better to worse of a difference that must be found; 3 finds 90 against 70 % success.
+        alpha: maximum probability of calling one of two equal policies better.
+        beta: maximum probability of missing a difference of these odds.
+        pairs: results of ``compare_pair``.
     """
 
     odds: float = 3.0
@@ -79,10 +79,10 @@ class Duel:
     _winner: int | None = None
 
     def add(self, pair: int) -> str:
-        """Take in the next pair.
+        """Add a pair.
 
         Returns:
-            The verdict so far: A_BETTER, B_BETTER, ALIKE (no difference of these odds) or OPEN.
+            The verdict: A_BETTER, B_BETTER, ALIKE (no difference of these odds) or OPEN.
         """
         self.pairs.append(pair)
         if not pair or self._winner is not None:
@@ -97,21 +97,21 @@ class Duel:
 
     @property
     def verdict(self) -> str:
-        """Return the test's verdict now."""
+        """The current verdict."""
         if self._winner is not None:
             return (A_BETTER, B_BETTER)[self._winner]
         return ALIKE if all(self._excluded) else OPEN
 
     @property
     def share_a(self) -> Rate:
-        """Return A's share of the pairs that differ, with its 95 % interval."""
+        """A's fraction of the pairs that differ, with its 95 % interval."""
         differ = [pair for pair in self.pairs if pair]
         better = sum(pair > 0 for pair in differ)
         return Rate(better / len(differ) if differ else math.nan, *wilson(better, len(differ)))
 
     @property
     def fixed_pairs(self) -> int:
-        """Pairs that a test of fixed size needs to find these odds with the same errors; 0 where no pair differs yet."""
+        """Number of pairs that a fixed-size test with the same errors needs; 0 if no pair differs yet."""
         differ = sum(map(bool, self.pairs)) / max(1, len(self.pairs))
         if not differ:
             return 0
@@ -124,5 +124,5 @@ class Duel:
 
 
 def figures(episodes: Sequence[Played]) -> Throughput:
-    """Success, successes an hour and seconds to success of one side."""
+    """Return success, successes per hour and seconds to success of one policy."""
     return throughput([EpisodeTime(episode.success, episode.seconds) for episode in episodes])

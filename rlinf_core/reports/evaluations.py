@@ -1,4 +1,4 @@
-"""The record of an evaluation in progress.jsonl, for a trainer's own environments and for a station alike."""
+"""The record of an evaluation in progress.jsonl, for simulators and stations alike."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class Outcome(NamedTuple):
     """One episode.
 
     Attributes:
-        success, failure: how it ended; with neither, the time limit ended it.
-        value: its undiscounted return.
-        seconds: its length in the robot's own time (time steps over the control rate).
+        success: the task succeeded.
+        failure: the task failed; both are False at a time limit.
+        value: undiscounted return.
+        seconds: length in robot time [s] (time steps over the control rate).
     """
 
     success: bool
@@ -26,15 +27,15 @@ class Outcome(NamedTuple):
 
 def evaluation(episodes: Sequence[Outcome], env_steps: int, updates: int, seconds: float, policy_version: int,
                control_hz: float) -> dict[str, Any]:
-    """Make one record.
+    """Return the record of an evaluation.
 
     Args:
-        episodes: on held-out scenes, one or more.
-        env_steps: time steps that training has played by then.
-        updates: gradient updates by then.
-        seconds: since the run began.
-        policy_version: of the policy that played them.
-        control_hz: time steps a second; ``robot_minutes`` counts training's own time steps with it, without resets.
+        episodes: episodes on held-out scenes, at least one.
+        env_steps: environment steps of training so far.
+        updates: gradient updates so far.
+        seconds: duration of the run so far [s].
+        policy_version: version of the evaluated policy.
+        control_hz: time steps per second, to compute ``robot_minutes`` of training without resets.
     """
     success, failure, value, _ = map(fmean, zip(*episodes, strict=True))
     times = throughput([EpisodeTime(episode.success, episode.seconds) for episode in episodes]).flat()

@@ -1,6 +1,4 @@
-"""Contents of recordings, without ROS and torch: a line an episode, topics, a picture, the events
-of a session.
-"""
+"""Contents of recordings, without ROS and torch: a line per episode, topics, a picture, events of a session."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ ENDINGS = ("*.mcap", "*.db3")
 
 @dataclass(frozen=True)
 class Line:
-    """One recording: its name below what was asked for, its seal, what its episode says, and why there is none."""
+    """A row about one recording: name, seal, content of the episode, and a note if it has none."""
 
     recording: str
     station: str = ""
@@ -48,7 +46,7 @@ class Line:
 
 
 def recordings(paths: list[Path]) -> list[Path]:
-    """The folders of all recordings in and below some folders; EpisodeError where there are none."""
+    """Return the folders of all recordings in and below ``paths``. Raises EpisodeError without any."""
     folders: set[Path] = set()
     for path in paths:
         if not path.exists():
@@ -63,12 +61,12 @@ def recordings(paths: list[Path]) -> list[Path]:
 
 
 def episodes_in(paths: list[Path]) -> list[Path]:
-    """Likewise, without what was recorded of sessions and faults."""
+    """Return the folders of all episodes in and below ``paths``, without sessions and faults."""
     return [folder for folder in recordings(paths) if kind_of(folder) == EPISODE]
 
 
 def look(folder: Path, root: Path | None = None) -> Line:
-    """Read one recording; whatever is wrong with it becomes its note."""
+    """Read one recording; an error becomes its note."""
     name = escape_ascii(folder.relative_to(root) if root and folder != root and folder.is_relative_to(root) else folder)
     seal, reason, kind = UNSEALED, folder.with_name(folder.name[:200] + REASON), kind_of(folder)
     try:
@@ -93,9 +91,7 @@ def look(folder: Path, root: Path | None = None) -> Line:
 
 
 def _of_no_episode(line: Line, folder: Path) -> Line:
-    """Describe a session or a fault: its station and duration. Raises EpisodeError if it cannot be
-    read.
-    """
+    """Add station and duration of a session or a fault. Raises EpisodeError if it cannot be read."""
     messages = list(recorded(folder))
     stamps = [message.at_ns for message in messages]
     stations = [message.topic.split("/")[1] for message in messages if message.kind.startswith(PACKAGE)]
@@ -104,17 +100,17 @@ def _of_no_episode(line: Line, folder: Path) -> Line:
 
 
 def megabytes(folder: Path) -> str:
-    """Return the size of its files."""
+    """Return the size of a folder's files [MB]."""
     return f"{sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) / 1e6:.2f}"
 
 
 def outcome(episode: Episode) -> str:
-    """How it ended, in a word."""
+    """Return how an episode ended: success, failure or time limit."""
     return "success" if episode.success else "failure" if episode.failure else "time limit"
 
 
 def drivers(episode: Episode) -> str:
-    """Return the commanders, with their shares if there were several."""
+    """Return the commanders of an episode, with their shares if there were several."""
     steps = Counter(source or "nobody" for source in episode.sources)
     if len(steps) == 1:
         return next(iter(steps))
@@ -122,7 +118,7 @@ def drivers(episode: Episode) -> str:
 
 
 def topics(folder: Path) -> dict[str, tuple[str, list[int]]]:
-    """The type of every topic in a recording, and the times [ns] of its messages."""
+    """Return type and message times [ns] of every topic in a recording."""
     from rosbags.rosbag2 import Reader
 
     with Reader(folder) as reader:
@@ -135,14 +131,14 @@ def topics(folder: Path) -> dict[str, tuple[str, list[int]]]:
 
 
 def missed(folder: Path) -> dict[str, str]:
-    """How many time steps came without a new image, by the camera's topic, as the recorder has counted."""
+    """Return the recorder's count of time steps without a new image, by topic of the camera."""
     information = load_plain((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
     custom_data = information.get("custom_data") or {}
     return {name.removeprefix(MISSED): value for name, value in sorted(custom_data.items()) if name.startswith(MISSED)}
 
 
 def draw(episode: Episode, file: Path) -> None:
-    """Rewards, and each dimension of the action as asked and as done, over time; the operator's steps are shaded."""
+    """Draw rewards and actions (requested and executed) over time; the operator's steps are shaded."""
     from matplotlib.figure import Figure
 
     times = (episode.stamps_ns - episode.stamps_ns[0]) / NS
@@ -171,12 +167,12 @@ STATES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")  # SafetyState.state
 EVENTS = ("began", "ended", "closed", "aborted")           # EpisodeEvent.kind
 LEVELS = ("OK", "WARN", "ERROR", "STALE")                  # DiagnosticStatus.level
 VALUES = ("", "bool_value", "integer_value", "double_value", "string_value", "byte_array_value", "bool_array_value",
-          "integer_array_value", "double_array_value", "string_array_value")  # of a ParameterValue, by its type
-LONGEST = 300  # characters of a parameter's value
+          "integer_array_value", "double_array_value", "string_array_value")  # fields of ParameterValue by type
+LONGEST = 300  # maximum length of a parameter's value
 
 
 def happened(folder: Path) -> Iterator[str]:
-    """Each thing that was said, once as long as it is said again; EpisodeError where the recording is damaged."""
+    """Yield the messages of a recording in words, without repetitions. Raises EpisodeError if it is damaged."""
     before: dict[tuple[str, str], str] = {}
     for raw in recorded(folder):
         for who, words in _words(raw):
@@ -191,7 +187,7 @@ def _words(raw: Raw) -> list[tuple[str, str]]:
     kind = raw.kind.rpartition("/")[2]
     try:
         return _SAY[kind](store_for(((raw.kind, raw.definition),)).deserialize_cdr(raw.data, raw.kind))
-    except Exception as error:  # of a kind that is not told here, or a message that cannot be read
+    except Exception as error:  # an unknown type, or an unreadable message
         return [("", f"{kind}, {len(raw.data)} bytes{'' if kind not in _SAY else f', unreadable: {error}'}")]
 
 

@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from rlinf_core.rollouts.evaluate import EpisodeResult
 
 FPS = 10
-HOLD = 8  # pictures for which a film stands at an episode's end
-CAPTION = 30  # pixels at the top
+HOLD = 8  # repeated frames at the end of an episode
+CAPTION = 30  # height of the caption [pixels]
 
 
 def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
             ) -> Iterator[tuple[EpisodeResult, list[np.ndarray]]]:
-    """Play each seed's episode. Return the results, and pictures of the first ``frames`` episodes
-    up to their last state.
+    """Play an episode of each seed.
+
+    Yields:
+        The result, and the pictures of the episode for the first ``frames`` seeds.
     """
     from rlinf_core.policies.serialization import load_policy
     from rlinf_core.policies.torch_device import device_of
@@ -53,7 +55,7 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
 
 
 def caption(pictures: list[np.ndarray], text: str, outcome: str = "") -> list[np.ndarray]:
-    """The pictures with a line of text at the top, the last one with what came of it."""
+    """Write a line of text on the pictures; the last one also gets the outcome."""
     import cv2
 
     for number, picture in enumerate(pictures, 1):
@@ -64,7 +66,7 @@ def caption(pictures: list[np.ndarray], text: str, outcome: str = "") -> list[np
 
 
 def write_video(path: Path, pictures: list[Any]) -> None:
-    """H.264 MP4 of arrays (height, width, 3), uint8."""
+    """Write pictures (height, width, 3) uint8 as an H.264 MP4 video."""
     import imageio
 
     imageio.mimwrite(path, pictures, fps=FPS, codec="libx264", quality=7, macro_block_size=8)
@@ -79,13 +81,16 @@ REPORT_STEPS = 3
 
 
 def write_report(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | None = None) -> str:
-    """Write everything a run leaves for people to look at; returns what to print.
+    """Write the report of a run with a station.
 
     Args:
-        recipe: of the run.
-        run_dir: its folder.
-        since: how many of its events are of earlier attempts, which are left out.
-        progress: is told of REPORT_STEPS steps.
+        recipe: recipe of the run.
+        run_dir: folder of the run.
+        since: number of events of earlier attempts, which are ignored.
+        progress: progress bar; it gets REPORT_STEPS steps.
+
+    Returns:
+        Text to print.
     """
     progress = progress or Silent()
     events = read_events(run_dir)[since:]
@@ -124,13 +129,13 @@ def write_report(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progre
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file; the one that is there stays where the disk does not take the text."""
+    """Write a file atomically; if the disk refuses it, the old file stays."""
     write_atomically(path, lambda part: part.write_text(text))
 
 
 @contextlib.contextmanager
 def _report_failures(words: str, run_dir: Path) -> Iterator[None]:
-    """RlinfError with the run's result where the report cannot be written."""
+    """Turn an OSError of the report into an RlinfError that holds the run's result."""
     try:
         yield
     except OSError as error:
@@ -140,7 +145,7 @@ def _report_failures(words: str, run_dir: Path) -> Iterator[None]:
 
 
 def _attempt(name: str, write: Callable[..., None], *arguments: Any) -> str:
-    """Make one part of a report; a line on what went wrong, empty if nothing did."""
+    """Write one part of a report, and return a line on its failure; empty on success."""
     try:
         write(*arguments)
     except RlinfError as error:
@@ -151,7 +156,7 @@ def _attempt(name: str, write: Callable[..., None], *arguments: Any) -> str:
 
 
 def _keep_policy(source: Path, policy: Path) -> None:
-    """Copy a policy that was evaluated to ``policy/``."""
+    """Copy an evaluated policy to ``policy/``."""
     if not source.exists():
         raise RlinfError(f"expected {source}. Give the station and the director the same --out")
     policy.parent.mkdir(exist_ok=True)
@@ -162,9 +167,15 @@ TRAINING_REPORT_STEPS = 2
 
 
 def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | None = None) -> str:
-    """Curve, table and, where it can be filmed, first and last policy side by side; returns what to print.
+    """Write the report of a run without a station: curve, table and, if possible, a film.
 
-    ``progress`` is told of TRAINING_REPORT_STEPS steps.
+    Args:
+        recipe: recipe of the run.
+        run_dir: folder of the run.
+        progress: progress bar; it gets TRAINING_REPORT_STEPS steps.
+
+    Returns:
+        Text to print.
     """
     progress = progress or Silent()
     progress.step("drawing the learning curve")
@@ -200,7 +211,7 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
 
 
 def _row(entry: dict[str, Any]) -> str:
-    """A line of the table of evaluations."""
+    """Return a row of the table of evaluations."""
     episodes = int(entry["episodes"])
     interval = " to ".join(f"{bound:.0%}" for bound in wilson(round(entry["success"] * episodes), episodes))
     return (f"| {entry['env_steps']:,.0f} | {entry['updates']:,.0f} | {entry['return']:.2f} | {entry['success']:.0%} | "
@@ -208,7 +219,7 @@ def _row(entry: dict[str, Any]) -> str:
 
 
 def _robot_time(entry: dict[str, Any]) -> str:
-    """Four cells of an evaluation; empty where an earlier version did not write them."""
+    """Return four cells of an evaluation; empty cells if an earlier version wrote it."""
     names = {"robot_minutes": ".1f", "successes_per_hour": ".0f", "time_to_success_s": ".1f", "longest_run": "d"}
     return " | ".join(f"{entry[name]:{form}}" if name in entry else "" for name, form in names.items())
 
@@ -232,7 +243,7 @@ def _summary(recipe: Recipe, result: dict[str, Any], since: int = 0) -> dict[str
 
 
 def _updates(summary: dict[str, Any]) -> str:
-    """How many; a trainer goes on in the folder of an earlier attempt, and so does its count."""
+    """Return the number of updates in words; it includes earlier attempts in the same folder."""
     return f"{summary['updates']} gradient updates{', earlier attempts included' * summary['earlier_attempts']}"
 
 
@@ -243,7 +254,7 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, pa
     steps = [event["env_steps"] for event in episodes]
     success = np.array([event["success"] for event in episodes], dtype=float)
     smooth = [success[max(0, i - WINDOW + 1):i + 1].mean() for i in range(len(success))]
-    first = WINDOW - 1 if len(success) >= WINDOW else 0  # of the first few alone it would say all or nothing
+    first = WINDOW - 1 if len(success) >= WINDOW else 0  # a mean of few episodes is 0 or 1
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(steps[first:], smooth[first:], color="#2b6ca3", label=f"training episodes, mean of {WINDOW} (exploring)")
@@ -259,7 +270,7 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, pa
 
 
 def _learned(events: list[dict[str, Any]]) -> list[int]:
-    """Held-out scenes that the policy, not a person, solved after RL and not before."""
+    """Return the held-out scenes that the policy solved after RL and not before, without help."""
     solved: dict[int, list[bool]] = {}
     for event in events:
         if event["event"] == "episode" and event["mode"] == "evaluate":
@@ -268,22 +279,19 @@ def _learned(events: list[dict[str, Any]]) -> list[int]:
 
 
 def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str, first: list[int] | None = None) -> str:
-    """Policies on the same held-out scenes side by side, as a video and a picture; returns what the report says of it.
-
-    Scenes of ``first`` come first, of which the report is about.
-    """
+    """Film policies side by side on held-out scenes, those in ``first`` first. Returns text for the report."""
     if not recipe.evaluate.filmed_episodes:
         return "No video: evaluate.filmed_episodes is 0."
     results: list[str] = []
     failure = _attempt("video", lambda: results.append(_film(recipe, run_dir, sides, words, first or [])))
-    for name in FILMS if failure else ():  # a part of one, which may have filled the disk
+    for name in FILMS if failure else ():  # an incomplete film may have filled the disk
         with contextlib.suppress(OSError):
             (run_dir / name).unlink(missing_ok=True)
     return failure or results[0]
 
 
 def _film(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str, first: list[int]) -> str:
-    """The same; it raises whatever a simulator, a renderer or an encoder raises."""
+    """Make the film; exceptions of simulator, renderer and encoder pass."""
     others = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + recipe.evaluate.filmed_episodes)
     seeds = list(dict.fromkeys([*first, *others]))[:recipe.evaluate.filmed_episodes]
     scenes = _side_by_side(recipe, sides, seeds)
@@ -297,8 +305,9 @@ def _film(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str, fir
 
 
 def _side_by_side(recipe: Recipe, sides: dict[str, Path], seeds: list[int]) -> list[tuple[list[np.ndarray], bool]]:
-    """Return the film of each scene, in which the shorter episode waits at its end, and whether
-    only the last side succeeded.
+    """Return the film of each scene, and whether only the last policy succeeded in it.
+
+    The shorter episode shows its last picture until the other one ends.
     """
     columns = [[(episode.success, caption(pictures, text, episode.outcome)) for episode, pictures in
                 rollout(recipe, policy, seeds, frames=len(seeds))] for text, policy in sides.items()]
@@ -312,7 +321,7 @@ def _side_by_side(recipe: Recipe, sides: dict[str, Path], seeds: list[int]) -> l
 
 
 def _poster(run_dir: Path) -> None:
-    """``learned.png``: before and after, near what differs, above the curve, for those who look at one picture."""
+    """Write ``learned.png``: the largest difference before and after RL, above the learning curve."""
     import cv2
 
     films, curve = (cv2.imread(str(run_dir / name)) for name in ("before_after.png", "learning_curve.png"))
@@ -326,10 +335,9 @@ def _poster(run_dir: Path) -> None:
 
 
 def _nearer(frame: np.ndarray) -> np.ndarray:
-    """Crop each side to the half in width and height with the largest difference and below, where a
-    tool is, at the same size.
+    """Crop both sides to the region of half width and height with the largest difference, and enlarge it.
 
-    What is lower in the picture counts more: an arm's shoulder may differ more than the tool that it carries.
+    Lower pixels weigh more, because the arm's shoulder may differ more than its tool.
     """
     import cv2
 
@@ -346,7 +354,7 @@ def _nearer(frame: np.ndarray) -> np.ndarray:
 
 
 def _difference(frame: np.ndarray) -> float:
-    """Between its sides, below their captions."""
+    """Return the mean difference between the two sides of a frame, without captions."""
     half = frame.shape[1] // 2
     return float(np.abs(frame[CAPTION:, :half].astype(int) - frame[CAPTION:, half:]).mean())
 

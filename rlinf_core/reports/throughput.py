@@ -1,7 +1,6 @@
-"""Robot time: successes an hour, seconds to success, takeovers an hour, the longest unbroken run.
+"""Figures in robot time: successes per hour, seconds to success, takeovers per hour, longest unbroken run.
 
-Success rates do not say how long a robot is busy. The figures here count in the robot's own time: the time of the
-episodes, and the time between two of them, in which the scene is reset.
+Robot time is the time of the episodes and of the resets between them.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from rlinf_core.episodes.messages import NS
 from rlinf_core.episodes.types import Episode
 from rlinf_core.interlock.types import CORRECTING
 
-Z = 1.96  # of a 95 % interval
-RESAMPLES = 2000  # of a bootstrap
-MAX_RESET_S = 120.0  # a longer pause between two episodes is a break, and no reset
+Z = 1.96  # quantile of a 95 % interval
+RESAMPLES = 2000  # resamples of a bootstrap
+MAX_RESET_S = 120.0  # a longer pause between two episodes is a break, not a reset
 HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
 class EpisodeTime:
-    """How one episode used the robot.
+    """The robot time of one episode.
 
     Attributes:
-        success: whether the task was done without a takeover that finished it.
-        play_s: seconds from the first to the last time step.
-        takeovers: how often a person took over.
-        reset_s: seconds between the end of the episode before and this one; 0 where that is unknown.
+        success: success that no takeover finished.
+        play_s: time from the first to the last time step [s].
+        takeovers: number of takeovers.
+        reset_s: time since the end of the previous episode [s]; 0 if it is unknown.
     """
 
     success: bool
@@ -42,7 +41,7 @@ class EpisodeTime:
 
 @dataclass(frozen=True)
 class Rate:
-    """A figure and its 95 % interval. NaN: it cannot be said."""
+    """A figure and its 95 % interval; NaN if it cannot be computed."""
 
     value: float
     low: float
@@ -54,14 +53,14 @@ class Throughput:
     """The figures of some episodes.
 
     Attributes:
-        episodes: how many there are.
-        robot_minutes: play and resets together.
-        success: fraction of the episodes (Wilson interval).
-        successes_per_hour: of robot time (bootstrap over episodes).
-        time_to_success_s: median length of the episodes that succeeded (bootstrap).
-        takeovers_per_hour: of play (Byar's interval of a Poisson rate).
-        longest_run: successes in a row without a takeover.
-        resets: pauses between two episodes of at most MAX_RESET_S.
+        episodes: number of episodes.
+        robot_minutes: minutes of episodes and resets.
+        success: success rate (Wilson interval).
+        successes_per_hour: successes per hour of robot time (bootstrap over episodes).
+        time_to_success_s: median length of successful episodes [s] (bootstrap).
+        takeovers_per_hour: takeovers per hour of episodes (Byar's interval of a Poisson rate).
+        longest_run: longest row of successes without a takeover.
+        resets: number of pauses of at most MAX_RESET_S between episodes.
     """
 
     episodes: int
@@ -74,7 +73,7 @@ class Throughput:
     resets: int
 
     def flat(self) -> dict[str, float]:
-        """One flat object: ``successes_per_hour``, ``successes_per_hour_low``, ``successes_per_hour_high`` and so on."""
+        """Return a flat dict with ``successes_per_hour``, ``successes_per_hour_low``, ``..._high`` and so on."""
         figures: dict[str, float] = {
             "episodes": self.episodes,
             "robot_minutes": self.robot_minutes,
@@ -89,7 +88,7 @@ class Throughput:
 
 
 def throughput(episodes: Sequence[EpisodeTime]) -> Throughput:
-    """Count the figures of episodes in the order in which they were played.
+    """Return the figures of episodes in their order of play.
 
     Raises:
         ValueError: there is no episode.
@@ -113,7 +112,7 @@ def throughput(episodes: Sequence[EpisodeTime]) -> Throughput:
 
 
 def longest_run(successes: Iterable[bool]) -> int:
-    """The most successes in a row."""
+    """Return the largest number of successes in a row."""
     return max(
         (len([*group]) for is_success, group in groupby(map(bool, successes)) if is_success),
         default=0,
@@ -121,10 +120,10 @@ def longest_run(successes: Iterable[bool]) -> int:
 
 
 def times_of(episodes: Iterable[Episode]) -> list[EpisodeTime]:
-    """The robot time of recorded episodes, in the order of their time stamps.
+    """Return the robot time of recorded episodes, in the order of their time stamps.
 
-    An episode that a person finished does not count as a success of the policy. A pause longer than MAX_RESET_S is no
-    reset. Demonstrations have no takeovers: their person commands from the first to the last time step.
+    An episode that a person finished is no success of the policy. A pause longer than MAX_RESET_S is
+    no reset. Demonstrations count no takeovers, since a person commands all of them.
     """
     times, before_ns = [], None
     for episode in sorted(episodes, key=lambda episode: int(episode.stamps_ns[0])):
@@ -146,7 +145,7 @@ def times_of(episodes: Iterable[Episode]) -> list[EpisodeTime]:
 
 
 def wilson(successes: int, episodes: int, z: float = Z) -> tuple[float, float]:
-    """95 % interval of a success rate (Wilson 1927); right at 0 and 1 too."""
+    """Return the 95 % interval of a success rate (Wilson 1927); it is valid at 0 and 1, too."""
     if episodes == 0:
         return 0.0, 1.0
     rate, square = successes / episodes, z * z / episodes
@@ -156,7 +155,7 @@ def wilson(successes: int, episodes: int, z: float = Z) -> tuple[float, float]:
 
 
 def _hourly(success: np.ndarray, busy_s: np.ndarray) -> Rate:
-    """Successes an hour; NaN of episodes that took no time."""
+    """Return successes per hour; NaN if an episode took no time."""
     if not busy_s.all():
         return Rate(math.nan, math.nan, math.nan)
     draws = _draws(len(success))
@@ -165,7 +164,7 @@ def _hourly(success: np.ndarray, busy_s: np.ndarray) -> Rate:
 
 
 def _poisson(count: int, hours: float) -> Rate:
-    """A rate of events, with Byar's interval (Breslow and Day 1987, section 2.3)."""
+    """Return a rate of events per hour with Byar's interval (Breslow and Day 1987, section 2.3)."""
     if hours <= 0.0:
         return Rate(math.nan, math.nan, math.nan)
     low = count * (1 - 1 / (9 * count) - Z / (3 * math.sqrt(count))) ** 3 if count else 0.0
@@ -181,11 +180,11 @@ def _median(values: np.ndarray) -> Rate:
 
 
 def _draws(size: int) -> np.ndarray:
-    """Indices of a bootstrap, (RESAMPLES, size)."""
+    """Return the indices (RESAMPLES, size) of a bootstrap."""
     return np.random.default_rng(0).integers(size, size=(RESAMPLES, size))
 
 
 def _middle(draws: np.ndarray) -> tuple[float, float]:
-    """The middle 95 % of bootstrapped figures."""
+    """Return the central 95 % interval of bootstrapped figures."""
     low, high = np.quantile(draws, (0.025, 0.975))
     return float(low), float(high)
