@@ -1,7 +1,8 @@
-"""Learning algorithms: a folder each, its ``Config`` without torch, its ``Learner`` with it; ``common`` is what they share.
+"""Learning algorithms, one folder each; ``common`` holds their shared parts.
 
-``algorithm("ppo")`` is the package of that name. A new algorithm is a new folder, or a module of one's own with both
-(``rlinf_core.core.plugins``); deleting a folder deletes its algorithm everywhere.
+A folder has a ``Config`` (without torch) and a ``Learner`` (with torch). ``algorithm("ppo")`` is
+the package of that name. A new algorithm is a new folder, or a custom module with both
+(``rlinf_core.core.plugins``). Deleting a folder deletes its algorithm everywhere.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from rlinf_core.core import plugins
 
 
 def algorithms() -> list[str]:
-    """Names of all algorithms."""
+    """Return the names of all algorithms."""
     return plugins.names("algorithms", _ours())
 
 
 def algorithm(name: str) -> ModuleType:
-    """The package of an algorithm, whose ``Learner`` is imported when asked for; RecipeError names the nearest known."""
+    """Return the package of an algorithm; its ``Learner`` is imported on first access.
+
+    Raises:
+        RecipeError: there is no such algorithm; the message suggests the nearest name.
+    """
     return plugins.find("algorithms", name, _ours(), "algorithm")
 
 

@@ -1,1 +1,4 @@
-"""Foundations without robotics: errors, files, plug-ins, signals, metrics. Imports no other package of rlinf."""
+"""Foundations without robotics: errors, files, plug-ins, signals, metrics.
+
+Imports no other package of rlinf.
+"""

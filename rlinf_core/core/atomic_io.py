@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, also after a power cut."""
+"""Files and folders that appear complete or not at all, even after a power cut."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fsync(path: Path) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """A folder, and those above it, that are still there after a power cut."""
+    """Make a folder, and those above it, durably."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in reversed(missing):
@@ -40,12 +40,12 @@ def publish_file(aside: Path, path: Path) -> Path:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file's text without a flush: readers get the old text or the new one, a power cut may lose both.
+    """Replace a file's text without a flush, for frequent writes and slow disks.
 
-    For what is written often, or must not wait for a slow disk.
+    Readers get the old text or the new one. A power cut may lose both.
 
     Raises:
-        OSError: the disk takes none; the old text stays.
+        OSError: the disk refuses; the old text stays.
     """
     aside = path.with_name(f".{path.name}.part")
     aside.write_text(text)
@@ -53,9 +53,12 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
-    """Have a file written aside, then rename it to ``path``, durably: what is there stays until all of this is on the disk.
+    """Write a file beside ``path``, then rename it to ``path``, durably.
 
-    OSError where it cannot be, safetensors' own errors too; nothing is left of it then.
+    The old file stays until the new one is on the disk.
+
+    Raises:
+        OSError: the write failed, safetensors' own errors included; no part of it is left.
     """
     aside = path.with_name(f".{path.name}.part")
     try:
@@ -66,32 +69,34 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
         if error.errno is not None and error.filename is None:
-            error.filename = str(path)  # which a write does not say
+            error.filename = str(path)  # a write error names no file
         raise
 
 
 def write_as_usual(path: Path, write: Callable[[Path], object]) -> None:
-    """Have a new file written as ``open`` would: safetensors gives its own to nobody but who writes them.
+    """Write a new file with the permissions that ``open`` would give it.
 
-    What it raises where it cannot write is the OSError that everybody else raises.
+    safetensors makes files readable only by their owner. Its errors become the usual OSError.
     """
     path.touch()
-    mode = stat.S_IMODE(path.stat().st_mode)  # by the umask, which cannot be asked without changing it
+    # from the umask, which cannot be read without changing it
+    mode = stat.S_IMODE(path.stat().st_mode)
     try:
         write(path)
     except Exception as error:
-        if type(error).__name__ != "SafetensorError":  # which only those have who write tensors
+        # the class exists only if safetensors is installed
+        if type(error).__name__ != "SafetensorError":
             raise
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise OSError(f"{error}") from error
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    if stat.S_IMODE(path.stat().st_mode) != mode:  # which not every file system can change
+    if stat.S_IMODE(path.stat().st_mode) != mode:  # not every file system can change it
         path.chmod(mode)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file, or begin it; what a power cut has left of the last one stays apart from it."""
+    """Append a line to a file, or begin it; a line cut by a power cut stays separate."""
     with path.open("ab+") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         cut = file.read() not in (b"", b"\n")
@@ -99,13 +104,13 @@ def append_line(path: Path, line: str) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush the files of a folder, then the folder, which is what their names are kept in."""
+    """Flush the files of a folder, then the folder, which stores their names."""
     for path in (*folder.iterdir(), folder):
         fsync(path)
 
 
 def move(path: Path, target: Path) -> Path:
-    """Rename, durably; what is renamed must have been flushed before."""
+    """Rename durably; the caller has flushed the content before."""
     os.rename(path, target)
     for folder in {target.parent, path.parent}:
         fsync(folder)
@@ -113,15 +118,15 @@ def move(path: Path, target: Path) -> Path:
 
 
 def free_name(path: Path) -> Path:
-    """``path``, or with the first number that makes it new."""
+    """Return ``path``, or ``path`` with the first number that makes it new."""
     names = itertools.chain([path], (path.with_name(f"{path.name}.{number}") for number in itertools.count(2)))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def quarantine(path: Path, into: Path, reason: str) -> Path:
-    """Move what cannot be used to the folder ``into``, with the reason in a text file beside it."""
+    """Move an unusable file to the folder ``into``, with the reason in a text file beside it."""
     target = free_name(make_folder(into) / path.name)
     note = target.with_name(target.name[:200] + REASON)
-    note.write_text(reason + "\n", "utf-8", "backslashreplace")  # names of files need not be UTF-8
+    note.write_text(reason + "\n", "utf-8", "backslashreplace")  # file names need not be UTF-8
     fsync(note)
     return move(path, target)

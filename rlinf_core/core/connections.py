@@ -1,4 +1,4 @@
-"""Bounds of a server's TCP connections: how many, how many of one peer, how long without a request.
+"""Bounds of a server's TCP connections: number, number per peer, time without a request.
 
 The operator's page, the bridge and the policy server use them.
 """
@@ -18,16 +18,16 @@ from typing import Any
 from rlinf_core.core.errors import escape_control
 
 MAX_CONNECTIONS, MAX_PER_PEER = 128, 64
-REQUEST_S = 5.0    # for a complete request header, and from one answer to the next request
-ANSWER_S = 20.0    # for an answer; a WebSocket has none
-SILENT_S = 2.0     # after a connection that could not be accepted, ``accepting`` is False
+REQUEST_S = 5.0  # for a complete request header, and from one answer to the next request
+ANSWER_S = 20.0  # for an answer; a WebSocket has no limit
+SILENT_S = 2.0  # ``accepting`` is False for this long after a connection could not be accepted
 ACCEPTED_AT_ONCE = 8  # a request is read before this many newer connections could evict it
 BACKLOG = 1024
 MAX_LINES, LINES_S = 20, 10.0
 
 
 class LimitedLog(logging.Handler):
-    """Passes at most ``MAX_LINES`` lines in ``LINES_S`` seconds, then the number of the lines left out.
+    """Passes at most ``MAX_LINES`` lines in ``LINES_S`` seconds, then the number of the others.
 
     It escapes control characters, so each of them stays one line. It is also the handler of a
     library's logger.
@@ -48,13 +48,13 @@ class LimitedLog(logging.Handler):
             self.log(escape_control(line))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A library's record as one line, without its traceback."""
+        """Log a library's record as one line, without its traceback."""
         error = record.exc_info[1] if record.exc_info else None
         self(f"{self.name}: {record.getMessage()}" + (f": {error!r}"[:200] if error else ""))
 
 
 class Connection(asyncio.Protocol):
-    """One that the system accepted; the HTTP protocol takes it over if it is admitted."""
+    """An accepted connection; the HTTP protocol takes it over if it is admitted."""
 
     def __init__(self, connections: Connections) -> None:
         self.connections, self.transport, self.peer = connections, None, ""
@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport | None
 
     def connection_made(self, transport: Any) -> None:
-        """Admit it or abort it; RuntimeError never: the accept loop goes on."""
+        """Admit it or abort it; never raise RuntimeError, because the accept loop must go on."""
         self.transport = transport
         self.peer = (transport.get_extra_info("peername") or ("",))[0]
         if not self.connections.admit(self):
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         protocol.connection_made(transport)
 
     def restart(self, busy: bool = False, limit_s: float | None = None) -> None:
-        """Its time begins anew; an idle one has the time of a request."""
+        """Restart its time limit; an idle connection has the time of a request."""
         self.busy, self.since = busy, time.monotonic()
         self.limit_s = self.connections.idle_s if limit_s is None else limit_s
 
@@ -85,21 +85,21 @@ class Connection(asyncio.Protocol):
         return bool(self.transport.get_extra_info("socket").fileno() >= 0)
 
     def abort(self) -> None:
-        """Close it at once, whatever waits to be sent."""
+        """Close it at once and drop unsent data."""
         assert self.transport is not None
         self.transport.abort()
 
 
 class Connections:
-    """All that are open. Idle ones give way to newer ones, so that a flood of idle ones keeps nobody out.
+    """All open connections. Idle ones give way to newer ones, against floods of idle ones.
 
     Args:
-        make_protocol: speaks on an admitted connection.
+        make_protocol: makes the protocol of an admitted connection.
         log: takes a line for people.
         name, consequence: of the server, and of a connection that it does not accept.
-        most, most_per_peer: connections, in all and of one peer.
-        request_s: for which an idle connection stays open; REQUEST_S if it is None.
-        count_busy: whether ``most`` and ``most_per_peer`` are of busy connections, too.
+        most, most_per_peer: largest number of connections, in all and of one peer.
+        request_s: time for which an idle connection stays open; REQUEST_S if None.
+        count_busy: True if ``most`` and ``most_per_peer`` include busy connections.
     """
 
     def __init__(self, make_protocol: Callable[[], asyncio.BaseProtocol],
@@ -118,16 +118,17 @@ class Connections:
 
     @property
     def idle_s(self) -> float:
-        """For how long an idle connection stays open."""
+        """Time for which an idle connection stays open."""
         return REQUEST_S if self.request_s is None else self.request_s
 
     @property
     def accepting(self) -> bool:
-        """Whether a new connection would be accepted now; the page's stop falls silent otherwise."""
+        """Whether a new connection would be accepted now; otherwise the page's stop falls silent.
+        """
         return self.listening and time.monotonic() - self.failed_at > SILENT_S
 
     def admit(self, connection: Connection) -> bool:
-        """Make room for it; False if all others are in use."""
+        """Make room for a connection; return False if all others are in use."""
         counted = [candidate for candidate in self.open.values() if self.count_busy or not candidate.busy]
         peers = Counter(candidate.peer for candidate in counted)
         full = len(counted) >= self.most
@@ -146,15 +147,15 @@ class Connections:
         return True
 
     def fail(self, reason: str) -> None:
-        """A connection was not accepted; the page's stop falls silent, which is a stop."""
+        """Note that a connection was not accepted; the page's silent stop then stops the arm."""
         self.failed_at = time.monotonic()
         self.log(f"{self.name} accepts no connection{self.consequence}: {reason}")
 
     @contextmanager
     def answering(self, transport: Any, limit_s: float = ANSWER_S) -> Iterator[None]:
-        """While a request is answered, its connection gives way to none."""
+        """Protect a connection from eviction while its request is answered."""
         connection = self.open.get(transport)
-        if connection is None:  # it was closed before the answer began
+        if connection is None:  # closed before the answer began
             yield
             return
         connection.restart(busy=True, limit_s=limit_s)
@@ -164,7 +165,7 @@ class Connections:
             connection.restart()
 
     def sweep(self) -> None:
-        """Close the connections that took too long, and forget the closed ones."""
+        """Close the connections that took too long, and drop the closed ones."""
         now = time.monotonic()
         for connection in list(self.open.values()):
             if not connection.is_open:
@@ -177,7 +178,7 @@ class Connections:
         connection.abort()
 
     def on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The event loop's exception handler; a failed accept is one of these."""
+        """Handle the event loop's exceptions; a failed accept is one of these."""
         error = context.get("exception")
         if "accept" in str(context.get("message")):
             self.fail(f"{error}. End what holds so many files open, or raise `ulimit -n`")

@@ -18,13 +18,13 @@ class ErrorKind:
     """A kind of error.
 
     Attributes:
-        code: its stable name, as RL-E101.
+        code: its stable name, for example RL-E101.
         title: the failure in a few words.
-        raised_in: modules, ``module:Class`` or a class alone whose errors are of this kind.
+        raised_in: modules, ``module:Class`` or a class alone; their errors are of this kind.
         cause: for a person.
         remedy: for a person.
         example: a message of this kind.
-        usage: a setting or a command line is wrong.
+        usage: True if a setting or a command line is wrong.
     """
 
     code: str

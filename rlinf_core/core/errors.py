@@ -1,4 +1,4 @@
-"""Errors a user can act on: what was expected, what came, what to do."""
+"""Errors a user can act on: the expected value, the actual one, and the remedy."""
 
 import difflib
 import errno
@@ -7,9 +7,12 @@ from typing import Any
 
 from rlinf_core.core.error_codes import OTHER, code_by_place, error_kinds, modules_of
 
-FAILED, WRONG_USAGE = 1, 2  # exit codes; 2 is that of argparse, too
-NODE_FAILED = 100  # exit code of a process that hosts several nodes, plus the index of the one that failed
-REFUSED = 78  # exit code of a process that has said why it cannot go on (EX_CONFIG of sysexits.h): nobody starts it again
+FAILED, WRONG_USAGE = 1, 2  # exit codes; 2 is also argparse's
+# exit code of a process that hosts several nodes, plus the index of the failed one
+NODE_FAILED = 100
+# exit code of a process that has reported why it cannot go on (EX_CONFIG of sysexits.h); not
+# restarted
+REFUSED = 78
 
 
 class RlinfError(Exception):
@@ -28,7 +31,8 @@ class RlinfError(Exception):
 
     @property
     def code(self) -> str:
-        """Its stable code, as ``RL-E101``. An error that wraps another one has the code of that one."""
+        """Its stable code, for example ``RL-E101``; an error that wraps another one has its code.
+        """
         if self._code:
             return self._code
         cause = self.__cause__
@@ -53,7 +57,7 @@ class RlinfError(Exception):
 
 
 class RecipeError(RlinfError):
-    """A recipe, task or robot YAML that does not say what it must."""
+    """An invalid recipe, task or robot YAML."""
 
 
 class SpecError(RlinfError):
@@ -73,7 +77,7 @@ class SpoolError(RlinfError):
 
 
 class RestartLimitError(RlinfError):
-    """Processes died once too often, or found no room: who is started anew goes on from the last checkpoint."""
+    """Processes died too often, or found no room; a restart continues from the last checkpoint."""
 
 
 class IngestError(RestartLimitError):
@@ -81,7 +85,7 @@ class IngestError(RestartLimitError):
 
 
 class StartupError(RlinfError):
-    """A process on Ray that failed before it could do anything, as it would a second time."""
+    """A process on Ray that failed at its start, and would fail again."""
 
 
 class BridgeError(RlinfError):
@@ -89,7 +93,7 @@ class BridgeError(RlinfError):
 
 
 class UnreachableError(BridgeError):
-    """Nobody answers there, whatever is sent."""
+    """The peer does not answer, whatever is sent."""
 
 
 class RefusedError(BridgeError):
@@ -97,26 +101,26 @@ class RefusedError(BridgeError):
 
 
 class ServingError(RlinfError):
-    """A policy server or its client that cannot go on: nobody there, or not the protocol."""
+    """A policy server or its client that cannot go on: no peer, or another protocol."""
 
 
 class RefusedRequestError(ServingError):
-    """The server answers, and not this observation."""
+    """The server answers, but refuses this observation."""
 
 
 class AnswerError(ServingError):
-    """The server goes on, and an answer of it is not to be played."""
+    """The server goes on, but one of its answers must not be played."""
 
 
 class EngineError(RlinfError):
-    """A server that computes for ours and does not answer, or says what cannot be."""
+    """A server that computes for ours and does not answer, or gives an impossible answer."""
 
 
 class DeviceError(RlinfError):
-    """An operator's device that is missing, silent, gone or talks nonsense.
+    """An operator's device that is missing, silent, gone or sends garbage.
 
     Attributes:
-        gone: it must be opened anew.
+        gone: True if it must be opened anew.
     """
 
     def __init__(self, text: str, gone: bool = False) -> None:
@@ -128,7 +132,7 @@ PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, er
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the error is a transient condition of the machine (memory, disk, file descriptors).
+    """Return whether the error is a transient condition of the machine (memory, disk, descriptors).
 
     Such an error says nothing about the data, so that the operation can be tried again.
     """
@@ -136,17 +140,18 @@ def is_transient(error: BaseException) -> bool:
 
 
 def escape_ascii(text: object) -> str:
-    """Return foreign text in printable ASCII, safe for terminals and logs, in at most 2000 characters."""
+    """Return foreign text in printable ASCII, safe for terminals and logs; at most 2000 characters.
+    """
     return ascii(str(text))[1:-1][:2000]
 
 
 def escape_control(text: str) -> str:
-    """Others' words for a person: every letter as it is, and what would do something to a terminal as its number."""
+    """Return foreign text for a person: letters unchanged, control characters as numbers."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def harmless_lines(text: str) -> str:
-    """As ``escape_control``, line by line: a log and a ROS message take every text of it."""
+    """Apply ``escape_control`` line by line; logs and ROS messages accept the result."""
     return "\n".join(map(escape_control, text.split("\n")))
 
 

@@ -1,4 +1,4 @@
-"""The extras of the distribution: their purpose, and which of their packages are missing here."""
+"""The extras of the distribution: their purpose, and their missing packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.paths import DISTRIBUTION, VERSION, in_source_tree
 
-PURPOSE = {  # in the order in which one needs them
+PURPOSE = {  # in the order of need
     "ros": "every node, where no ROS 2 is sourced",
     "serving": "policies over the network: a station's policy node with backend remote",
     "policy": "the policy node, rlinf eval, rlinf serve",
@@ -38,7 +38,7 @@ NAMED_OTHERWISE = {"scservo_sdk": "feetech-servo-sdk",
 
 
 def requirements(extra: str = "") -> list[Requirement]:
-    """Return the requirements that an extra adds to the base; those of the base if none is named.
+    """Return the requirements that an extra adds to the base, or the base's without an extra.
 
     Raises:
         PackageNotFoundError: rlinf itself is not installed, only found on the path.
@@ -69,7 +69,7 @@ def requirements(extra: str = "") -> list[Requirement]:
 
 
 def missing(extra: str = "") -> list[str]:
-    """Those requirements that are not installed, or in another version than asked for."""
+    """Return the requirements that are not installed, or in another version."""
     return [
         str(requirement).partition(";")[0].strip()
         for requirement in requirements(extra)
@@ -78,7 +78,7 @@ def missing(extra: str = "") -> list[str]:
 
 
 def extra_of(module: str) -> str | None:
-    """The extra that brings a module, e.g. ``trainer`` for ``ray._private``; None for one that none brings."""
+    """Return the extra that brings a module, e.g. ``trainer`` for ``ray._private``, or None."""
     top = module.partition(".")[0]
     name = NAMED_OTHERWISE.get(top, top).replace("_", "-")
     try:
@@ -95,7 +95,7 @@ def extra_of(module: str) -> str | None:
 
 
 def require(extra: str, what: str) -> None:
-    """RlinfError where an extra is missing that ``what`` cannot do without."""
+    """Raise RlinfError if an extra that ``what`` needs is missing."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         if lacking := missing(extra):
             raise RlinfError(f"{what}: expected the extra '{extra}', which lacks {', '.join(lacking)} here. "
@@ -103,8 +103,9 @@ def require(extra: str, what: str) -> None:
 
 
 def how_to_get(extra: str = "") -> str:
-    """The command that installs an extra, several with commas between, or the base: from the clone, or from the wheel, as
-    no index has it.
+    """Return the command that installs an extra, several with commas between, or the base.
+
+    The source is the clone or the wheel, because no index has the package.
     """
     if in_source_tree():
         return f".venv/bin/python scripts/install.py {extra.replace(',', ' ')}".rstrip()

@@ -1,9 +1,9 @@
-"""Resources of this machine: locks by name, devices and their udev rules, OpenGL for MuJoCo, and who reaches an address.
+"""Resources of this machine: named locks, devices, OpenGL for MuJoCo, and loopback addresses.
 
 A lock is a Unix socket with an abstract name (unix(7)): one process holds it, whatever user it
-belongs to. It has no file, so there is no link to follow, no mode and nothing to clean: the kernel
-frees it when its process ends, and tells the process and the user that hold it. It is as wide as
-the network namespace, as DDS is: a container with the host's network shares it.
+belongs to. It has no file, so there is no link to follow, no mode and nothing to clean. The kernel
+frees it when its process ends, and names the process and the user that hold it. It is as wide as
+the network namespace, like DDS: a container with the host's network shares it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def take(name: str) -> socket.socket:
     """Hold a lock until the socket is closed or this process ends.
 
     Args:
-        name: of the lock, on this machine.
+        name: name of the lock, on this machine.
 
     Raises:
         HeldError: another process holds it.
@@ -47,7 +47,7 @@ def take(name: str) -> socket.socket:
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         lock.bind(_address(name))
-        lock.listen(1)  # or nobody could ask for its holder
+        lock.listen(1)  # so that others can ask for its holder
     except OSError as error:
         lock.close()
         if error.errno == errno.EADDRINUSE:
@@ -57,13 +57,13 @@ def take(name: str) -> socket.socket:
 
 
 def take_device(path: str | os.PathLike[str]) -> socket.socket:
-    """The lock of a device file, by whatever name it is opened; as ``take``."""
+    """Hold the lock of a device file, independent of the file's name; raises like ``take``."""
     status = os.stat(path)
     return take(f"device/{status.st_rdev or f'{status.st_dev}:{status.st_ino}'}")
 
 
 def is_held(name: str) -> bool:
-    """Whether a process, this one included, holds the lock."""
+    """Return True if a process, this one included, holds the lock."""
     try:
         take(name).close()
     except HeldError:
@@ -72,7 +72,7 @@ def is_held(name: str) -> bool:
 
 
 def holder(name: str) -> str:
-    """The process and the user that hold a lock, in words."""
+    """Return the process and the user that hold a lock, in words."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(ANSWER_S)
         try:
@@ -86,7 +86,7 @@ def holder(name: str) -> str:
 
 
 def user_name(uid: int) -> str:
-    """A user's name and number, for messages."""
+    """Return a user's name and number, for messages."""
     try:
         return f"user {pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
@@ -105,15 +105,13 @@ DEVICES = "configs/devices/71-rlinf-devices.rules"  # cameras and grippers
 
 
 def refused(what: str, path: str | Path, rules: str = OPERATORS) -> str:
-    """The words for one that is refused."""
+    """Return the message for a device that may not be opened."""
     return (f"permission refused: expected to read {what} at {path}, which needs the udev rule {Path(rules).name}. "
             f"Run: {_install(rules)}")
 
 
 def missing(rules: str = DEVICES) -> str:
-    """Return a hint after "not found": without its udev rule a device may be present and
-    unreadable.
-    """
+    """Return a hint after "not found": a device without its udev rule may be unreadable."""
     return f"If it is plugged in, its udev rule {Path(rules).name} may not be. Run: {_install(rules)}"
 
 
@@ -129,7 +127,10 @@ OFF = ("disable", "disabled", "off", "false", "0")
 
 
 def _quiet_renderers() -> None:
-    """Drop what graphics contexts raise while they are collected at the end of the process, once OpenGL has gone."""
+    """Drop errors of graphics contexts that are collected after OpenGL has gone.
+
+    This happens at the end of the process.
+    """
     before = sys.unraisablehook
     if getattr(before, "__name__", "") == "_without_graphics":
         return
@@ -146,13 +147,13 @@ GRAPHICS = ("mujoco", "OpenGL")
 
 
 def choose() -> str:
-    """Set MUJOCO_GL for this process and those that it starts; return its value.
+    """Set MUJOCO_GL for this process and its children; return its value.
 
-    MuJoCo reads it when it is imported, so call this before. A value of the shell stays. Renderers of others that are
-    not closed before the process ends print nothing then.
+    MuJoCo reads it at import. Call this before. A value of the shell stays. Foreign renderers that
+    are not closed before the process ends print nothing then.
 
     Raises:
-        RlinfError: MuJoCo could not be imported with what the shell says.
+        RlinfError: MuJoCo could not be imported with the shell's value.
     """
     _quiet_renderers()
     name = os.environ.get(VARIABLE, "").strip().lower()
@@ -186,7 +187,7 @@ def choose() -> str:
 
 
 def has_library(name: str) -> bool:
-    """Whether the library of an offscreen renderer can be loaded."""
+    """Return True if the library of an offscreen renderer can be loaded."""
     library = LIBRARIES[name]
     for file in (f"lib{library}.so", f"lib{library}.so.1", ctypes.util.find_library(library)):
         with suppress(OSError):

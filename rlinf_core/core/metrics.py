@@ -18,7 +18,10 @@ Families = Callable[[], Iterable[Metric]]
 
 
 def family(name: str, kind: str, what: str, values: Values | float) -> Metric:
-    """A metric: ``gauge``, ``counter`` (its samples end in _total) or ``summary``; a number alone has no labels."""
+    """Return a metric: ``gauge``, ``counter`` (its samples end in _total) or ``summary``.
+
+    A number instead of values has no labels.
+    """
     metric = Metric(name, what, kind)
     for labels, value in [({}, values)] if isinstance(values, int | float) else values:
         metric.add_sample(f"{name}_total" if kind == "counter" else name, labels, value)
@@ -26,14 +29,14 @@ def family(name: str, kind: str, what: str, values: Values | float) -> Metric:
 
 
 class Durations:
-    """How long something took: all that was counted, and the newest thousand."""
+    """Durations: their count and sum, and the newest thousand."""
 
     def __init__(self) -> None:
         self.newest: deque[float] = deque(maxlen=1000)
         self.count, self.total_s = 0, 0.0
 
     def note(self, seconds: float) -> None:
-        """It took so long."""
+        """Add a duration."""
         self.newest.append(seconds)
         self.count, self.total_s = self.count + 1, self.total_s + seconds
 
@@ -42,7 +45,7 @@ class Durations:
         return np.quantile(self.newest, QUANTILES) if self.newest else np.zeros(len(QUANTILES))
 
     def family(self, name: str, what: str) -> Metric:
-        """As a summary."""
+        """Return the durations as a summary."""
         metric = family(name, "summary", what, (
             ({"quantile": str(of)}, float(value)) for of, value in zip(QUANTILES, self.quantiles(), strict=True)))
         metric.add_sample(f"{name}_count", {}, self.count)
@@ -65,12 +68,15 @@ def _registry(families: Families) -> CollectorRegistry:
 
 
 def text(families: Families) -> str:
-    """Prometheus' text format."""
+    """Return the metrics in Prometheus' text format."""
     return generate_latest(_registry(families)).decode()
 
 
 def serve(families: Families, port: int) -> Callable[[], None]:
-    """Answer at http://127.0.0.1:port/metrics, with the process's own memory and time; returns what ends it."""
+    """Serve the metrics at http://127.0.0.1:port/metrics; return a function that ends it.
+
+    The process's own memory and time are included.
+    """
     registry = _registry(families)
     ProcessCollector(registry=registry)
     try:

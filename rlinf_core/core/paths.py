@@ -1,9 +1,9 @@
-"""Folders of this distribution and of its user: data files, a home that can be written, and the version.
+"""Folders of this distribution and of its user: data files, a writable home, and the version.
 
-Files that are no Python lie in the source tree, or in the installed distribution. A home may be
-read-only, on a full or lost network drive, or absent, as in a container. ROS's nodes end at once
-without a folder for their logs; caches slow a run down, or end it. So libraries get other folders
-where they cannot write into the home.
+Files other than Python lie in the source tree, or in the installed distribution. A home may be
+read-only, on a full or lost network drive, or absent, for example in a container. ROS's nodes end
+at once without a folder for their logs; missing caches slow a run down, or end it. Libraries
+therefore get other folders if they cannot write to the home.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ from pathlib import Path
 
 from rlinf_core.core.errors import RecipeError
 
-SOURCE = Path(__file__).resolve().parents[2]  # of our packages: in a clone its root
-NODES = sorted(path.parent for path in SOURCE.glob("ros_ws/src/rlinf_*/setup.py"))  # of a clone: folders of Python packages
+SOURCE = Path(__file__).resolve().parents[2]  # folder of our packages; the root of a clone
+# folders of Python packages in a clone
+NODES = sorted(path.parent for path in SOURCE.glob("ros_ws/src/rlinf_*/setup.py"))
 
 
 def in_source_tree() -> bool:
-    """Whether this runs from a clone, and not from an installed wheel."""
+    """Return True if this runs from a clone, and not from an installed wheel."""
     return (SOURCE / "configs").is_dir()
 
 
 def shared() -> Path:
-    """The folder that holds ``configs``, ``robots``, ``launch`` and ``ros_ws/src``."""
+    """Return the folder with ``configs``, ``robots``, ``launch`` and ``ros_ws/src``."""
     return SOURCE if in_source_tree() else Path(__file__).parents[1] / "share"
 
 
 def expanded(path: str | Path, where: str) -> Path:
-    """A path of a config with ~ and ~user as the homes they are; RecipeError, at ``where``, if there is no such user."""
+    """Return a config's path with ~ and ~user expanded.
+
+    Raises:
+        RecipeError: there is no such user; the message begins with ``where``.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -44,7 +49,10 @@ def expanded(path: str | Path, where: str) -> Path:
 
 @cache
 def packages_alone() -> Path:
-    """A folder from which our packages alone can be imported: for another Python, which has its own of all others."""
+    """Return a folder from which only our packages can be imported, for another Python.
+
+    That Python has its own versions of all other packages.
+    """
     if in_source_tree():
         return SOURCE
     folder = tempfile.TemporaryDirectory(prefix="rlinf-packages-")
@@ -55,22 +63,25 @@ def packages_alone() -> Path:
 
 
 def message_sources() -> Path:
-    """The ROS package rlinf_msgs: .msg, .srv and .action files, and how to build them."""
+    """Return the ROS package rlinf_msgs: .msg, .srv and .action files, and their build files."""
     return shared() / "ros_ws/src/rlinf_msgs"
 
 
 def definitions() -> list[Path]:
-    """ROS packages of others, from their published fields: for a ROS that lacks them."""
+    """Return foreign ROS packages, made from their published fields, for a ROS without them."""
     return sorted(path.parent for path in (shared() / "ros_ws/definitions").glob("*/package.xml"))
 
 
 def built_messages() -> Path:
-    """The prefix that ``rlinf messages`` installs rlinf_msgs into: the clone's workspace, or the Python environment."""
+    """Return the prefix into which ``rlinf messages`` installs rlinf_msgs.
+
+    The prefix is the clone's workspace, or the Python environment.
+    """
     return SOURCE / "ros_ws/install/rlinf_msgs" if in_source_tree() else Path(sys.prefix)
 
 
 def message_packages(name: str = "rlinf_msgs") -> Path | None:
-    """The folder to put on ``sys.path`` for rlinf_msgs, or None while it is not built for this Python."""
+    """Return the ``sys.path`` folder of rlinf_msgs; None until it is built for this Python."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = ("lib/{}/site-packages", "local/lib/{}/dist-packages", "lib/{}/dist-packages")
     folders_of_messages = (built_messages() / folder.format(version) for folder in folders)
@@ -81,11 +92,13 @@ ROS_LOG_DIR = "ROS_LOG_DIR"
 CACHES = {"XDG_CACHE_HOME": "", "XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data",
           "MPLCONFIGDIR": "matplotlib", "TRITON_CACHE_DIR": "triton", "NUMBA_CACHE_DIR": "numba",
           "CUDA_CACHE_PATH": "cuda", "MESA_SHADER_CACHE_DIR": "mesa"}
-INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"  # torch runs what lies there; its own place is /tmp, by name
+# torch executes its content; the default place is /tmp, by name
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def can_write(folder: Path) -> bool:
-    """Whether files can be written into a folder, or into a new one of that path; makes nothing."""
+    """Return True if files can be written into a folder, or a new one of that path; make nothing.
+    """
     try:
         existing = next(candidate for candidate in (folder, *folder.parents) if candidate.exists())
         with tempfile.TemporaryFile(dir=existing):
@@ -96,10 +109,10 @@ def can_write(folder: Path) -> bool:
 
 @cache
 def replacements() -> dict[str, str]:
-    """Environment variables for folders in the place of those in a home that cannot be written.
+    """Return environment variables with folders that replace those in an unwritable home.
 
-    They are empty folders of this process, removed at its end. A variable that the user has set
-    stays as it is.
+    They are empty folders of this process, removed at its end. A variable that the user has set is
+    left out.
     """
     home = _home()
     folders: dict[str, str] = {}
@@ -109,7 +122,7 @@ def replacements() -> dict[str, str]:
     if home and can_write(home / ".cache"):
         return folders | ({} if os.environ.get(INDUCTOR) else {
             INDUCTOR: str(home / ".cache/rlinf/torchinductor")})
-    if home and (home / ".cache/huggingface").is_dir():  # what lies there can be read
+    if home and (home / ".cache/huggingface").is_dir():  # its content can be read
         folders["HF_HOME"] = str(home / ".cache/huggingface")
     folders |= {name: str(_spare() / folder) for name, folder in CACHES.items()}
     folders[INDUCTOR] = str(_spare() / "torchinductor")
@@ -117,7 +130,7 @@ def replacements() -> dict[str, str]:
 
 
 def explanation() -> str:
-    """Return what a person can do about a home that cannot be written; empty if it can."""
+    """Return a person's remedy for an unwritable home; empty if it is writable."""
     names = [name for name in (ROS_LOG_DIR, "XDG_CACHE_HOME") if name in replacements()]
     exports = " ".join(f"{name}=/a/folder" for name in names)
     return f"name folders that can be written: export {exports}" if names else ""
@@ -125,11 +138,11 @@ def explanation() -> str:
 
 def _home() -> Path | None:
     home = os.path.expanduser("~")
-    return Path(home) if home.startswith("/") else None  # of a user without one
+    return Path(home) if home.startswith("/") else None  # a user without a home
 
 
 def _ros_log(home: Path | None) -> Path | None:
-    """Return the folder where ROS logs by default, if any; ROS knows only the home in HOME."""
+    """Return ROS's default folder of logs, if any; ROS knows only the home in HOME."""
     if os.environ.get("ROS_HOME"):
         return Path(os.environ["ROS_HOME"], "log")
     return home / ".ros/log" if home and os.environ.get("HOME") else None
@@ -143,7 +156,7 @@ def _spare() -> Path:
 
 
 def _remove(folder: str, pid: int) -> None:
-    if os.getpid() == pid:  # not of a fork
+    if os.getpid() == pid:  # not in a fork
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -151,7 +164,7 @@ DISTRIBUTION = "rlinf"
 
 
 def _installed() -> str:
-    """The installed version; ``0+source`` where the packages are only on the path."""
+    """Return the installed version; ``0+source`` if the packages are only on the path."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""Finding a part by name: one of ours, an entry point of an installed package, ``package.module:name``, ``file.py:name``.
+"""Find a part by name: ours, an entry point, ``package.module:name`` or ``file.py:name``.
 
-Entry points stand in the groups ``rlinf.robots``, ``rlinf.tasks``, ``rlinf.rewards``, ``rlinf.scripts``,
-``rlinf.simulators``, ``rlinf.algorithms``, ``rlinf.policies``, ``rlinf.operators``, ``rlinf.drivers``, ``rlinf.cameras``
-and ``rlinf.grippers``.
+Entry points stand in the groups ``rlinf.robots``, ``rlinf.tasks``, ``rlinf.rewards``,
+``rlinf.scripts``, ``rlinf.simulators``, ``rlinf.algorithms``, ``rlinf.policies``,
+``rlinf.operators``, ``rlinf.drivers``, ``rlinf.cameras`` and ``rlinf.grippers``.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ Part = TypeVar("Part")
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
-    """The entry points of installed packages in ``rlinf.<group>``, by name."""
+    """Return the entry points of installed packages in ``rlinf.<group>``, by name."""
     return {point.name: point for point in entry_points(group=f"rlinf.{group}")}
 
 
 def names(group: str, ours: Iterable[str]) -> list[str]:
-    """Every name that ``find`` knows."""
+    """Return every name that ``find`` knows."""
     return sorted({*ours, *installed(group)})
 
 
 def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
-    """The part called ``name``.
+    """Return the part called ``name``.
 
     Args:
-        group: of entry points, without ``rlinf.``.
-        name: what the config says.
-        ours: names of those that come with rlinf, and where they are: ``module`` or ``module:attribute``.
-        where: what says the name, for errors.
+        group: group of entry points, without ``rlinf.``.
+        name: the name in the config.
+        ours: names of the parts that come with rlinf, and their places: ``module`` or
+            ``module:attribute``.
+        where: place of the name, for errors.
 
     Raises:
-        RecipeError: there is none, with the nearest name; or it cannot be imported, with the reason.
+        RecipeError: there is none (the message suggests the nearest name), or it cannot be
+            imported, with the reason.
     """
     reference = ours.get(name, "")
     if not reference and name in installed(group):
@@ -72,7 +74,7 @@ def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
 
 
 def absolute(name: str) -> str:
-    """``name``; of ``file.py:name`` with the absolute path of the file, which other processes find."""
+    """Return ``name`` with an absolute path in ``file.py:name``, for other processes."""
     place, colon, attribute = name.partition(":")
     if not place.endswith(".py"):
         return name
@@ -80,12 +82,16 @@ def absolute(name: str) -> str:
 
 
 def files(package: str, file: str) -> dict[str, str]:
-    """Names of a package's parts of which each is a file beside ``file``, and where they are."""
+    """Return the names and places of a package's parts, one per file beside ``file``."""
     return {path.stem: f"{package}.{path.stem}" for path in Path(file).parent.glob("[a-z]*.py")}
 
 
 def described(group: str, name: str, ours: Mapping[str, str], attribute: str, base: type[Part], where: str) -> type[Part]:
-    """The class called ``name``, in a module as its ``attribute``; RecipeError unless it extends ``base``."""
+    """Return the class called ``name``, or its module's ``attribute``.
+
+    Raises:
+        RecipeError: the class does not extend ``base``, or ``find`` fails.
+    """
     part = find(group, name, ours, where)
     with _importing(f"{where}: '{name}'"):
         kind = getattr(part, attribute, None) if isinstance(part, ModuleType) else part
@@ -95,9 +101,10 @@ def described(group: str, name: str, ours: Mapping[str, str], attribute: str, ba
 
 
 def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
-    """The file or folder called ``name``: a path, one of ``ours``, an entry point, or ``package.module:PATH``.
+    """Return the file or folder called ``name``.
 
-    A reference that names a module alone means its folder. Arguments as of ``find``.
+    A name is a path, one of ``ours``, an entry point, or ``package.module:PATH``. A reference to a
+    module alone means its folder. The arguments are those of ``find``.
     """
     path = expanded(name, where) if "/" in name or name in (".", "..") else ours.get(name)
     if path is not None and path.exists():
@@ -109,11 +116,12 @@ def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
 
 
 def _place_of(group: str, name: str, where: str) -> Path:
-    """The path that a reference names, or the folder of its module."""
+    """Return the path in a reference, or the folder of its module."""
     try:
         part = find(group, name, {}, where)
     except RecipeError as error:
-        here = os.path.exists(name) and name not in installed(group)  # as a reference it means no file
+        # a file here is not a valid reference
+        here = os.path.exists(name) and name not in installed(group)
         raise RecipeError(f"{where}: expected a name or a path, got '{name}', which lies here: write ./{name}"
                           if here else str(error)) from error
     path = getattr(part, "__file__", None) if isinstance(part, ModuleType) else part
@@ -125,7 +133,7 @@ def _place_of(group: str, name: str, where: str) -> Path:
 
 @contextmanager
 def _importing(where: str) -> Iterator[None]:
-    """Whatever a plugin raises while it is imported is a RecipeError that names it.
+    """Turn any error of a plugin's import into a RecipeError that names it.
 
     This includes SystemExit: a program that ends itself is not a plugin.
     """
@@ -139,7 +147,7 @@ def _importing(where: str) -> Iterator[None]:
 
 
 def _line(error: BaseException) -> str:
-    """The innermost line of a traceback that is not of the import system."""
+    """Return the innermost line of a traceback outside the import system."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__)
               if frame.filename != __file__ and "importlib" not in frame.filename]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
@@ -153,7 +161,7 @@ def _module(place: str, where: str) -> ModuleType:
 
 
 def _of_file(path: Path) -> ModuleType:
-    """The module of a file, imported once under a name of its own."""
+    """Return the module of a file, imported once under a unique name."""
     name = f"rlinf_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -173,7 +181,7 @@ def _of_file(path: Path) -> ModuleType:
 
 
 def deferred(package: str, module: str) -> Callable[[str], Any]:
-    """A ``__getattr__`` for a package: what it does not say is in one of its modules, imported when it is asked for."""
+    """Return a ``__getattr__`` for a package that imports missing names from a module on access."""
 
     def attribute(name: str) -> Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""Progress of a command in steps: which one it is at, of how many, and for how long; no silence is longer than EVERY_S."""
+"""Progress of a command in steps: number, total and duration, reported at least every EVERY_S."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def to_stderr(text: str) -> None:
 
 
 class Progress:
-    """A line for each step, and another one every EVERY_S seconds while it lasts.
+    """Prints a line for each step, and another one every EVERY_S seconds while it lasts.
 
     Args:
         total: number of steps.
@@ -30,7 +30,7 @@ class Progress:
         self._over, self._lock = threading.Event(), threading.Lock()
 
     def step(self, what: str) -> None:
-        """The next step begins."""
+        """Begin the next step."""
         with self._lock:
             self._number, self._what, self._begun_at = self._number + 1, what, time.monotonic()
             self.say(f"[{self._number} of {self.total}] {what}")
@@ -52,7 +52,7 @@ class Progress:
 
 
 class Silent(Progress):
-    """Nobody is to be told."""
+    """Prints nothing."""
 
     def __init__(self) -> None:
         super().__init__(0, lambda text: None)

@@ -1,7 +1,7 @@
 """Names that changed before the first release, each with its new name.
 
-An old name is refused with an error that says the new one. What a run has written is read with either. The first release
-deletes this module.
+An old name is refused with an error that contains the new one. Files of earlier runs are read with
+either. The first release deletes this module.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 def current_key(key: Sequence[str | int]) -> tuple[str | int, ...]:
-    """Return the path of a recipe's value with today's names, e.g. of ``("station", "beside", "kind")``."""
+    """Return today's path of a recipe's value, e.g. of ``("station", "beside", "kind")``."""
     path = list(key)
     for end in range(1, len(key) + 1):
         new = RECIPE_KEYS.get(".".join(map(str, key[:end])))
@@ -50,11 +50,11 @@ def current_key(key: Sequence[str | int]) -> tuple[str | int, ...]:
 
 
 def with_current_keys(data: Mapping[str, Any], section: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a recipe, or a section of one, that a run has written, with today's names of its keys.
+    """Return a run's recipe, or a section of it, with today's names of its keys.
 
     Args:
         data: the values by key, nested.
-        section: where in a recipe they stand, e.g. ``("policy",)``.
+        section: place of the values in a recipe, e.g. ``("policy",)``.
     """
     renamed = {}
     for name, value in data.items():

@@ -1,4 +1,4 @@
-"""The ROS that a station's processes run with: a sourced installation, or the wheels of this Python environment."""
+"""The ROS of a station's processes: a sourced installation, or this Python environment's wheels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.paths import NODES, SOURCE, built_messages, in_source_tree, message_packages, replacements, shared
 
 MAX_DOMAIN = 232
-MULTICAST, DISCOVERY_PORT = "239.255.0.1", 7400  # of DDS
+MULTICAST, DISCOVERY_PORT = "239.255.0.1", 7400  # DDS's
 
 
 def shell_domain() -> int:
-    """ROS_DOMAIN_ID of this shell, by which all of ROS goes; 0 where it says none. RlinfError if it is no such number."""
+    """Return ROS_DOMAIN_ID of this shell, which all of ROS uses; 0 by default.
+
+    Raises:
+        RlinfError: the variable is no valid number.
+    """
     text = os.environ.get("ROS_DOMAIN_ID") or "0"
     if not (text.isdecimal() and int(text) <= MAX_DOMAIN):
         raise RlinfError(f"ROS_DOMAIN_ID: expected a number from 0 to {MAX_DOMAIN} in this shell, got '{text}'. Set it "
@@ -24,7 +28,10 @@ def shell_domain() -> int:
 
 
 def ros_environment(domain_id: int) -> dict[str, str]:
-    """Environment of every process of a station: ROS (sourced, or the wheels'), our messages, DDS profile, threads."""
+    """Return the environment of a station's processes: ROS, our messages, DDS profile, threads.
+
+    ROS is the sourced one, or the wheels'.
+    """
     if trouble := network_trouble():
         raise RlinfError(trouble)
     environment = dict(os.environ)
@@ -40,20 +47,21 @@ def ros_environment(domain_id: int) -> dict[str, str]:
         if in_source_tree():
             paths = [str(SOURCE), *map(str, NODES), str(site), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = ":".join(filter(None, paths))
-        environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)  # our LD_LIBRARY_PATH must be seen by the bootstrap
+        # the bootstrap must see our LD_LIBRARY_PATH
+        environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)
     return environment | replacements() | of_every_process(domain_id) | {
         "ROS_AUTOMATIC_DISCOVERY_RANGE": environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")}
 
 
 def network_trouble(address: str = "127.0.0.1") -> str:
-    """Why no node can hear another on this machine; empty where datagrams have a way to go.
+    """Return the reason why nodes on this machine cannot hear each other, or "".
 
     Args:
         address: loopback; or a multicast group, by which nodes of several machines find each other.
     """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, DISCOVERY_PORT))  # sends nothing; looks for a route
+            probe.connect((address, DISCOVERY_PORT))  # sends nothing, but needs a route
     except OSError as error:
         if address == MULTICAST:
             return (f"no network interface takes multicast ({error.strerror}), by which nodes find each other "
@@ -64,10 +72,10 @@ def network_trouble(address: str = "127.0.0.1") -> str:
 
 
 def of_every_process(domain_id: int) -> dict[str, str]:
-    """Return the environment variables of all processes of a station: DDS's profile, and one thread
-    for matrices.
+    """Return the environment variables of all processes of a station.
 
-    OpenBLAS's other threads spin while they wait; at a node's real-time priority they would have a core to themselves.
+    They set DDS's profile, and one thread for matrices. OpenBLAS's other threads spin while they
+    wait; at a node's real-time priority they would occupy a core.
     """
     profile = str(shared() / "configs/fastdds.xml")
     return {"FASTDDS_DEFAULT_PROFILES_FILE": profile, "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
@@ -75,10 +83,10 @@ def of_every_process(domain_id: int) -> dict[str, str]:
 
 
 def ros_is_sourced() -> bool:
-    """Whether this shell has a ROS installation; else the wheels of this Python environment are ours."""
+    """Return True if this shell has a ROS installation; else this environment's wheels are used."""
     return bool(os.environ.get("ROS_DISTRO") and os.environ.get("AMENT_PREFIX_PATH"))
 
 
 def provides_messages(prefixes: str) -> bool:
-    """Whether one of an AMENT_PREFIX_PATH's prefixes has rlinf_msgs."""
+    """Return True if one of an AMENT_PREFIX_PATH's prefixes has rlinf_msgs."""
     return any((Path(prefix) / "share/rlinf_msgs").is_dir() for prefix in prefixes.split(":"))

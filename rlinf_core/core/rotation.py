@@ -17,7 +17,7 @@ Vector = tuple[float, float, float]
 
 
 def product(a: Four, b: Four) -> Quaternion:
-    """The rotation that first does ``b``, then ``a``."""
+    """Return the rotation that first does ``b``, then ``a``."""
     ax, ay, az, aw = a
     bx, by, bz, bw = b
     return (aw * bx + ax * bw + ay * bz - az * by, aw * by - ax * bz + ay * bw + az * bx,
@@ -25,24 +25,24 @@ def product(a: Four, b: Four) -> Quaternion:
 
 
 def inverse(q: Four) -> Quaternion:
-    """The rotation back."""
+    """Return the inverse rotation."""
     return (-q[0], -q[1], -q[2], q[3])
 
 
 def turned(q: Four, vector: Three) -> Vector:
-    """``vector``, rotated."""
+    """Return ``vector``, rotated."""
     x, y, z = vector
     return product(product(q, (x, y, z, 0.0)), inverse(q))[:3]
 
 
 def unit(q: tuple[float, ...]) -> Quaternion:
-    """``q`` at length 1."""
+    """Return ``q`` at length 1."""
     size = math.hypot(*q)
     return (q[0] / size, q[1] / size, q[2] / size, q[3] / size)
 
 
 def to_quaternion(vector: Three) -> Quaternion:
-    """Exponential map."""
+    """Return the exponential map of a rotation vector."""
     angle = math.hypot(*vector)
     half = 0.5 * angle
     scale = math.sin(half) / angle if angle > 1e-8 else 0.5
@@ -50,7 +50,7 @@ def to_quaternion(vector: Three) -> Quaternion:
 
 
 def to_vector(q: Four) -> Vector:
-    """Logarithm: the shorter way round, an angle in [0, pi]."""
+    """Return the logarithm: the shorter way round, an angle in [0, pi]."""
     x, y, z, w = q if q[3] >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
     sine = math.sqrt(x * x + y * y + z * z)
     scale = 2.0 * math.atan2(sine, w) / sine if sine > 1e-12 else 2.0
@@ -58,15 +58,16 @@ def to_vector(q: Four) -> Vector:
 
 
 def same_hemisphere(q: Four, around: Four) -> Quaternion:
-    """``q`` with the sign of ``around``: of the two quaternions of one rotation the one that is nearer."""
+    """Return ``q`` with the sign of ``around``: the nearer of a rotation's two quaternions."""
     sign = 1.0 if sum(a * b for a, b in zip(q, around, strict=True)) >= 0.0 else -1.0
     return (sign * q[0], sign * q[1], sign * q[2], sign * q[3])
 
 
 def to_vector_around(q: Four, around: Four) -> Vector:
-    """Logarithm that is continuous around an orientation: an angle in [0, 2 pi), which jumps only half a turn from there.
+    """Return the logarithm continuous around an orientation, with an angle in [0, 2 pi).
 
-    The logarithm itself jumps at half a turn from the frame, which is where a tool that points down is.
+    This one jumps only at half a turn from ``around``. The plain logarithm jumps at half a turn
+    from the frame, the place of a tool that points down.
     """
     home = around if around[3] >= 0.0 else (-around[0], -around[1], -around[2], -around[3])
     x, y, z, w = same_hemisphere(q, home)
@@ -76,5 +77,5 @@ def to_vector_around(q: Four, around: Four) -> Vector:
 
 
 def angle(q: Four) -> float:
-    """Angle of the rotation, in [0, pi]."""
+    """Return the angle of the rotation, in [0, pi]."""
     return math.hypot(*to_vector(q))

@@ -1,4 +1,7 @@
-"""Ctrl-C and a request to end, where Python's own answer, an exception at any place, would be lost or do harm."""
+"""Ctrl-C and requests to end in places without a safe point for an exception.
+
+Python's own reaction, an exception at any place, would be lost or do harm there.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from collections.abc import Callable, Iterator
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
-AGAIN_S = 2.0  # a terminal and a supervisor ask at the same time; who asks after this long asks again
+# a terminal and a supervisor send at the same time; a later signal is a second request
+AGAIN_S = 2.0
 
 
 @contextlib.contextmanager
@@ -20,7 +24,8 @@ def on_signal(by: Callable[[int], object]) -> Iterator[None]:
 
     A second signal, more than ``AGAIN_S`` later, uses the outer handler.
     """
-    if threading.current_thread() is not threading.main_thread():  # which no signal interrupts
+    # no signal interrupts other threads
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     first: list[float] = []

@@ -1,4 +1,4 @@
-"""Seconds that this process computed, and seconds that it waited for something else than a core."""
+"""Seconds of computing of this process, and of waiting for something else than a core."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Usage:
 
 @contextmanager
 def measured() -> Iterator[Usage]:
-    """Measure what is done within, in this thread; the fields are filled in at the end.
+    """Measure this thread's work within the block; the fields are filled in at the end.
 
     A busy machine lengthens ``wall_s`` alone: Linux counts the time in the queue for a core
     (``schedstat``).
@@ -43,7 +43,7 @@ def measured() -> Iterator[Usage]:
 
 
 def _queued_s() -> float:
-    """Seconds that this thread has waited for a core; 0 where the kernel does not count them."""
+    """Return the seconds that this thread has waited for a core; 0 if they are not counted."""
     with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
         return int(file.read().split()[1]) * 1e-9
     return 0.0

@@ -63,7 +63,7 @@ class Episode:
         requested: (T, A) requested actions, SI units.
         executed: (T, A) set-point motion that the interlock allowed, SI units.
         success, failure, truncated: how it ended: the task was done, could not be done any more, or
-        ran out of time.
+            ran out of time.
         sources: commander of each transition: policy, operator, or "" without one.
         instructions: (T + 1,) the instruction at each time step; the operator may change it within
             an episode.

@@ -39,7 +39,7 @@ class Group:
     Attributes:
         tick: period of a tick [s].
         speed, acceleration, jerk: limits of the Euclidean norm, or of each coordinate if
-        ``together``.
+            ``together``.
         low, high: workspace, per coordinate; empty if there is none.
         radius: workspace as a ball around zero.
         together: True if all coordinates slow down along their common path. Otherwise one may slide

@@ -1,4 +1,4 @@
-"""Recipes: one named YAML that says everything about a run, as strict settings; without torch."""
+"""Recipes: one named YAML with all settings of a run, checked strictly; without torch."""
 
 from rlinf_core.recipes.loader import load_recipe, resolved
 from rlinf_core.recipes.schema import Recipe

@@ -13,17 +13,25 @@ from rlinf_core.recipes.schema import Bridge
 
 
 def fleet_of(bridge: Bridge) -> Path | None:
-    """The fleet whose stations a trainer serves; RecipeError where it would serve a network in the clear."""
+    """Return the folder of the fleet that a trainer serves, or None.
+
+    Raises:
+        RecipeError: the trainer would serve a network without TLS.
+    """
     return _secured(bridge, "fleet", bridge.fleet, "At the trainer, set it to the folder of rlinf fleet")
 
 
 def credentials_of(bridge: Bridge) -> Path | None:
-    """With what a station calls; RecipeError where it would talk to a network in the clear."""
+    """Return the folder with a station's credentials, or None.
+
+    Raises:
+        RecipeError: the station would call over a network without TLS.
+    """
     return _secured(bridge, "credentials", bridge.credentials, "At the station, set it to what rlinf fleet enroll has made")
 
 
 def token_of(bridge: Bridge, run_dir: Path) -> Path | None:
-    """The file of the token that a trainer asks for; None where certificates count, or it listens in the clear."""
+    """Return the file of a trainer's token; None if certificates or ``insecure`` replace it."""
     if bridge.fleet or not is_loopback(bridge.host):
         return None
     return _token_file(bridge) or run_dir.resolve() / FILE

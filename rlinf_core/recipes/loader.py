@@ -1,4 +1,4 @@
-"""From YAML and command-line overrides to a Recipe."""
+"""Load a Recipe from YAML and command-line overrides."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
     Args:
         name: the recipe.
-        overrides: in Hydra's grammar (``rlinf_core.config.overrides``): ``key.sub=value``. One that names another
-            algorithm takes none of the recipe's hyper-parameters, as a recipe that is based on another does.
+        overrides: in Hydra's grammar (``rlinf_core.config.overrides``): ``key.sub=value``. An
+            override with another algorithm drops the recipe's hyper-parameters, like a recipe based
+            on another does.
 
     Raises:
-        RecipeError: whatever is wrong: its place, what was expected, what came, the nearest known name.
+        RecipeError: any fault: its place, the expected and the actual value, and the nearest known
+            name.
     """
     document = _document_of(_path(name))
     named = [text for text in overrides if text.lstrip("+").startswith("algorithm.name=")]
@@ -37,22 +39,23 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         if _algorithm(document) != before:
             document.data["algorithm"] = {
                 "name": document.data["algorithm"]["name"]
-            }  # another one has other hyper-parameters
+            }  # another algorithm has other hyper-parameters
     for text in overrides:
         if text not in named:
             override(document, text)
             _spell_out(document)
-    _resolve_paths(document, Path.cwd())  # in a run's own recipe.yaml it must mean the same
+    # absolute, because a run's own recipe.yaml must mean the same
+    _resolve_paths(document, Path.cwd())
     return checked(Recipe, document)
 
 
 def resolved(recipe: Recipe) -> str:
-    """The whole recipe, defaults included, as YAML."""
+    """Return the complete recipe, defaults included, as YAML."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
 
 
 def is_resolved(path: Path) -> bool:
-    """Return whether a run has written this recipe, as ``resolved`` does, and no person has changed it."""
+    """Return True if a run has written this recipe (``resolved``) and no person has changed it."""
     try:
         document = load_plain(text := path.read_text())
         return (
@@ -65,10 +68,11 @@ def is_resolved(path: Path) -> bool:
 
 
 def recipes() -> list[str]:
-    """Names of all that come with rlinf."""
+    """Return the names of all recipes that come with rlinf."""
     folder = shared() / "configs"
     paths = [path.relative_to(folder) for part in ("*.yaml", "simulators/*.yaml") for path in folder.glob(part)]
-    return sorted(str(path.with_suffix("")) for path in paths if not path.stem.startswith("drill"))  # those list scenarios
+    # those list scenarios
+    return sorted(str(path.with_suffix("")) for path in paths if not path.stem.startswith("drill"))
 
 
 def _path(name: str | Path) -> Path:
@@ -95,19 +99,19 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     under = _document_of(_below(document, base, path.parent), (*below, path.resolve()))
     mine, theirs = document.data.get("algorithm"), under.data.get("algorithm")
     if isinstance(mine, dict) and isinstance(theirs, dict) and _name(mine, theirs) != _name(theirs, {}):
-        under.forget(("algorithm",))  # another one has other hyper-parameters
+        under.forget(("algorithm",))  # another algorithm has other hyper-parameters
         del under.data["algorithm"]
     return document.over(under)
 
 
 def _spell_out(document: Document) -> None:
-    """``placement: auto`` as a mapping, to which other keys of it can be added."""
+    """Expand ``placement: auto`` to a mapping, so that other keys can be added."""
     if document.data.get("placement") == "auto":
         document.data["placement"] = {"auto": True}
 
 
 def _below(document: Document, base: Any, folder: Path) -> Path:
-    """The recipe that ``defaults`` names: one beside the file, or as any other."""
+    """Return the recipe in ``defaults``: one beside the file, or a usual name."""
     where = document.place(("defaults",))
     if not isinstance(base, str):
         raise RecipeError(f"{where}: 'defaults': expected the name of one recipe, got {base!r}")
@@ -119,7 +123,10 @@ def _below(document: Document, base: Any, folder: Path) -> Path:
 
 
 def _resolve_paths(document: Document, folder: Path) -> None:
-    """Make relative paths absolute: those of a file from its folder, those of an override from the working directory."""
+    """Resolve paths like ./ur5e relative to ``folder``.
+
+    The folder is that of the file, or the working folder for an override.
+    """
     robots: Any = document.data.get("embodiments")
     for section in (document.data.get("station"), *(robots.values() if isinstance(robots, dict) else ())):
         for part in ("robot", "task"):

@@ -10,15 +10,15 @@ from pydantic import Field, model_validator
 from rlinf_core.config.base import Settings
 from rlinf_core.core.errors import RecipeError
 
-PER_CPU = 8  # processes that may share one
-FULL_GPU = 10_000  # parts of a GPU that Ray tells apart
+PER_CPU = 8  # processes that may share one CPU
+FULL_GPU = 10_000  # parts of a GPU that Ray distinguishes
 
 
 CHOSEN = ("workers", "learners", "mode")  # keys that a run may choose
 
 
 class Placement(Settings):
-    """Processes that learn and processes that play, and their devices. GPUs are asked of Ray as they stand here.
+    """Learning and playing processes, and their devices. Ray is asked for these numbers of GPUs.
 
     ``placement: auto`` is short for ``placement: {auto: true}``.
     """
@@ -86,7 +86,7 @@ class Placement(Settings):
             raise ValueError("offload: expected false with strategy fsdp, whose weights are sharded, got true. Set "
                              "strategy to ddp")
         if self.auto and self.mode != "collocated" and not self.workers and "workers" not in self.fixed:
-            return self  # the run chooses how many
+            return self  # the run chooses the number
         if self.mode != "collocated" and not self.workers:
             raise ValueError(f"workers: expected at least 1 for mode {self.mode}, got 0")
         for who, count, gpus in (("learner", self.learners, self.learner_gpus), ("worker", self.workers, self.worker_gpus)):
@@ -103,12 +103,12 @@ class Placement(Settings):
 
     @property
     def processes(self) -> int:
-        """On Ray, those that compute all the while."""
+        """Number of processes on Ray that compute all the time."""
         return self.learners + self.workers + self.simulators
 
     @property
     def on_ray(self) -> dict[str, int]:
-        """All processes there, by what they do; without those of which there is none."""
+        """All processes on Ray, by their purpose, without zero counts."""
         every = {"learners": self.learners, "workers": self.workers, "simulators": self.simulators,
                  "processes of ingest": self.ingest,
                  "replay shards": self.replay_shards}
@@ -121,15 +121,15 @@ class Placement(Settings):
 
 
 def check_placement(placement: Placement, resources: dict[str, float], machines: Sequence[float] = ()) -> None:
-    """Whether a cluster has what a placement asks for, before anything is started.
+    """Check before the start that a cluster has a placement's resources.
 
     Args:
-        placement: what is asked.
-        resources: what there is, by Ray's names (``ray_cluster.resources``).
-        machines: GPUs of each; of one that has them all, if not given.
+        placement: the request.
+        resources: the available resources, by Ray's names (``ray_cluster.resources``).
+        machines: GPUs of each machine; by default one machine has them all.
 
     Raises:
-        RecipeError: both sides, and what to change.
+        RecipeError: the resources are too small; the message has both sides and the remedy.
     """
     cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
     where = f"the cluster at {placement.ray}" if placement.ray else "this machine"
@@ -152,7 +152,7 @@ def check_placement(placement: Placement, resources: dict[str, float], machines:
 
 
 def _packed(placement: Placement, machines: Sequence[float]) -> bool:
-    """Whether every process finds its GPUs, the largest first, each where least is left over."""
+    """Return True if every process finds its GPUs, the largest first, with the least left over."""
     free = [[FULL_GPU] * int(gpus) for gpus in machines]
     demands = [placement.learner_gpus] * placement.learners + [placement.worker_gpus] * placement.workers
     for gpus in sorted(demands, reverse=True):
@@ -173,16 +173,16 @@ def _packed(placement: Placement, machines: Sequence[float]) -> bool:
 
 
 def check_shards(name: str, rows: int, learners: int, halves: bool) -> None:
-    """Whether each of several learners gets as many rows of a batch.
+    """Check that several learners get equal numbers of a batch's rows.
 
     Args:
-        name: of the batch, in the message.
-        rows: it has.
-        learners: processes.
-        halves: of demonstrations and of what was played, each of which is divided.
+        name: name of the batch, for the message.
+        rows: number of its rows.
+        learners: number of processes.
+        halves: True if the batch has two halves, demonstrations and play, each divided.
 
     Raises:
-        RecipeError: they do not divide.
+        RecipeError: the rows cannot be divided.
     """
     multiple = learners * (2 if halves else 1)
     if rows % multiple:

@@ -196,7 +196,7 @@ class Replay(Settings):
 
 
 class Checkpoint(Settings):
-    """Saving is on by default."""
+    """Interval of checkpoints. Saving is on by default."""
 
     every_minutes: float = Field(2.0, ge=0, description="between two checkpoints")
 
@@ -260,8 +260,9 @@ class Simulation(Settings):
     evaluate_episodes: int = Field(20, gt=0, description="held-out episodes of each")
 
 
-SEED_OFFSET = 2_000_000       # beyond the scenes of seed 0 and of evaluations
-SPREAD = 2_654_435_761  # odd, so that no two seeds share a beginning; 2^32 / golden ratio, so that they begin far apart
+SEED_OFFSET = 2_000_000  # beyond the scenes of seed 0 and of evaluations
+# odd, so that no two seeds share a beginning; 2^32 / golden ratio, so that they begin far apart
+SPREAD = 2_654_435_761
 
 
 class Recipe(Settings):
@@ -303,12 +304,12 @@ class Recipe(Settings):
     release: Release = Release()
 
     def scene(self, first: int) -> int:
-        """The first of this run's own scenes, where that of seed 0 is ``first``."""
+        """Return the first of this run's own scenes; ``first`` is that of seed 0."""
         return first + (SEED_OFFSET + self.seed * SPREAD % 2**31 if self.seed else 0)
 
     @property
     def text_task(self) -> str:
-        """The task of a language model; empty where the recipe has none."""
+        """The task of a language model; empty if the recipe has none."""
         kind, _, name = self.env.partition(":")
         return name if kind == "text" else ""
 
@@ -319,8 +320,7 @@ class Recipe(Settings):
 
     @property
     def gymnasium_id(self) -> str:
-        """The id of the Gymnasium environment that the recipe trains on; empty with a station or
-        another environment.
+        """The id of the recipe's Gymnasium environment; empty for a station or another environment.
         """
         kind, _, name = self.env.partition(":")
         return name if kind == "gym" else ""

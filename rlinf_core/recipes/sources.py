@@ -1,5 +1,6 @@
-"""Sources of a recipe's experience and the algorithms that can learn from each, checked without
-torch before anything is made.
+"""Sources of a recipe's experience, and the algorithms that can learn from each.
+
+All checks run without torch, before anything is made.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ CONVERSATIONS = "conversations"
 
 
 def source_of(recipe: Recipe) -> str:
-    """CONVERSATIONS of a text task, SIMULATORS where the recipe has environments, RECORDINGS where these are all that is
-    learned from, else STATIONS."""
+    """Return the kind of a recipe's source.
+
+    A text task has CONVERSATIONS, and a recipe with environments SIMULATORS. If recordings are the
+    only data it is RECORDINGS, else STATIONS.
+    """
     if recipe.text_task:
         return CONVERSATIONS
     if recipe.simulation.environments:
@@ -30,13 +34,16 @@ def source_of(recipe: Recipe) -> str:
 
 
 def begun_from(recipe: Recipe) -> Path | None:
-    """The policy, or the run, that it begins with; None for a new one."""
+    """Return the initial policy or run; None for a new policy."""
     named = recipe.simulation.initial_policy
     return expanded(named, "simulation.initial_policy") if named else None
 
 
 def why_not(algorithm: AlgorithmSettings, source: str) -> str:
-    """Why an algorithm cannot learn from what a source brings, from recordings beside another one; empty where it can."""
+    """Return the reason why an algorithm cannot learn from a source, or "".
+
+    RECORDINGS may also be an addition to another source.
+    """
     name, kind = algorithm.name, algorithm.learns_from
     if source == RECORDINGS and kind == ROLLOUTS:
         return (f"{name} learns from rollouts of its own newest policies alone, which recordings are not, and from no "
@@ -51,7 +58,11 @@ def why_not(algorithm: AlgorithmSettings, source: str) -> str:
 
 
 def check_source(recipe: Recipe) -> None:
-    """Policy, algorithm and source must go together; RecipeError names both sides."""
+    """Check that policy, algorithm and source go together.
+
+    Raises:
+        RecipeError: they do not; the message names both sides.
+    """
     algorithm, policy, simulation = recipe.algorithm, recipe.policy, recipe.simulation
     if policy.kind not in algorithm.policies:
         raise RecipeError(f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got '{policy.kind}'")
@@ -115,7 +126,7 @@ def check_source(recipe: Recipe) -> None:
 
 
 def _check_auto(recipe: Recipe, source: str) -> None:
-    """Turns are measured, and layouts changed, in simulators of one robot."""
+    """Check ``placement.auto``: only simulators of one robot have measured turns and layouts."""
     unfit = {"embodiments": recipe.embodiments, "world.run": recipe.world.run,
              "world.share": recipe.world.share}
     if which := next((key for key, value in unfit.items() if value), ""):
@@ -126,7 +137,7 @@ def _check_auto(recipe: Recipe, source: str) -> None:
 
 
 def _check_simulators(recipe: Recipe) -> None:
-    """Environments in processes of their own: each of these has as many, of one robot."""
+    """Check environments in separate processes: equal numbers in each, of one robot."""
     count, environments = recipe.placement.simulators, recipe.simulation.environments
     if not count:
         return
@@ -143,7 +154,7 @@ def _check_simulators(recipe: Recipe) -> None:
 
 
 def _check_world(recipe: Recipe) -> None:
-    """A learned world predicts the numbers of one station, for policies that see no cameras."""
+    """Check a learned world, which predicts one station's numbers, for policies without cameras."""
     world, algorithm, simulation = recipe.world, recipe.algorithm, recipe.simulation
     name = "world.run" if world.run else "world.share"
     if not (world.share or world.run):
@@ -171,7 +182,11 @@ def _check_world(recipe: Recipe) -> None:
 
 
 def _check_no_replay(recipe: Recipe) -> None:
-    """A learner that takes each rollout once has nothing to draw from by stations, and says itself what is too old."""
+    """Check a learner without a replay.
+
+    The learner takes each rollout once, so per-station draws do not apply, and it has a separate
+    limit of staleness.
+    """
     online, usual, name = recipe.online, Online(), recipe.algorithm.name
     for key in ("max_samples_per_insert", "min_samples_per_insert", "max_staleness", "max_staleness_of"):
         if (got := getattr(online, key)) != (expected := getattr(usual, key)):
@@ -183,8 +198,9 @@ def _check_no_replay(recipe: Recipe) -> None:
 
 
 def _check_embodiments(recipe: Recipe) -> None:
-    """Check that embodiments are learned in one process, by an algorithm that separates the robots'
-    actions.
+    """Check that embodiments are learned in one process, by an algorithm for several robots.
+
+    The algorithm must separate the robots' actions.
     """
     embodiments = recipe.embodiments
     if not embodiments:
@@ -205,7 +221,10 @@ def _check_embodiments(recipe: Recipe) -> None:
 
 
 def _check_text(recipe: Recipe) -> None:
-    """Conversations are rollouts, in whole groups; a correction goes with what is older than the newest weights."""
+    """Check conversations: they are rollouts, in whole groups.
+
+    Data older than the newest weights need a correction.
+    """
     algorithm, placement, size = recipe.algorithm, recipe.placement, recipe.simulation.environments
     group = algorithm.rollout.get("group", 1)
     if algorithm.learns_from != ROLLOUTS:
@@ -236,7 +255,8 @@ def _check_text(recipe: Recipe) -> None:
 
 
 def _check_env(recipe: Recipe) -> None:
-    """An environment of its own is trained on by what needs no demonstration, which it has no script for."""
+    """Check an environment: its algorithm must need no demonstrations, because there is no script.
+    """
     algorithm, simulation = recipe.algorithm, recipe.simulation
     if (recipe.policy.kind == "language") != bool(recipe.text_task):
         raise RecipeError("policy.kind: expected language with env text:TASK, and another kind elsewhere; got "

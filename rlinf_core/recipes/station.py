@@ -17,11 +17,11 @@ from rlinf_core.specs.embodiment import joined
 from rlinf_core.specs.topics import arm_of, topic
 from rlinf_core.tasks.task import Task, load_task
 
-LONGEST = 1000  # time steps of an episode, where it is not known
+LONGEST = 1000  # time steps of an episode of unknown length
 
 
 def station_robot(recipe: Recipe) -> Robot:
-    """The recipe's robot; RecipeError where it has none."""
+    """Return the recipe's robot; raise RecipeError if it has none."""
     if recipe.env:
         raise RecipeError(f"env: '{recipe.env}' is no station, and has no robot. rlinf train trains on it; to go on with "
                           "station.robot, leave env out")
@@ -32,7 +32,7 @@ def station_robot(recipe: Recipe) -> Robot:
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Everything that can be known before anything is made or started: source, robot, limits, cameras, task."""
+    """Check everything that can be known before the start: source, robot, limits, cameras, task."""
     check_source(recipe)
     if recipe.env:
         return
@@ -50,11 +50,11 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def check_real_arm(recipe: Recipe, in_lockstep: bool) -> None:
-    """Check the confirmations that a real arm needs before it can be armed.
+    """Check the conditions that a real arm must meet before it can be armed.
 
     Args:
         recipe: the recipe.
-        in_lockstep: a person asks for ``station.lockstep``.
+        in_lockstep: True if a person asks for ``station.lockstep``.
     """
     robot, name = station_robot(recipe), recipe.station.robot
     if robot.driver == SIMULATOR:
@@ -71,7 +71,7 @@ def check_real_arm(recipe: Recipe, in_lockstep: bool) -> None:
 
 
 def _check_clutch(recipe: Recipe) -> None:
-    """The button that is held to move the arm asks for nothing else."""
+    """Check that the button held to move the arm (``clutch``) has no other role."""
     for key in ("operator", "second_operator"):
         settings = getattr(recipe.station, key)
         clutch, buttons = getattr(settings, "clutch", ""), getattr(settings, "buttons", None)
@@ -84,7 +84,13 @@ def _check_clutch(recipe: Recipe) -> None:
 
 
 def check_ticks(recipe: Recipe, control_hz: float, tick_s: float) -> None:
-    """A simulator goes on in ticks: RecipeError where a time step is not whole ones; in real time, where it is none."""
+    """Check that a simulator's time step is a whole number of ticks.
+
+    In real time, at least one tick is enough.
+
+    Raises:
+        RecipeError: it is not.
+    """
     ticks = 1.0 / control_hz / tick_s
     is_multiple = abs(ticks - round(ticks)) < 1e-6 or not recipe.station.lockstep
     if not is_multiple or round(ticks) < 1:
@@ -93,13 +99,21 @@ def check_ticks(recipe: Recipe, control_hz: float, tick_s: float) -> None:
 
 
 def task_file(recipe: Recipe) -> Path:
-    """Path of the recipe's task; RecipeError names the nearest known one."""
+    """Return the path of the recipe's task.
+
+    Raises:
+        RecipeError: there is no such task; the message suggests the nearest name.
+    """
     ours = {path.stem: path for path in (shared() / "configs/tasks").glob("*.yaml")}
     return plugins.place("tasks", recipe.station.task, ours, "station.task")
 
 
 def station_task(recipe: Recipe) -> Task:
-    """The task as the recipe's station observes it, cameras included; a camera the robot lacks is refused by name."""
+    """Return the task with the observation of the recipe's station, cameras included.
+
+    Raises:
+        RecipeError: the robot lacks a camera, or does not fit the task.
+    """
     robot, station = station_robot(recipe), recipe.station
     for camera in station.observe_cameras:
         if camera not in robot.cameras:
@@ -115,7 +129,7 @@ def station_task(recipe: Recipe) -> Task:
 
 
 def orientations(robot: Robot) -> dict[str, tuple[float, ...]]:
-    """The nominal orientation of each arm's tool, by the arm's name: what its limits say."""
+    """Return the nominal orientation of each arm's tool, from its limits, by the arm's name."""
     return {arm: load_limits(path).orientation for arm, path in robot.interlocks.items()}
 
 
@@ -129,15 +143,13 @@ def robots_of(recipe: Recipe) -> dict[str, Recipe]:
 
 
 def simulated(recipe: Recipe) -> bool:
-    """Whether its robot, or each of its several, is a simulator, in which policies can be judged."""
+    """Return True if all its robots are simulators, in which policies can be judged."""
     ones = robots_of(recipe).values() or [recipe]
     return all(station_robot(one).driver == SIMULATOR for one in ones)
 
 
 def learned_spec(recipe: Recipe) -> StationSpec:
-    """Return the specs that a trainer learns for: those of the recipe's station, or of its
-    embodiments together.
-    """
+    """Return the specs that a trainer learns for: the station's, or its embodiments' together."""
     if not recipe.embodiments:
         return station_task(recipe).spec
     try:
@@ -147,14 +159,18 @@ def learned_spec(recipe: Recipe) -> StationSpec:
 
 
 def longest_episode(recipe: Recipe) -> int:
-    """Time steps of an episode that nothing ends before its time."""
+    """Return the time steps of the longest possible episode."""
     if recipe.embodiments:
         return max(map(longest_episode, robots_of(recipe).values()))
     return LONGEST if recipe.env else station_task(recipe).max_steps
 
 
 def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
-    """The task acts with the arms that the robot has, and observes no other; RecipeError says which it has."""
+    """Check that the task acts with the robot's arms, and observes no other.
+
+    Raises:
+        RecipeError: the arms differ; the message lists the robot's.
+    """
     arms, action = tuple(robot.arms), task.spec.action
     if action.arms != arms:
         raise RecipeError(

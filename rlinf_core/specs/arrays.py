@@ -1,7 +1,7 @@
-"""The observations and actions of a station, declared once: names, shapes, dtypes, units and
-bounds.
+"""The observations and actions of a station: names, shapes, dtypes, units and bounds.
 
-An instruction is an array, too (``encoded``: UTF-8, filled up with 0), so that it is sent and recorded as all else is.
+An instruction is an array, too (``encoded``: UTF-8, padded with 0). It is therefore sent and
+recorded like all others.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ArraySpec:
         low: smallest meaningful value, per element or one for all.
         high: largest meaningful value.
         source: the robot-side channel it is read from, e.g. "current_pose".
-        take: which part of the channel, e.g. "position" (see rlinf_core.tasks.task).
-        around: the orientation (quaternion x y z w) about which a rotation is continuous; empty where it has none, and in
-            what was written before 2026-11-29: there a rotation vector jumps at half a turn, and a quaternion's sign is
-            the driver's.
+        take: the part of the channel, e.g. "position" (see rlinf_core.tasks.task).
+        around: the orientation (quaternion x y z w) around which a rotation is continuous. It is
+            empty without one, and in specs from before 2026-11-29: there a rotation vector jumps at
+            half a turn, and a quaternion's sign is the driver's.
     """
 
     name: str
@@ -72,12 +72,16 @@ class ArraySpec:
 
 
 def first_not_finite(array: np.ndarray) -> float:
-    """The first NaN or infinity of an array that has one."""
+    """Return the first NaN or infinity of an array that has one."""
     return float(array[~np.isfinite(array)].ravel()[0])
 
 
 def finite(name: str, value: Any) -> float:
-    """A reward, or another single number, as a float; SpecError names it where it is none or not finite."""
+    """Convert a reward, or another single number, to a float.
+
+    Raises:
+        SpecError: ``value`` is not one finite number; the message contains ``name``.
+    """
     try:
         number = float(np.asarray(value, float).reshape(()))
     except (TypeError, ValueError) as error:
@@ -92,7 +96,7 @@ def finite(name: str, value: Any) -> float:
 class ActionSpec:
     """The actions of a station: a control mode and, per dimension, the largest step in SI units.
 
-    A policy acts in [-1, 1] per dimension; ``to_si`` scales that to what goes on the wire.
+    A policy acts in [-1, 1] per dimension; ``to_si`` scales that for the wire.
     """
 
     control_mode: str
@@ -106,26 +110,29 @@ class ActionSpec:
 
     @cached_property
     def arms(self) -> tuple[str, ...]:
-        """The arms that it moves, in the order of its numbers: what stands before a ``/`` in their names. None: one arm."""
+        """The arms that it moves, in the order of its numbers; empty for one arm.
+
+        An arm is the part of a name before ``/``.
+        """
         return tuple(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
 
     def rows(self, arm: str) -> slice:
-        """Return the indices of an arm's numbers; all of them for the one arm that has no name."""
+        """Return the indices of an arm's numbers; all of them for one arm without a name."""
         indices = [index for index, name in enumerate(self.names) if name.startswith(f"{arm}/")]
         return slice(indices[0], indices[-1] + 1) if arm else slice(0, self.dim)
 
     def of_arm(self, arm: str) -> ActionSpec:
-        """Return one arm's part, as a station with one arm would accept it."""
+        """Return one arm's part, in the form of a station with one arm."""
         rows = self.rows(arm)
         names = tuple(name.removeprefix(f"{arm}/") for name in self.names[rows])
         return ActionSpec(self.control_mode, names, self.scale[rows], self.units[rows])
 
     def to_si(self, action: np.ndarray) -> np.ndarray:
-        """Normalised action (..., dim) in [-1, 1] to SI units."""
+        """Convert a normalised action (..., dim) in [-1, 1] to SI units."""
         return np.minimum(np.maximum(action, -1.0), 1.0) * self._scale
 
     def from_si(self, action: np.ndarray) -> np.ndarray:
-        """SI action (..., dim) to normalised units; not clipped."""
+        """Convert an SI action (..., dim) to normalised units, without clipping."""
         return np.asarray(action) / self._scale
 
     @cached_property
@@ -135,7 +142,7 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class StationSpec:
-    """Everything a policy must agree on with a station."""
+    """All properties in which a policy and a station must agree."""
 
     observation: tuple[ArraySpec, ...]
     action: ActionSpec
@@ -168,13 +175,14 @@ class StationSpec:
         return np.concatenate([observation[spec.name].ravel() for spec in self.vectors]).astype(np.float32, copy=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-able description; infinities are spelled as strings."""
+        """Return a JSON-able description; infinities are spelled as strings."""
         data = asdict(self)
         data.pop("_by_name")
-        data["control_hz"] = float(self.control_hz)  # 10 is 10.0: the hash is of numbers, not of how they were written
+        # 10 becomes 10.0, because the hash must not depend on the spelling
+        data["control_hz"] = float(self.control_hz)
         for item in data["observation"]:
             if not item["around"]:
-                del item["around"]  # so that specs without it have the hash that they always had
+                del item["around"]  # specs without it keep their old hash
         for numbers, names in ((data["action"], ("scale",)), *((item, ("low", "high")) for item in data["observation"])):
             numbers.update({name: tuple(map(_spelled, numbers[name])) for name in names})
         return json.loads(json.dumps(data))
@@ -193,26 +201,32 @@ class StationSpec:
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits over everything but the instruction's wording."""
+        """Twelve hex digits of a hash over everything but the instruction's wording."""
         data = self.to_dict()
         data.pop("instruction", None)
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
     def member(self, spec_hash: str) -> StationSpec | None:
-        """The specs of that hash, where they are these, or those of one of these robots (``embodiments``)."""
+        """Return the specs with this hash among these, and those of several robots, or None.
+
+        See ``embodiment`` for several robots.
+        """
         return self if spec_hash == self.hash else None
 
     def with_others(self, member: StationSpec, vectors: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors (..., V) and actions (..., A) of the robot whose specs are ``member``, among those of all robots."""
+        """Place a robot's vectors (..., V) and actions (..., A) among those of all robots.
+
+        ``member`` holds the robot's specs.
+        """
         return vectors, actions
 
     @property
     def description(self) -> str:
-        """For people: the hash, or each robot's."""
+        """The hash, or each robot's, for people."""
         return self.hash
 
     def difference(self, other: StationSpec) -> str:
-        """Say in one line each what differs from ``other``; empty when they agree."""
+        """Describe each difference from ``other`` in one line; empty when they agree."""
         lines = []
         mine, theirs = {s.name: s for s in self.observation}, {s.name: s for s in other.observation}
         for name in sorted(mine.keys() | theirs.keys()):
@@ -226,7 +240,7 @@ class StationSpec:
 
 
 def _spelled(number: Any) -> float | str:
-    """A number as JSON has it, which knows no infinity."""
+    """Return a number for JSON; infinity becomes text."""
     value = float(number)
     return str(value) if np.isinf(value) else value
 
@@ -238,11 +252,11 @@ def _short(spec: ArraySpec | None) -> str:
     return f"{spec.dtype}{list(spec.shape)} [{spec.unit}] from {spec.source}.{spec.take}{around}"
 
 
-NAME, WIDTH = "instruction", 128  # among observations; bytes of the longest
+NAME, WIDTH = "instruction", 128  # name among observations, and largest number of bytes
 
 
 def encoded(sentences: Iterable[str]) -> np.ndarray:
-    """(B, WIDTH) uint8; SpecError where one is too long."""
+    """Encode sentences as (B, WIDTH) uint8; raise SpecError if one is too long."""
     rows = []
     for sentence in sentences:
         data = sentence.encode()
@@ -254,21 +268,21 @@ def encoded(sentences: Iterable[str]) -> np.ndarray:
 
 
 def decoded(rows: np.ndarray) -> tuple[str, ...]:
-    """The sentences of (B, WIDTH)."""
+    """Return the sentences of rows (B, WIDTH)."""
     return tuple(bytes(row).rstrip(b"\0").decode() for row in np.asarray(rows, np.uint8))
 
 
-FAR = 3.0  # largest steps: data sets of arms that move faster stay below, other units are beyond
+FAR = 3.0  # in largest steps; data sets of faster arms stay below, other units exceed it
 
 
 def other_units(action: ActionSpec, low: np.ndarray, high: np.ndarray, ratio: float = FAR) -> str:
-    """Return why actions of this range are not in the task's units; empty if they may be.
+    """Return the reason why actions of this range are not in the task's units, or "".
 
     Args:
-        action: of the task.
-        low: (A,) the least of each number, in the task's units.
-        high: (A,) the greatest of each number, in the task's units.
-        ratio: of the largest step, beyond which a number is in other units.
+        action: action spec of the task.
+        low: (A,) the smallest of each number, in the task's units.
+        high: (A,) the largest of each number, in the task's units.
+        ratio: multiple of the largest step beyond which a number is in other units.
     """
     limits = np.asarray(action.scale) * ratio
     beyond = ~((np.asarray(low) >= -limits) & (np.asarray(high) <= limits))  # NaN is beyond

@@ -1,8 +1,8 @@
-"""Different robots in one policy: their specs beside one another, so that each has numbers of its own.
+"""Different robots in one policy: their specs side by side, each with separate numbers.
 
-What stands between the first layer of a network and its last is shared; of the first layer each robot has the columns of
-its own numbers, of the last one the rows of its own actions: a state encoder and a head for each, in a network that knows
-nothing of robots.
+All layers between a network's first and last are shared. In the first layer each robot has the
+columns of its own numbers, in the last one the rows of its own actions. This is a state encoder and
+a head for each robot, in a network without knowledge of robots.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ WHICH = "embodiment"
 class JointSpec(StationSpec):
     """Specs of several robots; made by ``joined``.
 
-    The first numbers, one a robot, say which it is: 1 for that, 0 for the others. Then come each robot's vectors; those of
-    others than the one that observes are zero. So it is with actions.
+    The first numbers, one per robot, name the observing robot: 1 for that robot, 0 for the others.
+    Each robot's vectors follow; those of other robots are zero. Actions have the same layout.
 
     Attributes:
-        robots: by name.
+        robots: specs by name.
     """
 
     robots: Mapping[str, StationSpec] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits over the robots' names and hashes."""
+        """Twelve hex digits of a hash over the robots' names and hashes."""
         document = json.dumps({name: spec.hash for name, spec in self.robots.items()})
         return hashlib.sha256(document.encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-able description, which ``spec_of`` reads."""
+        """Return a JSON-able description for ``spec_of``."""
         return {"robots": {name: spec.to_dict() for name, spec in self.robots.items()}}
 
     def member(self, spec_hash: str) -> StationSpec | None:
-        """The specs of the robot that has them; None where none has."""
+        """Return the specs of the robot with this hash, or None."""
         return self if spec_hash == self.hash else next(
             (spec for spec in self.robots.values() if spec.hash == spec_hash), None)
 
@@ -59,11 +59,11 @@ class JointSpec(StationSpec):
 
     @property
     def description(self) -> str:
-        """For people: each robot's name and hash."""
+        """Each robot's name and hash, for people."""
         return ", ".join(f"{name} {spec.hash}" for name, spec in self.robots.items())
 
     def place(self, member: StationSpec) -> tuple[int, slice, slice]:
-        """A robot's number, and where its vectors and its actions stand."""
+        """Return a robot's number, and the places of its vectors and actions."""
         before, actions = len(self.robots), 0
         for number, spec in enumerate(self.robots.values()):
             after, following = before + spec.vector_size, actions + spec.action.dim
@@ -74,9 +74,7 @@ class JointSpec(StationSpec):
 
     @cached_property
     def whose(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return masks of the numbers (N, V) and actions (N, A) of each of the N robots, as 0 and
-        1.
-        """
+        """Masks of the numbers (N, V) and actions (N, A) of each of the N robots, as 0 and 1."""
         count = len(self.robots)
         numbers, actions = np.zeros((count, self.vector_size), np.float32), np.zeros((count, self.action.dim), np.float32)
         numbers[:, :count] = 1.0
@@ -86,7 +84,7 @@ class JointSpec(StationSpec):
         return numbers, actions
 
     def with_others(self, member: StationSpec, vectors: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A robot's vectors (..., V) and actions (..., A) among those of all."""
+        """Place a robot's vectors (..., V) and actions (..., A) among those of all."""
         number, place, rows = self.place(member)
         numbers = np.zeros((*vectors.shape[:-1], self.vector_size), np.float32)
         among = np.zeros((*actions.shape[:-1], self.action.dim), actions.dtype)
@@ -95,10 +93,10 @@ class JointSpec(StationSpec):
 
 
 def joined(robots: Mapping[str, StationSpec]) -> JointSpec:
-    """The specs of several robots that share a policy, by name.
+    """Return the specs of several robots that share a policy, by name.
 
     Raises:
-        SpecError: two are the same, or they do not look through the same cameras.
+        SpecError: two are the same, or their cameras differ.
     """
     first = next(iter(robots))
     for name, spec in robots.items():
@@ -120,9 +118,7 @@ def joined(robots: Mapping[str, StationSpec]) -> JointSpec:
 
 
 def spec_of(document: dict[str, Any]) -> StationSpec:
-    """Return the specs of one robot, of several, or of a language policy, from ``to_dict``'s
-    result.
-    """
+    """Return the specs in ``to_dict``'s result: one robot, several, or a language policy."""
     if "text" in document:
         return TextSpec()
     if "robots" not in document:

@@ -17,11 +17,11 @@ class TextSpec(StationSpec):
     control_hz: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-able description, which ``spec_of`` reads."""
+        """Return a JSON-able description for ``spec_of``."""
         return {"text": True}
 
     def difference(self, other: StationSpec) -> str:
-        """The difference from the specs of a robot."""
+        """Describe the difference from the specs of a robot."""
         if isinstance(other, TextSpec):
             return ""
         return "a language policy, which writes text, against a robot's observations and actions"

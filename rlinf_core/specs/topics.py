@@ -1,9 +1,10 @@
-"""Every topic of a station, once: its type, who speaks, who listens, how often, with what quality, what a channel holds.
+"""Every topic of a station: type, sender, receivers, rate, quality of service and channel.
 
-Names are relative to the station's namespace. A station with two arms has the topics of an arm (``per_arm``) once for each,
-below the arm's name: ``left/current_pose``. Quality of service, channels, recordings, conformance checks and the
-documentation (docs/reference/topics.md) are made from this table; no ROS is needed to read it. A user
-may change some of the qualities by ROS's parameters ``qos_overrides.<topic>.<entity>.<policy>`` (``parameters``).
+Names are relative to the station's namespace. A station with two arms has each arm topic
+(``per_arm``) once per arm, below the arm's name: ``left/current_pose``. Quality of service,
+channels, recordings, conformance checks and the documentation (docs/reference/topics.md) are made
+from this table. Reading it needs no ROS. A user may change some of the qualities by ROS's
+parameters ``qos_overrides.<topic>.<entity>.<policy>`` (``parameters``).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any
 
 from rlinf_core.core.errors import RlinfError, nearest
 
-EPISODE, BLACK_BOX, SESSION = "episode", "black box", "session"  # what a recording is of
-DERIVED = "episode, computed"  # by the recorder, of what it hears
+EPISODE, BLACK_BOX, SESSION = "episode", "black box", "session"  # kinds of recordings
+DERIVED = "episode, computed"  # computed by the recorder from its inputs
 FREE = ("camera/<name>/image", "camera/<name>/view", "camera/<name>/camera_info", "camera/<name>/image/compressed",
         "camera/<name>/depth", "robot_description", "tf", "tf_static", "markers", "joy", "vr/pose", "vr/joy",
-        "policy/update", "policy/status", "trainer/status")  # whose quality of service may be overridden
+        # topics whose quality of service may be overridden
+        "policy/update", "policy/status", "trainer/status")
 COUNTED = ("timestep", "applied", "safety/events", "episode", "label", "prompt")
 
 
@@ -28,23 +30,26 @@ class Topic:
     """One row.
 
     Attributes:
-        name: with ``<name>`` where there is one for each camera or e-stop.
-        type: of its messages, as ``package/msg/Kind``.
-        sender, receivers: nodes, and programs that are none; ``robot side`` for a driver, a simulator, and the nodes
-            ``controller``, ``gripper`` and ``driver`` beside one. The recorder is added by ``listeners``.
-        rate: how often, at least.
-        depth: messages kept for a receiver that is late.
-        latched: whoever joins later gets the last one (transient local).
-        per_arm: there is one for each arm.
-        channel: shape of what an observation takes from a message, in SI units, or None where it takes nothing; -1 for one
-            number a joint.
-        newest: only the newest message counts: received with depth 1, reliable in lockstep, best effort in real time, which
-            fits every driver's publisher.
-        recorded: with an ``episode``, computed for it by the recorder, in the ``black box`` before a fault, or not at all.
-        sampled: its message of a time step's time is recorded with that; of an image as JPEG, on ``<image>/compressed``.
-        session: recorded with the session, too: each message where there are no fields here, else one in which one of them
-            has changed; None for not at all.
-        meaning: in a sentence.
+        name: name of the topic; ``<name>`` stands for a camera or an e-stop.
+        type: type of its messages, in the form ``package/msg/Kind``.
+        sender, receivers: nodes, and programs that are none; ``robot side`` for a driver, a
+            simulator, and the nodes ``controller``, ``gripper`` and ``driver`` beside
+            one. ``listeners`` adds the recorder.
+        rate: minimum rate.
+        depth: messages kept for a late receiver.
+        latched: True if a late subscriber gets the last message (transient local).
+        per_arm: True if there is one for each arm.
+        channel: shape of the data that an observation takes from a message, in SI units; None for
+            no data; -1 for one number per joint.
+        newest: True if only the newest message counts: received with depth 1, reliable in lockstep,
+            best effort in real time. This fits every driver's publisher.
+        recorded: with an ``episode``, computed for it by the recorder, in the ``black box`` before
+            a fault, or not at all.
+        sampled: True if the message at a time step's time is recorded with the step; an image as
+            JPEG, on ``<image>/compressed``.
+        session: fields whose changes are recorded with the session; without fields each message is;
+            None for no recording.
+        meaning: one sentence.
     """
 
     name: str
@@ -64,7 +69,8 @@ class Topic:
 
     @property
     def fixed(self) -> str:
-        """Why its quality of service is not the user's to change; empty where ROS's ``qos_overrides`` may."""
+        """Reason why the user may not change its quality of service; "" if ``qos_overrides`` may.
+        """
         if self.name in FREE:
             return ""
         if self.name in COUNTED:
@@ -77,7 +83,7 @@ class Topic:
 
     @property
     def listeners(self) -> str:
-        """The receivers, with the recorder where it records the topic."""
+        """The receivers, with the recorder if it records the topic."""
         recorded = self.recorded or self.sampled or self.session is not None
         return ", ".join(filter(None, (self.receivers, "recorder" if recorded else "")))
 
@@ -215,12 +221,14 @@ TOPICS = (
 _BY_NAME = {topic.name: topic for topic in TOPICS}
 
 
-TAKEN = {name.partition("/")[0] for name in _BY_NAME if "/" in name} | {"interlock"}  # an arm is named otherwise
+# names that an arm may not have
+TAKEN = {name.partition("/")[0] for name in _BY_NAME if "/" in name} | {"interlock"}
 
 
 def of_arms(name: str, arms: Sequence[str]) -> list[str]:
-    """A row's topic as a station with these arms names it: once for each where it is ``per_arm``; no arms are one without
-    a name.
+    """Return a row's topic names in a station with these arms.
+
+    A ``per_arm`` row has one name per arm. No arms mean one arm without a name.
     """
     return [f"{arm}/{name}" for arm in arms] if arms and topic(name).per_arm else [name]
 
@@ -229,14 +237,18 @@ VECTORS = ("current_twist", "wrench")  # topics whose numbers lie along the axes
 
 
 def arm_of(name: str) -> str:
-    """The arm that a topic's name says it is of; empty where it says none."""
+    """Return the arm in a topic's name, or ""."""
     above, _, below = name.partition("/")
     return above if name not in _BY_NAME and below in _BY_NAME and _BY_NAME[below].per_arm else ""
 
 
 @lru_cache(1024)
 def topic(name: str) -> Topic:
-    """The row of a topic as a station names it, for any camera, e-stop or arm; RlinfError with the nearest known one."""
+    """Return the row of a station's topic, for any camera, e-stop or arm.
+
+    Raises:
+        RlinfError: there is no such topic; the message suggests the nearest name.
+    """
     for key in (name, *_patterns(name), *([name.partition("/")[2]] if arm_of(name) else [])):
         if key in _BY_NAME:
             return _BY_NAME[key]
@@ -259,7 +271,7 @@ Overrides = Mapping[str, Mapping[str, Mapping[str, str | int]]]  # topic, entity
 
 
 def may_override(name: str) -> bool:
-    """Whether the user may, of a topic as the station names it; not of one that no station has."""
+    """Return True if the user may override a station's topic; False for unknown topics."""
     try:
         return not topic(name).fixed
     except RlinfError:
@@ -267,7 +279,11 @@ def may_override(name: str) -> bool:
 
 
 def check(name: str, entity: str, policy: str, value: object) -> None:
-    """RlinfError says what was expected of an override of a station's topic."""
+    """Check an override of a station's topic.
+
+    Raises:
+        RlinfError: the override is not allowed or invalid.
+    """
     where = f"qos_overrides: '{name}'"
     if why := topic(name).fixed:
         raise RlinfError(f"{where}: expected none, as {why} (docs/reference/topics.md)")
@@ -292,8 +308,9 @@ def check_parameters(by_name: Mapping[str, object], ours: Callable[[str], str]) 
     """Check the overrides on a node's command line.
 
     Args:
-        by_name: parameters by their names, of whatever kind.
-        ours: a full name to the topic that the station calls so; empty for those of others, which are theirs to judge.
+        by_name: parameters of any kind, by their names.
+        ours: maps a full name to the station's topic; empty for foreign topics, which are not
+            checked here.
     """
     for parameter, value in by_name.items():
         topic_name, entity, policy = (parameter.removeprefix(PREFIX).rsplit(".", 2) + ["", ""])[:3]
@@ -302,8 +319,9 @@ def check_parameters(by_name: Mapping[str, object], ours: Callable[[str], str]) 
 
 
 def parameters(overrides: Overrides, station: str, renamed: Mapping[str, str]) -> dict[str, str | int]:
-    """Return a recipe's overrides as ROS parameters, by a topic's full name, which a robot's driver
-    may change.
+    """Return a recipe's overrides as ROS parameters, by a topic's full name.
+
+    A robot's driver may rename topics (``renamed``).
     """
     return {f"{PREFIX}{renamed.get(name, f'{station}/{name}')}.{entity}.{policy}": value
             for name, entities in overrides.items() for entity, policies in entities.items()

@@ -1,4 +1,4 @@
-"""From observations to what a world predicts, and from its predictions to the channels that a task is judged by."""
+"""Observations to a world's state, and its predictions to a task's channels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ JUDGED = ("all", "position", "offset")  # parts of a pose by which a task may be
 
 
 class Coordinates:
-    """How the vectors of a station's specs stand in space.
+    """The place in space of the vectors of a station's specs.
 
-    An offset from the tool changes with every motion, though its object rests. A world predicts positions in the base
-    frame instead: ``state = vectors @ matrix``, and back by its inverse.
+    An offset from the tool changes with every motion, even if its object rests. A world predicts
+    positions in the base frame instead: ``state = vectors @ matrix``, and back by its inverse.
 
     Attributes:
         matrix: (V, V) float32.
-        tool: indices (3,) of the tool's position in the vectors, of the first arm; empty where it is not observed.
+        tool: indices (3,) of the tool's position in the vectors, of the first arm; empty if it is
+            not observed.
     """
 
     def __init__(self, spec: StationSpec) -> None:
@@ -55,7 +56,11 @@ class Coordinates:
                 self.matrix[rows : rows + 3, columns] = np.eye(3)
 
     def check_judged(self, task: Task) -> None:
-        """SpecError names a channel that the task is judged by and that its numbers do not hold."""
+        """Check that the observed numbers contain the channels that judge the task.
+
+        Raises:
+            SpecError: a channel is missing; the message names it.
+        """
         needed = {*task.success.channels, *(task.failure.channels if task.failure else ())}
         shown = {
             item.source
@@ -73,7 +78,7 @@ class Coordinates:
         return item.take != "offset" or item.name in self._tool_of
 
     def channels(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-        """The channels that one observation (V,) holds, as far as its numbers say them."""
+        """Return the channels of one observation (V,), as far as its numbers contain them."""
         channels: dict[str, np.ndarray] = {}
         for item in self.spec.vectors:
             size = (topic(item.source).channel or (item.size,))[0]
@@ -96,5 +101,5 @@ class Coordinates:
 
 
 def tool_of(arm: str) -> str:
-    """The channel of an arm's tool."""
+    """Return the channel of an arm's tool."""
     return of_arms("current_pose", [arm] if arm else [])[0]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 STD_FLOOR = 1e-4
-KNEE = 0.3  # of the Huber loss, in standard deviations: contact makes heavy tails
+KNEE = 0.3  # of the Huber loss, in standard deviations; contact makes heavy tails
 INPUT_RANGE = 10.0  # standard deviations
 
 
@@ -21,10 +21,11 @@ class Ensemble(nn.Module):
     Args:
         vectors: V, numbers of an observation.
         actions: A, numbers of an action.
-        history: H observations that it sees, the present one last.
+        history: H observed time steps, the present one last.
         hidden: widths of its layers.
         members: E.
-        matrix: (V, V) from vectors to the state whose change is predicted (``coordinates.Coordinates``).
+        matrix: (V, V) from vectors to the state whose change is predicted
+            (``coordinates.Coordinates``).
         generator: draws the first weights.
     """
 
@@ -64,17 +65,18 @@ class Ensemble(nn.Module):
         self.change_std: Tensor
 
     def fit_statistics(self, before: Tensor, after: Tensor) -> None:
-        """Normalise by these vectors (N, V) and by how the state changes from one to the other."""
+        """Set the normalisation from vectors (N, V) and the state's change from one to the other.
+        """
         self.mean[:] = before.mean(0)
         self.std[:] = before.std(0) + STD_FLOOR
         self.change_std[:] = ((after - before) @ self.matrix).std(0).clamp_min(STD_FLOOR)
 
     def forward(self, window: Tensor, actions: Tensor) -> Tensor:
-        """The state's change (E, B, V), in its own standard deviations.
+        """Return the state's change (E, B, V), in its own standard deviations.
 
         Args:
             window: (E, B, H, V) raw vectors.
-            actions: (E, B, H, A) normalised, the one that is played now last.
+            actions: (E, B, H, A) normalised, the present one last.
         """
         changes = ((window[..., 1:, :] - window[..., :-1, :]) @ self.matrix) / self.change_std
         features = torch.cat(
@@ -90,12 +92,12 @@ class Ensemble(nn.Module):
         return features
 
     def following(self, window: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The next vectors (E, B, V), and ``forward``'s change."""
+        """Return the next vectors (E, B, V), and ``forward``'s change."""
         change = self(window, actions)
         return (window[..., -1, :] @ self.matrix + change * self.change_std) @ self.inverse, change
 
     def loss(self, window: Tensor, actions: Tensor, after: Tensor) -> Tensor:
-        """How far what followed is from the members' predictions, along these.
+        """Return the error of the members' predictions along recorded time steps.
 
         Args:
             window: (E, B, H, V).

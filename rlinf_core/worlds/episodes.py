@@ -1,4 +1,4 @@
-"""Recorded episodes as worlds learn them, and the windows that are cut out of them."""
+"""Recorded episodes for learned worlds, and windows cut out of them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 from rlinf_core.core.errors import SpecError
 from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, IMAGINED, TRAIN, Trajectory
 
-HELD_OUT_EVERY = 10  # episodes, of which one is held out
+HELD_OUT_EVERY = 10  # one episode in this many is held out
 
 
 @dataclass(frozen=True)
 class Windows:
-    """N recorded time steps, each with what came before it.
+    """N recorded time steps, each with its past.
 
     Attributes:
-        vectors: (N, H, V), the time step's own last; the first one is repeated before an episode's beginning.
+        vectors: (N, H, V), the time step's own last; the first one is repeated before an episode's
+            beginning.
         actions: (N, H - 1, A) between them; 0 before the beginning.
         steps: (N,) time steps since the episode began.
     """
@@ -37,9 +38,9 @@ class Episodes:
     Attributes:
         vectors: (N, V) float32, all observations.
         actions: (N, A) float32 normalised; 0 at each episode's last observation.
-        bounds: (E + 1,) where each episode begins, and the end.
-        success: (E,) whether each was done.
-        demonstrations: (E,) whether each was a demonstration.
+        bounds: (E + 1,) beginning of each episode, and the end.
+        success: (E,) True for successful episodes.
+        demonstrations: (E,) True for demonstrations.
     """
 
     def __init__(self, trajectories: Iterable[Trajectory] = ()) -> None:
@@ -52,7 +53,11 @@ class Episodes:
         self.extend(trajectories)
 
     def extend(self, trajectories: Iterable[Trajectory]) -> None:
-        """Add real ones; SpecError where one was imagined, or played to judge a policy."""
+        """Add real episodes.
+
+        Raises:
+            SpecError: one was imagined, or played to judge a policy.
+        """
         new = list(trajectories)
         for trajectory in new:
             if trajectory.mode in (IMAGINED, EVALUATE):
@@ -84,17 +89,22 @@ class Episodes:
 
     @property
     def steps(self) -> int:
-        """Transitions of all."""
+        """Number of transitions of all episodes."""
         return int(self.bounds[-1]) - len(self)
 
     @property
     def held_out(self) -> np.ndarray:
-        """(E,) which are kept from fitting: every tenth, and the last one of fewer."""
+        """Mask (E,) of episodes kept from fitting: every tenth, or the last if there are fewer."""
         numbers = np.arange(len(self))
         return numbers % HELD_OUT_EVERY == min(HELD_OUT_EVERY, max(len(self), 2)) - 1
 
     def starts(self, episodes: np.ndarray, following: int = 1) -> np.ndarray:
-        """Indices of the observations, of these episodes (E,) bool, after which so many transitions were recorded."""
+        """Return the indices of observations with enough recorded transitions after them.
+
+        Args:
+            episodes: (E,) mask of the episodes.
+            following: number of transitions.
+        """
         chosen = [
             np.arange(self.bounds[index], self.bounds[index + 1] - following)
             for index in np.flatnonzero(episodes)
@@ -102,7 +112,7 @@ class Episodes:
         return np.concatenate(chosen) if chosen else np.zeros(0, int)
 
     def windows(self, index: np.ndarray, history: int) -> Windows:
-        """The windows that end at these observations (N,)."""
+        """Return the windows that end at these observations (N,)."""
         first = self._first(index)
         before = index[:, None] + np.arange(1 - history, 1)
         played = before[:, :-1]
@@ -114,12 +124,12 @@ class Episodes:
         return Windows(self.vectors[np.maximum(before, first[:, None])], actions, index - first)
 
     def following(self, index: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The next ``count`` actions (N, count, A) and the observations after them (N, count, V)."""
+        """Return the next actions (N, count, A) and the observations after them (N, count, V)."""
         after = index[:, None] + np.arange(count)
         return self.actions[after], self.vectors[after + 1]
 
     def trajectory(self, index: int) -> Trajectory:
-        """One episode again; rewards are those of success."""
+        """Return one episode; its rewards are those of success."""
         part = slice(self.bounds[index], self.bounds[index + 1])
         length, success = int(part.stop - part.start) - 1, bool(self.success[index])
         rewards, discounts = np.zeros(length, np.float32), np.ones(length, np.float32)
@@ -129,5 +139,5 @@ class Episodes:
         return Trajectory({"vectors": self.vectors[part]}, self.actions[part][:-1], rewards, discounts, success, mode)
 
     def _first(self, index: np.ndarray) -> np.ndarray:
-        """Where the episode of each observation begins, (N,)."""
+        """Return the beginning of each observation's episode, (N,)."""
         return self.bounds[np.searchsorted(self.bounds, index, side="right") - 1]

@@ -1,4 +1,4 @@
-"""A learned world as a vector of environments: its episodes are short branches from recorded time steps."""
+"""A learned world as a vector of environments, with short branches from recorded time steps."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from rlinf_core.specs.arrays import Arrays
 from rlinf_core.worlds.episodes import Episodes, Windows
 from rlinf_core.worlds.model import WorldModel, WorldState
 
-SUCCEEDED = 0.5  # of the branches begin in an episode that succeeded, where one did
+SUCCEEDED = 0.5  # share of branches that begin in a successful episode, if there is one
 
 
 class Imagined:
-    """N branches of a world, each followed by the next one: a ``rlinf_core.rollouts.envs.VectorEnv``.
+    """N branches of a world, each followed by the next: a ``rlinf_core.rollouts.envs.VectorEnv``.
 
     Args:
-        world: that predicts.
-        episodes: in whose time steps branches begin; half of them in episodes that succeeded.
+        world: the predicting model.
+        episodes: branches begin in their time steps; half of them in successful episodes.
         size: N.
-        horizon: time steps of a branch; 0 for as many as the world is of use for.
-        gated: no branch is longer than that, and it also ends, as by a time limit, where the members disagree beyond the
-            world's threshold.
-        full_episodes: branches begin where episodes do.
+        horizon: time steps of a branch; 0 for the world's useful horizon.
+        gated: True to limit a branch to the useful horizon, and to end it (like a time limit) if
+            the members disagree beyond the world's threshold.
+        full_episodes: True if branches begin at the beginning of episodes.
 
     Attributes:
-        begun: branches so far.
-        flagged: of them, those in which the members disagreed beyond the world's threshold.
+        begun: number of branches so far.
+        flagged: number of branches in which the members disagreed beyond the world's threshold.
     """
 
     auto_reset = True
@@ -58,7 +58,7 @@ class Imagined:
 
     @property
     def length(self) -> int:
-        """Time steps of a branch at most; RlinfError where the world is off."""
+        """Largest number of time steps of a branch; raises RlinfError if the world is off."""
         if not self.gated:
             return self.horizon
         if self.world.usable:
@@ -78,7 +78,7 @@ class Imagined:
         return self._observed()
 
     def _starts(self) -> None:
-        """Where branches may begin: in all episodes, and in those that succeeded."""
+        """Find the starts of branches: in all episodes, and in the successful ones."""
         episodes, every = self.episodes, np.ones(len(self.episodes), bool)
         self._every, self._succeeded = (
             episodes.bounds[:-1][chosen] if self.full_episodes else episodes.starts(chosen)
@@ -90,7 +90,7 @@ class Imagined:
             )
 
     def _begun(self, rows: np.ndarray) -> WorldState:
-        """The next branch of each of these."""
+        """Begin the next branch of each row."""
         self.begun += len(rows)
         index = [self._drawn(self._random[row]) for row in rows]
         windows = self.episodes.windows(np.array(index), self.world.settings.history)
@@ -116,7 +116,7 @@ class Imagined:
         self.flagged += int((unsure & (self.peak[rows] <= self.world.check.threshold)).sum())
         self.peak[rows] = np.maximum(self.peak[rows], disagreement)
         cut = unsure & self.gated
-        terminated[rows] *= ~cut  # a success of which the members do not know is none
+        terminated[rows] *= ~cut  # a success on which the members disagree does not count
         reward[rows] = np.where(cut, 0.0, reward[rows])
         over = (
             np.array([result.truncated for result in after.results])
@@ -167,7 +167,7 @@ class Imagined:
         return {"vectors": self.state.vectors[:, -1].numpy().copy()}
 
     def demonstrations(self) -> list[Trajectory]:
-        """The real ones that the world was fitted to."""
+        """Return the real demonstrations that the world was fitted to."""
         episodes = self.episodes
         return [
             episodes.trajectory(index)
@@ -175,14 +175,14 @@ class Imagined:
         ]
 
     def expert(self) -> np.ndarray:
-        """There is none."""
+        """Raise RecipeError, because there is no expert."""
         raise RecipeError(
             "a learned world has no script that could show how it is done: expected recorded demonstrations "
             "(rlinf world fit keeps those of its run)"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where each branch is."""
+        """Return the state of each branch."""
         state = self.state
         return {
             "vectors": state.vectors,
@@ -197,7 +197,7 @@ class Imagined:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Be there again."""
+        """Restore the state of each branch."""
         windows = Windows(
             np.array(state["vectors"]), np.array(state["actions"]), np.array(state["steps"])
         )
@@ -212,10 +212,10 @@ class Imagined:
         self.begun, self.flagged = (int(count) for count in state["counted"])
 
     def render(self, index: int = 0) -> np.ndarray:
-        """Nothing: it predicts numbers."""
+        """Raise RlinfError, because a world predicts numbers."""
         raise RlinfError(
             "a learned world predicts numbers, of which there is no picture. rlinf world check draws its errors"
         )
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing, because nothing was started."""

@@ -1,6 +1,7 @@
-"""A world that is learned from episodes: it is stepped as an environment, and says where it does not know.
+"""A world learned from episodes: stepped like an environment, with an estimate of its uncertainty.
 
-What it says of held-out episodes decides how far it may be believed: the horizon, and whether it may be used at all.
+Its predictions of held-out episodes decide how far to trust it: the horizon, and whether to use it
+at all.
 """
 
 from __future__ import annotations
@@ -27,25 +28,28 @@ from rlinf_core.worlds.settings import WorldSettings
 
 FORMAT = "rlinf-world-1"
 UNROLL = 2  # time steps along which a gradient step predicts
-KNOWS = 0.5  # of persistence's error, up to which a prediction is of use
-BAG = 0.8  # of the episodes, which each member is fitted to
-LAST_RATE = 0.01  # of the learning rate, at a fit's end
-CHECKED = 2000  # held-out windows at most that a check predicts from
+KNOWS = 0.5  # fraction of persistence's error up to which a prediction is useful
+BAG = 0.8  # share of the episodes that each member is fitted to
+LAST_RATE = 0.01  # fraction of the learning rate at the end of a fit
+CHECKED = 2000  # largest number of held-out windows in a check
 
 
 @dataclass(frozen=True)
 class WorldCheck:
-    """What a world predicts of held-out episodes, open loop.
+    """A world's open-loop predictions of held-out episodes.
 
     Attributes:
-        errors, persistence: (K,) mean error after k + 1 time steps, in standard deviations of the state's change, of the
-            world and of what says that nothing changes.
-        tool_mm, persistence_mm: (K,) the same of the tool's position [mm]; empty where that is not observed.
+        errors, persistence: (K,) mean error after k + 1 time steps, in standard deviations of the
+            state's change, of the world and of the prediction that nothing changes.
+        tool_mm, persistence_mm: (K,) the same of the tool's position [mm]; empty if that is not
+            observed.
         correlation: rank correlation of disagreement and error after one time step.
         threshold: disagreement beyond which a branch ends.
-        coverage: part of the time steps within it whose error is below the 0.95 quantile of all errors.
-        horizon: time steps for which the errors stay below half of persistence's; 0: the world is off.
-        windows: how many it predicted from.
+        coverage: share of the time steps within the threshold whose error is below the 0.95
+            quantile of all errors.
+        horizon: time steps for which the errors stay below half of persistence's; 0: the world is
+            off.
+        windows: number of windows in the check.
     """
 
     errors: tuple[float, ...] = ()
@@ -66,9 +70,9 @@ class WorldState:
     Attributes:
         vectors: (B, H, V) the last observations, the present one last.
         actions: (B, H - 1, A) between them.
-        members: (B,) the member whose predictions each follows; -1 for the mean of all.
+        members: (B,) the member whose predictions each branch follows; -1 for the mean of all.
         steps: (B,) time steps since the episode began, imagined ones included.
-        results: what each time step came to, B.
+        results: B results of the present time step.
     """
 
     vectors: Tensor
@@ -85,14 +89,16 @@ class WorldModel:
     """An ensemble with the task's own terms.
 
     Args:
-        task: whose observations it predicts, and by which these are judged; SpecError where they do not hold what it is
-            judged by, or where the task is seen through cameras.
+        task: the task whose observations it predicts, and whose terms judge them.
         settings: its sizes.
-        seed: of its weights and batches.
+        seed: seed of its weights and batches.
 
     Attributes:
-        check: what the last fit came to.
-        fits: how often it was fitted.
+        check: result of the last fit.
+        fits: number of fits.
+
+    Raises:
+        SpecError: the observed numbers do not contain the channels that judge the task.
     """
 
     def __init__(self, task: Task, settings: WorldSettings | None = None, seed: int = 0) -> None:
@@ -113,18 +119,18 @@ class WorldModel:
 
     @property
     def usable(self) -> bool:
-        """Whether it knows more than that nothing changes."""
+        """Whether it predicts better than persistence."""
         return self.check.horizon > 0
 
     def fit(
         self, episodes: Episodes, updates: int | None = None, seconds: float | None = None
     ) -> WorldCheck:
-        """Fit it to episodes, of which every tenth is held out, and check it on those.
+        """Fit the world to episodes, every tenth held out, and check it on those.
 
         Args:
             episodes: at least two.
             updates: gradient steps; by default those of the settings.
-            seconds: of this process's time, instead.
+            seconds: process time of the fit, instead of ``updates``.
         """
         if len(episodes) < 2:
             raise RlinfError(
@@ -167,7 +173,8 @@ class WorldModel:
         return self.check
 
     def _bags(self, episodes: Episodes, index: np.ndarray) -> list[Tensor]:
-        """Of these observations, those that each member is fitted to: those of four episodes in five, drawn by number."""
+        """Return the observations for each member: those of four episodes in five, drawn by number.
+        """
         numbers = np.searchsorted(episodes.bounds, index, side="right") - 1
         drawn = np.array(
             [
@@ -181,7 +188,10 @@ class WorldModel:
     def _transitions(
         self, episodes: Episodes, index: np.ndarray, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Windows (N, H, V), the actions in and after them (N, H - 1 + count, A), what followed (N, count, V)."""
+        """Return windows, the actions in and after them, and the following observations.
+
+        Their shapes are (N, H, V), (N, H - 1 + count, A) and (N, count, V).
+        """
         windows = episodes.windows(index, self.settings.history)
         actions, after = episodes.following(index, count)
         return (
@@ -192,7 +202,7 @@ class WorldModel:
 
     @torch.no_grad()
     def checked(self, episodes: Episodes, depth: int | None = None) -> WorldCheck:
-        """What it predicts of those episodes that are held out."""
+        """Return the world's check on the held-out episodes."""
         longest = int(np.diff(episodes.bounds)[episodes.held_out].max(initial=1)) - 1
         depth = max(1, min(depth or max(self.settings.horizon, 10), longest))
         errors: list[float] = []
@@ -242,7 +252,7 @@ class WorldModel:
         )
 
     def _some(self, index: np.ndarray) -> np.ndarray:
-        """At most ``CHECKED`` of them, evenly."""
+        """Return at most ``CHECKED`` of them, evenly spaced."""
         return (
             index[np.linspace(0, len(index) - 1, min(len(index), CHECKED)).astype(int)]
             if len(index)
@@ -250,12 +260,15 @@ class WorldModel:
         )
 
     def _distance(self, one: Tensor, other: Tensor) -> Tensor:
-        """How far states of vectors (B, V) are apart (B,), in standard deviations of the state's change."""
+        """Return the distance (B,) of two batches of vectors (B, V), as states.
+
+        The unit is the standard deviation of the state's change.
+        """
         change = ((one - other) @ self.ensemble.matrix) / self.ensemble.change_std
         return change.square().mean(-1).sqrt()
 
     def begin(self, windows: Windows, members: Tensor | None = None) -> WorldState:
-        """Branches from recorded windows; each follows the member (B,) that is given, or one that is drawn for it.
+        """Begin branches from recorded windows; each follows a given or drawn member (B,).
 
         A member below 0 stands for the mean of all.
         """
@@ -282,8 +295,9 @@ class WorldModel:
         """Play normalised actions (B, A) for one time step.
 
         Returns:
-            The next state; the task's reward (B,) of it; whether the task ended, by success or failure, (B,); and how far
-            the members are apart (B,), in standard deviations of the state's change.
+            The next state; the task's reward (B,); a mask (B,) of tasks that ended, by success or
+            failure; and the members' disagreement (B,), in standard deviations of the state's
+            change.
         """
         following, disagreement = self._predict(
             state, torch.as_tensor(actions, dtype=torch.float32).clamp(-1.0, 1.0)
@@ -299,7 +313,7 @@ class WorldModel:
         return following, reward, terminated, disagreement.numpy()
 
     def _predict(self, state: WorldState, actions: Tensor) -> tuple[WorldState, Tensor]:
-        """The state after these actions, not yet judged, and how far the members are apart (B,)."""
+        """Return the state after these actions, without results, and the disagreement (B,)."""
         ensemble, members = self.ensemble, self.settings.members
         played = torch.cat([state.actions, actions[:, None]], 1)
         spread = (members, -1, -1, -1)
@@ -312,7 +326,7 @@ class WorldModel:
 
     # Files
     def save(self, path: Path, episodes: Episodes) -> Path:
-        """Write it, with the episodes that branches begin from: one safetensors file."""
+        """Write one safetensors file with the world and the episodes that branches begin from."""
         from safetensors.torch import save_file
 
         described = {
@@ -343,7 +357,7 @@ class WorldModel:
         )
 
     def state_dict(self) -> dict[str, object]:
-        """To go on from there."""
+        """Return the state for a later ``load_state_dict``."""
         return {
             "ensemble": self.ensemble.state_dict(),
             "generator": self.generator.get_state(),
@@ -352,7 +366,7 @@ class WorldModel:
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Go on from there."""
+        """Restore a ``state_dict``."""
         self.ensemble.load_state_dict(
             {name: torch.as_tensor(value) for name, value in state["ensemble"].items()}
         )
@@ -364,7 +378,7 @@ ARRAYS = ("vectors", "actions", "bounds", "success", "demonstrations")
 
 
 def load_world(path: Path, task: Task, seed: int = 0) -> tuple[WorldModel, Episodes]:
-    """The world of a file, for a task, and the episodes that it was fitted to.
+    """Load a file's world for a task, and the episodes that it was fitted to.
 
     Raises:
         RlinfError: there is none, it is damaged, or it was fitted to other observations or actions.
@@ -425,7 +439,7 @@ def _millimetres(one: Tensor, other: Tensor, place: np.ndarray) -> float:
 def rank_correlation(
     one: Sequence[float] | np.ndarray, other: Sequence[float] | np.ndarray
 ) -> float:
-    """Spearman's: that of the ranks, ties at their mean; 0 where one does not vary."""
+    """Return Spearman's rank correlation, ties at their mean; 0 if an input does not vary."""
     ranks = [_ranks(np.asarray(values, float)) for values in (one, other)]
     if len(ranks[0]) < 2 or any(part.std() == 0.0 for part in ranks):
         return 0.0

@@ -1,4 +1,4 @@
-"""What a recipe may say of learned worlds; without torch."""
+"""A recipe's settings of learned worlds; without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from rlinf_core.config.base import Place, Settings, Widths
 
 
 class WorldSettings(Settings):
-    """A model of the task, fitted to the run's own episodes: a second source of experience beside the real one."""
+    """A model of the task, fitted to the run's own episodes.
+
+    The model is a second source of experience beside the real one.
+    """
 
     share: float = Field(
         0.0,

@@ -14,7 +14,7 @@ __getattr__ = deferred(__name__, "learner")
 
 
 class Config(PPO):
-    """Hyper-parameters of asynchronous PPO: those of PPO, and what may be how stale."""
+    """Hyper-parameters of asynchronous PPO: those of PPO, and the limits of staleness."""
 
     accepts_stale = True
 

@@ -1,7 +1,8 @@
 """Asynchronous PPO: rollouts of somewhat older policies, by the decoupled objective.
 
-Hilton, Cobbe, Schulman 2021, arXiv 2110.00641; in use: AReaL, arXiv 2505.24298. The ratio is taken to a *proximal* policy,
-near the newest, while each sample is weighted by pi_proximal / pi_behaviour, cut off where the two are too far apart.
+Hilton, Cobbe, Schulman 2021, arXiv 2110.00641; in use: AReaL, arXiv 2505.24298. The ratio is taken
+to a *proximal* policy near the newest. Each sample is weighted by pi_proximal / pi_behaviour, or
+dropped if the two are too far apart.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Learner(PPO):
     def prepare(self, rollout: Rollout) -> Batch:
         fresh = (self.updates - rollout.versions <= self.config.max_staleness).float()
         counts = rollout.mask * fresh
-        data = super().prepare(replace(rollout, mask=counts))  # nor do statistics count what is stale
+        # statistics leave out stale samples too
+        data = super().prepare(replace(rollout, mask=counts))
         if self.config.proximal == "recomputed":
             data["proximal"] = log_probs_of(self.policy, rollout, counts)
         else:
@@ -45,14 +47,18 @@ class Learner(PPO):
 
 
 def interpolated(newest: Tensor, behaviour: Tensor, version: Tensor, newest_version: int) -> Tensor:
-    """log pi_proximal between the two: one version behind the newest, on the line between their versions."""
+    """Return log pi_proximal, one version behind the newest, on the line between the two versions.
+    """
     span = (newest_version + 1 - version).clamp(min=1.0)
     return behaviour + (span - 1.0) / span * (newest - behaviour)
 
 
 def decoupled_loss(now: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor, low: float, high: float,
                    dual: float, limit: float) -> Tensor:
-    """-w min(r A, clip(r) A) with r = pi / pi_proximal and w = pi_proximal / pi_behaviour, 0 beyond ``limit``."""
+    """Return -w min(r A, clip(r) A) with r = pi / pi_proximal and w = pi_proximal / pi_behaviour.
+
+    Beyond ``limit``, w is 0.
+    """
     weights = (proximal - behaviour).exp().detach()
     weights = torch.where(weights <= limit, weights, torch.zeros_like(weights))
     return policy_loss(now, proximal, advantages, low, high, dual, weights)

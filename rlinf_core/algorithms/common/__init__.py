@@ -1,3 +1,1 @@
-"""Parts that several algorithms share: tensors, advantages, clipped objectives, critics,
-checkpoints.
-"""
+"""Tensors, advantages, clipped objectives, critics and checkpoints of several algorithms."""

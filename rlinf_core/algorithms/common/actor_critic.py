@@ -1,6 +1,7 @@
-"""Soft actor-critic machinery: an ensemble of critics, their slow targets, a stochastic actor and its temperature.
+"""Soft actor-critic: an ensemble of critics, slow targets, a stochastic actor, a temperature.
 
-Haarnoja et al. 2018, arXiv 1812.05905; ensembles and random subsets for the target: REDQ, arXiv 2101.05982.
+Haarnoja et al. 2018, arXiv 1812.05905; ensembles and random subsets for the target: REDQ, arXiv
+2101.05982.
 """
 
 from __future__ import annotations
@@ -59,38 +60,42 @@ class Critics(nn.Module):
 
 
 def weighed(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
-    """The last layer of E critics, (E, B, H) to (E, B); a product of matrices takes longer where one has one column."""
+    """Return the last layer of E critics, (E, B, H) to (E, B).
+
+    A matrix product would take longer, because one factor has one column.
+    """
     return (x.to(weights.dtype) * weights.mT).sum(dim=-1) + biases.squeeze(-1)
 
 
 def critic_target(reward: Tensor, discount: Tensor, next_values: Tensor, gamma: float | Tensor,
                   entropy_bonus: Tensor | float = 0.0) -> Tensor:
-    """y = r + gamma d (min_e Q_e(s', a') - alpha log pi(a' | s')), with next_values (subset, B)."""
+    """Return y = r + gamma d (min_e Q_e(s', a') - alpha log pi(a' | s')), next_values (subset, B).
+    """
     return reward + gamma * discount * (next_values.min(dim=0).values - entropy_bonus)
 
 
 def critic_loss(values: Tensor, target: Tensor) -> Tensor:
-    """Mean over batch of squared errors, summed over the ensemble (E, B)."""
+    """Return the mean over the batch of squared errors, summed over the ensemble (E, B)."""
     return ((values - target) ** 2).mean(dim=1).sum()
 
 
 def actor_loss(value: Tensor, log_probs: Tensor, temperature: Tensor) -> Tensor:
-    """E[alpha log pi(a | s) - Q(s, a)] with value (B,)."""
+    """Return E[alpha log pi(a | s) - Q(s, a)] with value (B,)."""
     return (temperature * log_probs - value).mean()
 
 
 def gammas(batch: Batch, gamma: float) -> float | Tensor:
-    """gamma, or gamma to the power of the time steps that a transition of a chunk spans (``steps``, (B,))."""
+    """Return gamma, or gamma to the power of a chunk transition's time steps (``steps``, (B,))."""
     return gamma ** batch["steps"] if "steps" in batch else gamma
 
 
 class ActorCritic(Checkpointed):
-    """Off-policy learner of one actor; ``update`` takes a batch of transitions as a replay buffer samples them.
+    """Off-policy learner of one actor; ``update`` takes a batch of a replay buffer's transitions.
 
     Args:
         actor: has a ``sample(batch, generator) -> action, log-probability`` and an ``encoder``.
-        config: of the algorithm.
-        seed: of weights and noise.
+        config: config of the algorithm.
+        seed: seed of weights and noise.
     """
 
     def __init__(self, actor: Sampled, config: ActorCriticSettings, seed: int = 0) -> None:
@@ -119,8 +124,9 @@ class ActorCritic(Checkpointed):
         }
 
     def executed(self, batch: Batch, action: Tensor) -> Tensor:
-        """Return the part of a chunk (B, H A) that critics see: the actions before the next chunk;
-        0 where a robot has no such number.
+        """Return the part of a chunk (B, H A) that critics see: the actions before the next chunk.
+
+        Numbers of other robots are 0.
         """
         robot_actions = self.actor.robot_mask(batch)
         return (action if robot_actions is None else action * robot_actions)[:, :self.actor.executed_size]
@@ -138,7 +144,8 @@ class ActorCritic(Checkpointed):
         return Critics(inputs, self.config.critic_hidden, self.config.critics)
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        """One critic step, and every ``actor_every``-th time an actor and a temperature step."""
+        """Make one critic step, and every ``actor_every``-th time an actor and a temperature step.
+        """
         tensors = shift_images(to_tensors(batch, self.device), self.config.image_shift, self.generator)
         metrics = self.update_critics(tensors)
         self.updates += 1
@@ -147,19 +154,21 @@ class ActorCritic(Checkpointed):
         return metrics
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume exactly; before 2026-11-25 no checkpoint had a scale of values, which was 1."""
+        """Resume exactly. Checkpoints from before 2026-11-25 lack the scale of values, which was 1.
+        """
         super().load_state_dict(state | {"modules": {"value_scale": RunningScale().state_dict()} | state["modules"]})
 
     @abstractmethod
     def update_critics(self, batch: Batch) -> dict[str, float]:
-        """One step of the critics."""
+        """Make one step of the critics."""
 
     def improve_critics(self, values: Tensor, target: Tensor) -> dict[str, float]:
-        """One step of the critics' values (E, B) towards what they should say (B,).
+        """Make one step of the critics' values (E, B) towards their targets (B,).
 
-        In units of the scale of the latter, where that is above 1: as if the last layer's weights were measured in it, too
-        (PopArt, van Hasselt et al. 2016, arXiv 1602.07714). The layers before it are normalised and do not grow, and by
-        Adam's small steps alone it comes to values of hundreds only after thousands of updates.
+        Above 1, the targets' scale is the unit of the loss, as if the last layer's weights were
+        measured in it, too (PopArt, van Hasselt et al. 2016, arXiv 1602.07714). Earlier layers are
+        normalised and do not grow. With Adam's small steps alone, the last layer reaches values of
+        hundreds only after thousands of updates.
         """
         scale, optimiser = self.value_scale.follow(target), self.optimisers["critic"]
         for group in optimiser.param_groups:
@@ -180,7 +189,7 @@ class ActorCritic(Checkpointed):
         return values.min(dim=0).values
 
     def q_values(self, batch: Batch, action: Tensor) -> Tensor:
-        """Values (E, B) through which the actor's gradient flows, with the critics themselves held still."""
+        """Return values (E, B) with a gradient to the action, but none to the critics."""
         with torch.no_grad():
             features = self.encoder(batch)
         self.critics.requires_grad_(False)
@@ -201,17 +210,17 @@ class ActorCritic(Checkpointed):
         return {"actor_loss": loss.item(), "entropy": entropy.item(), "temperature": self.temperature().item()} | metrics
 
     def actor_proposal(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """A reparameterised action, its log-probability, and what ``regularise`` takes."""
+        """Return a reparameterised action, its log-probability, and the input of ``regularise``."""
         action, log_probs = self.actor.sample(batch, self.generator)
         return action, log_probs, action
 
     def regularise(self, batch: Batch, proposed_actions: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
-        """A term added to the actor's loss, and what it has to say."""
+        """Return a term for the actor's loss, and its metrics."""
         return 0.0, {}
 
 
 class TargetNetworks(ActorCritic):
-    """Critics whose targets come from their own moving average."""
+    """Critics with targets from their own moving average."""
 
     config: TargetNetworkSettings
 

@@ -1,9 +1,10 @@
-"""How a learner's networks are computed while it learns: in bfloat16, compiled, or by gradient checkpointing.
+"""A learner's computing: in bfloat16, compiled, or with gradient checkpointing.
 
-The first two end where a network does: what it answers is float32, so that all that algorithms make of it
-(log-probabilities, advantages, targets, losses) is float32 too. All end with the update: what acts is the plain network.
-Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174) is torch's own: layers are computed once more on the way back. A
-layer writes into a cache of keys and values, as the prefix of an action expert is, the first time alone.
+The first two end at a network's output, which is float32. All that algorithms compute from it
+(log-probabilities, advantages, targets, losses) is therefore float32 too. All three end with the
+update: inference uses the plain network. Gradient checkpointing (Chen et al. 2016, arXiv
+1604.06174) is torch's own: layers are recomputed in the backward pass. A layer writes into a cache
+of keys and values, such as the prefix of an action expert, the first time alone.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from rlinf_core.policies.acting import layers
 from rlinf_core.policies.settings import PretrainedSettings
 from rlinf_core.policies.torch_device import check_bfloat16, check_compiles
 
-CACHE = "past_key_values"  # as transformers names it
+CACHE = "past_key_values"  # transformers' name
 Forward = Callable[..., Any]
 
 
 def recomputing(forward: Forward) -> Forward:
-    """The same; where gradients are wanted, only what goes in is kept."""
+    """Wrap ``forward`` to keep only its inputs for the backward pass."""
     def called(*inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*inputs, **named)
@@ -45,7 +46,10 @@ def _again(forward: Forward, cache: WrittenOnce, *inputs: Any, **named: Any) -> 
 
 
 class WrittenOnce:
-    """A cache, as one layer sees it: what it adds the first time stays, and is only joined to what was there after that."""
+    """A cache for one layer that keeps only the first addition.
+
+    Later additions are joined to the earlier content without being stored.
+    """
 
     def __init__(self, cache: Any) -> None:
         self._cache, self._times = cache, 0
@@ -55,11 +59,12 @@ class WrittenOnce:
         return getattr(self._cache, name)
 
     def begin(self) -> None:
-        """The layer is computed, or computed once more."""
+        """Begin the layer's computation, or its recomputation."""
         self._times += 1
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *more: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        """As of transformers' ``Cache``: all keys and values of that layer, the new ones last."""
+        """Return all keys and values of a layer, the new ones last, like transformers' ``Cache``.
+        """
         if self._times == 1:
             self._before[layer] = self._cached(layer)
             joined: tuple[Tensor, Tensor] = self._cache.update(keys, values, layer, *more, **named)
@@ -76,11 +81,11 @@ class WrittenOnce:
         return layer_cache.keys, layer_cache.values
 
 
-BACKEND = "inductor"  # of torch.compile
+BACKEND = "inductor"  # backend of torch.compile
 
 
 def compute(learner: Checkpointed, computing: Computing) -> None:
-    """From now on the learner's updates compute its networks as the settings say; ``prefetch`` is the run's.
+    """Compute the learner's updates with these settings from now on; ``prefetch`` is the run's.
 
     Raises:
         RlinfError: its device has no bfloat16, or this machine cannot compile for it.
@@ -120,9 +125,10 @@ def _layers(learner: Checkpointed) -> Iterator[nn.Module]:
 
 
 def networks(learner: Checkpointed) -> Iterator[nn.Module]:
-    """The outermost modules of a learner that are called, and have a matrix at least: each once.
+    """Yield the outermost called modules of a learner with at least one matrix, once each.
 
-    Of a policy made of a published network, whose parts are called from outside it: its layers.
+    For a policy made of a published network, whose parts are called from outside, its layers are
+    yielded.
     """
     visited: set[nn.Module] = set()
     for module in learner.modules.values():

@@ -1,10 +1,9 @@
-"""The gradient of all processes of a learner group, by torch's DistributedDataParallel or its FSDP2.
+"""The gradient of a learner group's processes, by torch's DistributedDataParallel or FSDP2.
 
-Learners compute losses by methods of their own and not by a module's ``forward``. So what torch wraps, for each optimiser,
-is a module that is given a loss and hands it back: all that torch must be told is that a backward pass comes.
-
-Under FSDP2 each process keeps a part of gradients and of the optimiser's moments, and of the weights between two updates;
-an update sees whole weights (``full_weights``).
+Learners compute losses in methods of their own, not in a module's ``forward``. torch therefore
+wraps, for each optimiser, a module that takes a loss and returns it. This tells torch that a
+backward pass comes. Under FSDP2 each process keeps a part of gradients and of the optimiser's
+moments, and of the weights between two updates. An update sees full weights (``full_weights``).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Optimised(Protocol):
 
 
 class Trained(nn.Module):
-    """The parameters, or whole modules, of one optimiser."""
+    """The parameters, or complete modules, of one optimiser."""
 
     def __init__(self, parts: nn.ParameterList | nn.ModuleList) -> None:
         super().__init__()
@@ -45,14 +44,16 @@ class Trained(nn.Module):
 
 
 _wrapped: WeakKeyDictionary[torch.optim.Optimizer, nn.Module] = WeakKeyDictionary()
-_cut: WeakKeyDictionary[torch.optim.Optimizer, FSDPModule] = WeakKeyDictionary()  # of those, under FSDP2
-_backward: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()  # since the optimiser's last step
+# the wrapped modules under FSDP2
+_cut: WeakKeyDictionary[torch.optim.Optimizer, FSDPModule] = WeakKeyDictionary()
+# True if a backward pass came since the optimiser's last step
+_backward: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
 
 
 def parallelise(learner: Optimised, strategy: Strategy) -> None:
-    """From now on ``optimizer_step`` takes the gradient of all processes, for every optimiser of the learner.
+    """Make every ``optimizer_step`` of the learner use the gradient of all processes.
 
-    FSDP2 cuts no scalars: an optimiser of one (a temperature) is replicated.
+    FSDP2 shards no scalars: an optimiser of one (a temperature) is replicated.
 
     Raises:
         RecipeError: under FSDP2 an optimiser trains parts of a module.
@@ -67,7 +68,7 @@ def parallelise(learner: Optimised, strategy: Strategy) -> None:
 
 
 def synchronised(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
-    """The loss, whose backward pass leaves the gradient of all processes; in one process alone, as it is."""
+    """Return the loss, whose backward pass gives the gradient of all processes."""
     if optimiser not in _wrapped:
         return loss
     _backward[optimiser] = True
@@ -77,7 +78,10 @@ def synchronised(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
 
 @contextmanager
 def full_weights(learner: Optimised) -> Iterator[None]:
-    """Within, the learner's modules hold whole weights under FSDP2; what changes them there, but a step, is lost."""
+    """Hold full weights in the learner's modules within this block, under FSDP2.
+
+    Changes other than a step are lost.
+    """
     sharded = [_cut[optimiser] for optimiser in learner.optimisers.values() if optimiser in _cut]
     for module in sharded:
         module.unshard()
@@ -87,12 +91,12 @@ def full_weights(learner: Optimised) -> Iterator[None]:
 
 
 def gather_full(tensor: Tensor) -> Tensor:
-    """All of a tensor of which this process may hold a part; all processes ask together."""
+    """Return a full tensor; this process may hold a part. All processes must call it together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def match_sharding(value: Any, reference: Tensor | None) -> Tensor:
-    """A copy of ``value``, or the part of it that this process keeps, where it keeps a part of ``kept``."""
+    """Return a copy of ``value``, sharded like ``reference`` if that is sharded."""
     value = value.clone() if isinstance(value, Tensor) else torch.tensor(value)
     if (
         reference is None
@@ -140,7 +144,7 @@ def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
 
 
 def skip_step(optimiser: torch.optim.Optimizer) -> None:
-    """A step is not taken, by any process: weights are as after one."""
+    """Skip a step in every process; the weights are in the state after a step."""
     if optimiser in _wrapped:
         _stepped(optimiser)
 

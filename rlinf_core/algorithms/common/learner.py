@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from rlinf_core.algorithms.common.rollout import Rollout
 
 AVERAGED = "averaged"  # the module of the actor's moving average
-adam = partial(torch.optim.Adam, fused=True)  # one pass over all of a parameter, in a third of the time
+# one pass over all of a parameter, in a third of the time
+adam = partial(torch.optim.Adam, fused=True)
 
 
 class Learner(Protocol):
-    """The interface of a learner to a run: in this process (``Checkpointed``), or a
-    ``LearnerGroup``.
+    """The interface of a learner to a run: ``Checkpointed`` in this process, or ``LearnerGroup``.
     """
 
     updates: int
 
     @abstractmethod
     def update(self, batch: Any, /) -> dict[str, float]:
-        """Learn from a batch or from a rollout, whichever its settings say; returns metrics."""
+        """Learn from a batch or from a rollout, by its settings; return metrics."""
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
-        """Whether to play on before learning from what so many rollouts brought, by ``config`` alone."""
+        """Return True to play on before learning from this many rollouts, by ``config`` alone."""
         ...
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
-        """Centre and scale observations (N, V) alike in every encoder."""
+        """Centre and scale observations (N, V) equally in every encoder."""
         ...
 
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
@@ -54,19 +54,19 @@ class Learner(Protocol):
         ...
 
     def ship(self, policy: NetworkPolicy) -> None:
-        """Bring the averaged weights into ``policy``, which is evaluated and sent to stations, if there are any."""
+        """Copy the averaged weights, if any, into ``policy``, for evaluation and stations."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the data, whole."""
+        """Return the full state without the data."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a ``state_dict``."""
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """End the processes that were started."""
         ...
 
 
@@ -80,13 +80,13 @@ class Checkpointed(Learner, ABC):
     updates: int
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Every learner's ``update`` reports the steps that were skipped."""
+        """Make every learner's ``update`` report the skipped steps."""
         super().__init_subclass__(**named)
         if "update" in vars(cls):
             cls.update = _reports_skipped(cls.update)  # type: ignore[method-assign]
 
     def place(self, device: torch.device, seed: int) -> None:
-        """Every module goes where the policy is, and noise comes from there. Optimisers are made afterwards."""
+        """Move every module and a generator to the policy's device, before the optimisers exist."""
         for module in self.modules.values():
             module.to(device)
         self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
@@ -95,7 +95,7 @@ class Checkpointed(Learner, ABC):
         return False
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
-        """Centre and scale observations (N, V) alike in every encoder."""
+        """Centre and scale observations (N, V) equally in every encoder."""
         for encoder in self._encoders():
             encoder.fit_normalisation(vectors)
 
@@ -109,18 +109,21 @@ class Checkpointed(Learner, ABC):
             yield from (part for part in module.modules() if isinstance(part, Normalisation))
 
     def sync(self) -> None:  # noqa: B027 (nothing to do in one process)
-        """Bring the weights into the policy of this process, where they are already; a group of learners must."""
+        """Do nothing: the policy of this process already has the weights.
+
+        A learner group must copy them.
+        """
 
     def ship(self, policy: NetworkPolicy) -> None:
-        """Bring the averaged weights into ``policy``, if there are any."""
+        """Copy the averaged weights into ``policy``, if there are any."""
         if AVERAGED in self.modules:
             policy.load_state_dict(self.modules[AVERAGED].state_dict())
 
     def close(self) -> None:  # noqa: B027
-        """End what was started: nothing."""
+        """Do nothing, because nothing was started."""
 
     def constant(self) -> dict[str, set[str]]:
-        """By module, the weights that no update changes: what a policy says to stay, and no optimiser trains."""
+        """Return by module the weights that no update changes: frozen and not optimised."""
         trained = {id(parameter) for optimiser in self.optimisers.values() for group in optimiser.param_groups
                    for parameter in group["params"]}
         return {name: {key for key, parameter in module.named_parameters()
@@ -128,10 +131,12 @@ class Checkpointed(Learner, ABC):
                 for name, module in self.modules.items() if isinstance(module, NetworkPolicy)}
 
     def state_dict(self, without: Mapping[str, set[str]] = MappingProxyType({})) -> dict[str, Any]:
-        """Everything but the data, as nested dicts of tensors and numbers; whole, also where processes keep parts of it.
+        """Return the full state without the data, as nested dicts of tensors and numbers.
+
+        Tensors are full, even if processes keep parts of them.
 
         Args:
-            without: weights that are left out, by module.
+            without: weights to leave out, by module.
         """
         return {"modules": {name: {key: gather_full(value) for key, value in module.state_dict().items()
                                    if key not in without.get(name, ())} for name, module in self.modules.items()},
@@ -139,7 +144,7 @@ class Checkpointed(Learner, ABC):
                 "updates": self.updates, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume exactly; with noise anew where it came from another kind of device.
+        """Resume exactly; the noise is reseeded after a change of the device's kind.
 
         Raises:
             RecipeError: this learner has other parts.
@@ -170,7 +175,7 @@ class Checkpointed(Learner, ABC):
 
 
 class Scalar(nn.Module):
-    """One positive number that is learned, kept as its logarithm (SAC's temperature)."""
+    """A learned positive number, stored as its logarithm (SAC's temperature)."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -181,16 +186,17 @@ class Scalar(nn.Module):
 
 
 def anneal(optimiser: torch.optim.Optimizer, rate: float, done: float) -> None:
-    """Let the learning rate fall from ``rate`` to 0 along a cosine, of which the fraction ``done`` is over."""
+    """Set the learning rate on a cosine from ``rate`` to 0, after the fraction ``done``."""
     for group in optimiser.param_groups:
         group["lr"] = rate * 0.5 * (1.0 + np.cos(np.pi * min(done, 1.0)))
 
 
-skipped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()  # steps, not taken
+# number of skipped steps
+skipped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
 
 def _reports_skipped(update: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
-    """An ``update`` whose metrics name the gradient steps that were skipped since the start, if any."""
+    """Wrap ``update`` to report the gradient steps skipped since the start, if any."""
     @wraps(update)
     def reported(self: Checkpointed, *arguments: Any, **named: Any) -> dict[str, float]:
         metrics = update(self, *arguments, **named)
@@ -201,14 +207,15 @@ def _reports_skipped(update: Callable[..., dict[str, float]]) -> Callable[..., d
 
 
 def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float = np.inf) -> float:
-    """One step down ``loss``, with the gradient's norm clipped over this optimiser's parameters alone; returns the norm.
+    """Make one step down ``loss`` with a clipped gradient; return the gradient's norm.
 
-    In a learner group loss, gradient and norm are those of the whole batch. A step whose gradient is not
-    finite is skipped and counted: it would make every weight NaN. Weights and moments stay.
+    The norm is that of this optimiser's parameters alone. In a learner group loss, gradient and
+    norm are those of the full batch. A step with a gradient that is not finite is skipped and
+    counted, because it would make every weight NaN. Weights and moments stay.
     """
     trained = [p for group in optimiser.param_groups for p in group["params"]]
     for p in trained:
-        p.grad = None  # as zero_grad, in a tenth of its time
+        p.grad = None  # like zero_grad, in a tenth of its time
     synchronised(optimiser, loss).backward()
     parameters = [p for p in trained if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters])
@@ -220,7 +227,7 @@ def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float =
     if not np.isfinite(clip):
         optimiser.step()
         return 0.0
-    if norm.device.type != "cpu" or not of_all <= clip:  # elsewhere it would have to be waited for
+    if norm.device.type != "cpu" or not of_all <= clip:  # other devices would have to be waited for
         nn.utils.clip_grads_with_norm_(parameters, clip, norm)
     optimiser.step()
     return float(of_all)
@@ -233,6 +240,6 @@ def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: floa
 
 
 def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """By the number of their parameter; the settings come from the config."""
+    """Return moments by the number of their parameter; the config holds the settings."""
     return {str(index): {key: gather_full(value) for key, value in moments.items()}
             for index, moments in optimiser.state_dict()["state"].items()}

@@ -1,4 +1,4 @@
-"""A learner's weights and moments leave its device while rollouts need the memory, and come back.
+"""Move a learner's weights and moments off its device while rollouts need the memory.
 
 Each tensor is copied to host memory (pinned for CUDA), and its memory on the device is freed.
 Nothing is on the device twice. On a CPU the same happens between two places of host memory: results
@@ -23,8 +23,8 @@ class Offload:
     """Moves a learner off its device and back.
 
     Args:
-        learner: with modules and optimisers.
-        resident: a module that stays, as rollouts in the same process use it; None for none.
+        learner: the learner, with modules and optimisers.
+        resident: a module that stays, because rollouts in the same process use it; None for none.
 
     Raises:
         RecipeError: at the first move, if a weight is sharded.
@@ -35,7 +35,7 @@ class Offload:
         self.stored: list[tuple[Tensor, Tensor]] = []  # on the device, and its copy in host memory
 
     def off(self) -> int:
-        """Free the device; returns the bytes that left it. A second time changes nothing."""
+        """Free the device; return the bytes that left it. A second call changes nothing."""
         if self.stored:
             return 0
         moved: dict[int, Tensor] = {}
@@ -56,7 +56,7 @@ class Offload:
         return sum(copy.nbytes for _, copy in self.stored)
 
     def on(self) -> int:
-        """Bring everything back; returns the bytes. Without a move before, nothing changes."""
+        """Bring everything back; return the bytes. Without a move before, nothing changes."""
         size = 0
         for tensor, copy in self.stored:
             tensor.data = copy.to(tensor.device) if tensor.device.type != "cpu" else copy

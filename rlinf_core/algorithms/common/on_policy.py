@@ -1,4 +1,4 @@
-"""Base of the PPO family: clipped objectives, the data of a rollout, and epochs of minibatches over it."""
+"""Base of the PPO family: clipped objectives, a rollout's data, and epochs of minibatches."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from rlinf_core.policies.base import OnPolicyActor
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import all_sum, shard, world_size
 
-LARGEST_LOG_RATIO = 20.0  # beyond, float32 soon overflows: an infinite ratio has a gradient of NaN
+# beyond it float32 soon overflows, and an infinite ratio has a gradient of NaN
+LARGEST_LOG_RATIO = 20.0
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """exp of a log-ratio of at most 20, beyond which it stays; there its gradient is 0."""
+    """Return exp of a log-ratio, constant beyond 20, with a gradient of 0 there."""
     return log_ratio.clamp(max=LARGEST_LOG_RATIO).exp()
 
 
 def policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, low: float, high: float,
                 dual: float = 0.0, weights: Tensor | None = None) -> Tensor:
-    """Per element, to be averaged: -min(r A, clip(r, 1 - low, 1 + high) A), with r = pi / pi_old.
+    """Return -min(r A, clip(r, 1 - low, 1 + high) A) per element, with r = pi / pi_old.
 
-    Schulman et al. 2017, arXiv 1707.06347, equation 7. ``dual`` > 1 bounds it for negative advantages by dual A (Ye et al.
-    2020, arXiv 1912.09729, equation 5). ``weights`` multiply it (the decoupled objective's behaviour weights).
+    Schulman et al. 2017, arXiv 1707.06347, equation 7. ``dual`` > 1 bounds it for negative
+    advantages by dual A (Ye et al. 2020, arXiv 1912.09729, equation 5). ``weights`` multiply it
+    (the decoupled objective's behaviour weights).
     """
     ratio = bounded_exp(log_probs - old_log_probs)
     objective = torch.min(ratio * advantages, ratio.clamp(1.0 - low, 1.0 + high) * advantages)
@@ -39,7 +41,7 @@ def policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, lo
 
 def truncated_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, high: float,
                    weights: Tensor | None = None) -> Tensor:
-    """Per element: -sg(min(r, 1 + high)) A log pi; every element keeps its gradient.
+    """Return -sg(min(r, 1 + high)) A log pi per element; every element keeps its gradient.
 
     CISPO: MiniMax 2025, arXiv 2506.13585, equation 4.
     """
@@ -50,7 +52,7 @@ def truncated_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor,
 
 def importance(trainer: Tensor, engine: Tensor, executed: Tensor, correction: str, low: float,
                high: float) -> Tensor:
-    """Weights (..., E) of what an engine drew, whose probabilities are not quite the trainer's.
+    """Return weights (..., E) of an engine's draws, whose probabilities differ from the trainer's.
 
     Truncated: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
     training" (TIS). Masked: Liu et al. 2025, "When speed kills stability" (MIS); with a lower
@@ -58,7 +60,7 @@ def importance(trainer: Tensor, engine: Tensor, executed: Tensor, correction: st
 
     Args:
         trainer, engine: log-probabilities (..., E) by the same weights.
-        executed: 1 for what was drawn, (..., E).
+        executed: 1 for drawn elements, (..., E).
         correction: ``token_`` or ``sequence_`` and ``truncate`` or ``mask``.
         low, high: bounds of the ratio; beyond them it is cut off, or the weight is 0.
     """
@@ -72,7 +74,10 @@ def importance(trainer: Tensor, engine: Tensor, executed: Tensor, correction: st
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float, huber: float) -> Tensor:
-    """Per element: Huber loss of the value, the worse of clipped and unclipped (0 for no clip)."""
+    """Return the Huber loss of the value per element, the worse of clipped and unclipped.
+
+    ``clip`` 0 means no clip.
+    """
     def loss(x: Tensor) -> Tensor:
         if huber:
             return F.huber_loss(x, returns, reduction="none", delta=huber)
@@ -84,28 +89,30 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float,
 
 
 def shares(mask: Tensor) -> Tensor:
-    """Return each element's weight in a masked mean over all shards, once it is averaged over the
-    processes.
+    """Return each element's weight in a masked mean over all shards.
+
+    The processes' results must then be averaged.
     """
-    return mask * (world_size() / all_sum(mask.sum()).clamp(min=1e-8))  # whose weights may be parts of 1
+    # the mask may have fractional weights
+    return mask * (world_size() / all_sum(mask.sum()).clamp(min=1e-8))
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over what the mask keeps, of all shards of a batch once it is averaged over the processes."""
+    """Return the mean over the mask, of all shards once the processes' results are averaged."""
     return (values * shares(mask)).sum()
 
 
 def to_level(log_probs: Tensor, level: str) -> Tensor:
-    """Log-probabilities of a chunk's actions (B, H) as they are (``action``) or of the whole chunk (B, 1)."""
+    """Return log-probabilities of a chunk's actions (B, H) (``action``) or of the chunk (B, 1)."""
     return log_probs if level == "action" else log_probs.sum(dim=-1, keepdim=True)
 
 
 def log_probs_of(policy: OnPolicyActor, rollout: Rollout, counts: Tensor) -> Tensor:
-    """Return the log-probabilities under ``policy`` of what was drawn, shaped as the rollout's;
-    they stay where nothing ``counts`` (T, N).
+    """Return the log-probabilities under ``policy`` of a rollout's draws, in the rollout's shape.
 
-    It is not asked of what does not count: a chunk that fills a rollout up has observed nothing, and was told nothing. One
-    row is always asked of, so that the processes of a group, each with rows of its own, gather the same layers.
+    Elements without weight in ``counts`` (T, N) keep their log-probabilities and are not evaluated:
+    a padding chunk has no observation and no instruction. One row is always evaluated. The
+    processes of a group, each with its own rows, therefore gather the same layers.
     """
     valid = counts.flatten() > 0
     valid[0] = True
@@ -118,12 +125,14 @@ def log_probs_of(policy: OnPolicyActor, rollout: Rollout, counts: Tensor) -> Ten
 
 
 class OnPolicy(Checkpointed):
-    """Learner of an actor with a density; ``update`` takes one rollout. A subclass says what the advantages are.
+    """Learner of an actor with a density; ``update`` takes one rollout.
+
+    A subclass defines the advantages.
 
     Args:
         policy: the actor.
-        config: of the algorithm.
-        seed: of minibatches.
+        config: config of the algorithm.
+        seed: seed of minibatches.
     """
 
     def __init__(self, policy: OnPolicyActor, config: OnPolicySettings, seed: int = 0) -> None:
@@ -136,17 +145,18 @@ class OnPolicy(Checkpointed):
         self.optimisers = {"policy": adam(parameters, lr=config.learning_rate, eps=1e-5)}
 
     def more_modules(self) -> dict[str, torch.nn.Module]:
-        """Modules that are trained beside the policy."""
+        """Return the modules that are trained beside the policy."""
         return {}
 
     @abstractmethod
     def prepare(self, rollout: Rollout) -> Batch:
-        """Return the tensors that minibatches need beside the rollout, each (T, N, ...):
-        ``advantages`` and ``weights`` at least.
+        """Return the tensors that minibatches need beside the rollout, each (T, N, ...).
+
+        ``advantages`` and ``weights`` are required.
         """
 
     def update(self, rollout: Rollout) -> dict[str, float]:
-        """Epochs of minibatches over one rollout; returns their mean metrics."""
+        """Train epochs of minibatches over one rollout; return their mean metrics."""
         rollout = rollout.to(self.device)
         if self.config.anneal_updates:
             for group in self.optimisers["policy"].param_groups:
@@ -158,7 +168,8 @@ class OnPolicy(Checkpointed):
         flat = {name: values.flatten(0, 1) for name, values in data.items()}
         valid = torch.nonzero(flat["weights"]).squeeze(-1)
         totals: dict[str, float] = {}
-        count, least = 0, max(2, world_size())  # rows of a minibatch: none for one of the processes is too few
+        # smallest number of rows in a minibatch, so that no process has none
+        count, least = 0, max(2, world_size())
         pieces = max(1, min(self.config.minibatches, len(valid) // least))
         for _ in range(self.config.epochs):
             order = valid[torch.randperm(len(valid), generator=self.generator, device=self.device)]
@@ -174,13 +185,13 @@ class OnPolicy(Checkpointed):
         return {name: value / max(count, 1) for name, value in totals.items()}
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """One gradient step on a minibatch."""
+        """Make one gradient step on a minibatch."""
         loss, metrics = self.loss(batch)
         optimizer_step(self.optimisers["policy"], loss, self.config.clip_gradient)
         return metrics | {"loss": loss.item()}
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The clipped objective, less the entropy bonus, over the actions that were played."""
+        """Return the clipped objective, less the entropy bonus, over the played actions."""
         config, executed = self.config, batch["executed"]
         log_probs, entropy = self.policy.log_probs(batch, batch["actions"])
         now, then = self.level(log_probs, batch), self.level(batch["log_probs"], batch)
@@ -203,25 +214,26 @@ class OnPolicy(Checkpointed):
         return loss, metrics | penalty_metrics
 
     def element_shares(self, weights: Tensor) -> Tensor:
-        """The share of each element (B, E or 1) in the loss, from its weight."""
+        """Return the share of each element (B, E or 1) in the loss, from its weight."""
         return shares(weights)
 
     def penalty(self, log_probs: Tensor, batch: Batch) -> tuple[Tensor | None, dict[str, float]]:
-        """A term that is added to the loss, from the log-probabilities (B, E), and its metrics."""
+        """Return a term for the loss, from the log-probabilities (B, E), and its metrics."""
         return None, {}
 
     def level(self, log_probs: Tensor, batch: Batch) -> Tensor:
-        """Log-probabilities (B, E) of played actions; or (B, 1), the sum or the mean of those of the chunk."""
+        """Return log-probabilities (B, E) of played actions, or (B, 1), the chunk's sum or mean."""
         executed = batch["executed"]
         level = to_level(log_probs * executed, self.config.level)
         return level / executed.sum(dim=-1, keepdim=True).clamp(min=1.0) if self.config.level == "mean" else level
 
     def clipped_about(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        """Log-probabilities (B, E or 1) of the policy from which the ratio is clipped."""
+        """Return log-probabilities (B, E or 1) of the policy around which the ratio is clipped."""
         return then
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        """Loss of each element; ``now`` and ``then`` are log-probabilities (B, E or 1)."""
+        """Return the loss of each element; ``now`` and ``then`` are log-probabilities (B, E or 1).
+        """
         config, advantages = self.config, self.advantages(batch)
         return policy_loss(now, then, advantages, config.clip_low, config.clip_high, config.dual_clip)
 

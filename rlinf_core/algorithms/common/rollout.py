@@ -15,24 +15,27 @@ from rlinf_core.policies.encoder import Batch
 
 @dataclass
 class Rollout:
-    """T action chunks of N environments, each with the E actions of it that are played before the next one.
+    """T action chunks of N environments, each with the E actions played before the next one.
 
     Attributes:
         observations: name to (T, N, ...).
-        next_observations: what was observed after the chunk, before any reset.
+        next_observations: observations after the chunk, before any reset.
         actions: as drawn, (T, N, E, A).
-        log_probs: of the policy that drew them, (T, N, E); or of the K tokens of each, (T, N, E K).
+        log_probs: under the policy that drew them, (T, N, E); or of the K tokens of each,
+            (T, N, E K).
         step_rewards: of every time step, 0 after the episode's end, (T, N, E).
-        steps: time steps that were played, E unless the episode ended or the arm was held before, (T, N).
-        terminated: the task ended, (T, N).
-        done: terminated, or cut off by time, (T, N).
-        mask: 0 for what came after an environment's only episode, (T, N).
-        versions: of the policy that drew them, (T, N).
-        counted: 1 for the elements that the policy drew, as ``log_probs``; None where these are the
-            first ``steps`` of each chunk. In a conversation, tokens of tools stand between them.
-        episode: of each environment, the number of its episode, (N,), counted from 0; None where
-            each environment has one of its own. Several rows of a conversation (a rewritten
-            history, a sub-agent) belong to one episode.
+        steps: number of played time steps, E unless the episode ended or the arm was held before,
+            (T, N).
+        terminated: 1 if the task ended, (T, N).
+        done: 1 if terminated, or cut off by time, (T, N).
+        mask: 0 after an environment's only episode, (T, N).
+        versions: version of the policy that drew them, (T, N).
+        counted: 1 for the elements that the policy drew, in the shape of ``log_probs``; None if
+            these are the first ``steps`` of each chunk. In a conversation, tokens of tools stand
+            between them.
+        episode: number of each environment's episode, (N,), counted from 0; None if each
+            environment has a separate one. Several rows of a conversation (a rewritten history, a
+            sub-agent) belong to one episode.
     """
 
     observations: Batch
@@ -49,13 +52,13 @@ class Rollout:
     episode: Tensor | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Its tensors by name, those of observations one level below."""
+        """Return its tensors by name, those of observations one level below."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> Rollout:
-        """The inverse, of tensors or of arrays."""
+        """Build a rollout from the result of ``state_dict``, of tensors or of arrays."""
         def tensors(value: Any) -> Any:
             named = isinstance(value, dict)
             return {name: torch.as_tensor(part) for name, part in value.items()} if named else torch.as_tensor(value)
@@ -64,11 +67,11 @@ class Rollout:
 
     @property
     def rewards(self) -> Tensor:
-        """Undiscounted, of each chunk, (T, N)."""
+        """Undiscounted reward of each chunk, (T, N)."""
         return self.step_rewards.sum(dim=-1)
 
     def discounted(self, gamma: float) -> Tensor:
-        """sum_i gamma^i r_i over the time steps of each chunk, (T, N)."""
+        """Return sum_i gamma^i r_i over the time steps of each chunk, (T, N)."""
         return (self.step_rewards * gamma ** self._order).sum(dim=-1)
 
     @property
@@ -77,7 +80,7 @@ class Rollout:
 
     @property
     def executed(self) -> Tensor:
-        """1 for the actions that were played, or for their tokens, as ``log_probs``."""
+        """1 for played actions, or their tokens, in the shape of ``log_probs``."""
         if self.counted is not None:
             return self.counted
         played = (self._order < self.steps.unsqueeze(-1)).float()
@@ -85,26 +88,26 @@ class Rollout:
 
     @property
     def returns(self) -> Tensor:
-        """Undiscounted, of each episode, (M,): of each environment, unless rows share an episode."""
+        """Undiscounted return of each episode, (M,): one per environment unless rows share one."""
         return self.per_episode((self.rewards * self.mask).sum(dim=0))
 
     def per_episode(self, values: Tensor) -> Tensor:
-        """Sums (M,) over the rows of each episode, of values (N,) of rows."""
+        """Return sums (M,) over the rows of each episode, of values (N,) of rows."""
         if self.episode is None:
             return values
         sums = values.new_zeros(int(self.episode.max()) + 1)
         return sums.index_add(0, self.episode, values)
 
     def per_row(self, values: Tensor) -> Tensor:
-        """The value of its episode for each row, (N,), of values (M,) of episodes."""
+        """Return the value of each row's episode, (N,), of values (M,) of episodes."""
         return values if self.episode is None else values[self.episode]
 
     def to(self, device: torch.device) -> Rollout:
-        """The same on another device."""
+        """Return the same rollout on another device."""
         return combined([self], lambda parts: parts[0].to(device))
 
     def concatenated_with(self, other: Rollout) -> Rollout:
-        """The environments of both; the shorter is padded with chunks and elements without weight."""
+        """Return the environments of both; the shorter is padded with chunks without weight."""
         length = max(len(self.mask), len(other.mask))
 
         def joined(parts: list[Tensor]) -> Tensor:
@@ -120,7 +123,8 @@ class Rollout:
         return replace(combined([replace(part, episode=None) for part in parts], joined), episode=episodes)
 
     def _filled_up(self, longest: int) -> Rollout:
-        """With ``longest`` elements in each chunk, one number an element; the new ones do not count."""
+        """Pad each chunk to ``longest`` elements, one number an element; the new ones do not count.
+        """
         more = longest - self.log_probs.shape[-1]
         filled: dict[str, Any] = {name: F.pad(getattr(self, name), [0, more])
                                   for name in ("log_probs", "step_rewards", "counted")}
@@ -128,7 +132,7 @@ class Rollout:
 
 
 def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]) -> Rollout:
-    """One rollout, each of whose tensors is made of those of several."""
+    """Return one rollout whose tensors are joined from those of several."""
     def of(values: list[Any]) -> Any:
         if values[0] is None:
             return None
@@ -144,15 +148,17 @@ EPSILON = 1e-6
 
 def gae(rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, done: Tensor,
         gamma: float | Tensor, lambda_: float) -> Tensor:
-    """Generalised advantages (T, N) (Schulman et al. 2015, arXiv 1506.02438, equation 16).
+    """Return generalised advantages (T, N) (Schulman et al. 2015, arXiv 1506.02438, equation 16).
 
     Args:
         rewards, values: (T, N).
-        next_values: of the observation that followed, before any reset, (T, N).
-        terminated: the task ended there: no value follows, (T, N).
-        done: terminated or cut off by time: the sum over the future stops there, (T, N). What was only cut off still
-            counts its next value.
-        gamma: of each step, a number or (T, N): gamma to the power of the time steps that a chunk spans.
+        next_values: value of the next observation, before any reset, (T, N).
+        terminated: 1 if the task ended there, so that no value follows, (T, N).
+        done: terminated or cut off by time: the sum over the future stops there, (T, N). After a
+            mere time limit the next value still counts.
+        gamma: discount of each step, a number or (T, N): gamma to the power of a chunk's time
+            steps.
+        lambda_: decay of the advantages.
     """
     gamma = gamma * torch.ones_like(rewards)
     delta = rewards + gamma * next_values * (1.0 - terminated) - values
@@ -165,13 +171,13 @@ def gae(rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor
 
 def token_advantages(rewards: Tensor, values: Tensor, counted: Tensor, gamma: float, lambda_: float
                      ) -> Tensor:
-    """As ``gae``, over the tokens (N, E) of rows that count; those between them take no time.
+    """Return ``gae`` over the tokens (N, E) of rows that count; the others take no time.
 
     Args:
         rewards: (N, E).
-        values: of the state before each token, (N, E).
+        values: value of the state before each token, (N, E).
         counted: 1 for tokens that the policy drew, (N, E).
-        gamma, lambda_: of each such token.
+        gamma, lambda_: discount and decay per counted token.
     """
     advantages = torch.zeros_like(values)
     later, next_value = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
@@ -185,19 +191,21 @@ def token_advantages(rewards: Tensor, values: Tensor, counted: Tensor, gamma: fl
 
 
 def normalised(advantages: Tensor, mask: Tensor | None = None, floor: float = 1e-8) -> Tensor:
-    """Zero mean and unit deviation over what the mask keeps; zeros where that is one value or none."""
+    """Normalise to zero mean and unit deviation over the mask; zeros for fewer than two values."""
     exact = advantages.double()
     valid = exact if mask is None else exact[mask > 0]
-    if valid.numel() < 2:  # they have no deviation
+    if valid.numel() < 2:  # no deviation
         return torch.zeros_like(advantages)
     return ((exact - valid.mean()) / (valid.std() + floor)).to(advantages.dtype)
 
 
 def group_advantages(returns: Tensor, group: int, scale: bool = True) -> Tensor:
-    """Returns (N,) of episodes relative to their group's mean (and deviation), groups lying one after another.
+    """Return returns (N,) of episodes relative to their group's mean (and deviation).
 
-    GRPO: DeepSeekMath, arXiv 2402.03300, section 4.1.2. In double precision: rounded, the mean of a group whose returns are
-    all the same is beside them by as much as its deviation is taken for, and all of its chunks would be praised or blamed.
+    Groups lie one after another. GRPO: DeepSeekMath, arXiv 2402.03300, section 4.1.2. The
+    computation is in double precision. In single precision, the rounding error of the mean in a
+    group of equal returns would be taken for its deviation, and all of its chunks would be praised
+    or blamed.
     """
     grouped = returns.double().view(-1, group)
     centred = grouped - grouped.mean(dim=1, keepdim=True)
@@ -205,7 +213,7 @@ def group_advantages(returns: Tensor, group: int, scale: bool = True) -> Tensor:
 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
-    """Sum of what comes from each step on, (T, N)."""
+    """Return the sum of rewards from each step on, (T, N)."""
     result, later = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
     for t in range(len(rewards) - 1, -1, -1):
         later = (rewards[t] + gamma * later) * mask[t]

@@ -1,4 +1,4 @@
-"""Settings that several algorithms share."""
+"""Settings shared by several algorithms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ ROLLOUTS, REPLAY, DEMONSTRATIONS, EXPERT = "rollouts", "replay", "demonstrations
 
 
 class Computing(Settings):
-    """How a learner computes, whatever the algorithm. What acts and is saved stays eager and in float32."""
+    """A learner's computing, for every algorithm.
+
+    Inference and saved policies stay eager and in float32.
+    """
 
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the networks' layers while they learn, but for the last ones; weights, Adam's moments, "
@@ -42,14 +45,14 @@ PLAIN = Computing()
 
 
 class RolloutLength(TypedDict, total=False):
-    """How much a policy is to play, and how.
+    """The amount and kind of play by a policy; one of ``chunks``, ``group`` and ``steps``.
 
     Attributes:
-        chunks: of every environment, or
-        group: episodes of one scene, side by side, or
-        steps: of every environment.
-        random_warmup: drawn at random instead of by the policy.
-        expert_fraction: of the time steps, driven by the expert.
+        chunks: chunks of every environment.
+        group: episodes of one scene, side by side.
+        steps: time steps of every environment.
+        random_warmup: True for random actions instead of the policy's.
+        expert_fraction: fraction of the time steps driven by the expert.
     """
 
     chunks: int
@@ -60,16 +63,17 @@ class RolloutLength(TypedDict, total=False):
 
 
 class AlgorithmSettings(Settings):
-    """The common settings of algorithms, and the properties of a ``Learner`` that a run needs
-    before torch is imported.
+    """Common settings of algorithms, and a ``Learner``'s properties, known without torch.
 
     Attributes:
-        learns_from: ROLLOUTS of its own policy, a REPLAY, fixed DEMONSTRATIONS, or an EXPERT that is asked on the way.
+        learns_from: ROLLOUTS of its own policy, a REPLAY, fixed DEMONSTRATIONS, or an EXPERT that
+            is asked on the way.
         policies: kinds of policy that it trains (``rlinf_core.policies``).
-        half_demonstrations: half of each of its batches are demonstrations.
-        include_failures: of demonstrations, it learns from those that failed too.
-        accepts_stale: its rollouts may come from somewhat older policies.
-        several_robots: one policy of robots whose specs differ may learn by it (``rlinf_core.specs.embodiment``).
+        half_demonstrations: True if half of each of its batches are demonstrations.
+        include_failures: True if it also learns from failed demonstrations.
+        accepts_stale: True if its rollouts may come from somewhat older policies.
+        several_robots: True if it can train one policy for robots with different specs
+            (``rlinf_core.specs.embodiment``).
     """
 
     learns_from: ClassVar[str]
@@ -84,59 +88,61 @@ class AlgorithmSettings(Settings):
 
     @property
     def warm_start(self) -> bool:
-        """Whether it goes on from a policy that demonstrations were cloned into."""
+        """Whether it continues a policy cloned from demonstrations."""
         return False
 
     @property
     def needs_demonstrations(self) -> bool:
-        """Whether there is nothing to do before somebody has demonstrated."""
+        """Whether it needs demonstrations before it can start."""
         return self.learns_from in (DEMONSTRATIONS, EXPERT) or self.warm_start or self.half_demonstrations
 
     @property
     def rollout(self) -> RolloutLength:
-        """The length of a rollout: ``chunks`` of every environment, or episodes in a ``group`` of
-        one scene.
+        """The length of a rollout: ``chunks`` of every environment, or a ``group`` of episodes.
+
+        The episodes of a group have one scene.
         """
         return {}
 
     @property
     def staleness(self) -> float:
-        """Updates by which the policy of a rollout's chunk may be older; what is older is left out."""
+        """Updates by which the policy of a rollout's chunk may be older; older chunks are left out.
+        """
         return float("inf")
 
     @property
     def gamma(self) -> float:
-        """Discount per time step; 1 where nothing is discounted."""
+        """Discount per time step; 1 without discounting."""
         return 1.0
 
     @property
     def averages(self) -> bool:
-        """Whether what is evaluated and sent to stations is a moving average."""
+        """Whether the policy for evaluation and stations is a moving average."""
         return False
 
     @property
     def imitates_itself(self) -> bool:
-        """Whether episodes of its own that succeeded count as demonstrations."""
+        """Whether its own successful episodes count as demonstrations."""
         return False
 
     @property
     def n_return_steps(self) -> int:
-        """Time steps whose rewards a return sums before a value stands for the rest; chunks sum theirs in any case."""
+        """Time steps whose rewards a return sums before a value; chunks always sum theirs."""
         return 1
 
     @property
     def utd_ratio(self) -> float | None:
-        """Gradient steps per new time step, where the algorithm says it and not the phase in which it learns."""
+        """Gradient steps per new time step, if the algorithm and not the phase sets them."""
         return None
 
     @property
     def transitions_per_batch(self) -> int | None:
-        """Transitions of each of its batches; None where it learns from whole rollouts."""
+        """Transitions in each of its batches; None if it learns from full rollouts."""
         return None
 
 
 class DemonstrationSettings(AlgorithmSettings):
-    """Hyper-parameters of what takes so many gradient steps on demonstrations."""
+    """Hyper-parameters of algorithms with a fixed number of gradient steps on demonstrations."""
 
     learns_from = DEMONSTRATIONS
 
@@ -149,16 +155,17 @@ class DemonstrationSettings(AlgorithmSettings):
 
 
 class ExpertSettings(DemonstrationSettings):
-    """Hyper-parameters of what asks an expert on the way."""
+    """Hyper-parameters of algorithms that ask an expert on the way."""
 
     learns_from = EXPERT
 
     def expert_fraction(self, episode: int) -> float:
-        """The fraction of time steps that the expert drives in an episode."""
+        """Return the fraction of time steps that the expert drives in an episode."""
         raise NotImplementedError
 
     def learned_from(self, sources: Sequence[str]) -> np.ndarray:
-        """Return which time steps of an episode count (T,), by the source that drove each."""
+        """Return a mask (T,) of an episode's time steps that count, by the source that drove each.
+        """
         raise NotImplementedError
 
 
@@ -243,11 +250,11 @@ class ActorCriticSettings(AlgorithmSettings):
 
 
 class TargetNetworkSettings(ActorCriticSettings):
-    """Those of an actor-critic with slow targets."""
+    """Hyper-parameters of an actor-critic with slow targets."""
 
     target_rate: float = Field(0.005, gt=0, le=1, description="tau of the target critics' moving average")
 
 
 def offline(settings: AlgorithmSettings) -> TypeGuard[DemonstrationSettings]:
-    """Whether its learner takes so many steps on demonstrations, and asks for nothing more."""
+    """Return True if its learner only takes a fixed number of steps on demonstrations."""
     return settings.learns_from == DEMONSTRATIONS

@@ -1,4 +1,4 @@
-"""Batches of arrays as batches of tensors, and statistics that run along with the data."""
+"""Batches of arrays as tensors, and running statistics of the data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlinf_core.policies.sharding import all_sum, noise, shard, world_size
 
 def to_tensors(batch: Mapping[str, np.ndarray | torch.Tensor],
                device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-    """This process's shard of a batch, of arrays or of tensors, on the device.
+    """Return this process's shard of a batch, of arrays or of tensors, on the device.
 
-    On the CPU memory is shared where possible (arrays from Ray's store are read-only and are copied).
+    On the CPU memory is shared if possible (arrays from Ray's store are read-only and are copied).
     """
     return {name: _tensor(values).to(device) for name, values in batch.items()}
 
@@ -28,12 +28,15 @@ def _tensor(values: np.ndarray | torch.Tensor) -> torch.Tensor:
 
 
 def next_observations(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The next observations of a batch, under the names of observations."""
+    """Return the next observations of a batch, under the names of observations."""
     return {name.removeprefix("next/"): values for name, values in batch.items() if name.startswith("next/")}
 
 
 def shift_images(batch: dict[str, torch.Tensor], pixels: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Every image (B, H, W, C) of a batch moved by up to ``pixels`` each way, edges repeated (DrQ, arXiv 2004.13649)."""
+    """Shift every image (B, H, W, C) of a batch by up to ``pixels`` each way, with repeated edges.
+
+    DrQ, arXiv 2004.13649.
+    """
     return batch | {name: _shifted(values, pixels, generator) for name, values in batch.items()
                     if pixels and values.ndim == 4}
 
@@ -48,7 +51,10 @@ def _shifted(images: torch.Tensor, pixels: int, generator: torch.Generator) -> t
 
 
 class RunningReturn(nn.Module):
-    """Deviation of the discounted return so far, by which rewards are scaled (Engstrom et al. 2020, arXiv 2005.12729)."""
+    """Deviation of the discounted return so far, which scales rewards.
+
+    Engstrom et al. 2020, arXiv 2005.12729.
+    """
 
     count: Tensor
     mean: Tensor
@@ -67,15 +73,21 @@ class RunningReturn(nn.Module):
         super()._load_from_state_dict(state, prefix, *rest)
 
     def scaled(self, rewards: Tensor, done: Tensor, steps: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Rewards (T, N) over the return's deviation, which takes these in first, where the mask is not 0; ``steps``: time
-        steps that each spans.
+        """Return rewards (T, N) over the return's deviation, after an update with these rewards.
+
+        Args:
+            rewards: (T, N).
+            done: (T, N).
+            steps: time steps of each reward, (T, N); 1 if None.
+            mask: (T, N), 0 for rewards without effect on the deviation.
         """
         gammas = self.gamma ** (torch.ones_like(rewards) if steps is None else steps)
         if len(self.running) != rewards.shape[1]:
             self.running = torch.zeros_like(rewards[0])
         returns, running = np.empty(rewards.shape, np.float32), self.running.numpy(force=True)
         rows = (values.numpy(force=True) for values in (rewards, 1.0 - done, gammas))
-        for index, (reward, auto_reset, gamma) in enumerate(zip(*rows, strict=True)):  # step by step: on the CPU, by NumPy
+        # step by step: on the CPU, by NumPy
+        for index, (reward, auto_reset, gamma) in enumerate(zip(*rows, strict=True)):
             returns[index] = running * gamma + reward
             running = returns[index] * auto_reset
         self.running = torch.from_numpy(running).to(self.running)
@@ -90,7 +102,7 @@ class RunningReturn(nn.Module):
 
 
 class RunningScale(nn.Module):
-    """The root of the mean square of numbers of late, or 1, whichever is larger."""
+    """The root of the recent mean square of numbers, at least 1."""
 
     RATE = 0.01
     scale: Tensor
@@ -100,7 +112,7 @@ class RunningScale(nn.Module):
         self.register_buffer("scale", torch.tensor(1.0))
 
     def follow(self, values: Tensor) -> float:
-        """Take in a batch, or this process's shard of it; returns the scale."""
+        """Update with a batch, or this process's shard of it; return the scale."""
         mean_square = all_sum((values ** 2).mean()) / world_size()
         self.scale.lerp_(mean_square.sqrt().to(self.scale.dtype), self.RATE).clamp_(min=1.0)
         return self.scale.item()
@@ -119,12 +131,15 @@ class RunningMoments(nn.Module):
             self.register_buffer(name, value)
 
     def update(self, vectors: Tensor) -> None:
-        """Take in (N, V)."""
+        """Update with vectors (N, V)."""
         update_moments(self.count, self.mean, self.var, vectors)
 
 
 def update_moments(count: Tensor, mean: Tensor, var: Tensor, values: Tensor) -> None:
-    """Take values (B, ...) into count, mean and variance, in place (Chan et al. 1983); none change nothing."""
+    """Update count, mean and variance with values (B, ...), in place (Chan et al. 1983).
+
+    An empty batch changes nothing.
+    """
     if not (size := float(len(values))):
         return
     delta = values.mean(dim=0) - mean

@@ -1,4 +1,4 @@
-"""CrossQ: SAC without target networks, which batch-renormalised critics make stable."""
+"""CrossQ: SAC without target networks, stable by batch-renormalised critics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ __getattr__ = deferred(__name__, "learner")
 
 
 class Config(ActorCriticSettings):
-    """Hyper-parameters of CrossQ: those of every actor-critic (wide critics pay), and two of the renormalisation."""
+    """Hyper-parameters of CrossQ: those of every actor-critic, and two of renormalisation.
+
+    Wide critics are worth their time.
+    """
 
     several_robots = True
 
     name: str = with_default(ActorCriticSettings, "name", "crossq")
     learning_rate: float = with_default(ActorCriticSettings, "learning_rate", 1e-3)
-    adam_beta: float = with_default(ActorCriticSettings, "adam_beta", 0.5)  # with 0.9 it unlearns again
+    # with 0.9 it unlearns again
+    adam_beta: float = with_default(ActorCriticSettings, "adam_beta", 0.5)
     actor_every: int = with_default(ActorCriticSettings, "actor_every", 3)
     renorm_momentum: float = Field(0.01, gt=0, le=1, description="of the running statistics")
     renorm_warmup: int = Field(

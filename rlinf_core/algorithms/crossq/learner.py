@@ -1,7 +1,7 @@
-"""CrossQ: SAC without target networks, which batch-renormalised critics make stable.
+"""CrossQ: SAC without target networks, stable by batch-renormalised critics.
 
-Bhatt et al., ICLR 2024, arXiv 1902.05605. Critics see (s, a) and (s', a') in one batch, so that both are normalised
-alike.
+Bhatt et al., ICLR 2024, arXiv 1902.05605. Critics see (s, a) and (s', a') in one batch, so that
+both are normalised equally.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from rlinf_core.policies.sharding import all_sum, world_size
 
 
 class BatchRenorm(nn.Module):
-    """Batch normalisation that leans on its running statistics, per critic: (E, B, F) (Ioffe 2017, arXiv 1702.03275)."""
+    """Batch normalisation corrected by running statistics, per critic: (E, B, F).
+
+    Ioffe 2017, arXiv 1702.03275.
+    """
 
     R_MAX, D_MAX = 3.0, 5.0
-    recomputable = False  # it would count a batch twice
+    recomputable = False  # recomputing would count a batch twice
     mean: Tensor
     std: Tensor
     steps: Tensor
@@ -53,14 +56,14 @@ class BatchRenorm(nn.Module):
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance (E, 1, F) of a batch (E, B, F), over all of its shards."""
+    """Return mean and variance (E, 1, F) of a batch (E, B, F), over all of its shards."""
     mine = x.mean(dim=1, keepdim=True)
     mean = all_sum(mine) / world_size()
     return mean, all_sum(x.var(dim=1, keepdim=True, unbiased=False) + (mine - mean) ** 2) / world_size()
 
 
 class Critics(actor_critic.Critics):
-    """As those of SAC, normalised over the batch before and after every layer."""
+    """SAC's critics with a normalisation over the batch before and after every layer."""
 
     def __init__(self, inputs: int, config: Config) -> None:
         super().__init__(inputs, config.critic_hidden, config.critics)

@@ -1,4 +1,4 @@
-"""DAgger: the policy drives, an expert says what it should have done, and cloning goes on over everything so far."""
+"""DAgger: the policy drives, an expert labels its steps, and cloning uses all data so far."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __getattr__ = deferred(__name__, "learner")
 
 
 class Config(SFT, ExpertSettings):
-    """Hyper-parameters of DAgger: those of supervised fine-tuning, and who drives."""
+    """Hyper-parameters of DAgger: those of supervised fine-tuning, and the choice of the driver."""
 
     name: str = with_default(SFT, "name", "dagger")
     beta: float = Field(0.5, ge=0, le=1, description="fraction of time steps that the expert drives in the first episode")
@@ -27,7 +27,10 @@ class Config(SFT, ExpertSettings):
 
     @property
     def warm_start(self) -> bool:
-        """A person takes over from a policy that can do something; a script is asked from the beginning."""
+        """Whether it continues a cloned policy.
+
+        A person takes over from a policy with some skill; a script is asked from the beginning.
+        """
         return self.gated
 
     @property

@@ -1,7 +1,7 @@
-"""DAgger: the policy drives, an expert says what it should have done, and cloning goes on over everything so far.
+"""DAgger: the policy drives, an expert labels its steps, and cloning uses all data so far.
 
-Ross, Gordon, Bagnell 2011, arXiv 1011.0686. Human-gated (HG-DAgger, Kelly et al. 2018, arXiv 1810.02890): a person takes
-over when they must, and only what they did is learned from.
+Ross, Gordon, Bagnell 2011, arXiv 1011.0686. Human-gated (HG-DAgger, Kelly et al. 2018, arXiv
+1810.02890): a person takes over when they must, and only their actions are learned from.
 """
 
 from __future__ import annotations

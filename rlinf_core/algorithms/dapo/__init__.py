@@ -1,4 +1,5 @@
-"""DAPO: GRPO that clips higher than lower, weighs steps alike, leaves out groups without a gradient, and shapes length."""
+"""DAPO: GRPO with a higher upper clip, equal step weights, informative groups and length shaping.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ __getattr__ = deferred(__name__, "learner")
 
 
 class Config(GRPO):
-    """Hyper-parameters of DAPO: those of GRPO, and what is played again and punished."""
+    """Hyper-parameters of DAPO: those of GRPO, of resampling and of the length penalty."""
 
     name: str = with_default(GRPO, "name", "dapo")
     clip_high: float = with_default(GRPO, "clip_high", 0.28)

@@ -1,6 +1,6 @@
-"""DAPO: GRPO that clips higher than lower, weighs steps alike, leaves out groups without a gradient, and shapes length.
+"""DAPO: GRPO with a higher upper clip, equal step weights, informative groups and length shaping.
 
-Yu et al. 2025, arXiv 2503.14476.
+Yu et al. 2025, arXiv 2503.14476. Groups without a gradient are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlinf_core.policies.encoder import Batch
 
 
 class Learner(GRPO):
-    """GRPO's groups; those whose returns are all alike have no weight."""
+    """GRPO's groups; a group with equal returns has no weight."""
 
     config: Config
 
@@ -26,7 +26,7 @@ class Learner(GRPO):
         return {"advantages": advantages.expand(rollout.mask.shape), "weights": self.weights(rollout) * informative}
 
     def _shaped(self, rollout: Rollout) -> Tensor:
-        """Returns (M,), less what an episode's length costs."""
+        """Return the returns (M,), less the penalty of an episode's length."""
         config = self.config
         if not config.safe_length:
             return rollout.returns
@@ -35,17 +35,20 @@ class Learner(GRPO):
                                                 config.length_buffer)
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
-        """Dynamic sampling (section 3.2): until as many groups have one as were played at first."""
+        """Return True until as many groups are informative as were played at first.
+
+        Dynamic sampling (section 3.2).
+        """
         informative = float(has_gradient_signal(self._shaped(rollout), self.config.group).sum())
         return informative < len(rollout.returns) / rollouts and rollouts <= self.config.max_resample
 
 
 def has_gradient_signal(returns: Tensor, group: int) -> Tensor:
-    """1 for the episodes of groups in which returns differ, (N,)."""
+    """Return 1 for the episodes of groups in which returns differ, (N,)."""
     grouped = returns.view(-1, group)
     return (grouped.max(dim=1).values - grouped.min(dim=1).values > 1e-6).float().repeat_interleave(group)
 
 
 def length_penalty(lengths: Tensor, safe: int, buffer: int) -> Tensor:
-    """0 up to ``safe`` chunks or tokens, then falling to -1 over ``buffer`` more (equation 13)."""
+    """Return 0 up to ``safe`` chunks or tokens, then fall to -1 over ``buffer`` (equation 13)."""
     return -torch.clamp((lengths - safe) / buffer, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""DSRL: a frozen flow (or diffusion) policy is steered by choosing its noise, with soft actor-critic over the noise."""
+"""DSRL: soft actor-critic over the noise of a frozen flow (or diffusion) policy."""
 
 from __future__ import annotations
 

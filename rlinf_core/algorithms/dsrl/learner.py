@@ -1,7 +1,7 @@
-"""DSRL: a frozen flow (or diffusion) policy is steered by choosing its noise, with soft actor-critic over the noise.
+"""DSRL: soft actor-critic over the noise of a frozen flow (or diffusion) policy.
 
-Wagenmaker et al. 2025, arXiv 2506.15799. The frozen policy is only asked to carry noise to an action: its weights, its size
-and how it was trained do not matter.
+Wagenmaker et al. 2025, arXiv 2506.15799. The frozen policy only carries noise to an action: its
+weights, its size and its training do not matter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rlinf_core.policies.small.latent_noise.policy import LatentNoiseActor
 
 
 class Learner(SAC):
-    """Learns a ``LatentNoiseActor``; the ``action`` of its batches is the choice of noise, not what the robot did."""
+    """Learns a ``LatentNoiseActor``; a batch's ``action`` is the noise, not the robot's action."""
 
     config: Config
 

@@ -31,7 +31,7 @@ class Learner(OnPolicy):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the policy that training began with is kept."""
+        """Whether the initial policy is kept as a reference."""
         return self.config.reference_kl > 0.0
 
     def more_modules(self) -> dict[str, torch.nn.Module]:
@@ -51,17 +51,17 @@ class Learner(OnPolicy):
         return data
 
     def judge(self, rollout: Rollout) -> Batch:
-        """Advantages (T, N), or (T, N, E), and weights (T, N)."""
+        """Return advantages (T, N), or (T, N, E), and weights (T, N)."""
         advantages = rollout.per_row(self.relative(rollout.returns))
         return {"advantages": advantages.expand(rollout.mask.shape), "weights": self.weights(rollout)}
 
     def relative(self, returns: Tensor) -> Tensor:
-        """Returns (M,) of episodes relative to their group's mean, in the configured scale."""
+        """Return the returns (M,) of episodes relative to their group's mean, as configured."""
         advantages = group_advantages(returns, self.config.group, scale=self.config.scale == "group")
         return advantages / (returns.std() + EPSILON) if self.config.scale == "rollout" else advantages
 
     def weights(self, rollout: Rollout) -> Tensor:
-        """The weight of each chunk (T, N): 1, or 1 / |o_i| (equation 3)."""
+        """Return the weight of each chunk (T, N): 1, or 1 / |o_i| (equation 3)."""
         if self.config.weighting != "episode":
             return rollout.mask
         counted = rollout.mask * (rollout.steps if self.config.level == "action" else 1.0)
@@ -69,8 +69,9 @@ class Learner(OnPolicy):
         return rollout.mask / per_row.unsqueeze(0).clamp(min=1.0)
 
     def element_shares(self, weights: Tensor) -> Tensor:
-        """Return the weight of an element in the loss; ``constant`` divides by the number of rows,
-        not of elements.
+        """Return the weight of an element in the loss.
+
+        ``constant`` divides by the number of rows, not of elements.
         """
         if self.config.weighting != "constant":
             return super().element_shares(weights)
@@ -101,5 +102,8 @@ class Learner(OnPolicy):
 
 
 def k3(now: Tensor, reference: Tensor) -> Tensor:
-    """exp(q - p) - (q - p) - 1, which is never negative and whose mean is KL(p, q) (DeepSeekMath, equation 4)."""
+    """Return exp(q - p) - (q - p) - 1, which is never negative and has the mean KL(p, q).
+
+    DeepSeekMath, equation 4.
+    """
     return bounded_exp(reference - now) - (reference - now) - 1.0

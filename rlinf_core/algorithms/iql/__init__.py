@@ -1,4 +1,4 @@
-"""IQL: learning from a fixed set of transitions, without asking about actions that are not in it."""
+"""IQL: learning from a fixed set of transitions, without values of other actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IQL: learning from a fixed set of transitions, without asking about actions that are not in it.
+"""IQL: learning from a fixed set of transitions, without values of other actions.
 
 Kostrikov, Nair, Levine 2021, arXiv 2110.06169.
 """
@@ -21,12 +21,12 @@ from rlinf_core.policies.small.tanh_gaussian.policy import Actor, log_prob
 
 
 def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
-    """E |tau - 1(u < 0)| u^2 with u = Q - V (equation 5)."""
+    """Return E |tau - 1(u < 0)| u^2 with u = Q - V (equation 5)."""
     return ((expectile - (difference < 0).to(difference.dtype)).abs() * difference ** 2).mean()
 
 
 def preference(advantage: Tensor, temperature: float, limit: float) -> Tensor:
-    """exp(beta A), bounded (equation 7)."""
+    """Return exp(beta A), bounded (equation 7)."""
     return (temperature * advantage).exp().clamp(max=limit)
 
 
@@ -52,10 +52,11 @@ class Learner(Checkpointed):
             "actor": adam(actor.parameters(), lr=rate)}
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        """One step of each."""
+        """Make one step of critics, value and actor."""
         config = self.config
         tensors = shift_images(to_tensors(batch, self.device), config.image_shift, self.generator)
-        executed = tensors["action"][:, :self.actor.executed_size]  # the actor is cloned from the whole chunk
+        # the actor is cloned from the full chunk
+        executed = tensors["action"][:, :self.actor.executed_size]
         with torch.no_grad():
             q = self.target[1](self.target[0](tensors), executed).min(dim=0).values
         value = self.value(tensors)

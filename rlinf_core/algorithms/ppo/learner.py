@@ -1,7 +1,7 @@
 """PPO: clipped policy gradient with a learned value and generalised advantages.
 
-Schulman et al. 2017, arXiv 1707.06347; details after Huang et al. 2022, "The 37 implementation details of PPO". An episode
-that was only cut off by time still counts the value of what came next.
+Schulman et al. 2017, arXiv 1707.06347; details after Huang et al. 2022, "The 37 implementation
+details of PPO". An episode that was only cut off by time still counts the next state's value.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import mean
 from rlinf_core.policies.small.gaussian.policy import Value
 
-SENTENCE_FEATURES = 64  # of the value beside a policy that reads its instruction by itself
+SENTENCE_FEATURES = 64  # of the value function, if the policy reads its instruction by itself
 
 
 class Learner(OnPolicy):
-    """Trains an actor with a density and a value function beside it, which is told what the actor is told."""
+    """Trains an actor with a density, and a value function with the actor's inputs."""
 
     config: Config
 
@@ -34,7 +34,7 @@ class Learner(OnPolicy):
             return {"value": self.value, "returns": self.returns}
         has_instructions = (
             self.policy.reads_instructions and not config.sentence_features
-        )  # as a vision-language-action model is
+        )  # like a vision-language-action model
         self.value = Value(
             self.policy.spec,
             config.but(sentence_features=SENTENCE_FEATURES) if has_instructions else config,
@@ -60,10 +60,10 @@ class Learner(OnPolicy):
         return {"advantages": advantages, "returns": returns, "values": values, "weights": rollout.mask}
 
     def _prepare_tokens(self, rollout: Rollout, counted: Tensor) -> Batch:
-        """Advantages of each token that the policy drew, (1, N, E), over those tokens alone.
+        """Return advantages of each token that the policy drew, (1, N, E), over those tokens alone.
 
         Args:
-            rollout: of conversations, T = 1. An episode's reward ends each of its rows.
+            rollout: rollout of conversations, T = 1. An episode's reward ends each of its rows.
             counted: 1 for those tokens, (N, E).
         """
         values = self.value({"actions": rollout.actions[0]}) * counted

@@ -1,4 +1,4 @@
-"""REINFORCE++: what came after each step, whitened over the whole rollout, in PPO's clipped objective; no value."""
+"""REINFORCE++: rewards to go, whitened over the rollout, in PPO's clipped objective; no value."""
 
 from __future__ import annotations
 

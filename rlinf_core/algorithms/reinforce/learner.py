@@ -1,6 +1,7 @@
-"""REINFORCE++: what came after each step, whitened over the whole rollout, in PPO's clipped objective; no value function.
+"""REINFORCE++: rewards to go, whitened over the rollout, in PPO's clipped objective.
 
-Hu et al. 2025, arXiv 2501.03262. The baseline variant first takes off the mean return of the scene's group.
+There is no value function. Hu et al. 2025, arXiv 2501.03262. The baseline variant first subtracts
+the mean return of the scene's group.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from rlinf_core.policies.encoder import Batch
 
 
 class Learner(GRPO):
-    """With ``baseline``, the environments of a group lie side by side; without, the group does not matter."""
+    """Trains with rewards to go. With ``baseline``, the environments of a group lie side by side.
+    """
 
     config: Config
 
@@ -40,8 +42,9 @@ class Learner(GRPO):
         return {"advantages": normalised(advantages, mask), "weights": self.weights(rollout)}
 
     def _judge_tokens(self, rollout: Rollout, drift: Tensor) -> Batch:
-        """Return the advantage of each token (T, N, E): its episode's return minus the drift from
-        it on, normalised over all tokens.
+        """Return the advantage of each token (T, N, E), normalised over all tokens.
+
+        The advantage is its episode's return minus the drift from the token on.
         """
         returns, counted = rollout.returns, rollout.mask.unsqueeze(-1) * rollout.executed
         if self.config.baseline:

@@ -12,8 +12,10 @@ __getattr__ = deferred(__name__, "learner")
 
 
 class Config(TargetNetworkSettings):
-    """Hyper-parameters of RLPD: those of every actor-critic with slow targets (half of a batch are demonstrations), and
-    cloning."""
+    """Hyper-parameters of RLPD: those of every actor-critic with slow targets, and of cloning.
+
+    Half of a batch are demonstrations.
+    """
 
     half_demonstrations = True
     several_robots = True
@@ -24,7 +26,8 @@ class Config(TargetNetworkSettings):
     critic_hidden: Widths = with_default(TargetNetworkSettings, "critic_hidden", (128, 128))
     discount: float = with_default(TargetNetworkSettings, "discount", 0.97)
     initial_temperature: float = with_default(TargetNetworkSettings, "initial_temperature", 0.02)
-    target_entropy: float = with_default(TargetNetworkSettings, "target_entropy", -2.0)  # small tolerances, little noise
+    # small tolerances need little noise
+    target_entropy: float = with_default(TargetNetworkSettings, "target_entropy", -2.0)
     entropy_backup: bool = with_default(TargetNetworkSettings, "entropy_backup", False)
     actor_every: int = with_default(TargetNetworkSettings, "actor_every", 2)
     critic_warmup: int = with_default(TargetNetworkSettings, "critic_warmup", 500)

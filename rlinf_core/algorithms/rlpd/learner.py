@@ -1,13 +1,16 @@
 """RLPD: SAC with half of every batch from demonstrations, and an ensemble of LayerNorm critics.
 
-Ball, Smith, Kostrikov, Levine: Efficient Online Reinforcement Learning with Offline Data, arXiv 2302.02948. The critics
-are one batched module. What a warm-started actor can do already is kept by three means: the likelihood of what was
-demonstrated stays in its loss (``cloning``; as in DAPG, Rajeswaran et al. 2018, arXiv 1709.10087), so that it leaves the
-demonstrations only as far as they vary, which in the last millimetres is little; what it did itself and succeeded is
-demonstrated, too (``self_imitation``; Oh et al. 2018, arXiv 1806.05635); and it may climb a lower bound of the critics'
-values (``pessimism``; An et al. 2021, arXiv 2110.01548). A person is not always quick: with ``cloning_filter``, the actor
-does not clone what all critics hold for worse than what it would do (the Q-filter of Nair et al. 2018, arXiv 1709.10089,
-which asks one critic; several do not agree before they know something).
+Ball, Smith, Kostrikov, Levine: Efficient Online Reinforcement Learning with Offline Data, arXiv
+2302.02948. The critics are one batched module. Three means keep a warm-started actor's skill.
+First, the demonstrations' likelihood stays in its loss (``cloning``; like in DAPG, Rajeswaran et
+al. 2018, arXiv 1709.10087). The actor then leaves the demonstrations only as far as they vary, and
+in the last millimetres they vary little. Second, its own successes count as demonstrations
+(``self_imitation``; Oh et al. 2018, arXiv 1806.05635). Third, it may climb a lower bound of the
+critics' values (``pessimism``; An et al. 2021, arXiv 2110.01548).
+
+A person is not always quick. With ``cloning_filter``, the actor does not clone an action that all
+critics judge worse than its own (the Q-filter of Nair et al. 2018, arXiv 1709.10089, with one
+critic; several do not agree before they know something).
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ class Learner(TargetNetworks):
         return action, log_probs, torch.stack([mean, log_std])
 
     def regularise(self, batch: Batch, proposed_actions: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        config, half = self.config, (len(batch["action"]) + 1) // 2  # of an odd number, one more is online
+        # the online half has one more if the number is odd
+        config, half = self.config, (len(batch["action"]) + 1) // 2
         shown = batch["action"][half:]
         if config.cloning_noise:
             shown = shown + config.cloning_noise * noise(torch.randn, shown.shape, self.generator, shown.device)
@@ -50,7 +54,10 @@ class Learner(TargetNetworks):
 
     @torch.no_grad()
     def may_be_better(self, batch: Batch, mean: Tensor) -> Tensor:
-        """0 (B,) where all critics hold the actor's ``mean`` (before the tanh) for better than a batch's action, else 1."""
+        """Return 0 (B,) if all critics prefer the actor's action to a batch's, else 1.
+
+        The actor's action is tanh(``mean``).
+        """
         features = self.encoder(batch)
         done, would_do = (self.critics(features, self.executed(batch, action))
                           for action in (batch["action"], torch.tanh(mean)))
@@ -58,6 +65,6 @@ class Learner(TargetNetworks):
 
 
 def lower_bound(values: Tensor, deviations: float) -> Tensor:
-    """Mean over the ensemble (E, B), less so many of its standard deviations."""
+    """Return the mean over the ensemble (E, B), less ``deviations`` of its standard deviations."""
     mean = values.mean(dim=0)
     return mean - deviations * values.std(dim=0, correction=0) if deviations else mean

@@ -1,4 +1,4 @@
-"""SAC-Flow: soft actor-critic whose actor is a flow, differentiated through its few steps from noise to action."""
+"""SAC-Flow: soft actor-critic with a flow as actor, differentiated through its few steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __getattr__ = deferred(__name__, "learner")
 
 
 class Config(SAC):
-    """Hyper-parameters of SAC-Flow: those of SAC. The target entropy counts every step's noise, and so lies lower."""
+    """Hyper-parameters of SAC-Flow: those of SAC.
+
+    The target entropy is lower, because it counts every step's noise.
+    """
 
     policies = ("flow",)
 

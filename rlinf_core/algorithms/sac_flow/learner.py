@@ -1,6 +1,7 @@
-"""SAC-Flow: soft actor-critic whose actor is a flow, differentiated through its few steps from noise to action.
+"""SAC-Flow: soft actor-critic with a flow as actor, differentiated through its few steps.
 
-Zhang et al. 2025, arXiv 2509.25756. The entropy is that of the noisy path, whose density is known step by step.
+Zhang et al. 2025, arXiv 2509.25756. The entropy is that of the noisy path from noise to action,
+with a density known step by step.
 """
 
 from __future__ import annotations
@@ -10,6 +11,6 @@ from rlinf_core.algorithms.sac_flow import Config
 
 
 class Learner(SAC):
-    """The actor is a ``FlowActor``."""
+    """Trains a ``FlowActor``."""
 
     config: Config

@@ -17,7 +17,7 @@ from rlinf_core.policies.sharding import noise
 
 
 def loss(actor: Policy, batch: Batch, min_std: float, generator: torch.Generator | None = None) -> torch.Tensor:
-    """The policy's imitation loss of demonstrated actions (B, H A), smeared."""
+    """Return the policy's imitation loss of demonstrated actions (B, H A), smeared."""
     action = batch["action"]
     if min_std:
         action = action + min_std * noise(torch.randn, action.shape, generator, action.device)
@@ -36,7 +36,7 @@ class Learner(Checkpointed):
         self.optimisers = {"actor": adam(parameters, lr=config.learning_rate)}
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        """One gradient step on a batch of demonstrations."""
+        """Make one gradient step on a batch of demonstrations."""
         tensors = shift_images(to_tensors(batch, self.device), self.config.image_shift, self.generator)
         if self.config.lora_rank:
             adapters.follow_normalisation(self.trained, self.actor)

@@ -36,7 +36,7 @@ def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: 
         root: the data set's folder.
         out: a new folder.
         recipe, overrides: recipe of the station with the wanted specs; our own exports contain
-        them.
+            them.
         cameras: the station's cameras to the data set's names (``{"front": "laptop"}``).
         instruction: instruction of every episode, instead of the data set's.
 
