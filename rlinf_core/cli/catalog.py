@@ -1,4 +1,4 @@
-"""``rlinf recipes`` (robots, tasks, simulators) lists what there is; ``rlinf config`` prints a recipe in full."""
+"""``rlinf recipes|robots|tasks|simulators`` lists the parts; ``rlinf config`` prints a complete recipe."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SENTENCE = re.compile(r"(.+?\.)(\s|$)", re.S)
 
 
 def list_command(kind: str) -> None:
-    """Print one kind of what there is, a line each."""
+    """Print all parts of a kind, one per line."""
     heads, rows, use = LISTS[kind]()
     print_table(heads, rows)
     print(f"\n{use}")
 
 
 def config_command(name: str, overrides: list[str], check: bool) -> None:
-    """Print a recipe with everything that it inherits and every default, as YAML."""
+    """Print a recipe as YAML, with all inherited keys and defaults."""
     recipe = load_recipe(name, overrides)
     if check:
         check_recipe(recipe)
@@ -40,7 +40,7 @@ def config_command(name: str, overrides: list[str], check: bool) -> None:
 
 
 def first_comment(path: Path) -> str:
-    """The first sentence of the comment at the top of a YAML file, without the line that names its schema."""
+    """Return the first sentence of the comment at the top of a YAML file, without its schema line."""
     comment: list[str] = []
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
@@ -51,7 +51,7 @@ def first_comment(path: Path) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The text up to its first full stop."""
+    """Return a text up to its first full stop."""
     match = SENTENCE.match(" ".join(text.split()))
     return match[1].rstrip(".") if match else text
 

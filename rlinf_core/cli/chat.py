@@ -18,22 +18,22 @@ class Person:
     """An environment in which a person writes the messages, until an empty line or the end of input.
 
     Args:
-        read: the person's next line; None at the end.
-        write: takes the policy's answers.
-        tools: that the policy may call.
+        read: returns the person's next line; None at the end.
+        write: receives the policy's answers.
+        tools: tools that the policy may call.
     """
 
     def __init__(self, read: Callable[[], str | None], write: Callable[[str], None], tools: tuple[Tool, ...] = ()) -> None:
         self.read, self.write, self.tools = read, write, tools
 
     def reset(self, seed: int) -> Scene:
-        """The first message."""
+        """Return the first message."""
         from rlinf_core.agentic.environment import Scene
 
         return Scene([{"role": "user", "content": self.read() or ""}], self.tools)
 
     def step(self, message: Message) -> TextStep:
-        """Run the tools that were called, or show the answer and ask for the next message."""
+        """Run the called tools, or show the answer and read the next message."""
         from rlinf_core.agentic.environment import TextStep, run_tool_calls
 
         if results := run_tool_calls(message, self.tools):

@@ -84,15 +84,15 @@ def check_model(model: Path, data: Path | None, recipe_name: str | None, overrid
 
 
 def recipe_of(simulator: str, robot: str | None = None, task: str | None = None) -> Recipe:
-    """A recipe for a robot that lives in this simulator, and a task.
+    """Return a recipe for a robot of a simulator and a task.
 
     Args:
-        simulator: its name.
-        robot: by name or path; the first that lives there, if none is named.
-        task: by name or path; the robot's own, if none is named.
+        simulator: name of the simulator.
+        robot: name or path of the robot; by default the first one of this simulator.
+        task: name or path of the task; by default the robot's own.
 
     Raises:
-        RecipeError: no such simulator, no robot in it, or no task.
+        RecipeError: the simulator, a robot in it or a task is unknown.
     """
     from sim_bridges.core.interface import simulator_class
 

@@ -1,4 +1,4 @@
-"""``rlinf collect``: demonstrations by hand, or by a script in simulation, until as many have succeeded as are wanted."""
+"""``rlinf collect``: record demonstrations by hand, or by a script in simulation, until enough have succeeded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEFORE, PLAYING, STILL = ("ready", "disarm"), ("success", "failure", "rerecord",
 
 def collect(name: str, overrides: list[str], run_dir: Path, episodes: int | None = None, quiet: bool = False,
             web: int | None = None) -> int:
-    """Collect until ``episodes`` have succeeded, those that are in ``run_dir`` already among them; returns an exit code."""
+    """Collect until ``episodes`` have succeeded, including those in ``run_dir``. Returns an exit code."""
     recipe, before = collecting(name, [*overrides, *served(web)], run_dir, episodes)
     missing = recipe.collect.episodes - before.succeeded
     _check(recipe, missing)
@@ -42,7 +42,7 @@ def collect(name: str, overrides: list[str], run_dir: Path, episodes: int | None
 
 
 def _check(recipe: Recipe, missing: int) -> None:
-    """RecipeError where nothing is wanted, or nobody could press a key."""
+    """Raise RecipeError if no episode is missing, or no terminal can read the keys."""
     station = recipe.station
     if not recipe.collect.episodes:
         raise RecipeError("--episodes: expected at least 1, got 0 (collect.episodes)")
@@ -52,7 +52,7 @@ def _check(recipe: Recipe, missing: int) -> None:
 
 
 def _run(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool) -> int:
-    """To its end; 130 where it was asked to end earlier."""
+    """Run to the end. Returns an exit code; 130 after Ctrl-C."""
     try:
         with only_station(recipe.station.name, recipe.station.domain):
             prepare(recipe, run_dir)
@@ -67,14 +67,14 @@ def _start(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: boo
     say_where(recipe)
     with terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
         *processes, director = collecting_processes(recipe, run_dir, before, terminal=True)
-        (run_dir / "status.json").unlink(missing_ok=True)  # of the last time
+        (run_dir / "status.json").unlink(missing_ok=True)  # of an earlier run
         for process in processes:
             supervisor.start(process)
         direct_to_its_end(supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before))
 
 
 class CollectDisplay(Display):
-    """Takes, disk, what is waited for, and what keys and buttons do now."""
+    """Shows takes, disk space, the current wait, and the meaning of keys and buttons."""
 
     def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool, before: DemonstrationStats) -> None:
         super().__init__(recipe, run_dir, quiet)
@@ -101,15 +101,13 @@ class CollectDisplay(Display):
         return f"{free / 1e9:.1f} GB free" + (f", about {free * takes // size:,} takes" if size else "")
 
     def _keys(self, status: dict[str, Any]) -> str:
-        """Return the keys and buttons that count now."""
+        """Return the keys and buttons that have an effect now."""
         now = STILL if status["safety"]["state"] in ("DISARMED", "FAULT") else BEFORE if status["waiting_for"] else PLAYING
         return " · ".join(f"{' or '.join(self.roles[role])}: {WORDS[role]}" for role in now if role in self.roles)
 
 
 def last_words(log: Path) -> str:
-    """Return the last log line of a node, such as why arming was refused, without its time and
-    name.
-    """
+    """Return the last log line of a node without time and name, such as the reason of a refused arming."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
@@ -118,7 +116,7 @@ def last_words(log: Path) -> str:
 
 
 def roles_of(recipe: Recipe) -> dict[str, list[str]]:
-    """By what is asked for, the keys and buttons of the operator's devices that ask for it."""
+    """Return the keys and buttons of the operator's devices by their role."""
     station, devices_by_role = recipe.station, dict[str, list[str]]()
     if station.operator.kind == SCRIPTED:
         return devices_by_role

@@ -34,7 +34,7 @@ def completion(shell: str) -> None:
 
 
 def _words(line: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
-    """Each command line without options, and the words that may follow it."""
+    """Yield each command without options, with the words that may follow it."""
     options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
     commands = next((action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {})
     values = [str(choice) for action in parser._actions if not action.option_strings and not commands

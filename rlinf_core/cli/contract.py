@@ -1,4 +1,4 @@
-"""``rlinf import-contract``: a folder with a robot and a task of a contract of Rosetta."""
+"""``rlinf import-contract``: convert a contract of Rosetta to a robot and a task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = "# Of a contract of Rosetta (iblnkn/rosetta), by rlinf import-contract. d
 
 
 def import_contract(file: Path, out: Path | None) -> int:
-    """Write robot.yaml, limits.yaml and task.yaml; print what a person has to do."""
+    """Write robot.yaml, limits.yaml and task.yaml, and print the remaining steps."""
     contract = read_contract(file.read_text())
     folder = out or Path(contract.name)
     if folder.exists() and any(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""``rlinf data``, ``show``, ``identify``, ``reward train``: commands on recordings. ``show`` needs no ROS and no torch."""
+"""``rlinf data``, ``show``, ``find-dynamics``, ``reward train``: commands for recordings. ``show`` needs no ROS and no torch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from rlinf_core.episodes import Episode
     from rlinf_core.tasks.rewards.training import Frames
 
-WIDTH = 200  # where there is no terminal
+WIDTH = 200  # table width without a terminal
 COLUMNS = [field.name for field in fields(Line) if field.name != "note"]
 NUMBERS = ("MB", "steps", "seconds", "messages", "Hz", "first [s]", "last [s]")
 
 
 def show(paths: list[Path], plot: Path | None = None, only_list: bool = False) -> int:
-    """Print what there is; 1 where a recording is not what was closed."""
+    """Print a table of recordings. Returns 1 if a recording has changed since it was closed."""
     if conversations := [file for path in paths for file in conversation_files(path)]:
         return _show_conversations(conversations, only_list)
     folders = recordings(paths)
@@ -61,7 +61,7 @@ def show(paths: list[Path], plot: Path | None = None, only_list: bool = False) -
 
 
 def _show_conversations(files: list[Path], only_list: bool) -> int:
-    """A line for each file of conversations, and those of the newest one in words."""
+    """Print a line per file of conversations, and the newest file in words."""
     for file in files:
         records = read_conversations(file)
         print(f"{file}: {summary(records)}")
@@ -72,10 +72,10 @@ def _show_conversations(files: list[Path], only_list: bool) -> int:
 
 
 def _describe(folder: Path) -> None:
-    """The topics of one recording, as ``ros2 bag info`` tells them."""
+    """Print the topics of a recording, like ``ros2 bag info``."""
     try:
         message_topics = topics(folder)
-    except Exception as error:  # the readers raise many kinds for damaged files
+    except Exception as error:  # readers raise many kinds for damaged files
         print(f"its topics cannot be read: {type(error).__name__}: {escape_ascii(error)}")
         return
     every, rows = sorted(stamp for _, stamps in message_topics.values() for stamp in stamps), []
@@ -92,7 +92,7 @@ def _describe(folder: Path) -> None:
 
 
 def _tell(folder: Path) -> None:
-    """Return the events of a session, in words."""
+    """Print the events of a session in words."""
     from rlinf_core.reports.recordings import happened
 
     for line in happened(folder):
@@ -100,7 +100,7 @@ def _tell(folder: Path) -> None:
 
 
 def _summary(lines: list[Line]) -> str:
-    """All of them in one line; an episode that lies there twice, as in a spool and an inbox, is one."""
+    """Summarise recordings in one line; copies of an episode (spool and inbox) count once."""
     episodes = {replace(line, recording=Path(line.recording).name, seal="", note="") for line in lines if line.steps}
     steps, seals = [int(line.steps) for line in episodes], Counter(line.seal for line in lines)
     won = sum(line.outcome == "success" for line in episodes)
@@ -111,7 +111,7 @@ def _summary(lines: list[Line]) -> str:
 
 
 def print_table(heads: list[str], rows: list[list[str]]) -> None:
-    """A table for people, as wide as the terminal."""
+    """Print a table as wide as the terminal."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -125,11 +125,11 @@ def print_table(heads: list[str], rows: list[list[str]]) -> None:
 
 
 NAMES = ("delay_s", "lag_s", "gain")
-MOST = 50  # episodes that are fitted one by one
+MOST = 50  # maximum number of episodes with a fit of their own
 
 
 def identify_command(recordings: list[Path], velocity: str, episodes: int, json_file: Path | None) -> None:
-    """Print the response of all recordings together and its spread over single ones, and what to randomise."""
+    """Print the arm's response over all recordings, its spread over single ones, and ranges to randomise."""
     from rich.progress import track
 
     episode_paths = islice(intact_episodes(recordings), episodes)
@@ -143,7 +143,7 @@ def identify_command(recordings: list[Path], velocity: str, episodes: int, json_
 
 
 def report(together: Response, single: list[Response], episodes: int) -> str:
-    """For people."""
+    """Return the result of ``identify_command`` in words."""
     lines = [f"{episodes} episodes; the model accounts for {together.explained:.0%} of the tool's motion"]
     for name in NAMES:
         low, high = np.quantile([getattr(response, name) for response in single], [0.05, 0.95])
@@ -157,7 +157,7 @@ def report(together: Response, single: list[Response], episodes: int) -> str:
 
 
 def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
-    """Say what is wrong with which recording; 1 where one is not whole."""
+    """Print the defects of each recording. Returns 1 if there is one."""
     from rich.progress import track
 
     from rlinf_core.data.repair import fault
@@ -177,7 +177,7 @@ def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
 
 
 def repair(paths: list[Path], out: Path) -> int:
-    """Write what is whole of every broken recording to a new folder; 1 where one is not what it was."""
+    """Write the intact part of every damaged recording to a new folder. Returns 1 if something was lost."""
     from rlinf_core.data.folders import new_folder
     from rlinf_core.data.repair import fault
     from rlinf_core.data.repair import repair as repaired
@@ -211,14 +211,14 @@ def repair(paths: list[Path], out: Path) -> int:
 
 
 def merge(paths: list[Path], out: Path) -> None:
-    """Copy all whole episodes into one new folder."""
+    """Copy all intact episodes into one new folder."""
     from rlinf_core.data.folders import merge as merged
 
     print(f"{merged(paths, out)} episodes in {out}")
 
 
 def split(paths: list[Path], out: Path, fractions: list[str], seed: int) -> None:
-    """Copy them into several folders, by fractions or by outcome."""
+    """Copy all intact episodes into several folders, by fractions or by outcome."""
     from rlinf_core.data.folders import fractions_of
     from rlinf_core.data.folders import split as parted
 
@@ -227,7 +227,7 @@ def split(paths: list[Path], out: Path, fractions: list[str], seed: int) -> None
 
 
 def stats(paths: list[Path], json_file: Path | None) -> None:
-    """Print the numbers of every key, and how many succeeded."""
+    """Print statistics of every key, and the success rate."""
     from rlinf_core.data.episodes import intact_episodes
     from rlinf_core.data.stats import QUANTILES, Statistics
 
@@ -251,7 +251,7 @@ def stats(paths: list[Path], json_file: Path | None) -> None:
 
 
 def throughput(paths: list[Path], json_file: Path | None) -> None:
-    """Print the robot time of recorded episodes: of each station and mode a line."""
+    """Print the robot time of recorded episodes, a line per station and mode."""
     from dataclasses import replace
 
     from rlinf_core.data.episodes import intact_episodes
@@ -326,7 +326,7 @@ def _write(file: Path | None, summary: dict[str, Any]) -> None:
 
 def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out: float, seed: int,
           json_file: Path | None, failed: list[str], late: float) -> None:
-    """Train, judge by episodes held out, write the model and a picture of what it takes for what."""
+    """Train a success classifier, evaluate it on held-out episodes, and write the model and a picture of its errors."""
     from rich.progress import Progress
 
     from rlinf_core.core.extras import require
@@ -367,7 +367,7 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
 
 
 def _picture(frames: Frames, verdicts: np.ndarray, path: Path, columns: int = 6) -> None:
-    """Frames of each of the four kinds, the most doubtful first."""
+    """Write a picture with frames of true and false positives and negatives, the least certain ones first."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -41,20 +41,21 @@ from rlinf_core.trainer.folder import keep_recipe
 
 
 def next_steps(recipe: Recipe, name: str, overrides: list[str], run_dir: Path, director: bool = False) -> str:
-    """Some lines, a command each.
+    """Return the next commands for a user, one per line.
 
     Args:
-        recipe: what runs.
-        name, overrides: as it was loaded; the commands say the same.
-        run_dir: of the station, which its director shares: the report is of both.
-        director: whether one goes through the phases already.
+        recipe: recipe of the station.
+        name: name of the recipe, for the commands.
+        overrides: its overrides, for the commands.
+        run_dir: folder of the station, which its director shares.
+        director: whether a director runs already.
     """
     station = recipe.station
     arguments = [*(item for item in overrides if not item.startswith("station.domain_id=")),
             *([f"station.domain_id={station.domain}"] if station.domain else [])]
     same = " ".join([shlex.quote(name), *(["--set", *map(shlex.quote, arguments)] if arguments else [])])
     learns = not recipe.collect.no_training
-    absent = station.operator.kind != SCRIPTED and not station.web.port  # two voices are a HOLD
+    absent = station.operator.kind != SCRIPTED and not station.web.port  # two operators would cause HOLD
     steps = [(f"rlinf teleop {same}", "be its operator, who arms and takes over")] * absent
     steps += [(f"rlinf train {same}", "its trainer, if none runs yet")] * learns
     phases = "its phases: collect" + ", wait for the trainer, evaluate, improve" * learns
@@ -86,11 +87,11 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
         return _tell(recipe, run_dir, since, progress)
 
 
-SHORT_STEPS = 2000  # of online training; demo_tiny has 400
+SHORT_STEPS = 2000  # environment steps of online training; demo_tiny has 400
 
 
 def too_short(recipe: Recipe) -> str:
-    """Say before a run begins that it tries the parts and will not learn; empty for one that may learn."""
+    """Return a note that a run is too short to learn; empty if it is long enough."""
     online = recipe.online
     if recipe.collect.no_training or online.max_env_steps >= SHORT_STEPS:
         return ""
@@ -99,7 +100,7 @@ def too_short(recipe: Recipe) -> str:
 
 
 def _check_stations(recipe: Recipe, name: str) -> None:
-    """RecipeError where its trainer needs no station, and ends without one."""
+    """Raise RecipeError if the recipe's trainer uses no station."""
     if recipe.simulation.environments:
         raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
                           f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
@@ -110,7 +111,7 @@ def _check_stations(recipe: Recipe, name: str) -> None:
 
 @contextlib.contextmanager
 def _alone(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
-    """Looks after a station that is checked, and is written down once no other of its name can be there."""
+    """Check a station, hold the lock of its name, write its recipe, and yield its supervisor."""
     check(recipe, run_dir)
     station = recipe.station
     with only_station(station.name, station.domain):
@@ -120,7 +121,7 @@ def _alone(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
 
 
 def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
-    """Take a station that runs already through the phases of its recipe."""
+    """Run the phases of a recipe on a running station."""
     recipe = load_recipe(name, overrides)
     check_report(recipe, "rlinf run")
     prepare(recipe, run_dir, starts=False)
@@ -131,8 +132,16 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
 
 
 def _tell(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | None = None) -> int:
-    """Print the report of the events from ``since`` on, or, where nothing was learned, what was recorded; 130 where the
-    director was asked to end early.
+    """Print the report, or the recordings of a run without training.
+
+    Args:
+        recipe: recipe of the run.
+        run_dir: folder of the run.
+        since: number of events of earlier attempts, which are ignored.
+        progress: progress bar.
+
+    Returns:
+        An exit code; 130 after Ctrl-C.
     """
     if read_events(run_dir)[-1]["event"] == "stopped":
         print(f"stopped before its end; everything recorded is in {run_dir}", flush=True)
@@ -141,7 +150,7 @@ def _tell(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | No
         recordings = [path.parent for path in run_dir.glob("**/metadata.yaml")]
         recorded = {
             folder.name for folder in recordings if kind_of(folder) == EPISODE
-        }  # in the spool, in the inbox, or in both
+        }  # spool and inbox may hold the same ones
         print(
             f"{len(recorded)} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf find-dynamics {run_dir}",
             flush=True,
@@ -152,7 +161,7 @@ def _tell(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | No
 
 
 def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, display: Display) -> int:
-    """Run the director to its end, showing how it goes; returns how many events there were before it."""
+    """Run the director to its end with a display. Returns the number of events before it."""
     before = len(read_events(run_dir))
     director = supervisor.start(process)
     with display as show:
@@ -169,12 +178,12 @@ def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, d
 
 
 def served(web: int | None) -> list[str]:
-    """The operator's page, as an override."""
+    """Return the override that serves the operator's page on a port."""
     return [] if web is None else [f"station.web.port={web}"]
 
 
 def say_where(recipe: Recipe) -> None:
-    """Print where the operator's page is, where there is one."""
+    """Print the address of the operator's page, if there is one."""
     web = recipe.station.web
     if web.port:
         shown = f", once with ?token=... ({web.token_file})" if web.token_file else ""
@@ -183,9 +192,18 @@ def say_where(recipe: Recipe) -> None:
 
 def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, episodes: int = 0,
        json_file: Path | None = None) -> int:
-    """Start the station of a recipe, with the operator's page on port ``web``, and look after it until Ctrl-C.
+    """Start a recipe's station and supervise it until Ctrl-C.
 
-    With ``episodes`` its operator demonstrates so many, and that is all; what came of it goes to ``json_file``.
+    Args:
+        name: name of the recipe.
+        overrides: its overrides.
+        run_dir: folder of the run.
+        web: port of the operator's page; None serves none.
+        episodes: number of demonstrations after which the station ends; 0 for none.
+        json_file: file for the result of these demonstrations.
+
+    Returns:
+        An exit code.
     """
     some = [f"collect.episodes={episodes}", "collect.no_training=true"] if episodes else []
     recipe = load_recipe(name, [*overrides, *served(web), *some])
@@ -215,7 +233,7 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
 
 
 def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path | None) -> int:
-    """The episodes that were asked for; what is counted is written however they ended."""
+    """Record the requested demonstrations and write their counts, also after a failure."""
     before = len(read_events(run_dir))
     try:
         direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet=True))
@@ -232,7 +250,7 @@ def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path
 
 
 def teleop(name: str, overrides: list[str]) -> int:
-    """A person, in the foreground of this terminal: with the recipe's device, or the keyboard where it has a script."""
+    """Read a person's device in this terminal: the recipe's device, or the keyboard if it has a script."""
     recipe = load_recipe(name, overrides)
     if recipe.station.operator.kind == SCRIPTED:
         recipe = load_recipe(name, [*overrides, f"station.operator={{kind: {KEYBOARD}}}"])
@@ -242,17 +260,17 @@ def teleop(name: str, overrides: list[str]) -> int:
 
 
 def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
-    """Check what can be checked before anything starts, and write down what will run; ``starts``: the station, too."""
+    """Check a recipe before anything starts, and write it; with ``starts`` check its processes, too."""
     check(recipe, run_dir, starts)
     _write(recipe, run_dir)
 
 
 def check(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
-    """The checks alone: nothing is written."""
+    """Check a recipe without writing it."""
     check_recipe(recipe)
     check_operator(recipe)
     if starts:
-        station_processes(recipe, run_dir)  # refuses what one of them would not find
+        station_processes(recipe, run_dir)  # raises RecipeError for missing parts
     if recipe.station.web.port:
         extras.require("page", "the operator's page")
         token_of(recipe.station.web)

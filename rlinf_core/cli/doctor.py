@@ -1,4 +1,4 @@
-"""``rlinf doctor``: what this machine has and lacks, and how to get it."""
+"""``rlinf doctor``: installed and missing parts of this machine, and how to install them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RENDER_S = 60.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's table; ``fix`` is empty when all is well, ``needed`` says whether that is serious."""
+    """A row of the doctor's table. ``fix`` is empty if all is well; ``needed`` marks a required part."""
 
     what: str
     result: str
@@ -43,7 +43,7 @@ class Finding:
 
 
 def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] = ()) -> int:
-    """Print the table, of this machine or of a recipe's station; 1 when something that is needed is missing."""
+    """Print the table of this machine or of a recipe's station. Returns 1 if a required part is missing."""
     if station is None:
         with Progress(len(CHECKS)) as progress:
             findings = [run_check(check, progress) for check in CHECKS]
@@ -58,7 +58,7 @@ def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] 
 
 
 def run_check(check: Callable[[], Finding], progress: Progress) -> Finding:
-    """Return a check's finding, or why it cannot be known. The doctor reports in every case."""
+    """Return a check's finding; a failed check becomes a finding, too."""
     progress.step(check.__name__.strip("_").replace("_", " "))
     try:
         return check()
@@ -68,7 +68,7 @@ def run_check(check: Callable[[], Finding], progress: Progress) -> Finding:
 
 
 def show(findings: Sequence[Finding]) -> int:
-    """Print what was found; 1 when something that is needed is missing."""
+    """Print findings. Returns 1 if a required part is missing."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -96,7 +96,7 @@ def _packages() -> Finding:
 
 
 def _extra(name: str) -> Callable[[], Finding]:
-    """One of the extras: who needs it, and what of it is missing."""
+    """Return the check of an optional extra: its purpose, and its missing packages."""
     def check() -> Finding:
         try:
             missing = [] if name == "ros" and ros_is_sourced() else extras.missing(name)
@@ -127,7 +127,7 @@ def _messages() -> Finding:
 
 
 def _middleware() -> Finding:
-    """Two processes on the real middleware: does a message of image size get through?"""
+    """Check that a message of image size passes between two processes on the real middleware."""
     from rlinf_core.core.ros import ros_environment
 
     node = "import rclpy; from sensor_msgs.msg import Image; rclpy.init(); n = rclpy.create_node('doctor')\n"
@@ -145,7 +145,7 @@ def _middleware() -> Finding:
                                         timeout=30)
             finally:
                 other.kill()
-    except Exception as error:  # the doctor reports, whatever it is
+    except Exception as error:  # any failure is a finding
         return Finding("DDS", f"{error}", "rlinf messages")
     came, _, middleware = result.stdout.strip().partition(" ")
     if middleware and middleware != FAST_DDS:
@@ -163,7 +163,7 @@ def _shared_memory() -> Finding:
 
 
 def _sockets() -> Finding:
-    """As large as configs/fastdds.xml asks for; else messages to whoever is busy for a moment are lost."""
+    """Check the socket buffers against configs/fastdds.xml; smaller ones lose messages to busy processes."""
     largest = min(int((KERNEL / name).read_text()) for name in ("rmem_max", "wmem_max"))
     return Finding("socket buffers", f"{largest / 2**20:.1f} MiB at most", "" if largest >= SOCKET_BYTES else
                    f"sudo sysctl -w net.core.rmem_max={SOCKET_BYTES} net.core.wmem_max={SOCKET_BYTES}", needed=False)
@@ -183,7 +183,7 @@ def _awake() -> Finding:
 
 
 def _rendering() -> Finding:
-    """Whether MuJoCo renders as this shell says, else with its default; if not, a renderer that works."""
+    """Check that MuJoCo renders with this shell's renderer, or its default; else name one that works."""
     name = "offscreen rendering"
     if importlib.util.find_spec("mujoco") is None:
         return Finding(name, "not tried: no mujoco", "see extra sim", needed=False)
@@ -201,7 +201,7 @@ def _rendering() -> Finding:
 
 
 def _render_trouble(renderer: str) -> str:
-    """Why MuJoCo does not render a picture with it; empty if it does."""
+    """Return why MuJoCo cannot render with a renderer; empty if it can."""
     code = ("import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\"1\"/></worldbody>"
             "</mujoco>'); d = mujoco.MjData(m); r = mujoco.Renderer(m, 32, 32); r.update_scene(d); r.render(); "
             "print('ok', flush=True); import os; os._exit(0)")
@@ -212,7 +212,7 @@ def _render_trouble(renderer: str) -> str:
 
 
 def _tool(name: str, fix: str) -> Callable[[], Finding]:
-    """A tool that ``rlinf messages`` needs, once."""
+    """Return the check of a build tool of ``rlinf messages``."""
     def check() -> Finding:
         path = shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
         return Finding(name, path or "none", "" if path else fix, needed=not _messages_are_built())
@@ -237,8 +237,7 @@ def _disk() -> Finding:
 
 
 def _home() -> Finding:
-    """Check the folders in which ROS's nodes log and libraries keep compiled and downloaded files.
-    """
+    """Check the folders of ROS logs and of the libraries' caches."""
     lacks = explanation()
     place = os.environ.get("HOME") or "no HOME in this shell"
     return Finding("home", f"{place}: nothing can be written there; logs go to the run, caches to a folder that is "
@@ -246,7 +245,7 @@ def _home() -> Finding:
 
 
 def _latches() -> Finding:
-    """Check the folder in which a stop outlives its station, for every user of this machine."""
+    """Check the folder that stores a latched fault for all users of this machine."""
     what, folder = "latches of robots", next((candidate for candidate in FOLDERS if candidate.is_dir()), None)
     if folder is None:
         return Finding(what, "no folder", MAKE, needed=False)
@@ -269,9 +268,7 @@ def _port() -> Finding:
 
 
 def _certificates() -> Finding:
-    """Check the certificates of the folders that docs/howto/fleet.md names: a station's and a
-    trainer's.
-    """
+    """Check the certificates in the default folders of docs/howto/fleet.md."""
     certificate_path, fleet = Path("credentials") / CERTIFICATE, Fleet(Path("fleet"))
     try:
         warnings = fleet.warnings() + (

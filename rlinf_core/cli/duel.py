@@ -1,4 +1,4 @@
-"""``rlinf duel``: which of two policies is better, on the same scenes in simulation, until a test has decided."""
+"""``rlinf duel``: compare two policies on the same simulated scenes until a sequential test decides."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def duel(
     odds: float,
     json_file: Path | None,
 ) -> int:
-    """Play pairs until the test decides or ``max_pairs`` are through; print the verdict, intervals and episodes saved.
+    """Play pairs until the test decides, at most ``max_pairs``; print verdict, intervals and saved episodes.
 
-    Which policy plays first is drawn for each pair, and nothing printed before the end tells them apart.
+    The order of the policies is random in each pair, and output before the end does not name them.
     """
     from rich.progress import track
 

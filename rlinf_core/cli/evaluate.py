@@ -1,4 +1,4 @@
-"""``rlinf eval``: policy files in simulation, with Wilson intervals and videos."""
+"""``rlinf eval``: evaluate policy files in simulation, with Wilson intervals and videos."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlinf_core.reports.throughput import wilson
 
 def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str], vary: list[str], episodes: int,
                      first_seed: int, video: Path | None, json_file: Path | None) -> None:
-    """Play every scene with every variation; print a line each, and write the films and the figures that are asked for."""
+    """Play every scene with every variation, print a line each, and write the requested films and figures."""
     from rich.markup import escape
     from rich.progress import track
 
@@ -55,7 +55,7 @@ def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str],
 
 
 def how_to_judge(recipe: Recipe, run_dir: Path) -> str:
-    """The command that plays its newest policy in simulation; nothing where no simulator has its station."""
+    """Return the command that evaluates a run's newest policy in simulation; empty without a simulator."""
     if recipe.text_task:
         return f"; rlinf chat {run_dir}"
     if not (recipe.env or simulated(recipe)):
@@ -65,6 +65,6 @@ def how_to_judge(recipe: Recipe, run_dir: Path) -> str:
 
 
 def recipe_of(policy: Path) -> Path | str:
-    """The recipe of the run that a policy lies in."""
+    """Return the recipe of the run that contains a policy file."""
     candidates = (parent / "recipe.yaml" for parent in policy.resolve().parents)
     return next(filter(Path.is_file, candidates), "demo")

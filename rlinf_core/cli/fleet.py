@@ -1,6 +1,6 @@
-"""``rlinf fleet``: who may call a trainer over a network, its stations as a live table, and orders to it.
+"""``rlinf fleet``: certificates of stations, a live table of them, and commands to a running trainer.
 
-``promote``, ``rollback``, ``pin`` and ``drain`` are orders of people to a running trainer.
+``promote``, ``rollback``, ``pin`` and ``drain`` are such commands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """Turn an OSError of the disk into an error for people."""
+    """Turn an OSError of the disk into an RlinfError."""
     try:
         yield
     except OSError as error:
@@ -33,7 +33,7 @@ def on_disk() -> Iterator[None]:
 
 @on_disk()
 def enroll(station: str, out: Path, days: float, renew: bool, fleet: Path) -> None:
-    """Make a station's files, and say what to do with them."""
+    """Enroll a station and print what to do with its files."""
     carried = Fleet(fleet).enroll(station, out, days, renew)
     print(f"station '{station}' is {'renewed' if renew else 'enrolled'} in {fleet.resolve()}. Carry over, by a way that "
           "nobody else can read:")
@@ -45,14 +45,14 @@ def enroll(station: str, out: Path, days: float, renew: bool, fleet: Path) -> No
 
 @on_disk()
 def revoke(station: str, fleet: Path) -> None:
-    """Withdraw a station's certificate."""
+    """Revoke a station's certificate."""
     moved_to = Fleet(fleet).revoke(station)
     print(f"station '{station}' is revoked: it gets nothing from its next call on. Its certificate is kept in {moved_to}")
 
 
 @on_disk()
 def stations(fleet: Path) -> None:
-    """A line for each certificate."""
+    """Print a line for each certificate."""
     authority = Fleet(fleet)
     rows = authority.stations()
     print(*(f"{name:<24} {state:<10} until {until}" for name, state, until in rows) if rows else
@@ -68,29 +68,29 @@ def promote(run_dir: Path, version: int | None = None) -> None:
 
 @on_disk()
 def rollback(run_dir: Path) -> None:
-    """Give up the policy on trial, or that of all."""
+    """Roll back the policy on trial, or the current one."""
     print(give(run_dir, ReleaseCommand(action="rollback")))
 
 
 @on_disk()
 def pin(run_dir: Path, version: int | None, off: bool, stations: list[str]) -> None:
-    """Keep stations at a version, or no longer."""
+    """Pin stations to a version, or unpin them."""
     print(give(run_dir, ReleaseCommand(action="unpin" if off else "pin", version=version, stations=stations)))
 
 
 @on_disk()
 def drain(run_dir: Path, stations: list[str], off: bool) -> None:
-    """Have stations begin no further episode, or play again."""
+    """Let stations start no further episode, or play again."""
     print(give(run_dir, ReleaseCommand(action="undrain" if off else "drain", stations=stations)))
 
 
-GONE_S = 15.0   # a trainer that said nothing for so long may be at a long update, or gone
+GONE_S = 15.0   # age of the overview after which the trainer may be gone
 COLUMNS = ("station", "heard", "plays", "meant", "backlog", "refused", "spool", "played", "success", "interlock", "")
 
 
 @on_disk()
 def status(run_dir: Path, once: bool) -> int:
-    """Show it until Ctrl-C, or once where nobody can see it change; 1 where the trainer has fallen silent."""
+    """Show the stations until Ctrl-C, or once without a terminal. Returns 1 if the trainer is silent."""
     from rich.console import Console
     from rich.live import Live
 
@@ -106,7 +106,7 @@ def status(run_dir: Path, once: bool) -> int:
 
 
 def table(status: dict[str, Any]) -> Group:
-    """A row a station, and below it what holds for all."""
+    """Return a table with a row per station, and lines about all of them."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -143,7 +143,7 @@ def _row(rows: Table, name: str, station: dict[str, Any]) -> None:
 
 
 def lines(document: dict[str, Any]) -> list[str]:
-    """How the roll-out stands."""
+    """Return the state of the release in words."""
     silent, trial, result = time.time() - document["time"], document["trial"], []
     if silent > GONE_S:
         result.append(f"The trainer has said nothing for {silent:.0f} s: this is how it was then.")
@@ -171,7 +171,7 @@ def lines(document: dict[str, Any]) -> list[str]:
 
 
 def _watched(current: int, watched: dict[str, Any]) -> str:
-    """How the version of all does since it went to all."""
+    """Return the comparison of the current version with the previous one, in words."""
     if not watched["episodes"]:
         return f"Version {current} is watched since it went to all: no episode of it has come yet."
     values = ", ".join(f"{name} {value:.3g}" for name, value in watched["p_values"].items())

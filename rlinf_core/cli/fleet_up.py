@@ -25,13 +25,17 @@ from rlinf_core.reports.curves import read_events
 from rlinf_core.trainer.folder import keep_recipe
 
 PLAYING, THROUGH, GONE = "playing", "through", "gone"
-WINDOW_S = 600.0  # in which a station may be started again MAX_RESTARTS times
-WAITS_S = 30.0     # for demonstrations that nobody will show
-SHOWN = 200       # characters of why a station died
+WINDOW_S = 600.0  # window of MAX_RESTARTS restarts of a station
+WAITS_S = 30.0    # timeout for missing demonstrations
+SHOWN = 200       # maximum length of a station's last error
 
 
 def up(name: str, overrides: list[str], run_dir: Path, stations: list[str], respawn: bool, quiet: bool = False) -> int:
-    """Start them and look after them; 0 where every station went through the recipe, 1 where one died, 130 by Ctrl-C."""
+    """Start and supervise trainer and stations.
+
+    Returns:
+        0 if every station finished the recipe, 1 if one died, 130 after Ctrl-C.
+    """
     recipe, fleet_members = members(name, overrides, stations or ["2"], run_dir)
     extras.require("trainer", "rlinf fleet up")
     with contextlib.ExitStack() as locks:
@@ -46,12 +50,12 @@ def up(name: str, overrides: list[str], run_dir: Path, stations: list[str], resp
 
 
 class Station:
-    """The life of one.
+    """A supervised station of the fleet.
 
     Args:
-        member: who it is.
-        respawn: start it again when it has died.
-        note: hears what happens to it.
+        member: recipe and folder of the station.
+        respawn: whether to restart it after its death.
+        note: receives lines of text about it.
     """
 
     def __init__(self, member: Member, respawn: bool, note: Callable[[str], None]) -> None:
@@ -64,13 +68,13 @@ class Station:
         self.supervisor = Supervisor(self.member.folder, self.member.recipe.station.domain)
 
     def start(self) -> None:
-        """All of its processes."""
+        """Start its processes."""
         self.begun = len(read_events(self.member.folder))
         for process in self.processes:
             self.supervisor.start(process)
 
     def look(self) -> None:
-        """After its processes; whether it is through, or has died."""
+        """Check its processes, and update whether it has finished or died."""
         if self.state != PLAYING:
             return
         try:
@@ -102,13 +106,13 @@ class Station:
                 self.state, self.why = GONE, str(error)
 
     def _last(self, kind: str) -> dict[str, Any]:
-        """Return the last log line since the start."""
+        """Return its last event of a kind since the start."""
         events = read_events(self.member.folder)[self.begun:]
         return next((event for event in reversed(events) if event["event"] == kind), {})
 
     @property
     def closed(self) -> int:
-        """Episodes that wait to be sent."""
+        """Return the number of closed episodes that are not sent yet."""
         return sum(1 for _ in (self.member.folder / "spool/closed").glob("*"))
 
     @property
@@ -126,9 +130,7 @@ class Station:
 
     @property
     def taken(self) -> float | None:
-        """Return how many episodes the trainer has received, once it has all demonstrations of this
-        station and waits for more.
-        """
+        """Return the number of episodes at the trainer, if it waits for more demonstrations; else None."""
         status = self._status()
         trainer = status.get("trainer", {})
         waits = status.get("phase") == "sft" and trainer["phase"] == "waiting" and not (trainer["backlog"] or self.closed)
@@ -145,12 +147,12 @@ class Station:
 
 
 class FleetDisplay(Display):
-    """The table of ``rlinf fleet status``, and a line a station; elsewhere than at a terminal, a line a change."""
+    """Shows the table of ``rlinf fleet status`` and a line per station; without a terminal a line per change."""
 
     stations: list[Station] = []
 
     def update(self) -> None:
-        """Show how they are now."""
+        """Show the current state."""
         now = {station.member.name: station.words for station in self.stations}
         if self.live:
             self.live.update(self._group(now))
@@ -173,7 +175,7 @@ class FleetDisplay(Display):
 
 
 def _together(recipe: Recipe, run_dir: Path, display: FleetDisplay) -> bool:
-    """Trainer and stations, to their end; whether they were stopped before it. The stations end first."""
+    """Run trainer and stations to their end. Returns whether they were stopped early. Stations end first."""
     with Supervisor(run_dir, recipe.station.domain) as trainer:
         trainer.start(trainer_process(run_dir))
         try:
@@ -189,7 +191,7 @@ def _together(recipe: Recipe, run_dir: Path, display: FleetDisplay) -> bool:
 
 
 def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) -> None:
-    """Until no station plays, and what those that are through have closed is sent."""
+    """Wait until no station plays, and all closed episodes of finished stations are sent."""
     for station in display.stations:
         station.start()
     ended, since, taken = float("inf"), float("inf"), set[float | None]()
@@ -205,7 +207,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
         since = min(since, time.monotonic()) if waits else float("inf")
         if time.monotonic() - since > WAITS_S:
             since = time.monotonic()
-            if any(station.member.lacks for station in gone):  # else it still reads what has come
+            if any(station.member.lacks for station in gone):  # else the trainer still reads arrived ones
                 names = ", ".join(station.member.name for station in gone)
                 raise RlinfError(f"the trainer waits for demonstrations that {names} would have shown, and nobody else "
                                  "will. The same command goes on with all of them; --respawn starts one that dies again "

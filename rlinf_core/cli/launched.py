@@ -1,6 +1,4 @@
-"""The processes of a station that ROS's launch starts, from the arguments of a launch file. A
-refusal names the argument.
-"""
+"""The station's processes for ROS's launch, from the arguments of a launch file. Errors name the argument."""
 
 from __future__ import annotations
 
@@ -34,21 +32,22 @@ from rlinf_core.recipes import Recipe, load_recipe, station_robot
 from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
 from rlinf_core.trainer.folder import keep_recipe
 
-PERSON = "person"  # an operator: whatever device the recipe has
+PERSON = "person"  # operator: the recipe's device of a person
 ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
 TRAINER = re.compile(r"(\[[^\s\[\]/]+\]|[^\s:\[\]/]+):(\d{1,5})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A station that may be started.
+    """A station that is ready to start.
 
     Attributes:
-        recipe, overrides: what it plays, and how the recipe was loaded.
-        run_dir: where to.
-        wanted: demonstrations that are collected; 0 for the station alone.
-        before: of those, what is there.
-        processes: none where as many as are wanted are there.
+        recipe: recipe of the station.
+        overrides: its overrides.
+        run_dir: folder of the run.
+        wanted: number of demonstrations to collect; 0 for the station alone.
+        before: existing demonstrations.
+        processes: processes to start; empty if enough demonstrations exist.
     """
 
     recipe: Recipe
@@ -60,8 +59,10 @@ class Launched:
 
 
 def launched(arguments: Mapping[str, str]) -> Launched:
-    """Write the launch arguments' recipe into the run folder. Raises RlinfError, and writes
-    nothing, if it is refused.
+    """Check the launch arguments and write the recipe into the run folder.
+
+    Raises:
+        RlinfError: an argument is invalid; nothing is written then.
     """
     name, overrides = arguments["recipe"], overrides_of(arguments)
     run_dir, wanted, before = (
@@ -72,7 +73,7 @@ def launched(arguments: Mapping[str, str]) -> Launched:
     recipe = load_recipe(name, overrides)
     by_person = arguments["operator"] == PERSON or not (arguments["operator"] or station_robot(recipe).without_hardware)
     if by_person and recipe.station.operator.kind == SCRIPTED:
-        overrides.append(f"station.operator={{kind: {KEYBOARD}}}")  # whom a script may not arm
+        overrides.append(f"station.operator={{kind: {KEYBOARD}}}")  # a script must not arm it
         recipe = load_recipe(name, overrides)
     if by_person and not (arguments["lockstep"] or arguments["use_sim_time"]) and faster_than_a_hand(recipe):
         overrides += REAL_TIME
@@ -95,7 +96,7 @@ def launched(arguments: Mapping[str, str]) -> Launched:
 
 
 def overrides_of(arguments: Mapping[str, str]) -> list[str]:
-    """Return the overrides of the recipe that the arguments mean."""
+    """Return the recipe overrides for launch arguments."""
     robot, trainer, policy = ROBOTS.get(arguments["robot"], arguments["robot"]), arguments["trainer"], arguments["policy"]
     values = {
         "station.robot": str(folder("robot", robot)) if "/" in robot else robot,
@@ -133,7 +134,7 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
 
 
 def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return settings of every launch_ros node: files of parameters, and arguments of ROS."""
+    """Return options of all launch_ros nodes: parameter files and ROS arguments."""
     options: dict[str, list[str]] = {}
     if arguments["params_file"]:
         path = folder("params_file", arguments["params_file"])
@@ -146,14 +147,14 @@ def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def folder(argument: str, text: str) -> Path:
-    """The path that an argument says."""
+    """Return the path in an argument."""
     if not text:
         raise RecipeError(f"{argument}: expected a folder, got nothing")
     return expanded(text, argument).resolve()
 
 
 def file(argument: str, text: str) -> Path:
-    """The file that an argument says, into which something is written once the work is done."""
+    """Return the output file in an argument."""
     try:
         return written()(text)
     except ArgumentTypeError as error:
@@ -161,17 +162,17 @@ def file(argument: str, text: str) -> Path:
 
 
 def number(argument: str, text: str) -> int:
-    """The whole number that an argument says."""
+    """Return the integer in an argument."""
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
         raise RecipeError(f"{argument}: expected a whole number from 0 on, got '{text}'")
     return int(text)
 
 
 def launched_environment(recipe: Recipe) -> dict[str, str]:
-    """The environment of processes that ROS's launch starts.
+    """Return the environment variables for ROS's launch.
 
-    A station without hardware is discovered on this machine only. Another machine could take it for a real station of the
-    same name and domain. ROS_AUTOMATIC_DISCOVERY_RANGE of the shell takes precedence.
+    A station without hardware is visible on this machine only, since another machine could confuse it
+    with a real station. ROS_AUTOMATIC_DISCOVERY_RANGE of the shell takes precedence.
     """
     alone = station_robot(recipe).without_hardware and "ROS_AUTOMATIC_DISCOVERY_RANGE" not in os.environ
     return of_every_process(recipe.station.domain) | ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"} if alone else {})
