@@ -1,4 +1,4 @@
-"""``rlinf data``, ``show``, ``find-dynamics``, ``reward train``: commands for recordings. ``show`` needs no ROS and no torch."""
+"""``rlinf data``, ``show``, ``find-dynamics``, ``reward train``: commands for recordings. ``show`` needs no torch."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ MAX_PORT = 65535
 REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ". Free the disk, and give the command again") | {
     errno.EROFS: ". Choose a folder that may be written to",
     errno.ENAMETOOLONG: ". Choose a shorter name: file systems take 255 bytes"}
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices are small: threads that wait for each other cost more than they do
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads cost more than they gain on small matrices
 EXAMPLES = """examples:
   rlinf doctor                              # installed and missing parts of this machine, and how to get them
   rlinf demo                                # demonstrations, SFT, RL, and an evaluation before and after
@@ -98,11 +98,11 @@ CATALOG = {"recipes": "list the recipes that come with rlinf",
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point: ``run``, and what the system refuses is one line, too; who reads no further ends it without a word."""
+    """Entry point: call ``run``. Errors of the system are one line, too; a closed pipe ends it silently."""
     open_streams()
     try:
         code = run(argv)
-        print(end="", flush=True)  # or its reader is missed after the end, where nobody is told
+        print(end="", flush=True)  # so that a closed pipe is noticed here
         return code
     except OSError as error:
         if unread() and isinstance(error, BrokenPipeError):
@@ -116,8 +116,8 @@ def run(argv: list[str] | None = None, refused: int = 0) -> int:
     """Run one command. An error that a user can act on is a line on stderr, not a traceback.
 
     Args:
-        argv: the command line without the program (default: that of this process).
-        refused: exit code of errors that a restart would meet again.
+        argv: command line without the program; by default that of this process.
+        refused: exit code of permanent errors, which a restart would meet again; 0 for the usual codes.
 
     Returns:
         The exit code: 0, 1 for a failure, 2 for wrong settings or usage, 130 after Ctrl-C; ``refused`` instead of 1 and 2.
@@ -142,7 +142,7 @@ def run(argv: list[str] | None = None, refused: int = 0) -> int:
             return refused or FAILED
         raise
     except KeyboardInterrupt:
-        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # asked twice, as by ros2 launch: it ends already
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # ros2 launch may signal twice
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -230,12 +230,12 @@ def _which_extra(error: ModuleNotFoundError) -> str:
 
 
 def _interrupt(*_: object) -> None:
-    """Asked to end is Ctrl-C: everything stops in order."""
+    """Handle SIGTERM like Ctrl-C, so that everything stops in order."""
     raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Options have the names of the arguments of what their command runs."""
+    """Return the parser. Its options have the names of the arguments of each command's function."""
     parser = Parser("rlinf", description=__doc__, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"rlinf {VERSION}")

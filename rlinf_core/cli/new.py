@@ -47,7 +47,7 @@ collect: {{episodes: 40}}
 sft: {{steps: 2000}}
 simulation: {{env_steps: 2000, evaluate_every: 1000}}
 """
-SPEED_FACTOR = 1.25  # of the interlock's largest speed to that of a whole action
+SPEED_FACTOR = 1.25  # ratio of the interlock's speed limit to the speed of the largest action
 
 
 def new_robot(
@@ -95,7 +95,7 @@ def new_robot(
 
 
 def _name_of(model: Path) -> str:
-    """The file's name; of one that is called robot, model or scene, its folder's."""
+    """Return the name of the model's file, or of its folder if the file is called robot, model or scene."""
     return (
         model.resolve().parent.name
         if model.stem in ("robot", "model", "scene", "arm")
@@ -104,7 +104,7 @@ def _name_of(model: Path) -> str:
 
 
 def robot_files(name: str, model: Path, folder: Path, plan: Any) -> dict[str, str]:
-    """The text of each file of a robot by its name."""
+    """Return the text of each file of a robot, by file name."""
     low, high = plan.box.round(3).tolist()
     gripper = plan.options.get("gripper")
     near = model.resolve().is_relative_to(folder.resolve().parent)
@@ -162,7 +162,7 @@ def _yaml(document: dict[str, Any]) -> str:
 
 
 def _report(plan: Any, folder: Path) -> None:
-    """What was found, and what to do next."""
+    """Print the parts that were found, and the next steps."""
     options = plan.options
     for joint, (low, high), angle in zip(
         options["joints"], plan.joint_ranges, options["home"], strict=True
@@ -196,5 +196,5 @@ def _report(plan: Any, folder: Path) -> None:
 
 
 def _place(folder: Path) -> str:
-    """The folder as a path: a bare word is the name of a robot."""
+    """Return the folder as a path; a bare word would be the name of a robot."""
     return str(folder) if "/" in str(folder) else f"./{folder}"

@@ -1,4 +1,4 @@
-"""Parsers of ``rlinf data``, ``reward``, ``world``, ``fleet``, and of requests to a running station (``status`` ...)."""
+"""Parsers of ``rlinf data``, ``reward``, ``world``, ``fleet`` and of the commands for a running station."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def data_commands(commands: Commands) -> None:
 
 
 def _imports(data: Commands) -> None:
-    """Formats of others that come in."""
+    """Add the imports of other formats."""
     formats = data.add_parser("import", help="read recordings of another format").add_subparsers(
         required=True, metavar="FORMAT")
     lerobot = command(formats, "lerobot", "cli.data:import_lerobot", "make recordings from a LeRobot data set (v3.0)", (
@@ -86,7 +86,7 @@ def _imports(data: Commands) -> None:
 
 
 def reward_commands(commands: Commands) -> None:
-    """Rewards that are learned."""
+    """Add the commands for learned rewards."""
     subparsers = commands.add_parser("reward", help="train a reward that recognizes success in images").add_subparsers(
         required=True, metavar="COMMAND")
     train = command(subparsers, "train", "cli.data:train", "train a classifier of success on the frames of recordings", (
@@ -111,7 +111,7 @@ def reward_commands(commands: Commands) -> None:
 
 
 def fleet_commands(commands: Commands) -> None:
-    """Whose stations a trainer serves, how they are, and what they play."""
+    """Add the commands for a fleet."""
     fleet = commands.add_parser("fleet", help="run and watch the stations of a trainer (docs/howto/fleet.md)")
     subparsers = fleet.add_subparsers(required=True, metavar="COMMAND")
     _up(subparsers)
@@ -273,7 +273,7 @@ def station_commands(commands: Commands) -> None:
 
 
 def world_commands(commands: Commands) -> None:
-    """What is done with learned worlds."""
+    """Add the commands for world models."""
     worlds = commands.add_parser(
         "world", help="fit, check and use a learned world of a run's task (docs/howto/worlds.md)"
     ).add_subparsers(required=True, metavar="COMMAND")

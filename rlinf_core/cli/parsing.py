@@ -1,4 +1,4 @@
-"""Argument parsers of the commands: errors in one line, with the nearest known name, and streams that may be absent."""
+"""Argument parsing: errors in one line with the nearest known name, grouped help, and closed standard streams."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ GROUPS = {  # of options in --help, by the names of the options
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's; its subcommands are of this class, too."""
+    """An argparse parser with one-line errors and grouped help. Subcommands have the same class."""
 
     _given: Sequence[str] = ()
     purpose = ""  # one line, for a command below `rlinf`
 
     def format_help(self) -> str:
-        """As argparse's, in the order that a reader needs: purpose, examples, usage, options by group."""
+        """Return the help: purpose, examples, usage, and options by group."""
         if not self.purpose:
             return super().format_help()
         formatter = self._get_formatter()
@@ -56,14 +56,14 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def _examples(self) -> list[str]:
-        """Lines to paste; of a command with commands below it the first one of each."""
+        """Return the examples; a command with subcommands shows the first one of each."""
         name = self.prog.removeprefix("rlinf ")
         if name in EXAMPLES:
             return [line.strip() for line in EXAMPLES[name].strip().splitlines()]
         return [lines.strip().splitlines()[0] for path, lines in EXAMPLES.items() if path.startswith(f"{name} ")]
 
     def _groups(self) -> dict[str, list[argparse.Action]]:
-        """Arguments, then options by what they are for."""
+        """Return the arguments and options by group."""
         groups: dict[str, list[argparse.Action]] = {"arguments": [], **{title: [] for title in GROUPS}, "other options": []}
         for action in self._actions:
             names = {option.lstrip("-") for option in action.option_strings}
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         return {title: actions for title, actions in groups.items() if actions}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's."""
+        """See argparse."""
         self._given = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args(args, namespace)
 
@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(WRONG_USAGE, f"{self.prog}: {escape_control(message)}\n")
 
     def _command(self) -> argparse.ArgumentParser:
-        """The subcommand that was given, whose options are meant."""
+        """Return the parser of the given subcommand."""
         command: argparse.ArgumentParser = self
         for word in self._given:
             for action in command._actions:
@@ -111,7 +111,7 @@ RECORDINGS: dict[str, Any] = {"nargs": "+", "type": Path, "metavar": "recordings
 
 
 def written(*endings: str) -> Callable[[str], Path]:
-    """Reads the name of a file that is written once the work is done: it can be, and has one of these endings, if any."""
+    """Return a type for output files: the path must be writable, and end with one of ``endings`` if there are any."""
     def read(text: str) -> Path:
         path, folder = Path(text), os.path.dirname(text) or os.curdir
         existing = text if os.path.exists(text) else folder
@@ -125,14 +125,14 @@ def written(*endings: str) -> Callable[[str], Path]:
     return read
 
 
-SEVERAL: dict[str, Any] = {"action": "extend", "default": []}  # argparse extends a copy; said again, more come to them
+SEVERAL: dict[str, Any] = {"action": "extend", "default": []}  # a repeated option extends the list
 SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "metavar": "KEY=VALUE", **SEVERAL}
 JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": written()}
 
 
 def command(commands: Commands, name: str, run: str, text: str, description: str | None = None
              ) -> argparse.ArgumentParser:
-    """A command that runs ``module:function``, which is imported only then: help needs no torch."""
+    """Add a command that runs ``module:function``. The module is imported late, so help needs no torch."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
     parser.set_defaults(run=run)
     return parser
@@ -140,7 +140,7 @@ def command(commands: Commands, name: str, run: str, text: str, description: str
 
 def recipe_command(commands: Commands, name: str, run: str, text: str, default: str | None = None,
                    description: str | None = None) -> argparse.ArgumentParser:
-    """A command that runs a recipe, in a folder of its own."""
+    """Add a command that runs a recipe in a run folder."""
     parser = command(commands, name, run, text, description)
     parser.add_argument("name", metavar="recipe", nargs="?" if default else None, default=default,
                         help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""))
@@ -170,7 +170,7 @@ def _run_dir(text: str) -> Path:
 
 
 def show_command(commands: Commands) -> None:
-    """``show``, which is also a command of ``rlinf data``."""
+    """Add ``show``, for ``rlinf`` and ``rlinf data``."""
     show = command(commands, "show", "cli.data:show", "print the content of recordings: one line for each "
                    "episode, or topics", (
         "Each line has the outcome, length, commander, policy version, limits and seal of one recording. For a single "
@@ -181,7 +181,7 @@ def show_command(commands: Commands) -> None:
 
 
 def fraction(text: str) -> float:
-    """A part of a whole."""
+    """Parse a fraction between 0 and 1."""
     value = float(text)
     if not 0.0 < value < 1.0:
         raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, got {text}")
@@ -189,7 +189,7 @@ def fraction(text: str) -> float:
 
 
 def at_least(low: float, number: type[int] | type[float], high: float = math.inf) -> Callable[[str], float]:
-    """Reads a number that is finite, not below ``low`` and not above ``high``, which is MOST at most for whole ones."""
+    """Return a type for finite numbers from ``low`` to ``high``; integers are at most MOST."""
     most = min(high, MOST) if number is int else high
 
     def read(text: str) -> float:
@@ -204,9 +204,9 @@ def at_least(low: float, number: type[int] | type[float], high: float = math.inf
 
 
 def open_streams() -> None:
-    """Replace streams that this process was started without (``<&-``, ``>&-``), its children's too.
+    """Replace closed standard streams (``<&-``, ``>&-``) by /dev/null, also for child processes.
 
-    A replaced stream says nothing and takes everything. Output takes every text.
+    Output escapes characters that its encoding lacks.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -214,11 +214,11 @@ def open_streams() -> None:
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a test may replace it
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # like stderr: file names may not be UTF-8
 
 
 def unread() -> bool:
-    """Whether what reads our output has gone, as `head` does; what cannot be written of it is dropped."""
+    """Return whether the reader of our output has gone, like `head`. Unwritten output is dropped."""
     output = select.poll()
     with contextlib.suppress(OSError, AttributeError):  # none, or no file
         output.register(sys.stdout.fileno(), 0)

@@ -1,4 +1,4 @@
-"""``rlinf serve``, ``rlinf vla``: a policy by openpi's websocket protocol, and folders of vision-language-action models."""
+"""``rlinf serve`` and ``rlinf vla``: serve a policy by openpi's protocol, and write folders of VLA models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlinf_core.recipes import load_recipe
 def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float, device: str, precision: str,
           execution: str, recipe: str | None = None, api_key_file: Path | None = None, tls_cert: Path | None = None,
           tls_key: Path | None = None, plaintext: bool = False, lerobot_port: int | None = None) -> None:
-    """Load, warm up, listen, and serve until Ctrl-C; newer files of a folder are served as they come."""
+    """Load and warm up a policy, and serve it until Ctrl-C. Newer files of a folder replace it."""
     if recipe is not None:
         load_recipe(recipe)  # policy files may name its kinds
     extras.require("policy", "rlinf serve")
@@ -55,16 +55,16 @@ def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float
                  f"{'encrypted' if tls else 'without encryption'}. Keep that network to yourself")
 
     async def until_stopped() -> None:
-        """Told by the loop itself: an exception out of a signal could come within any callback, which would swallow it."""
+        """Serve until the event loop gets the signal; a callback could swallow an exception of a signal handler."""
         other = None if lerobot_port is None else lerobot.listening(server, lerobot_port)
         serving = asyncio.ensure_future(serve_until_cancelled(server, host, port, ready, other))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-        with contextlib.suppress(asyncio.CancelledError):  # asked before it began
+        with contextlib.suppress(asyncio.CancelledError):  # stopped before the start
             await serving
 
     asyncio.run(until_stopped())
-    raise KeyboardInterrupt  # as Ctrl-C ends any command
+    raise KeyboardInterrupt  # exit code 130, like other commands
 
 
 def _say(line: str) -> None:
@@ -72,7 +72,7 @@ def _say(line: str) -> None:
 
 
 def adapters(policy: Path, folder: Path) -> None:
-    """Write the adapters of a policy file, and say how they are used."""
+    """Write the adapters of a policy file, and print their usage."""
     from rlinf_core.core.errors import SpecError
     from rlinf_core.policies import peft_folder
     from rlinf_core.policies.action_tokens import ActionTokens
@@ -89,7 +89,7 @@ def adapters(policy: Path, folder: Path) -> None:
 
 
 def lerobot(policy: Path, folder: Path) -> None:
-    """Write a policy file as LeRobot's folder, and say how it is loaded."""
+    """Write a policy file as a LeRobot folder, and print how to load it."""
     from rlinf_core.core.errors import SpecError
     from rlinf_core.policies.pretrained.visuomotor import Visuomotor
     from rlinf_core.policies.serialization import load_policy, newest_policy
@@ -102,7 +102,7 @@ def lerobot(policy: Path, folder: Path) -> None:
 
 
 def tiny(family: str, folder: Path, tokenizer: Path | None, horizon: int, actions: int, state: int, seed: int) -> None:
-    """Write a tiny checkpoint of a published family, and say how it is used."""
+    """Write a tiny checkpoint of a published family, and print its usage."""
     from rlinf_core.config.overrides import quoted
     from rlinf_core.core.errors import PolicyFileError, RecipeError, nearest
     from rlinf_core.policies.tiny import FAMILIES, OFT, write

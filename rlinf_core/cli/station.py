@@ -1,4 +1,4 @@
-"""``rlinf status``, ``arm``, ``calibrate``, ``drill``, ``twin`` and others: commands that a ROS program executes."""
+"""``rlinf status``, ``arm``, ``calibrate``, ``drill``, ``fake-device`` and others: commands that run a ROS program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENT = "the ROS client of this command"  # it calls terminal.tell_started
 
 
 def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "", words: str = "") -> int:
-    """Ask the recipe's station (``rlinf_tools.station_client``); returns its exit code."""
+    """Send a request to the recipe's station (``rlinf_tools.station_client``). Returns an exit code."""
     recipe = load_recipe(name, overrides)
     command = [sys.executable, "-m", "rlinf_tools.station_client", what, "--station", recipe.station.name, "--timeout",
                str(timeout_s)]
@@ -39,7 +39,7 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
 
 def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: float, parameter: str = "", value: str = ""
             ) -> int:
-    """Ask one node of the recipe's station (``rlinf_tools.node_client``); returns its exit code."""
+    """Send a request to one node of the station (``rlinf_tools.node_client``). Returns an exit code."""
     recipe = load_recipe(name, overrides)
     command = [sys.executable, "-m", "rlinf_tools.node_client", what, f"--station={recipe.station.name}", f"--node={node}",
                f"--parameter={parameter}", f"--value={value}", f"--timeout={timeout_s}",
@@ -48,7 +48,7 @@ def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: fl
 
 
 def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool) -> int:
-    """Listen to the recipe's arm while it is guided by hand (``rlinf_tools.calibrate``); returns its exit code."""
+    """Calibrate limits while a person guides the arm (``rlinf_tools.calibrate``). Returns an exit code."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     if station_robot(recipe).driver == SIMULATOR:
@@ -62,7 +62,7 @@ def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Pat
 
 
 def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | None) -> int:
-    """The drill of a real arm's first motion (``rlinf_tools.first_motion``); returns its exit code."""
+    """Run the first motion of a real arm (``rlinf_tools.first_motion``). Returns an exit code."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     command = [sys.executable, "-m", "rlinf_tools.first_motion", name, *overrides, f"--arm={arm}",
@@ -72,7 +72,7 @@ def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | No
 
 def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on: str, board: str, square: float,
            reference: Path | None, out: Path, write: bool) -> int:
-    """Look through a camera of the recipe's station (``rlinf_tools.camera_client``); returns its exit code."""
+    """Use a camera of the recipe's station (``rlinf_tools.camera_client``). Returns an exit code."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     if not re.fullmatch(r"[1-9]\d?x[1-9]\d?", board) or min(map(int, board.split("x"))) < 3:
@@ -94,7 +94,7 @@ def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on
 
 
 def drill(only: str, json_file: Path | None, two_arms: bool, scenarios: Path | None, out: Path | None, domain: int) -> int:
-    """Run the safety drill (``rlinf_tools.drill``) in this ROS_DOMAIN_ID; returns its exit code."""
+    """Run the safety drill (``rlinf_tools.drill``) in this ROS_DOMAIN_ID. Returns an exit code."""
     arguments = {"only": only, "json": json_file, "scenarios": scenarios, "out": out}
     options = [f"--{name}={value}" for name, value in arguments.items() if value]
     return foreground([sys.executable, "-m", "rlinf_tools.drill", *options, *(["--two-arms"] if two_arms else [])],
@@ -102,7 +102,7 @@ def drill(only: str, json_file: Path | None, two_arms: bool, scenarios: Path | N
 
 
 def twin(kind: str, path: Path | None = None) -> int:
-    """Speak as the device until end of input or Ctrl-C; what it is told wrongly is said, and does not end it."""
+    """Imitate a device until the end of input or Ctrl-C; invalid input is reported and ignored."""
     from rlinf_core.robots.operators.twins import Events, Leader, Pedal, SpaceMouse
     from sim_bridges.twins.robotiq import Robotiq
 

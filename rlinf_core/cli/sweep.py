@@ -1,4 +1,4 @@
-"""``rlinf sweep``, ``rlinf compare``: train every combination of overrides, and draw the curves of several runs."""
+"""``rlinf sweep`` trains every combination of overrides; ``rlinf compare`` draws the curves of several runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compare(runs: list[Path], out: Path) -> None:
 
 
 def _first(entries: list[dict[str, Any]], success: float) -> str:
-    """When the run first reached that success, in time steps, in the robot's time and in seconds of the trainer."""
+    """Return when a run first reached a success rate, in time steps, robot time and trainer time."""
     first = next((entry for entry in entries if entry["success"] >= success), None)
     if first is None:
         return f"never {success:.0%}"
@@ -53,27 +53,25 @@ def _first(entries: list[dict[str, Any]], success: float) -> str:
 
 
 def names_of(runs: list[Path]) -> list[str]:
-    """Return the folders' names, with as many parents as are needed to make different folders
-    different: sac/run, ppo/run.
-    """
+    """Return distinct names of folders, with as many parents as needed: sac/run, ppo/run."""
     parts = [run.resolve().parts for run in runs]
     names = ([str(Path(*path_parts[-depth:])) for path_parts in parts] for depth in range(1, max(map(len, parts)) + 1))
     return next(candidates for candidates in names if len(set(candidates)) == len(set(parts)))
 
 
 GOAL, LOOK_S = 0.9, 0.1
-MAY_CHANGE = ("device", "learner.", "placement.",  # where a run goes on, and how far
+MAY_CHANGE = ("device", "learner.", "placement.",  # keys that a resumed run may change
               "simulation.env_steps", "algorithm.steps", "online.max_", "online.stop_")
 
 
 def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> int:
-    """Train them all, those that are done already excepted; 1 if one failed."""
+    """Train all combinations that are not finished. Returns 1 if one failed."""
     from rich.progress import Progress
 
     every = combinations(overrides)
     varied = {override for chosen in every for override in chosen if any(override not in other for other in every)}
     runs = {run_dir / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)}
-    for run, chosen in runs.items():  # a mistake in one is said before the first begins
+    for run, chosen in runs.items():  # report all errors before the first run
         _check(load_recipe(name, list(chosen)), run)
     print(f"{len(runs)} runs in {run_dir}, {jobs} at a time")
     failed = []
@@ -111,7 +109,7 @@ def _check(recipe: Recipe, run: Path) -> None:
                           f"recordings of robot '{recipe.station.robot}', which no simulator has. Train each by `rlinf "
                           "train`, and have it judged at the robot")
     check_trainer(recipe, run)
-    if checkpoints(run / "checkpoints"):  # it goes on, or is done
+    if checkpoints(run / "checkpoints"):  # resumes, or is finished
         was = dict(_leaves(with_current_keys(load_plain((run / "recipe.yaml").read_text()))))
         now = dict(_leaves(load_plain(resolved(recipe))))
         for key in (key for key in was if key in now and was[key] != now[key] and not key.startswith(MAY_CHANGE)):
@@ -120,7 +118,7 @@ def _check(recipe: Recipe, run: Path) -> None:
 
 
 def _leaves(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a recipe by its whole key."""
+    """Yield every value of a recipe with its full key."""
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{above}{key}.")
@@ -139,7 +137,7 @@ def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:
 
 
 def _trained(recipe: str, runs: dict[Path, tuple[str, ...]], jobs: int) -> Generator[tuple[Path, int], None, None]:
-    """Each run and its exit code as it ends, ``jobs`` at a time; closed, it begins no other and ends those that train."""
+    """Yield each run and its exit code as it ends, with ``jobs`` in parallel. Closing it ends all runs."""
     waiting, training = iter(runs.items()), dict[Path, subprocess.Popen[bytes]]()
     try:
         while True:
@@ -151,7 +149,7 @@ def _trained(recipe: str, runs: dict[Path, tuple[str, ...]], jobs: int) -> Gener
             for run in [run for run, process in training.items() if process.poll() is not None]:
                 yield run, training.pop(run).returncode
     finally:
-        for process in training.values():  # those of a terminal have heard its Ctrl-C, and take this for the same
+        for process in training.values():  # the terminal's Ctrl-C has reached them already
             process.send_signal(signal.SIGINT)
         try:
             for process in training.values():
@@ -170,7 +168,7 @@ def _train(recipe: str, chosen: tuple[str, ...], run: Path) -> subprocess.Popen[
 
 
 def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) -> str:
-    """One line for each combination without its seed, the best first; every run is a line of ``file``."""
+    """Return a table with a line per combination without seeds, the best first; ``file`` gets a line per run."""
     groups: dict[str, list[tuple[float, float]]] = {}
     with file.open("w", newline="") as sheet:
         writer = csv.writer(sheet)

@@ -1,6 +1,7 @@
-"""The terminal of a command: the live display of a run, and programs that run in the foreground.
+"""The terminal of a command: the live display of a run, and programs in the foreground.
 
-A program in the foreground is asked to end and waited for when the command is, and the terminal is restored after it.
+A signal to the command is passed to the program in the foreground. The command waits for its end and
+restores the terminal.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from rlinf_core.core.signals import end_with_parent, on_signal
 from rlinf_core.page.views import why
 from rlinf_core.recipes import Recipe
 
-PATIENCE_S = 20.0  # a drill's station ends in that time
-REPORT_S = 5.0  # a command that waits prints a line as often
-STARTED_FD = "RLINF_STARTED_FD"  # of a child: closing it tells the parent that the child works
+PATIENCE_S = 20.0  # timeout for the end of a child; a drill's station needs some seconds
+REPORT_S = 5.0  # interval of lines while a command waits
+STARTED_FD = "RLINF_STARTED_FD"  # variable with the descriptor that a started child closes
 
 
 def foreground(command: list[str], environment: Mapping[str, str], starts: str = "") -> int:
     """Run a program in the foreground.
 
     Args:
-        command: the program with its arguments.
+        command: program with its arguments.
         environment: its environment variables.
-        starts: the name of a program that calls ``tell_started``; until then a line every 5 s says that it starts.
+        starts: name of a program that calls ``tell_started``; until then a line is printed every 5 s.
 
     Returns:
         The program's exit code.
 
     Raises:
-        KeyboardInterrupt: this process was asked to end, and the program has ended.
+        KeyboardInterrupt: this process got a signal, and the program has ended.
     """
     signals: list[int] = []
 
@@ -50,7 +51,7 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
 
     with terminal_as_before(), on_signal(ask):
         reader, writer = os.pipe()
-        passed = {STARTED_FD: str(writer)} if starts else {}  # a program of many processes must not hand it on
+        passed = {STARTED_FD: str(writer)} if starts else {}  # the program must not pass it to its children
         child = subprocess.Popen(command, env={**environment, **passed}, pass_fds=(writer,) if starts else (),
                                  preexec_fn=end_with_parent)
         os.close(writer)
@@ -58,7 +59,7 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
             _report_start(reader, child, starts)
             return child.wait()
         except KeyboardInterrupt:
-            if signals != [signal.SIGINT] or not _has_terminal():  # which tells its Ctrl-C to the child itself
+            if signals != [signal.SIGINT] or not _has_terminal():  # the terminal's Ctrl-C reaches the child itself
                 child.send_signal(signal.SIGINT)
             _await(child)
             raise
@@ -69,7 +70,7 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
 
 
 def tell_started() -> None:
-    """In a program of ``foreground``: it has started, and from now on reports itself what it waits for."""
+    """Tell the parent of a program in the foreground that it has started and reports its own waits."""
     with contextlib.suppress(KeyError, OSError, ValueError):
         os.close(int(os.environ.pop(STARTED_FD)))
 
@@ -83,7 +84,7 @@ def _report_start(reader: int, child: subprocess.Popen[bytes], starts: str) -> N
 
 
 def _await(child: subprocess.Popen[bytes]) -> None:
-    """Until it has ended; whoever has no answer to Ctrl-C is told to end."""
+    """Wait for the child's end; terminate it if it ignores Ctrl-C."""
     for _ in range(2):
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(PATIENCE_S)
@@ -91,7 +92,7 @@ def _await(child: subprocess.Popen[bytes]) -> None:
 
 
 def _has_terminal() -> bool:
-    """Whether this process and its children are those that a terminal's Ctrl-C is for."""
+    """Return whether a terminal's Ctrl-C reaches this process group."""
     try:
         terminal = os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY)
     except OSError:
@@ -102,7 +103,7 @@ def _has_terminal() -> bool:
 
 @contextlib.contextmanager
 def terminal_as_before() -> Iterator[None]:
-    """Whatever becomes of the process that reads its keys one by one."""
+    """Restore the terminal's settings after a program that reads single keys."""
     if not sys.stdin.isatty():
         yield
         return
@@ -116,12 +117,12 @@ def terminal_as_before() -> Iterator[None]:
 PHASES = {"start": "starting the station", "collect": "collecting demonstrations", "sft": "supervised fine-tuning",
           "evaluate_before": "evaluating before RL", "online": "improving online",
           "drain": "letting the learner catch up", "evaluate_after": "evaluating after RL", "done": "done"}
-LINES_S = 4.0  # between two lines where there is no terminal
+LINES_S = 4.0  # interval of lines without a terminal
 NEARLY_FULL, FULL = 0.5, ": nothing is played or recorded until the trainer takes episodes"
 
 
 class Display:
-    """Reads ``status.json``, which the director writes twice a second: a live panel at a terminal, lines elsewhere."""
+    """Shows ``status.json``, which the director writes twice a second: a live panel, or lines without a terminal."""
 
     def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
         self.recipe, self.path, self.plain = recipe, run_dir / "status.json", quiet or not sys.stdout.isatty()
@@ -144,7 +145,7 @@ class Display:
             self.live.stop()
 
     def note(self, text: str) -> None:
-        """Something that happened to a process."""
+        """Print an event of a process."""
         self.notes = [*self.notes[-3:], text]
         if self.plain:
             print(f"  ! {escape_control(text)}", flush=True)
@@ -167,7 +168,7 @@ class Display:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return time.monotonic() - self.started
 
     def _rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
@@ -207,7 +208,7 @@ class Display:
         return rows
 
     def _left(self, status: dict[str, Any]) -> str:
-        """From the fraction of the phase that is done."""
+        """Return the estimated rest of the phase in words."""
         online, spent = self.recipe.online, status["phase_seconds"]
         if status["phase"] == "online":
             fraction = max(status["env_steps"] / online.max_env_steps, spent / 60.0 / online.max_minutes)
@@ -230,10 +231,10 @@ class Display:
 
 
 def _interlock(safety: Mapping[str, Any]) -> str:
-    """The state, and in a sentence why the arm stands in it."""
+    """Return the interlock's state, with its reason in words."""
     return f"{safety['state']} {safety['cause']}: {why(safety['cause'])}" if safety["cause"] else str(safety["state"])
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds."""
+    """Return seconds as minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
