@@ -13,7 +13,8 @@ from rlinf_core.robots.operators.device import Asking
 
 PAIRS = {"x": ("ws", "forward/back"), "y": ("ad", "left/right"), "z": ("rf", "up/down"), "rx": ("lj", "tilt right/left"),
          "ry": ("ik", "tip forward/back"), "rz": ("uo", "turn left/right"), "grip": ("vc", "open/close the gripper")}
-ASKS = {"e": "arm", "q": "disarm", "g": "ready", "y": "success", "n": "failure", "b": "rerecord", "x": "discard"}
+STOPS = "q "  # also in the middle of a sequence; the space bar is STOP on the page, too
+ASKS = {"e": "arm", **dict.fromkeys(STOPS, "disarm"), "g": "ready", "y": "success", "n": "failure", "b": "rerecord", "x": "discard"}
 MOVES, PAUSE = "".join(keys for keys, _ in PAIRS.values()), "p"
 STEP = 0.5  # fraction of the task's largest step
 KEY_HELD_S = 0.4  # a terminal repeats a held key
@@ -25,15 +26,15 @@ UNFINISHED = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}|O)?\Z")
 
 
 class Keyboard(Asking):
-    """A person in a terminal of their own (rlinf teleop): every key renews the enable.
+    """A person in a terminal of their own (rlinf teleop): every key but those that stop renews the enable.
 
-    ``e`` arms, ``q`` disarms.
+    ``e`` arms, the space bar and ``q`` disarm.
     """
 
     rest_s = 0.0  # an earlier key press is over
 
     def __init__(self) -> None:
-        self.key, self.key_at = " ", 0.0
+        self.key, self.key_at = "\x00", 0.0
         self.requests = []
         self.cut, self.cut_at = "", 0.0  # the beginning of a sequence
 
@@ -58,14 +59,14 @@ class Keyboard(Asking):
     def _keys(self, text: str) -> str:
         """Return the pressed keys, with escape for each key that sends a sequence.
 
-        The sequence's letters and digits are dropped, except q.
+        The sequence's letters and digits are dropped. A key that stops is not: ``q`` at its end, a space anywhere.
         """
         now = time.monotonic()
         text = (self.cut if now - self.cut_at < SEQUENCE_S else "") + text
         cut = UNFINISHED.search(text)
         self.cut, self.cut_at = cut[0] if cut else "", now
-        keys = SEQUENCE.sub(lambda match: "\x1bq" if match[0].endswith("q") else "\x1b", text.removesuffix(self.cut))
-        return keys + "\x1b" * bool(self.cut)
+        keys = SEQUENCE.sub(lambda match: _shortened(match[0]), text.removesuffix(self.cut))
+        return keys + _shortened(self.cut)
 
     def motion(self) -> dict[str, float] | None:
         if time.monotonic() - self.key_at >= KEY_HELD_S or self.key not in MOVES + PAUSE:
@@ -74,5 +75,11 @@ class Keyboard(Asking):
 
     def help(self, axes: dict[str, int]) -> str:
         keys = ", ".join(f"{pair[0]}/{pair[1]} {direction}" for pair, direction in map(PAIRS.__getitem__, axes))
-        return (f"{keys}; p rests; e arms, q disarms; g the scene is ready; y success, n failure, b once more, x discard. "
+        return (f"{keys}; p rests; e arms, the space bar stops (as q does); g the scene is ready; y success, n failure, b once more, x discard. "
                 "You beat the policy while a key that moves or rests is held.")
+
+
+def _shortened(sequence: str) -> str:
+    """Return what is left of a sequence: escape, and the key that stops, if it holds one."""
+    stops = "q" if sequence.endswith("q") else " " if " " in sequence else ""
+    return "\x1b" * bool(sequence) + stops

@@ -65,9 +65,17 @@ def test_an_arrow_a_function_key_or_one_with_alt_is_no_letter_and_no_number(guar
 
 
 @pytest.mark.parametrize("before", [b"\x1b", b"\x1b[", b"\x1bO", b"\x1b[2", b"\xff", b"\x1b[2~"])
-def test_q_disarms_whatever_came_before_it(guard, before):
-    assert "disarm" in typed(guard, before, b"q")
-    assert "disarm" in typed(guard, before + b"q")
+@pytest.mark.parametrize("key", [b"q", b" "])
+def test_q_and_the_space_bar_disarm_whatever_came_before_them(guard, before, key):
+    assert "disarm" in typed(guard, before, key)
+    assert "disarm" in typed(guard, before + key)
+    assert "disarm" in typed(guard, before + b" q" if key == b"q" else before + b" A")
+
+
+def test_the_space_bar_stops_and_renews_no_enable(guard):
+    """The same key stops on the page."""
+    assert typed(guard, b" ") == ["disarm"] and guard.motion() is None
+    assert typed(guard, b"\n") == ["enable"] and guard.motion() is None
 
 
 def test_what_comes_later_than_the_rest_of_a_sequence_is_a_key_of_its_own(guard, monkeypatch):

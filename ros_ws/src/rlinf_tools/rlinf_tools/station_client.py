@@ -228,7 +228,7 @@ def reset_fault(station: StationClient, cause: str) -> None:
         client = station.node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault"))
         answer = station.call(client, ResetFault.Request(cause=cause))
         if not answer.success:
-            hint = ". Any key in `rlinf teleop` but q holds it" if "the enable is not held" in answer.message else ""
+            hint = ". Enter in `rlinf teleop` renews it" if "the enable is not held" in answer.message else ""
             raise RlinfError(f"{whose(arm)}{answer.message}{hint}", code="RL-E517")
     after = station.changed(SafetyState.FAULT)
     if after.state == SafetyState.FAULT:
