@@ -277,6 +277,12 @@ def _with_stop(recipe: Recipe) -> Robot:
     return robot.but(estops=tuple(dict.fromkeys((*robot.estops, PAGE))), no_estop_reason="")
 
 
+def _page_is_the_only_stop(recipe: Recipe) -> bool:
+    """Return True if arming a robot with hardware relies on the page's STOP alone."""
+    robot = station_robot(recipe)
+    return not (robot.without_hardware or robot.no_estop_reason or set(robot.estops) - {PAGE})
+
+
 def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     station, web = recipe.station, recipe.station.web
     cameras = station.observe_cameras if robot.without_hardware else tuple(robot.cameras)
@@ -285,7 +291,7 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     return _node(recipe, "page", "rlinf_operator.page", task_file=str(task_file(recipe)), run_dir=str(run_dir),
                  port=web.port, host=web.host, token_file=token, lockstep=station.lockstep and robot.driver == SIMULATOR,
                  cameras=list(cameras) or [""], views=_views(recipe, robot),
-                 script=recipe.station.operator.kind == SCRIPTED,
+                 script=recipe.station.operator.kind == SCRIPTED, needs_viewer=_page_is_the_only_stop(recipe),
                  references=[str(reference(folder, camera)) for camera in cameras] or [""],
                  limits=[str(path) for path in robot.interlocks.values()],
                  first_seeds=[recipe.scene(recipe.collect.first_seed), recipe.scene(recipe.online.first_seed),

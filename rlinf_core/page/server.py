@@ -79,6 +79,7 @@ class Stop:
 STATIC = Path(__file__).with_name("static")
 NAME = "the operator's page"
 HEARTBEAT_S, RETRY_S, SWEEP_S = 0.05, 2.0, 0.5
+PING_S, VIEWER_PING_S = 20.0, 1.0  # a browser that answers no ping for half as long has gone
 MAX_UNACKNOWLEDGED = 2          # frames that a page has not drawn yet
 MAX_PAGES = 16
 MAX_MESSAGE_BYTES = 2048  # per message
@@ -154,10 +155,13 @@ class Server:
         port: TCP port.
         log: receives lines of text for a person.
         stop: file that exists while STOP is pressed; None keeps no file.
+        needs_viewer: the stop is silent while no browser has the page open. True where the page is the only e-stop
+            source of a robot with hardware: a button that nobody sees is none.
     """
 
     def __init__(self, station: Station, views: Views, access: Access, host: str, port: int, log: Any,
-                 stop: Path | None = None) -> None:
+                 stop: Path | None = None, needs_viewer: bool = False) -> None:
+        self.needs_viewer = needs_viewer
         self.station, self.views, self.access, self.address = station, views, access, (host, port)
         self.always_log, self.log = log, LimitedLog(log, NAME)
         self.controls, self.pages, self.numbers = Controls(), dict[int, Page](), count(1)
@@ -204,7 +208,7 @@ class Server:
         """Send the heartbeat while STOP can be pressed, and always while it is pressed."""
         sweep_at = 0.0
         while True:
-            if self.stop.pressed or self.connections.accepting:
+            if self.stop.pressed or (self.connections.accepting and (self.pages or not self.needs_viewer)):
                 self.station.beat(self.stop.pressed)
             if time.monotonic() > sweep_at:
                 self.connections.sweep()
@@ -292,7 +296,8 @@ class Server:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         if len(self.pages) >= MAX_PAGES:
             return web.Response(status=503, text=f"rlinf: {MAX_PAGES} pages are open. Close some\n")
-        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, compress=False, heartbeat=20.0)
+        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, compress=False,
+                                       heartbeat=VIEWER_PING_S if self.needs_viewer else PING_S)
         await socket.prepare(request)
         page = Page(next(self.numbers), socket)
         self.pages[page.number] = page

@@ -103,7 +103,7 @@ WHY = {  # cause of HOLD or FAULT: (reason, next step of a person)
     "clock": ("The clock has jumped.", "let the clock settle, reset, then arm."),
     "stalled": ("The interlock was held up.", "see what else this machine does, reset, then arm."),
     "estop:page": ("The stop on this page is pressed.", "release the stop, reset, then arm."),
-    "estop_silent:page": ("The server of this page was not heard. It is an e-stop too.", "reset, then arm."),
+    "estop_silent:page": ("The stop of this page was not heard: its server or every browser was away.", "reset, then arm."),
     "estop": ("The e-stop '{}' is pressed.", "release it, reset, then arm."),
     "estop_silent": ("The e-stop '{}' is not heard.", f"look at its cable; {RESET}."),
     "foreign_publisher": ("Somebody else publishes on {}.", f"end that program; {RESET}."),

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlinf_core.interlock import load_limits
 from rlinf_core.interlock.latch import Latch
-from rlinf_interlock.interlock_desk import NO_ANSWER, REQUESTS_CLOSED, Channel, Desk, Front, _listed
+from rlinf_interlock.interlock_desk import NO_ANSWER, REQUESTS_CLOSED, Channel, Desk, Front, LimitsFileWatch, _listed
 from tests.interlock.conftest import limits
 
 
@@ -207,3 +208,45 @@ def test_s25_beats_are_no_requests(monkeypatch):
     assert desk.requests() == [{"id": 1, "do": "arm"}] and time.monotonic() - desk.beat_s < 60.0
     assert desk.requests() == []
     desk.close()
+
+
+LIMITS = """box_low: [0.3, -0.25, 0.005]
+box_high: [0.7, 0.25, 0.45]
+speed: {speed}
+acceleration: 1.0
+jerk: 10.0
+divergence: 0.03
+orientation: [0, 1, 0, 0]
+cone: 0.5
+"""
+
+
+def test_s19_a_limits_file_that_is_swapped_behind_its_link_is_noticed_once_and_loads_nothing(tmp_path):
+    for name, speed in (("slow", 0.1), ("fast", 0.3)):
+        (tmp_path / f"{name}.yaml").write_text(LIMITS.format(speed=speed))
+    link = tmp_path / "limits.yaml"
+    link.symlink_to(tmp_path / "slow.yaml")
+    slow, fast = load_limits(link).hash, load_limits(tmp_path / "fast.yaml").hash
+    watch = LimitsFileWatch(str(link), slow)
+    assert watch.look() == ""
+    link.unlink()
+    link.symlink_to(tmp_path / "fast.yaml")
+    warning = watch.look()
+    assert f"fast.yaml) holds limits {fast} now. It was {slow}, which stays in force" in warning
+    assert "Restart the station" in warning
+    assert watch.look() == "", "once"
+    link.unlink()
+    assert "unreadable" in watch.look() and watch.look() == ""
+    link.write_text(LIMITS.format(speed="nan"))
+    assert "unreadable" in watch.look()
+    link.write_text("# another comment\n" + LIMITS.format(speed=0.1))
+    assert f"holds limits {slow} again" in watch.look() and watch.look() == ""
+    (tmp_path / "maximum.yaml").write_text("speed: 0.05\n")
+    assert "unreadable" in watch.look(), "what it depends on counts too"
+
+
+def test_s19_the_desk_is_told_the_hash_of_the_file_also_after_limits_were_set(monkeypatch):
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: SimpleNamespace(poll=lambda: None, kill=lambda: None))
+    desk = Desk({"latch_file": ""}, limits())
+    desk.limits_are(limits(speed=0.1))
+    assert desk._hello["file_hash"] == limits().hash and desk._hello["limits"]["speed"] == 0.1

@@ -1,6 +1,7 @@
 """What the recipe and the robot say reaches the process that needs it."""
 
 import json
+import shutil
 
 import pytest
 
@@ -42,3 +43,25 @@ def test_recorder_and_uplink_know_what_an_episode_holds(tmp_path):
     assert processes["uplink"].parameters["address"] == recipe.bridge.address
     assert processes["uplink"].parameters["limits_hash"] == load_limits(robot.limits).hash
     assert processes["uplink"].parameters["policies"] == str(tmp_path / "policies_at_station")
+
+
+WEB = "station.web.port=8080"
+
+
+@pytest.mark.parametrize("more, needs_viewer", [
+    ("", True), ("estops: [page]\n", True), ("estops: [pendant]\n", False), ("estops: [page, pendant]\n", False),
+    ("no_estop_reason: the pendant beside the arm cuts its power\n", False)])
+def test_a_page_that_is_a_real_arms_only_stop_is_one_only_while_somebody_has_it_open(tmp_path, more, needs_viewer):
+    robot = tmp_path / "robots/mine"
+    shutil.copytree(load_robot("franka_fr3").limits.parent, robot)
+    lines = (robot / "robot.yaml").read_text().splitlines(keepends=True)
+    (robot / "robot.yaml").write_text("".join(line for line in lines if "estop" not in line) + more)
+    processes = graph(tmp_path, f"station.robot={robot}", "station.operator.kind=keyboard", WEB)
+    assert processes["page"].parameters["needs_viewer"] is needs_viewer
+    assert "page" in processes["interlock"].parameters["estops"]
+
+
+@pytest.mark.parametrize("robot", ["franka_sim", "franka_twin"])
+def test_nobody_need_watch_an_arm_without_hardware(tmp_path, robot):
+    processes = graph(tmp_path, f"station.robot={robot}", "station.operator.kind=keyboard", WEB)
+    assert processes["page"].parameters["needs_viewer"] is False

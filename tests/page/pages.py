@@ -38,12 +38,12 @@ class Station:
         return self.answer or f"done: {ask.what}"
 
 
-def serve(token="", views=NONE, stop=None):
+def serve(token="", views=NONE, stop=None, needs_viewer=False):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     station, log = Station(), []
-    server = Server(station, views, Access("station_a", token), "127.0.0.1", port, log.append, stop)
+    server = Server(station, views, Access("station_a", token), "127.0.0.1", port, log.append, stop, needs_viewer)
     server.url, server.lines, server.station_double = f"http://127.0.0.1:{port}", log, station
     return server
 

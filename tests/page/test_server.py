@@ -43,6 +43,57 @@ def test_one_page_commands_the_others_watch_and_taking_is_said_to_both(server):
     run(steps, server)
 
 
+def test_a_stop_that_is_the_only_one_is_heard_only_while_a_browser_has_the_page_open():
+    server = serve(needs_viewer=True)
+
+    async def steps():
+        station = server.station_double
+        await asyncio.sleep(0.3)
+        assert station.beats == [], "nobody has it open"
+        async with opened(server):
+            await until(lambda: len(station.beats) > 5)
+            async with opened(server):
+                await until(lambda: len(server.pages) == 2)
+            await until(lambda: len(server.pages) == 1)
+            before = len(station.beats)
+            await until(lambda: len(station.beats) > before + 5)
+        await until(lambda: not server.pages)
+        await asyncio.sleep(0.1)
+        before = len(station.beats)
+        await asyncio.sleep(0.3)
+        assert len(station.beats) == before, "the last one has left"
+        assert (await status("POST", f"{server.url}/stop", Origin=server.url))[0] == 200
+        await until(lambda: station.stopped[-5:] == [True] * 5)
+
+    try:
+        run(steps, server)
+    finally:
+        server.close()
+
+
+def test_a_browser_that_answers_no_ping_holds_no_stop(monkeypatch):
+    """Its machine sleeps, or the network between has gone: the socket is open, and nobody is there."""
+    monkeypatch.setattr("rlinf_core.page.server.VIEWER_PING_S", 0.2)
+    server = serve(needs_viewer=True)
+
+    async def steps():
+        headers = {"Origin": server.url}
+        async with aiohttp.ClientSession() as session:
+            socket = await session.ws_connect(f"{server.url}/live", headers=headers, autoping=False)
+            await until(lambda: server.pages)
+            await until(lambda: not server.pages)
+            await asyncio.sleep(0.1)
+            before = len(server.station_double.beats)
+            await asyncio.sleep(0.3)
+            assert len(server.station_double.beats) == before
+            await socket.close()
+
+    try:
+        run(steps, server)
+    finally:
+        server.close()
+
+
 def test_a_stop_comes_from_any_page_without_controls_and_stands_until_it_is_released(server):
     async def steps():
         station = server.station_double

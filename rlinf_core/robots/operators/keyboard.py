@@ -14,7 +14,8 @@ from rlinf_core.robots.operators.device import Asking
 PAIRS = {"x": ("ws", "forward/back"), "y": ("ad", "left/right"), "z": ("rf", "up/down"), "rx": ("lj", "tilt right/left"),
          "ry": ("ik", "tip forward/back"), "rz": ("uo", "turn left/right"), "grip": ("vc", "open/close the gripper")}
 STOPS = "q "  # also in the middle of a sequence; the space bar is STOP on the page, too
-ASKS = {"e": "arm", **dict.fromkeys(STOPS, "disarm"), "g": "ready", "y": "success", "n": "failure", "b": "rerecord", "x": "discard"}
+ASKS = {"e": "arm", **dict.fromkeys(STOPS, "disarm"), "g": "ready", "y": "success", "n": "failure", "b": "rerecord",
+        "x": "discard"}
 MOVES, PAUSE = "".join(keys for keys, _ in PAIRS.values()), "p"
 STEP = 0.5  # fraction of the task's largest step
 KEY_HELD_S = 0.4  # a terminal repeats a held key
@@ -75,8 +76,8 @@ class Keyboard(Asking):
 
     def help(self, axes: dict[str, int]) -> str:
         keys = ", ".join(f"{pair[0]}/{pair[1]} {direction}" for pair, direction in map(PAIRS.__getitem__, axes))
-        return (f"{keys}; p rests; e arms, the space bar stops (as q does); g the scene is ready; y success, n failure, b once more, x discard. "
-                "You beat the policy while a key that moves or rests is held.")
+        return (f"{keys}; p rests; e arms, the space bar or q stops (disarms); g the scene is ready; y success, n failure, "
+                "b once more, x discard. You beat the policy while a key that moves or rests is held.")
 
 
 def _shortened(sequence: str) -> str:

@@ -11,6 +11,7 @@ import array
 import contextlib
 import json
 import math
+import os
 import select
 import signal
 import socket
@@ -34,7 +35,8 @@ from rclpy.signals import SignalHandlerOptions
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
-from rlinf_core.interlock import Limits, Mode
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.interlock import Limits, Mode, load_limits
 from rlinf_core.interlock.latch import Latch
 from rlinf_core.interlock.limits import FIXED, TABLE
 from rlinf_ros.parameters import descriptor as described
@@ -109,6 +111,7 @@ NO_ANSWER = "no answer from the interlock"
 REQUESTS_CLOSED = "the interlock takes no requests now. Ask again"
 MAX_PARAMETERS = 64     # in one request
 BEAT_S, HANGS_S = 0.1, 0.7
+LOOK_S = 5.0            # between two looks at the limits file
 STARVED_S, STARTS_S = 10.0, 60.0  # on a busy machine: of a desk that would run, and until its first beat
 START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "  # not ours
          "from rlinf_interlock.interlock_desk import main; main()")
@@ -118,7 +121,7 @@ class Desk:
     """The interlock's side: the process, and what is said to it. Never waits."""
 
     def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
-        self._hello = {"settings": settings, "limits": _listed(asdict(limits))}
+        self._hello = {"settings": settings, "limits": _listed(asdict(limits)), "file_hash": limits.hash}
         self._disarmed, self.checked_s = -1, time.monotonic()
         self._arguments = sys.argv[1:] if "--ros-args" in sys.argv else ["--ros-args"]
         self._open(0)
@@ -310,6 +313,40 @@ class Front:
         return reason
 
 
+class LimitsFileWatch:
+    """Notices a limits file that changes during a run, also behind a symbolic link. The loaded limits stay in force.
+
+    Args:
+        path: of the limits file, as the interlock was given it.
+        loaded: hash of the limits that the interlock has read there.
+    """
+
+    def __init__(self, path: str, loaded: str) -> None:
+        self.path, self.loaded, self.last = path, loaded, loaded
+
+    def look(self) -> str:
+        """Return a warning if the file has changed since the last call; else an empty string."""
+        try:
+            now = load_limits(self.path).hash
+        except (RlinfError, OSError, ValueError) as error:
+            now = f"unreadable: {error}"
+        before, self.last = self.last, now
+        if now == before:
+            return ""
+        if now == self.loaded:
+            return f"{self.path} holds limits {now} again, which are in force unless somebody has set others"
+        holds = now if now.startswith("unreadable") else f"holds limits {now}"
+        return (f"{self.path} ({os.path.realpath(self.path)}) {holds} now. It was {self.loaded}, which stays in force, "
+                "with what was set since. Restart the station to load the file")
+
+    def run(self, front: Front) -> None:
+        """In a thread, because a disk may take long."""
+        while front.channel.open:
+            if warning := self.look():
+                front.lines.append(("warning", warning))
+            time.sleep(LOOK_S)
+
+
 def main() -> None:
     """Entry point of the desk's process; the interlock starts it with the line's file descriptor."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -471,6 +508,8 @@ def say(logger: RcutilsLogger, level: str, text: str) -> None:
         logger.fatal(text)
     elif level == "error":
         logger.error(text)
+    elif level == "warning":
+        logger.warning(text)
     else:
         logger.info(text)
 
@@ -483,6 +522,9 @@ def serve(front: Front) -> None:
     executor.add_node(node)
     logger = node.get_logger()
     threading.Thread(target=front.beat, daemon=True).start()
+    hello = front.hello or {}
+    watch = LimitsFileWatch(hello["settings"]["limits_file"], hello["file_hash"])
+    threading.Thread(target=watch.run, args=(front,), daemon=True).start()
     with contextlib.suppress(ExternalShutdownException):
         while front.channel.open:
             began = node.turn_began = time.monotonic()

@@ -93,7 +93,8 @@ class Page(StationNode):
         by_name = dict(zip(self.cameras, references, strict=False))
         views = Views([by_name.get(name, NO_REFERENCE) for name in self.views or self.cameras], self._newest)
         access, log = Access(self.station, token_of(web)), self.get_logger().info
-        self.server = Server(self.asks, views, access, web.host, web.port, log, self.run_dir / "page.stopped")
+        self.server = Server(self.asks, views, access, web.host, web.port, log, self.run_dir / "page.stopped",
+                             self.declare_parameter("needs_viewer", False).value)
         self.asks.report = self._report
         self.server.tell("station", self._introduction(), keep=True)
         self.server.tell("history", self.history.curves(), keep=True)

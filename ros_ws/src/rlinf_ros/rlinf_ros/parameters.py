@@ -30,6 +30,7 @@ MEANINGS: dict[str, str] = {
     "follows": "the topic by which a controller of the robot's own is told, on which nobody else may publish either",
     "estops": "names of the e-stops that must be heard",
     "external": "the robot side is no simulator",
+    "needs_viewer": "the page is the only e-stop source: its stop is silent while no browser has it open",
     "no_estop_reason": "why it may be armed although no e-stop is heard; empty for a robot with e-stops",
     "first_seeds": "of the scenes of collecting, training and evaluating",
     "gain": "twist: speed for each metre, and radian, to the target [1/s]",
