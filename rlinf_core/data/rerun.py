@@ -3,16 +3,13 @@
 There are two timelines: ``time``, by the messages' own stamps, from the first time step on, and
 ``step``, which counts time steps. Entities:
 
-    world/tool, world/target              the measured and the commanded pose, as transforms; with
-    _path as lines
-    camera/<name>                         its sampled images, as recorded
-    observation/<name>                    the policy's input: vectors as plots, images to the last
-    bit
-    action/requested, action/executed     as plots
-    episode/reward, episode/takeover      the latter is 1 while the operator commands
-    safety/state, safety/log              the interlock's state as number and text, its refusals and
-    limits
-    episode/log                           each change of the commander, and the outcome
+    world/tool, world/target            measured and commanded pose, as transforms; _path as lines
+    camera/<name>                       its sampled images, as recorded
+    observation/<name>                  the policy's input: vectors as plots, images to the last bit
+    action/requested, action/executed   as plots
+    episode/reward, episode/takeover    the latter is 1 while the operator commands
+    safety/state, safety/log            the interlock's state as number and text, refusals, limits
+    episode/log                         each change of the commander, and the outcome
 
 If there are several arms, an arm's entities stand below its name: ``world/left/tool``,
 ``safety/left/state``.

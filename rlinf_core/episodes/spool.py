@@ -1,8 +1,7 @@
 """A station's spool of episodes; one durable rename moves an episode from stage to stage.
 
     open/<id>/     being recorded
-    closed/<id>/   complete, sealed and fsync'ed, waiting for the uplink: survives the death of
-    anything
+    closed/<id>/   complete, sealed and fsync'ed, waiting for the uplink; survives any crash
     sent/<id>/     acknowledged by the trainer; the oldest are removed when there are too many
     broken/<id>/   interrupted or aborted; kept for a person to look at, never trained on
     refused/<id>/  refused by the trainer, or no episode; the reason is in refused/<id>.reason.txt

@@ -103,7 +103,7 @@ class Episode:
 
     @property
     def instruction(self) -> str:
-        """Return the first instruction."""
+        """The first instruction."""
         return self.instructions[0]
 
     @property

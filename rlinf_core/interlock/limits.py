@@ -102,12 +102,12 @@ class Limits:
 
     @cached_property
     def hash(self) -> str:
-        """Return twelve hex digits of a hash over every value in force."""
+        """Twelve hex digits of a hash over every value in force."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     @cached_property
     def nominal(self) -> Quaternion:
-        """Return ``orientation``, scaled to length 1."""
+        """``orientation``, scaled to length 1."""
         return unit(self.orientation)
 
     @cached_property
@@ -146,10 +146,9 @@ class Limits:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """Return the groups of coordinates that move together.
+        """The groups of coordinates that move together.
 
-        They are position and rotation of the tool, or the joints; then the gripper, if there is
-        one.
+        They are position and rotation of the tool, or the joints. Last comes the gripper, if any.
         """
         moving: tuple[Group, ...]
         gripper = (Group("gripper", self.tick, self.gripper_speed, low=(0.0,), high=(self.gripper_width,)),)
@@ -165,7 +164,7 @@ class Limits:
 
     @cached_property
     def action_sizes(self) -> tuple[int, ...]:
-        """Return the allowed numbers of values in an action.
+        """The allowed numbers of values in an action.
 
         An action holds a displacement (and a rotation) or joints, then the gripper's value if there
         is one.

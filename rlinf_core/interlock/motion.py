@@ -2,16 +2,13 @@
 
 Two ideas carry the proof (tests/interlock/test_properties.py):
 
-1. A *plan* runs ahead without regard to jerk. It takes a velocity only if braking straight from it,
-with the full
-   acceleration, ends inside the workspace. Braking for one tick keeps that property, so there is
-   always a way out.
+1. A *plan* runs ahead without regard to jerk. It takes a velocity only if braking straight from
+   it, with the full acceleration, ends inside the workspace. Braking for one tick keeps that
+   property, so there is always a way out.
 2. The set-point is the mean of the plan's last N points. A mean of points that keep a convex limit
-keeps it too:
-   workspace, speed and acceleration. Its jerk is a difference of two accelerations over N ticks, so
-   N = 2 a / (j T)
-   bounds it (Biagiotti and Melchiorri, FIR filters for online trajectory planning, Control
-   Engineering Practice 2012).
+   keeps it too: workspace, speed and acceleration. Its jerk is a difference of two accelerations
+   over N ticks, so N = 2 a / (j T) bounds it (Biagiotti and Melchiorri, FIR filters for online
+   trajectory planning, Control Engineering Practice 2012).
 """
 
 from __future__ import annotations
@@ -27,7 +24,8 @@ from typing import NamedTuple
 _BISECTIONS = 5
 _ROUNDING = 1e-12
 _SAME_SPEED = 1e-9  # relative: equal up to rounding
-SETTLED_TICKS = 2   # after the set-point's last step: then its acceleration, too, has been zero for a tick
+# after the set-point's last step; its acceleration has then been zero for a tick, too
+SETTLED_TICKS = 2
 _NONE: frozenset[str] = frozenset()
 Numbers = tuple[float, ...]
 
@@ -58,7 +56,7 @@ class Group:
 
     @cached_property
     def points(self) -> int:
-        """Return the number of points of the plan that the set-point averages."""
+        """Number of points of the plan that the set-point averages."""
         if math.isinf(self.jerk) or math.isinf(self.acceleration):
             return 1
         return max(1, math.ceil(2.0 * self.acceleration / (self.jerk * self.tick) - 1e-9))
@@ -82,7 +80,7 @@ class Group:
 
     @cached_property
     def step(self) -> float:
-        """By how much the velocity changes in a tick at full acceleration."""
+        """The change of velocity in a tick at full acceleration."""
         return self.acceleration * self.tick
 
     @cached_property
@@ -147,8 +145,8 @@ class Motion(NamedTuple):
         trail: its last ``points`` positions, oldest first.
         set_point: their mean.
         still: True if neither the plan nor the set-point moves any more.
-        rested: ticks since the set-point's last step, at most ``SETTLED_TICKS``. That step ended at a speed that the next
-            tick takes away, within the limits of now.
+        rested: ticks since the set-point's last step, at most ``SETTLED_TICKS``. The speed after
+            that step can be stopped in one tick, within the present limits.
     """
 
     position: Numbers
@@ -164,7 +162,7 @@ class Motion(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """True if velocity and acceleration of the set-point are zero, so that any limits hold from here."""
+        """Whether velocity and acceleration of the set-point are zero, so that any limits hold now."""
         return self.still and self.rested >= SETTLED_TICKS
 
     def one_tick_later(self) -> Motion:

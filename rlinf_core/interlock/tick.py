@@ -46,7 +46,7 @@ class State:
 
     @property
     def still(self) -> bool:
-        """Return True if the set-point rests."""
+        """Whether the set-point rests."""
         return resting(self.motions)
 
 

@@ -94,7 +94,7 @@ class Chunk:
 
     @property
     def valid_until_ns(self) -> int:
-        """Return the end of the chunk's last action; each is valid for two of its periods (S2)."""
+        """End of the chunk's last action; each is valid for two of its periods (S2)."""
         return self.observation_stamp_ns + (len(self.actions) + 1) * self.dt_ns
 
 

@@ -364,13 +364,13 @@ class StepResult:
 
 @contextmanager
 def _name_missing_channel(channels: dict[str, np.ndarray]) -> Iterator[None]:
-    """A reward that reads a channel which is missing raises SpecError with the names of those that exist."""
+    """Turn a reward's KeyError for a missing channel into a SpecError with the known channels."""
     try:
         yield
     except KeyError as error:
         name = error.args[0] if error.args else None
         if not isinstance(name, str) or name in channels:
-            raise  # of another mapping
+            raise  # a KeyError of another mapping
         raise SpecError(
             f"reward: expected one of the channels {', '.join(sorted(channels))}; got '{name}'{nearest(name, channels)}. "
             "A reward names the channels that it reads in its attribute `channels`, and the task then waits for them"
@@ -379,7 +379,7 @@ def _name_missing_channel(channels: dict[str, np.ndarray]) -> Iterator[None]:
 
 def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, before: StepResult | None = None
                 ) -> StepResult:
-    """Return reward 1 on success, 0 otherwise; a failed task has not succeeded.
+    """Return a time step's result: reward 1 on success, else 0; a failed task has not succeeded.
 
     With shaping, the progress since ``before``, the last step, counts too. This shaping does not
     keep the best policy the best (unlike gamma phi(s') - phi(s), with phi 0 at the end; Ng, Harada,
