@@ -36,7 +36,8 @@ LAUNCHES = {  # arguments, and what the same station is by the process graph; No
     "collect": {"recipe": "demo", "episodes": "2"}, "fleet": {"recipe": "demo_tiny", "stations": "2"},
 }
 OF_VENDORS = ("driver",)  # it includes the launch file of a vendor, of which rlinf up starts nothing
-MANAGED, DIAGNOSED = re.compile(r"^class \w+\(.*LifecycleNode.*\):", re.M), re.compile(r"\bDiagnostics\(|DiagnosticArray")
+MANAGED = re.compile(r"^class \w+\(.*\b(?:LifecycleNode|Managed)\b.*\):", re.M)
+DIAGNOSED = re.compile(r"\bDiagnostics\(|DiagnosticArray")
 
 
 def packages() -> list[str]:

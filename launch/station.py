@@ -56,6 +56,8 @@ ARGUMENTS = {
     "set": ("", None, "overrides of the recipe, as of rlinf --set: 'seed=3 station.policies_gb=4'"),
     "params_file": ("", None, "a YAML file of ROS parameters for the nodes, read after those of the recipe"),
     "log_level": ("", None, "of every node: debug, info, warn, error, or logger:=level; empty for info"),
+    "managed": ("false", ["true", "false"], "a lifecycle manager brings the nodes up and down, in order; else each node "
+                "activates itself"),
     "rviz": ("false", ["true", "false"], "also start RViz with the layout of a station"),
 }
 UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"  # Python's own answer, while it starts, is a traceback
@@ -166,15 +168,16 @@ def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: 
     Their parameters go to a folder of this launch: another one in the same run, though it is refused, shall not change
     them.
     """
-    from rlinf_core.launch.graph import RESPAWN
+    from rlinf_core.launch.graph import MANAGER, RESPAWN
     from rlinf_core.launch.restart import RESPAWN_DELAY_S, ends_last
     from rlinf_core.launch.supervisor import parameters_file
 
-    python, folder, nodes, commanders = find_rlinf(), run_dir / f"params/launch-{os.getpid()}", [], []
+    python, folder, nodes, managers, commanders = find_rlinf(), run_dir / f"params/launch-{os.getpid()}", [], [], []
     extra = more.pop("parameters", [])
     for process in processes:
+        before = commanders if ends_last(process) else [] if process.name == MANAGER else managers
         node = StationNode(
-            process, before=commanders if ends_last(process) else [], **program_of(process, python),
+            process, before=before, **program_of(process, python),
             name=process.executable, namespace=process.namespace,
             parameters=[str(parameters_file(process, folder)), *extra], remappings=list(process.remappings),
             respawn=process.restart == RESPAWN, respawn_delay=RESPAWN_DELAY_S,
@@ -182,6 +185,8 @@ def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: 
             prefix=f"{SESSION} {UNTIL_IT_CAN_ANSWER}", exec_name=f"{prefix}{process.name}", output="screen",
             emulate_tty=sys.stdout.isatty(), **more)
         nodes.append(node)
+        if process.name == MANAGER:
+            managers.append(node)
         if not ends_last(process):
             commanders.append(node)
     return nodes

@@ -23,6 +23,7 @@ from rlinf_core.launch.graph import (
     composed,
     director_process,
     faster_than_a_hand,
+    managed,
     station_processes,
     write_plan,
 )
@@ -92,6 +93,8 @@ def launched(arguments: Mapping[str, str]) -> Launched:
     elif arguments["director"] == "true":
         write_plan(recipe, run_dir)
         processes.append(director_process(recipe, run_dir))
+    if arguments["managed"] == "true":
+        processes = managed(recipe, processes)
     return Launched(recipe, overrides, run_dir, wanted, before, processes)
 
 

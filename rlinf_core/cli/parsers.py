@@ -267,9 +267,10 @@ def station_commands(commands: Commands) -> None:
         "instruction may change. E.g. `rlinf param set twin inject user_stop`, `rlinf param set interlock "
         "limits.speed 0.1`."),
        **node, **which, value="a value of the same type; '' for an empty string, [1, 2] for a list")
-    of(commands, "lifecycle", "shut down, deactivate or activate a running interlock", (
-        "shutdown: it brakes, disarms, and then ends. deactivate and activate: only while DISARMED and at rest."),
-       **node, value="shutdown, deactivate, activate")
+    of(commands, "lifecycle", "shut down, deactivate or activate a running node", (
+        "Interlock: shutdown brakes, disarms, and then ends; deactivate and activate only while DISARMED and at rest. "
+        "Other nodes: docs/howto/ros.md says what each does while it is inactive."),
+       **node, value="deactivate, activate, shutdown, cleanup, configure")
 
 
 def world_commands(commands: Commands) -> None:

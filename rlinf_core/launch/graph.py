@@ -48,6 +48,7 @@ TO_OTHERS = "safety/to_others"
 ROBOT_SIDE = "rlinf_drivers"  # the ROS package that contains the executable of the bridge to simulators
 HOSTED = ("sim_bridge", "interlock", "environment", "policy", "operator", "recorder")  # share one process in lockstep
 FAST_DDS = "rmw_fastrtps_cpp"
+MANAGER = "lifecycle_manager"
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,33 @@ def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
     host = Process("station", "rlinf_station", "station", "rlinf_station.station_process",
                    f"/{recipe.station.name}", nodes=tuple(hosted))
     return [host, *(process for process in processes if process not in hosted)]
+
+
+MANAGED = ("driver", "controller", "gripper", "camera", "interlock", "recorder", "uplink", "policy", "environment",
+           "operator")  # in the order in which a lifecycle manager brings them up: who commands comes last, and goes first
+
+
+def managed(recipe: Recipe, processes: list[Process]) -> list[Process]:
+    """The processes of a station whose managed nodes wait for a lifecycle manager, which is the first of them.
+
+    A driver that is no part of rlinf may have no life cycle; it is left alone.
+    """
+    station, names = f"/{recipe.station.name}", list[tuple[int, str]]()
+
+    def waiting(process: Process) -> Process:
+        if process.nodes:
+            return replace(process, nodes=tuple(map(waiting, process.nodes)))
+        module = str(process.parameters.get("module") or process.module)
+        if process.executable not in MANAGED or not module.startswith("rlinf_"):
+            return process
+        space = process.namespace.removeprefix(station).strip("/")
+        for executable in [process.executable, *(["policy"] if process.parameters.get("composed") else [])]:
+            names.append((MANAGED.index(executable), f"{space}/{executable}".strip("/")))
+        return replace(process, parameters=process.parameters | {"autostart": False})
+
+    nodes = [waiting(process) for process in processes]
+    manager = _node(recipe, MANAGER, "rlinf_station.lifecycle_manager", node_names=[name for _, name in sorted(names)])
+    return [manager, *nodes]
 
 
 def _in_one_process(recipe: Recipe) -> bool:

@@ -17,7 +17,8 @@ NOTHING = dict.fromkeys(["robot", "namespace", "lockstep", "operator", "policy",
 
 
 def arguments(tmp_path, **others):
-    return NOTHING | {"recipe": "demo", "director": "false", "episodes": "0", "run_dir": str(tmp_path / "run")} | others
+    defaults = {"recipe": "demo", "director": "false", "managed": "false", "episodes": "0"}
+    return NOTHING | defaults | {"run_dir": str(tmp_path / "run")} | others
 
 
 def meant(**others):

@@ -227,6 +227,7 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
     base, make_node = module.StationNode, module.StationNode.__init__
     monkeypatch.setattr(base, "__init__", lambda self, name: make_node(self, name, parameter_overrides=parameters))
     node = module.Recorder()
+    node.begin_life()
     monkeypatch.undo()
     peer, events = rclpy.create_node("peer"), []
     say = {topic: peer.create_publisher(kind, topic, profile(topic))

@@ -403,10 +403,12 @@ class Sender:
         spool: spool of the station.
         client: client of the trainer.
         say: receives a line of text for each episode that is quarantined.
+        may_send: whether the next episode may be uploaded.
     """
 
-    def __init__(self, spool: Spool, client: BridgeClient, say: Callable[[str], None]) -> None:
-        self.spool, self.client, self.say = spool, client, say
+    def __init__(self, spool: Spool, client: BridgeClient, say: Callable[[str], None],
+                 may_send: Callable[[], bool] = lambda: True) -> None:
+        self.spool, self.client, self.say, self.may_send = spool, client, say, may_send
         self._failures: Counter[str] = Counter()
 
     def send_all(self) -> str:
@@ -418,6 +420,8 @@ class Sender:
         trouble = ""
         waiting = sorted(self.spool.closed(), key=lambda folder: self._failures[folder.name])
         for folder in waiting:
+            if not self.may_send():
+                break
             try:
                 self._send(folder)
                 self._failures.pop(folder.name, None)

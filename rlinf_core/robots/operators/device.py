@@ -156,6 +156,10 @@ class Guard:
         self._commands = motion is not None
         return motion
 
+    def doubt(self) -> None:
+        """Believe the device again only once it has been at rest."""
+        self.believed, self._rest_since = False, 0.0
+
     def close(self) -> None:
         """Close the device."""
         self.device.close()

@@ -15,9 +15,10 @@ from rclpy.subscription import Subscription
 from rclpy.task import Future
 from std_msgs.msg import String
 
+from rlinf_ros.managed import Managed
 from rlinf_ros.qos import OVERHEARD, publisher, subscription
 from rlinf_ros.scene import either
-from rlinf_ros.spinning import ControlNode
+from rlinf_ros.spinning import ControlNode, is_active
 from rlinf_ros.workarounds import Until, run_routine
 
 STEP_S, BACK_S = 4.0, 1.0  # for an answer; until the robot says itself that it is back
@@ -38,8 +39,9 @@ class Steps:
         raise NotImplementedError
 
     async def service(self, client: Any, request: Any) -> Any:
-        """The answer of a service, or None where nobody is there, or nothing came in time."""
-        return await self.answer(client.call_async(request)) if client.service_is_ready() else None
+        """The answer of a service; None where nobody is there, nothing came in time, or the node is inactive."""
+        ready = client.service_is_ready() and is_active(self.node)
+        return await self.answer(client.call_async(request)) if ready else None
 
     async def answer(self, future: Future) -> Any:
         """Await an answer; None if none came in time."""
@@ -50,8 +52,11 @@ RECOVERING = "recovering"
 AGAIN_S = 0.1  # between two times that it says the same: whoever hears nothing for longer knows that it hangs
 
 
-class ArmDriver(ControlNode):
-    """``robot/fault`` out, ``robot/reset`` in. A subclass makes its ``recovery`` and then calls ``begin``."""
+class ArmDriver(Managed, ControlNode):
+    """``robot/fault`` out, ``robot/reset`` in. A subclass makes its ``recovery`` and then calls ``begin``.
+
+    Inactive, it publishes nothing, so that the interlock holds (``silent:robot/fault``), and recovers from nothing.
+    """
 
     recovery: Steps
 
@@ -70,7 +75,17 @@ class ArmDriver(ControlNode):
         """From now on."""
         subscription(self, "robot/reset", self._on_reset)
         self.tell()
-        self.create_timer(AGAIN_S, lambda: self.faults.publish(String(data=self.published_fault or "")))
+        self.create_timer(AGAIN_S, self._repeat)
+
+    def activate(self) -> str:
+        """The robot's fault is published at once."""
+        self.active, self.published_fault = True, None
+        self.tell()
+        return ""
+
+    def _repeat(self) -> None:
+        if self.active:
+            self.faults.publish(String(data=self.published_fault or ""))
 
     @property
     @abstractmethod
@@ -89,7 +104,7 @@ class ArmDriver(ControlNode):
     def tell(self) -> None:
         """At every change, and once at the beginning."""
         fault = self.fault
-        if fault != self.published_fault:
+        if self.active and fault != self.published_fault:
             self.published_fault = fault
             self.faults.publish(String(data=fault))
             if fault:
@@ -98,7 +113,7 @@ class ArmDriver(ControlNode):
     def _on_reset(self, cause: String) -> None:
         """A person has asked the interlock to reset ``cause``: the one time at which the robot may be asked to go on."""
         fault = self.fault
-        if not fault or self.recovery.running:
+        if not fault or self.recovery.running or not self.active:
             return
         if self.ends_at_the_robot(fault):
             self.get_logger().warning(f"{fault}: a person ends that at the robot, then reset again")

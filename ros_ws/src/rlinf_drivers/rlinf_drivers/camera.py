@@ -74,7 +74,7 @@ class Tally:
 
 
 class Camera(DeviceNode):
-    """``image``, ``camera_info``, and where they are asked for ``image/compressed`` and ``depth``."""
+    """While it is active: ``image``, ``camera_info``, and where they are asked for ``image/compressed`` and ``depth``."""
 
     def __init__(self) -> None:
         super().__init__("camera")
@@ -87,6 +87,11 @@ class Camera(DeviceNode):
         self.what, self.tally = f"camera '{self.camera}'", Tally(self.settings.fps)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
+
+    def activate(self) -> str:
+        """Count images from here on."""
+        self.tally.newest, self.tally.at = (-1, 0), time.monotonic()
+        return ""
 
     def _publisher(self, what: str) -> Publisher:
         return publisher(self, f"camera/{self.camera}/{what}", at=what)
@@ -102,7 +107,9 @@ class Camera(DeviceNode):
         return source
 
     def turn(self, device: Source) -> None:
-        self._publish(device, device.read())
+        frame = device.read()
+        if self.active:
+            self._publish(device, frame)
 
     def _publish(self, source: Source, frame: Frame) -> None:
         pixels, lens = frame.pixels, source.lens

@@ -30,6 +30,7 @@ from rlinf_core.core.rotation import inverse, product, to_vector
 from rlinf_core.interlock import load_with_loosest, with_values
 from rlinf_core.interlock.coordinates import NOISE_M
 from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.managed import Managed
 from rlinf_ros.parameters import finite
 from rlinf_ros.qos import OVERHEARD, received, subscription
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
@@ -43,8 +44,12 @@ AGAIN_S = 0.2  # after so long it is asked again what the limits are
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
 
 
-class Controller(ControlNode):
-    """One output topic; ``kind`` says what it takes."""
+class Controller(Managed, ControlNode):
+    """One output topic; ``kind`` says what it takes.
+
+    Inactive, it passes no target on, and the arm lags behind the interlock's set-point. Active again, it waits until the
+    interlock is disarmed, whose set-point is then where the arm is.
+    """
 
     def __init__(self) -> None:
         super().__init__("controller")
@@ -55,6 +60,8 @@ class Controller(ControlNode):
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
         self.received = self.reported = 0  # targets
+        self.aligned = self._autostart  # whether the set-point has been at the arm since the node passed nothing on
+        self.frame = ""
         self.received_at = -math.inf
         self.diagnostics = Diagnostics(self, self._health)
         limits_file = self.declare_parameter("limits_file", "").value
@@ -80,8 +87,24 @@ class Controller(ControlNode):
             )  # of the message before: from, to, in so long
             self.speed = 1.0
             subscription(self, "target_joints", self._on_joints)
+            subscription(self, "safety", self._on_state)
             if slowed_by := self.declare_parameter("slowed_by", "").value:
                 self.create_subscription(Float64, slowed_by, self._on_scaling, OVERHEARD)
+
+    def deactivate(self) -> None:
+        """A twist ends at once; of positions the robot's controller reaches the last one, within ``horizon_s``."""
+        self.aligned = False
+        if self.kind == "twist":
+            self.linear, self.angular = STILL, STILL
+            stop = TwistStamped()
+            stop.header.stamp, stop.header.frame_id = self.get_clock().now().to_msg(), self.frame
+            self.output.publish(stop)
+
+    def _on_state(self, safety: SafetyState) -> None:
+        self.aligned = self.aligned or (self.active and safety.state == SafetyState.DISARMED)
+
+    def _passes_on(self) -> bool:
+        return self.active and self.aligned
 
     def _health(self) -> Health:
         """Targets a second, their age, and whether the robot's controller listens."""
@@ -91,6 +114,8 @@ class Controller(ControlNode):
                   "listeners": self.output.get_subscription_count(), "topic": self.output.topic_name}
         if not self.output.get_subscription_count():
             return Health(WARN, f"nobody listens on {self.output.topic_name}: is the robot's controller active?", values)
+        if not self.aligned:
+            return Health(WARN, "passes no target on before the interlock was disarmed: disarm, then arm", values)
         return Health(OK, "follows the interlock" if new else "waits for a target of the interlock", values)
 
     def _note(self) -> None:
@@ -98,6 +123,8 @@ class Controller(ControlNode):
 
     def _on_joints(self, target: JointState) -> None:
         self._note()
+        if not self._passes_on():
+            return
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
@@ -130,13 +157,14 @@ class Controller(ControlNode):
         """Stop the trajectory where nothing is armed: there need be no target then, and the robot
         would follow its last one.
         """
+        self._on_state(safety)
         self.state, self.state_at = safety.state, time.monotonic()
         self.interlock_hash, self.agrees = safety.limits_hash, safety.limits_hash in ("", self.hash)
         if not self.agrees and self.state_at - self.requested_at > AGAIN_S and self.asking.service_is_ready():
             self.requested_at, names = self.state_at, [name for name, value in asdict(self.limits).items() if value != ()]
             request = self.asking.call_async(GetParameters.Request(names=[f"limits.{name}" for name in names]))
             request.add_done_callback(lambda future: self._on_limits(names, future))
-        if safety.state not in (*MOVES, *HOLDS):
+        if self.active and safety.state not in (*MOVES, *HOLDS):
             self.linear, self.angular = STILL, STILL
             self.output.publish(TwistStamped(header=safety.header))
 
@@ -172,6 +200,9 @@ class Controller(ControlNode):
 
     def _on_target_pose(self, target: PoseStamped) -> None:
         self._note()
+        self.frame = target.header.frame_id
+        if not self._passes_on():
+            return
         now, limits = time.monotonic(), self.limits
         since_s, self.sent_at = now - self.sent_at, now
         if since_s > self.slowest_s:  # it may have stopped meanwhile

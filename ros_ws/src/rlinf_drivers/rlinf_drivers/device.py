@@ -10,9 +10,11 @@ import threading
 from typing import Any, Protocol
 
 from rlinf_core.core.errors import DeviceError, RlinfError
+from rlinf_ros.managed import Managed
 from rlinf_ros.spinning import ControlNode
 
 AGAIN_S = 1.0
+LOOK_S = 0.1  # whether the node ends, while it is not configured
 
 
 class Closes(Protocol):
@@ -22,8 +24,8 @@ class Closes(Protocol):
         """End, as often as it is called."""
 
 
-class DeviceNode(ControlNode):
-    """Base of such nodes: ``begin()`` at the end of the constructor.
+class DeviceNode(Managed, ControlNode):
+    """Base of such nodes: ``begin()`` at the end of the constructor. The device is open while the node is configured.
 
     Attributes:
         what: the device, in the log.
@@ -35,12 +37,22 @@ class DeviceNode(ControlNode):
         self.what = name
         self.trouble = ""
         self.over = threading.Event()
+        self.configured = threading.Event()
         self.failed: RlinfError | None = None
         self.reading = threading.Thread(target=self._read, daemon=True)
 
     def begin(self) -> None:
         """From now on."""
         self.reading.start()
+
+    def configure(self) -> str:
+        """Open the device, or look for it every second."""
+        self.configured.set()
+        return ""
+
+    def cleanup(self) -> None:
+        """Close the device."""
+        self.configured.clear()
 
     def check(self) -> None:
         """End the process on an error that plugging in cannot mend."""
@@ -63,10 +75,12 @@ class DeviceNode(ControlNode):
 
     def _read(self) -> None:
         while not self.over.is_set():
+            if not self.configured.wait(LOOK_S):
+                continue
             device: Closes | None = None
             try:
                 device = self.open()
-                while not self.over.is_set():
+                while self.configured.is_set() and not self.over.is_set():
                     self.turn(device)
             except DeviceError as error:
                 self.tell(str(error))
@@ -79,7 +93,7 @@ class DeviceNode(ControlNode):
                 if device is not None:
                     with contextlib.suppress(Exception):  # of what is unplugged: it is begun anew all the same
                         device.close()
-            self.over.wait(AGAIN_S)
+            self.over.wait(AGAIN_S if self.configured.is_set() else 0.0)
 
     def tell(self, trouble: str, ended: str = "all is well again") -> None:
         """Once each; no trouble is the end of it."""

@@ -28,7 +28,7 @@ from rlinf_ros.action_clients import NEAR_M, STATE, Orders
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import publisher
 from rlinf_ros.scene import sleep
-from rlinf_ros.spinning import ERROR, OK, Diagnostics, Health, run
+from rlinf_ros.spinning import ERROR, OK, Diagnostics, Health, is_active, run
 
 WIDEST_M = 0.08
 AGAIN_S = 1.0  # between two tries
@@ -44,7 +44,7 @@ class Hand(Orders):
 
     def __init__(self, node: Node, prefix: str, settings: Driver) -> None:
         super().__init__(node, WIDEST_M, settings.hand_timeout_s)
-        self.settings = settings
+        self.node, self.settings = node, settings
         self.failed = ""
         self.failed_at = 0.0
         self.actions = {"move": ActionClient(node, Move, f"{prefix}franka_gripper/move"),
@@ -55,7 +55,8 @@ class Hand(Orders):
 
     def _on_state(self, state: JointState) -> None:
         self.width = float(sum(state.position[:2]))  # of each finger from the middle
-        self.widths.publish(JointState(header=state.header, name=STATE, position=[self.width]))
+        if is_active(self.node):
+            self.widths.publish(JointState(header=state.header, name=STATE, position=[self.width]))
 
     def verb(self, width: float) -> str:
         return "move" if width >= (self.width or 0.0) else "grasp"
@@ -261,6 +262,16 @@ class Franka(ArmDriver):
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
+    def activate(self) -> str:
+        """Orders of before are of another time."""
+        self.deactivate()
+        return super().activate()
+
+    def deactivate(self) -> None:
+        """The fingers get no further order; without ``robot/fault`` the interlock holds."""
+        if self.hand:
+            self.hand.forget("the node was inactive")
+
     @property
     def silent(self) -> bool:
         return time.monotonic() - self.received_at > SILENT_S
@@ -286,8 +297,9 @@ class Franka(ArmDriver):
         if (state := newest(self.states)) is not None:
             self.state, self.received_at = state, time.monotonic()
             self.offset_s = (to_ns(self.state.header.stamp) - self.get_clock().now().nanoseconds) / NS
-            self._publish(self.state)
-        if self.hand:
+            if self.active:
+                self._publish(self.state)
+        if self.hand and self.active:
             self.hand.look()
         self.tell()
 

@@ -21,8 +21,9 @@ from std_msgs.msg import Float64
 
 from rlinf_core.robots.grippers.gripper_command import Gripper
 from rlinf_ros.action_clients import STATE, Orders
+from rlinf_ros.managed import Managed
 from rlinf_ros.qos import overheard, publisher, subscription
-from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, run
+from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, is_active, run
 
 TICK_S = 0.02
 SILENT_S = SETTLED_S = 0.5  # as S3 has it
@@ -36,7 +37,7 @@ class Commands(Orders):
 
     def __init__(self, node: Node, settings: Gripper) -> None:
         super().__init__(node, settings.width, settings.timeout_s)
-        self.settings = settings
+        self.node, self.settings = node, settings
         self.action = ActionClient(node, GripperCommand, settings.action)
         self.armed_at = 0.0
         subscription(node, "safety", self._on_safety)
@@ -48,7 +49,7 @@ class Commands(Orders):
         self.begun = time.monotonic()
 
     def _on_command(self, command: Float64) -> None:
-        if time.monotonic() - self.begun > SETTLED_S:
+        if is_active(self.node) and time.monotonic() - self.begun > SETTLED_S:
             super()._on_command(command)
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -80,8 +81,8 @@ class Commands(Orders):
             super().through(number, how)
 
 
-class GripperNode(ControlNode):
-    """``gripper/command`` to the action; the joint to ``gripper/state``."""
+class GripperNode(Managed, ControlNode):
+    """``gripper/command`` to the action; the joint to ``gripper/state``. Inactive, it does neither."""
 
     def __init__(self) -> None:
         super().__init__("gripper")
@@ -89,8 +90,21 @@ class GripperNode(ControlNode):
         self.orders, self.received_at, self.implausible = Commands(self, self.settings), 0.0, ""
         self.widths = publisher(self, "gripper/state")
         self.create_subscription(JointState, self.settings.states, self._on_states, overheard(WAITING))
-        self.create_timer(TICK_S, self.orders.look)
+        self.create_timer(TICK_S, self._look)
         self.diagnostics = Diagnostics(self, self._health)
+
+    def activate(self) -> str:
+        """Orders of before are of another time."""
+        self.orders.begin()
+        return ""
+
+    def deactivate(self) -> None:
+        """The fingers get no further order; without ``gripper/state`` the interlock holds."""
+        self.orders.begin()
+
+    def _look(self) -> None:
+        if self.active:
+            self.orders.look()
 
     @property
     def silent(self) -> bool:
@@ -109,7 +123,7 @@ class GripperNode(ControlNode):
         if self.silent:
             self.orders.begin()
         self.received_at, self.orders.width = time.monotonic(), width
-        if not self.orders.fault:
+        if self.active and not self.orders.fault:
             self.widths.publish(JointState(header=state.header, name=STATE, position=[self.orders.width]))
 
     def _health(self) -> Health:

@@ -18,7 +18,7 @@ from rlinf_core.robots.grippers.robotiq import ACTIVATING, ACTIVE, Gripper, Orde
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.action_clients import STATE
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import ERROR, OK, Diagnostics, Health, run
+from rlinf_ros.spinning import ERROR, INACTIVE, OK, Diagnostics, Health, run
 
 PERIOD_S = 0.02
 SETTLED_S = 0.5  # what the interlock says before it has heard the gripper's width is of another time
@@ -26,7 +26,7 @@ OBJECTS = ("on its way", "stopped at something, opening", "holds something", "wh
 
 
 class RobotiqNode(DeviceNode):
-    """``gripper/command`` to its registers; its position to ``gripper/state``."""
+    """``gripper/command`` to its registers; its position to ``gripper/state``. Inactive, it reads the gripper alone."""
 
     def __init__(self) -> None:
         super().__init__("gripper")
@@ -42,14 +42,26 @@ class RobotiqNode(DeviceNode):
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
+    def activate(self) -> str:
+        """Orders of before are of another time."""
+        self.wanted, self.well_at = None, time.monotonic()
+        return ""
+
+    def deactivate(self) -> None:
+        """The fingers get no further order; without ``gripper/state`` the interlock holds."""
+        self.wanted = None
+        self.activation.clear()
+
     def _on_command(self, command: Float64) -> None:
-        if math.isfinite(command.data) and time.monotonic() - self.well_at > SETTLED_S:
+        if self.active and math.isfinite(command.data) and time.monotonic() - self.well_at > SETTLED_S:
             self.wanted = round(self.settings.position(command.data))
 
     def _on_activate(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """By a person, whose hands are away."""
         status = self.status
-        if status is None:
+        if not self.active:
+            response.message = f"the gripper's node is {INACTIVE}"
+        elif status is None:
             response.message = f"no answer of it: {self.trouble}"
         elif status.state == ACTIVE and not status.fault:
             response.message = "it is active, and has no fault"
@@ -78,12 +90,12 @@ class RobotiqNode(DeviceNode):
         if self.activation.is_set():
             self.activation.clear()
             device.activate()
-        if (order := self.order_tracker.next(status, wanted, now)) is not None:
+        if self.active and (order := self.order_tracker.next(status, wanted, now)) is not None:
             device.go(order)
         if status.trouble:
             self.wanted, self.well_at = None, now
         self.tell(self._trouble(status))
-        if not self.trouble:
+        if self.active and not self.trouble:
             state = JointState(name=STATE, position=[self.settings.opening(status.position)])
             state.header.stamp = self.get_clock().now().to_msg()
             self.widths.publish(state)

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import rclpy
-from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor, SetParametersResult
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.rcutils_logger import RcutilsLogger
@@ -39,6 +38,7 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import Limits, Mode, load_limits
 from rlinf_core.interlock.latch import Latch
 from rlinf_core.interlock.limits import FIXED, TABLE
+from rlinf_ros.managed import FAILURE, SUCCESS, SafeTransitions
 from rlinf_ros.parameters import descriptor as described
 from rlinf_ros.parameters import finite
 from rlinf_ros.spinning import escape_logs
@@ -374,10 +374,9 @@ RECOVERS_S = 5.0  # for a recovery; afterwards the person resets again
 WAITED = (f"refused: the request waited for more than {TAKEN_S:g} s behind others, perhaps a reset, so its sender may no "
           "longer expect it. Ask again")
 GONE = "the requester has gone before the answer. Arm again"
-SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
 
-class Services(LifecycleNode):
+class Services(SafeTransitions, LifecycleNode):
     """A managed node: configured from the start, active if the interlock is, ended when that has braked and ended."""
 
     def __init__(self, front: Front) -> None:
@@ -480,19 +479,6 @@ class Services(LifecycleNode):
         if reason:
             self.get_logger().error(reason)
         return not reason
-
-    def _LifecycleNodeMixin__on_change_state(  # noqa: N802 (ros2/rclpy#1209: an impossible transition ends the process)
-            self, request: ChangeState.Request, response: ChangeState.Response) -> ChangeState.Response:
-        try:
-            theirs = "_LifecycleNodeMixin__on_change_state"  # a private method has this name outside of its class
-            changed: ChangeState.Response = getattr(super(), theirs)(request, response)
-            return changed
-        except Exception as error:
-            state = self._state_machine.current_state[1]
-            self.get_logger().error(f"no such transition from '{state}': {request.transition.id} "
-                                    f"'{request.transition.label[:80]}' ({error})")
-            response.success = False
-            return response
 
 
 def _range(name: str, value: Any) -> list[FloatingPointRange]:

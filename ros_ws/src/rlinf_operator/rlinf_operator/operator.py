@@ -43,8 +43,9 @@ from rlinf_ros.arms import arm_topic, arms_of, hear_safety
 from rlinf_ros.conversions import NS, action_chunk, angles_of, release_chunk, to_ns, to_stamp
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.latest import Latest
+from rlinf_ros.managed import Managed
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import Diagnostics, StationNode, run
+from rlinf_ros.spinning import Diagnostics, StationNode, is_active, run
 from rlinf_ros.station_state import Discovery, is_directed, speakers
 
 GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
@@ -167,9 +168,9 @@ class Homing:
 
     # One motion
     def _accept(self, _: Any) -> GoalResponse:
-        if self.handle is None and not self.playing():
+        if is_active(self.node) and self.handle is None and not self.playing():
             return GoalResponse.ACCEPT
-        self.node.get_logger().error("home refused: expected no episode in play, and no other way home")
+        self.node.get_logger().error("home refused: expected an active operator, no episode in play, and no other way home")
         return GoalResponse.REJECT
 
     def _start(self, handle: ServerGoalHandle) -> None:
@@ -221,6 +222,8 @@ class Homing:
         held = safety.state == SafetyState.HOLD and not safety.cause.startswith(GOES_ON)
         if self.handle is None or self.handle.is_cancel_requested:
             return "cancelled"
+        if not is_active(self.node):
+            return "the operator was deactivated"
         if self.askers and not self.askers & speakers(self.node, "timestep"):
             return "the environment that asked for it has gone"
         if held or safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
@@ -265,8 +268,11 @@ LOOK_S = 0.02
 ENDS_PERIODS = 2.5  # after its publication a command has ended, and the state that it answers was older
 
 
-class Operator(StationNode):
-    """Commands on ``teleop/action``; asks the interlock to arm through its service, like everybody else."""
+class Operator(Managed, StationNode):
+    """Commands on ``teleop/action``; asks the interlock to arm through its service, like everybody else.
+
+    Inactive, it has let go of the enable, commands nothing and passes only ``disarm`` on.
+    """
 
     def __init__(self) -> None:
         super().__init__("operator")
@@ -284,7 +290,7 @@ class Operator(StationNode):
         arms, kind = arms_of(self), self.declare_parameter("kind", KEYBOARD).value
         arming = [self.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in arms or [""]]
         Discovery(self, "interlock", arming[0].service_is_ready)
-        enables = publisher(self, "enable")
+        enables = self.enables = publisher(self, "enable")
         self.script = ScriptedOperator(self, arms, arming, self.actions, task, enables) if kind == SCRIPTED else None
         if self.script and endpoints is not None:
             endpoints.nodes.append(self.script.latest.node)
@@ -320,6 +326,19 @@ class Operator(StationNode):
         return Homing(self, self.spec, Homes.from_json(homes_json), lambda: person.moves, self._say,
                       lambda: time.monotonic() - self.stepped_at < PLAYING_S) if homes_json and person else None
 
+    def activate(self) -> str:
+        """A device that is held on now must be let go before it commands."""
+        if self.person:
+            self.person.doubt()
+        return ""
+
+    def deactivate(self) -> None:
+        """Let go of the enable: the arm holds, whoever commands."""
+        self.takeover = None
+        if self.script:
+            self.script.arming.end()
+        self.enables.publish(Bool(data=False))
+
     def check(self) -> None:
         """RlinfError where a script finds itself at a real arm."""
         if self.script:
@@ -335,7 +354,7 @@ class Operator(StationNode):
     def _on_timestep(self, step: TimeStep) -> None:
         last = step.step_type == TimeStep.LAST
         self.stepped_at = float("-inf") if last else time.monotonic()
-        action = None if last else self._answer(step)
+        action = self._answer(step) if self.active and not last else None
         if action is not None:
             self._say(action, step.header.stamp)
         elif self.takeover and (last or self._is_at_rest()):
@@ -357,8 +376,8 @@ class Operator(StationNode):
         return self.person is None or (self.person.believed and not self.person.moves)
 
     def _busy(self) -> bool:
-        """Whether an episode is in play, or the arm on its way home."""
-        homing = self.homing is not None and self.homing.handle is not None
+        """Whether an episode is in play, or the arm on its way home, or the node is inactive."""
+        homing = not self.active or self.homing is not None and self.homing.handle is not None
         return homing or time.monotonic() - self.stepped_at < PLAYING_S
 
     def _say(self, action: np.ndarray, stamp: Time) -> None:

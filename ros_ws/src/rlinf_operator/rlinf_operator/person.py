@@ -19,6 +19,7 @@ from rlinf_core.robots.operators.keyboard import Keyboard
 from rlinf_core.specs.arrays import ActionSpec, StationSpec
 from rlinf_ros.arms import ArmRequests
 from rlinf_ros.qos import publisher, subscription
+from rlinf_ros.spinning import INACTIVE, is_active
 from rlinf_ros.station_state import Stands
 
 LOOK_S, SAY_S = 0.02, 1.0
@@ -108,6 +109,8 @@ class Person:
             self._diagnose()
 
     def _ask(self, arm_name: str, label_renews: bool) -> None:
+        if not is_active(self.node) and arm_name != "disarm":
+            return
         if self.trouble and arm_name not in ("disarm", *LABELS):
             return  # another device that is well does not renew the enable for one that is not
         if label_renews or arm_name not in LABELS:
@@ -139,13 +142,19 @@ class Person:
 
     def _diagnose(self) -> None:
         self.reported_at = time.monotonic()
-        level = DiagnosticStatus.ERROR if self.trouble else DiagnosticStatus.OK
-        well = ", ".join(guard.name for guard in self.guards)
+        active = is_active(self.node)
+        level = DiagnosticStatus.ERROR if self.trouble else DiagnosticStatus.OK if active else DiagnosticStatus.WARN
+        well = f"{', '.join(guard.name for guard in self.guards)}: ready" if active else INACTIVE
         message = DiagnosticArray(status=[DiagnosticStatus(
-            name=f"{self.node.get_namespace().strip('/')}/operator", level=level, message=self.trouble or f"{well}: ready",
+            name=f"{self.node.get_namespace().strip('/')}/operator", level=level, message=self.trouble or well,
             values=[KeyValue(key=guard.name, value=guard.trouble or "ready") for guard in self.guards])])
         message.header.stamp = self.node.get_clock().now().to_msg()
         self.diagnostics.publish(message)
+
+    def doubt(self) -> None:
+        """Believe each device again only once it has been at rest."""
+        for guard in self.guards:
+            guard.doubt()
 
     def asks(self) -> list[dict[str, float]]:
         """The motion that each device asks for now, if it does. Once a time step: some hand over what was moved since."""

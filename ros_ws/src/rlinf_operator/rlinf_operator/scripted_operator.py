@@ -25,7 +25,7 @@ from rlinf_core.tasks.task import Task
 from rlinf_ros.arms import ArmRequests, arm_topic, hear_safety
 from rlinf_ros.latest import Latest
 from rlinf_ros.qos import subscription, witnessed
-from rlinf_ros.spinning import OK, WARN, Health
+from rlinf_ros.spinning import OK, WARN, Health, is_active
 from rlinf_ros.station_state import standstill
 
 SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
@@ -58,6 +58,7 @@ class FirstArming:
         self.armed_interlock = self.last_standstill = self.refusal = ""
         self.begun = False
         self.released = False
+        self.release_echoes = 0  # of this node, which it hears itself
         self.requested_at = 0.0
         self.freed = False
         self.arming_now = 0  # answers to an arming that are still to come
@@ -87,7 +88,14 @@ class FirstArming:
             return Health(WARN, "waits for one interlock of each arm", values)
         return Health(OK, "commands" if self.begun else "asks the interlock to arm", values)
 
+    def end(self) -> None:
+        """The node is inactive, and lets go of the enable itself."""
+        self.release_echoes += 1
+
     def _on_enable(self, message: Bool) -> None:
+        if self.release_echoes and not message.data:
+            self.release_echoes -= 1
+            return
         self.released = not message.data  # by a person: it stays so until they hold it again
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -109,7 +117,7 @@ class FirstArming:
         publishers = [{bytes(info.endpoint_gid).hex() for info in self.node.get_publishers_info_by_topic(topic)}
                  for topic in self.topics]
         self.requests.expire()
-        if any(len(interlocks) != 1 for interlocks in publishers):
+        if not is_active(self.node) or any(len(interlocks) != 1 for interlocks in publishers):
             return
         interlock = "+".join(min(interlocks) for interlocks in publishers)
         if self.armed_interlock != interlock:

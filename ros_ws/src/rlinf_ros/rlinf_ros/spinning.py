@@ -91,6 +91,12 @@ OK = DiagnosticStatus.OK
 WARN = DiagnosticStatus.WARN
 ERROR = DiagnosticStatus.ERROR
 EVERY_S = 1.0
+INACTIVE = "inactive: activate the node (rlinf lifecycle)"
+
+
+def is_active(node: Node) -> bool:
+    """Whether a node is active; one without a life cycle always is."""
+    return bool(getattr(node, "active", True))
 
 
 class Health(NamedTuple):
@@ -112,6 +118,8 @@ class Diagnostics:
     def say(self) -> None:
         """Now, too."""
         level, message, values = self.look()
+        if not is_active(self.node):
+            level, message = WARN, INACTIVE
         status = DiagnosticStatus(name=f"{self.node.get_namespace().strip('/')}/{self.node.get_name()}", level=level,
                                   message=message,
                                   values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])
@@ -213,6 +221,14 @@ class Hosting(Protocol):
 
 
 @runtime_checkable
+class Alive(Protocol):
+    """A managed node (``rlinf_ros.managed``)."""
+
+    def begin_life(self) -> None:
+        """Configure and activate it, unless a manager does."""
+
+
+@runtime_checkable
 class GivingUp(Protocol):
     """A node that may have to give up."""
 
@@ -235,20 +251,29 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
     In a process that hosts several nodes (``rlinf_station.station_process``) the node is built alone: its host spins it.
     """
     if bus := memory_bus.bus():
-        bus.nodes.append(make())
+        bus.nodes.append(_build(make))
         return
     faulthandler.enable()  # a crash, and SIGABRT, leave in the log where every thread was
     if priority == BACKGROUND:
         os.nice(10)
     try:
         with stop_on_signal() as stop_requested:
-            node = make()
+            node = _build(make)
             _check_time(node)
             prioritise(priority)
             _spin(node, listens, stop_requested)
     except RlinfError as error:
         end_soon(1)
         raise SystemExit(error.with_code()) from error
+
+
+def _build(make: Callable[[], Node]) -> Node:
+    """Build a node; managed nodes of its process begin their life."""
+    node = make()
+    for member in _of_process(node):
+        if isinstance(member, Alive):
+            member.begin_life()
+    return node
 
 
 def _check_time(node: Node) -> None:

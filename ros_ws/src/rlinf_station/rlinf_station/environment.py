@@ -30,13 +30,20 @@ from rlinf_ros.arms import arms_of, hear, hear_safety
 from rlinf_ros.conversions import NS, fill_observation, set_stamp, to_ns, to_stamp
 from rlinf_ros.endpoints import EndpointReport, Endpoints
 from rlinf_ros.latest import Latest
+from rlinf_ros.managed import Managed
 from rlinf_ros.phase import PhaseLockedTimer, WarmUp, patience
 from rlinf_ros.qos import publisher, subscription, witnessed
 from rlinf_ros.scene import GONE, Scene, sleep
-from rlinf_ros.spinning import ERROR, OK, WARN, ControlNode, Diagnostics, Health, given, run
+from rlinf_ros.spinning import ERROR, INACTIVE, OK, WARN, ControlNode, Diagnostics, Health, given, run
 from rlinf_ros.station_state import STOPPED, RequestStop, holds_back, speakers, standstill
 from rlinf_ros.workarounds import Until, run_routine
-from rlinf_station.episodes import InstructionParameter, PolicyTracker, episode_name, new_request
+from rlinf_station.episodes import (
+    RECORDER_INACTIVE,
+    InstructionParameter,
+    PolicyTracker,
+    episode_name,
+    new_request,
+)
 from rlinf_station.labels import AGAIN, CANCELLED, DISCARDED, PROMPT, Labels
 
 if TYPE_CHECKING:
@@ -159,8 +166,8 @@ class Watch:
                             (lambda: not self._unmatched(), UNMATCHED)):
             deadline = time.monotonic() + 2 * env.patience_s
             while not is_ready():
-                if handle.is_cancel_requested or env.stop.reason:
-                    return CANCELLED if handle.is_cancel_requested else env.stop.reason
+                if handle.is_cancel_requested or env.ends:
+                    return CANCELLED if handle.is_cancel_requested else env.ends
                 if time.monotonic() > deadline:
                     what += f": {self._unmatched()}" if what == UNMATCHED else ""
                     return f"{what} (interlock: {Mode(env.safety.state).name} {env.safety.cause})"
@@ -179,7 +186,7 @@ class Watch:
 
     def forbidden(self) -> str:
         """Why no episode begins though its scene is ready; empty where it may."""
-        return self.environment.stop.reason or ("" if self.environment.may_move() else MEANWHILE)
+        return self.environment.ends or ("" if self.environment.may_move() else MEANWHILE)
 
     def unheard(self) -> bool:
         """Whether an uplink is there that has said nothing yet."""
@@ -214,10 +221,11 @@ class Watch:
         return Health(WARN, env.still, values) if env.still else Health(OK, env.mode if env.running else "idle", values)
 
 
+DEACTIVATED = "the environment was deactivated"
 MODES, HELD_S = ("demonstration", "train", "evaluate"), 2.0
 
 
-class Environment(ControlNode):
+class Environment(Managed, ControlNode):
     """One goal of ``run_episodes`` at a time; a ``person`` is asked before some (docs/explain/timing.md)."""
 
     def __init__(self) -> None:
@@ -258,6 +266,7 @@ class Environment(ControlNode):
         self.still_at = 0.0
         self.progress_at = time.monotonic()
         self.stop = RequestStop()
+        self.withdrawn = ""  # why the request in play ends although the interlock has not stopped
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
@@ -312,8 +321,23 @@ class Environment(ControlNode):
             if self.scenes.begin_by_word(self.mode):  # without a person's word nothing begins
                 self.stop.begin()
 
+    # Life cycle
+    def deactivate(self) -> None:
+        """An episode in play is aborted, and its request ends with the reason; the arm holds once its chunk is over."""
+        self.withdrawn = DEACTIVATED
+        self.scenes.cancel()
+        self.abandon(DEACTIVATED)
+
+    @property
+    def ends(self) -> str:
+        """Why the request in play must end; empty if it may go on."""
+        return self.stop.reason or self.withdrawn
+
     # Running episodes
     def _accept(self, goal: RunEpisodes.Goal) -> GoalResponse:
+        if not self.active:
+            self.get_logger().error(f"run_episodes refused: the environment is {INACTIVE}")
+            return GoalResponse.REJECT
         if self.running or goal.mode not in MODES or goal.count == 0:
             self.get_logger().error(f"run_episodes refused: expected an idle station, count > 0 and mode one of {MODES}; "
                                     f"got running={self.running}, count={goal.count}, mode='{goal.mode}'")
@@ -329,6 +353,7 @@ class Environment(ControlNode):
         self.request = new_request()
         self.begun = 0
         self.stop.begin()
+        self.withdrawn = ""
         if self.still and not self.scenes.begin_by_word(self.mode):
             self.get_logger().warning("run_episodes: an episode begins as soon as the interlock lets the arm move")
 
@@ -355,11 +380,11 @@ class Environment(ControlNode):
         self.labels.over = False
         try:
             while result.episodes < goal.count:
-                while self._must_wait() and not (handle.is_cancel_requested or self.stop.reason):
+                while self._must_wait() and not (handle.is_cancel_requested or self.ends):
                     await sleep(self, 0.05)
-                if handle.is_cancel_requested or self.stop.reason:
+                if handle.is_cancel_requested or self.ends:
                     result.success = False
-                    result.message = CANCELLED if handle.is_cancel_requested else self.stop.reason
+                    result.message = CANCELLED if handle.is_cancel_requested else self.ends
                     break
                 trouble = await self._one_episode(handle, goal.first_seed + result.episodes + discarded)
                 if trouble:
@@ -368,8 +393,8 @@ class Environment(ControlNode):
                     discarded, self.held_until = discarded + (trouble == DISCARDED), time.monotonic() + HELD_S * held
                     self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
                     several = f"{failures} episodes failed in a row: " if failures > self.retries else ""
-                    if several or trouble == CANCELLED:
-                        result.success, result.message = False, several + trouble
+                    if several or trouble == CANCELLED or RECORDER_INACTIVE in trouble:
+                        result.success, result.message = False, several + (self.withdrawn or trouble)
                         break
                     continue
                 failures, result.episodes = 0, result.episodes + 1

@@ -18,6 +18,8 @@ from rlinf_core.episodes.names import time_stamp
 from rlinf_core.specs.arrays import encoded
 from rlinf_ros.conversions import to_ns
 
+RECORDER_INACTIVE = "the recorder is inactive: activate it (rlinf lifecycle recorder activate)"
+
 
 def new_request() -> str:
     """A name for a request to run episodes, ordered by time."""

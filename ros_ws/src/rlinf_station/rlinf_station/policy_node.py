@@ -22,12 +22,13 @@ from rlinf_core.tasks.task import load_task
 from rlinf_ros.arms import arms_of, hear_safety
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.endpoints import EndpointReport
+from rlinf_ros.managed import Managed
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, WARN, ControlNode, Diagnostics, Health
 
 
-class PolicyNode(ControlNode):
-    """Silent in ``demonstration`` episodes, and until it is ``ready``."""
+class PolicyNode(Managed, ControlNode):
+    """Silent in ``demonstration`` episodes, while it is inactive, and until it is ``ready``."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__("policy", **how)
@@ -56,6 +57,11 @@ class PolicyNode(ControlNode):
         self.diagnostics = Diagnostics(self, self._health)
         self._publish_status()
 
+    def activate(self) -> str:
+        """The next time step is answered, whatever was due before."""
+        self.schedule.cut()
+        return ""
+
     def _listen(self) -> None:
         subscription(self, "timestep", self._on_timestep)
 
@@ -73,7 +79,7 @@ class PolicyNode(ControlNode):
 
     def _on_timestep(self, step: TimeStep) -> None:
         self.idle = step.step_type == TimeStep.LAST
-        if not self.ready:
+        if not (self.ready and self.active):
             return
         before_ns, self.stamp_ns = self.stamp_ns, to_ns(step.header.stamp)
         other, self.instruction = step.instruction != self.instruction, step.instruction

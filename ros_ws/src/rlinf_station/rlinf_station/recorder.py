@@ -41,10 +41,12 @@ from rlinf_core.specs.topics import BLACK_BOX, EPISODE, TOPICS, arm_of, of_arms
 from rlinf_ros.arms import arms_of
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.endpoints import EndpointReport
+from rlinf_ros.managed import Managed
 from rlinf_ros.memory_bus import Envelope, PulledNode, take
 from rlinf_ros.qos import MUCH, OVERHEARD, overheard, publisher, subscription, witnessed
 from rlinf_ros.spinning import BACKGROUND, ERROR, OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.transforms import Transforms
+from rlinf_station.episodes import RECORDER_INACTIVE
 
 SECONDS = 30.0
 BYTES = 64 << 20
@@ -225,8 +227,12 @@ RECORDED = {store: [topic.name for topic in TOPICS if topic.recorded == store] f
 OF_SESSION = [topic.name for topic in TOPICS if topic.session is not None]
 
 
-class Recorder(StationNode):
-    """One rosbag2 folder an episode, in the spool."""
+class Recorder(Managed, StationNode):
+    """One rosbag2 folder an episode, in the spool.
+
+    Inactive, it finishes the recording of the episode in play and begins no other. The session and the last half minute
+    before a fault are recorded in any state, as they are evidence.
+    """
 
     def __init__(self) -> None:
         super().__init__("recorder")
@@ -389,6 +395,10 @@ class Recorder(StationNode):
             self._on_safety(topic, message)
         if row is not None and row.recorded == EPISODE:
             event = deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None
+            if event is not None and event.kind == EpisodeEvent.STARTED and not self.active:
+                event.detail = RECORDER_INACTIVE
+                self._tell(EpisodeEvent.ABORTED, event.episode_id, event, "")
+                return
             self.recording.take(message, event)
             if event is not None and event.kind == EpisodeEvent.STARTED:
                 self._begin_view(message)

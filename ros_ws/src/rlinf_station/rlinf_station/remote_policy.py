@@ -58,6 +58,12 @@ class RemotePolicyNode(PolicyNode):
         threading.Thread(target=self._work, daemon=True).start()
 
     # The executor's part
+    def deactivate(self) -> None:
+        """An answer that is awaited is not played."""
+        with self.lock:
+            self.outdated, self.pending = True, None
+            self.chunking.cut()
+
     def _on_safety(self, safety: SafetyState) -> None:
         """Keep the answer that is awaited while the arm is held because a chunk is over: this
         node's own waiting causes that hold.
@@ -190,7 +196,7 @@ class RemotePolicyNode(PolicyNode):
                 self._say("")
             passed = round((self.stamp_ns - to_ns(step.header.stamp)) / self.period_ns)
             other = self.newest_id != step.episode_id or step.instruction != self.instruction
-            if self.idle or passed < 0 or self.outdated or other:
+            if self.idle or passed < 0 or self.outdated or other or not self.active:
                 return
             if not self.execute:
                 self.execute = len(actions)

@@ -11,17 +11,22 @@ from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient, Sender, forget, last_fetched
 from rlinf_core.episodes.spool import MAX_GB, Spool
+from rlinf_ros.managed import Managed
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import BACKGROUND, ERROR, OK, WARN, Diagnostics, Health, StationNode, run
+from rlinf_ros.spinning import BACKGROUND, ERROR, INACTIVE, OK, WARN, Diagnostics, Health, StationNode, run
 
 RETRY_S = 1.0
 DAY_S = 86_400.0
 HELD = ".held"  # of the spool: the trainer has said that no episode is to begin
+LOOK_S = 0.1   # whether the node is active
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
-class Uplink(StationNode):
-    """Two worker threads do the waiting; the executor only publishes. A trainer that is away costs nothing but backlog."""
+class Uplink(Managed, StationNode):
+    """Two worker threads do the waiting; the executor only publishes. A trainer that is away costs nothing but backlog.
+
+    Inactive, it asks nothing of the trainer, as if that were away. An upload that has begun is finished.
+    """
 
     def __init__(self) -> None:
         super().__init__("uplink")
@@ -58,8 +63,10 @@ class Uplink(StationNode):
         self.policy = status
 
     def _upload(self) -> None:
-        sender = Sender(self.spool, self.client, self.get_logger().error)
+        sender = Sender(self.spool, self.client, self.get_logger().error, lambda: self.active)
         while not self.stopping.wait(0.1):
+            if not self.active:
+                continue
             try:
                 trouble = sender.send_all()
             except Exception as error:  # this thread must outlive whatever happens to a disk
@@ -69,6 +76,9 @@ class Uplink(StationNode):
     def _fetch(self) -> None:
         base = last_fetched(self.policies)
         while not self.stopping.is_set():
+            if not self.active:
+                self.stopping.wait(LOOK_S)
+                continue
             try:
                 fetched = self.reporter.next_policy(self.version, self.policies, base=base)
                 if fetched is not None:
@@ -111,6 +121,12 @@ class Uplink(StationNode):
             return
         full = room["spool_full"] >= 1.0
         status = TrainerStatus(connected=False, backlog=backlog, held=self.held, message=self.trouble, **room)
+        if not self.active:
+            self.health = Health(WARN, INACTIVE, {"backlog": backlog, **room})
+            status.message = f"the uplink is {INACTIVE}"
+            status.header.stamp = self.get_clock().now().to_msg()
+            self.statuses.publish(status)
+            return
         try:
             reply = self.reporter.report(backlog, self.version, timeout_s=0.4, playing=self.policy.version,
                                         policy_error=self.policy.error, **room)

@@ -1,0 +1,108 @@
+"""Managed (lifecycle) nodes: how a node of a station is configured, activated and deactivated.
+
+The constructor reads the parameters and makes the topics. The life cycle decides what the node does with them. An inactive
+node commands nothing and begins nothing; the table in docs/howto/ros.md says it for each node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lifecycle_msgs.srv import ChangeState
+from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, ManagedEntity, TransitionCallbackReturn
+
+SUCCESS, FAILURE, ERROR = (
+    TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE, TransitionCallbackReturn.ERROR)
+
+
+class SafeTransitions(LifecycleNodeMixin):
+    """The life cycle of rclpy, without the end of the process at an impossible transition (ros2/rclpy#1209)."""
+
+    def _LifecycleNodeMixin__on_change_state(  # noqa: N802 (a private method has this name outside of its class)
+            self, request: ChangeState.Request, response: ChangeState.Response) -> ChangeState.Response:
+        try:
+            theirs = "_LifecycleNodeMixin__on_change_state"
+            changed: ChangeState.Response = getattr(super(), theirs)(request, response)
+            return changed
+        except Exception as error:
+            self.get_logger().error(f"no such transition from '{self.state_label}': {request.transition.id} "
+                                    f"'{request.transition.label[:80]}' ({error})")
+            response.success = False
+            return response
+
+    @property
+    def state_label(self) -> str:
+        """The state's name: unconfigured, inactive, active, finalized, or a transition's."""
+        return str(self._state_machine.current_state[1])
+
+
+class Managed(SafeTransitions):
+    """Mixin before ``StationNode`` or ``ControlNode``. A subclass overrides the hooks that it needs.
+
+    Attributes:
+        active: whether the node is active. Hot paths read it.
+    """
+
+    active = False
+
+    def __init__(self, *arguments: Any, **how: Any) -> None:
+        super(ManagedEntity, self).__init__(*arguments, **how)  # the node, which the mixin needs
+        LifecycleNodeMixin.__init__(self)
+        self._autostart = bool(self.declare_parameter("autostart", True).value)
+
+    def begin_life(self) -> None:
+        """Configure and activate the node once it is made, unless a lifecycle manager does (``autostart``)."""
+        if self._autostart and self.trigger_configure() == SUCCESS:
+            self.trigger_activate()
+
+    # Hooks
+    def configure(self) -> str:
+        """Open what the node uses; return why that is impossible, or an empty string."""
+        return ""
+
+    def activate(self) -> str:
+        """Forget what came while the node was inactive; return why it cannot be active, or an empty string."""
+        return ""
+
+    def deactivate(self) -> None:
+        """End what the node does; ``active`` is False already."""
+
+    def cleanup(self) -> None:
+        """Close what ``configure`` has opened."""
+
+    # Transitions of rclpy
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._transition(self.configure)
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        result = self._transition(self.activate)
+        self.active = result == SUCCESS
+        return result
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.active = False
+        return self._transition(self.deactivate)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._transition(self.cleanup)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        was_active, self.active = self.active, False
+        ended = self._transition(self.deactivate) if was_active else SUCCESS
+        return ended if ended != SUCCESS else self._transition(self.cleanup)
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.active = False
+        return SUCCESS  # unconfigured: it can be configured again
+
+    def _transition(self, hook: Callable[[], str | None]) -> TransitionCallbackReturn:
+        try:
+            reason = hook()
+        except Exception as error:  # rclpy drops it
+            self.get_logger().error(f"{hook.__name__} failed: {type(error).__name__}: {error}")
+            return ERROR
+        if reason:
+            self.get_logger().error(f"cannot {hook.__name__}: {reason}")
+            return FAILURE
+        return SUCCESS

@@ -1,0 +1,199 @@
+"""Lifecycle manager: brings a station's managed nodes up in order, and down in reverse order.
+
+A node whose process was started again comes back to active. A node that a person has deactivated stays inactive. The idea,
+and the names of the services, are those of Nav2's lifecycle manager (navigation2, ``nav2_lifecycle_manager``), which has a
+bond with each node; here the endpoint of the node's ``transition_event`` tells one process from the next.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lifecycle_msgs.msg import State, Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+from rclpy.node import Node
+from std_srvs.srv import SetBool, Trigger
+
+from rlinf_ros.scene import either, sleep
+from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, StationNode, run
+from rlinf_ros.station_state import speakers
+from rlinf_ros.workarounds import Until, run_routine
+
+LOOK_S = 1.0
+ANSWER_S = 5.0  # an interlock may brake before it answers
+DOWN_S = 3.5    # of FINISH_S of rlinf_ros.spinning: for all nodes together, at the end
+UNKNOWN, UNCONFIGURED = State.PRIMARY_STATE_UNKNOWN, State.PRIMARY_STATE_UNCONFIGURED
+INACTIVE, ACTIVE, FINALIZED = State.PRIMARY_STATE_INACTIVE, State.PRIMARY_STATE_ACTIVE, State.PRIMARY_STATE_FINALIZED
+LABELS = {UNKNOWN: "absent", UNCONFIGURED: "unconfigured", INACTIVE: "inactive", ACTIVE: "active", FINALIZED: "finalized"}
+UP = {UNCONFIGURED: (Transition.TRANSITION_CONFIGURE, "configure", INACTIVE),
+      INACTIVE: (Transition.TRANSITION_ACTIVATE, "activate", ACTIVE)}
+DOWN = {ACTIVE: (Transition.TRANSITION_DEACTIVATE, "deactivate", INACTIVE),
+        INACTIVE: (Transition.TRANSITION_CLEANUP, "cleanup", UNCONFIGURED)}
+Identity = frozenset[tuple[int, ...]]
+
+
+class Member:
+    """One managed node.
+
+    Args:
+        node: the manager's.
+        name: the managed node's, in the station's namespace, e.g. ``left/interlock``.
+
+    Attributes:
+        state: as it was answered last; UNKNOWN while the node is absent.
+        brought_up: the process that was brought up; a later one is another.
+        trouble: why it is not where it should be; empty if it is.
+    """
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node, self.name = node, name
+        self.changing = node.create_client(ChangeState, f"{name}/change_state")
+        self.asking = node.create_client(GetState, f"{name}/get_state")
+        self.state = UNKNOWN
+        self.brought_up: Identity = frozenset()
+        self.trouble = ""
+
+    @property
+    def words(self) -> str:
+        """Its state, and why it is not where it should be."""
+        return f"{LABELS.get(self.state, 'changing')}{f' ({self.trouble})' if self.trouble else ''}"
+
+    @property
+    def identity(self) -> Identity:
+        """The process, by the middleware's identifier; empty while the node is absent."""
+        return frozenset(speakers(self.node, f"{self.name}/transition_event"))
+
+    async def look(self) -> int:
+        """Ask for its state."""
+        answer = await self._answer(self.asking, GetState.Request())
+        self.state = UNKNOWN if answer is None else answer.current_state.id
+        return self.state
+
+    async def go(self, steps: dict[int, tuple[int, str, int]]) -> bool:
+        """Take the node through transitions until there is no further one; returns whether all were done."""
+        identity, self.trouble = self.identity, ""
+        await self.look()
+        while self.state in steps:
+            number, label, goal = steps[self.state]
+            answer = await self._answer(self.changing, ChangeState.Request(transition=Transition(id=number)))
+            if answer is None or not answer.success:
+                self.trouble = f"'{label}' {'had no answer' if answer is None else 'was refused; its log says why'}"
+                return False
+            self.state = goal
+        if self.state == ACTIVE:
+            self.brought_up = identity
+        return True
+
+    async def _answer(self, client: Any, request: Any) -> Any:
+        """Return the answer of a service; None if none came in time."""
+        if not client.service_is_ready():
+            return None
+        future = client.call_async(request)
+        return await Until(future) if await either(self.node, future, ANSWER_S) else None
+
+
+class LifecycleManager(StationNode):
+    """``manage_nodes`` brings all nodes up (true) or down (false); ``is_active`` says whether all are active."""
+
+    def __init__(self) -> None:
+        super().__init__("lifecycle_manager")
+        names = [name for name in self.declare_parameter("node_names", [""]).value if name]
+        self.members = [Member(self, name) for name in names]
+        self.wanted = bool(self.declare_parameter("autostart", True).value)
+        self.busy = self.ending = False
+        self.ends_at = 0.0
+        self.create_service(SetBool, "~/manage_nodes", self._on_manage)
+        self.create_service(Trigger, "~/is_active", self._on_is_active)
+        self.create_timer(LOOK_S, self._begin)
+        self.diagnostics = Diagnostics(self, self._health)
+
+    # Services
+    def _on_manage(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        self.wanted = request.data
+        for member in self.members:
+            member.brought_up = frozenset()  # whatever a person has deactivated meanwhile
+        response.success = True
+        response.message = f"nodes go {'up' if request.data else 'down'}; is_active says how they stand"
+        self._begin()
+        return response
+
+    def _on_is_active(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.success = all(member.state == ACTIVE for member in self.members)
+        response.message = self._words() or "all nodes are active"
+        return response
+
+    def _words(self) -> str:
+        """Return the nodes that are not active."""
+        return ", ".join(f"{member.name}: {member.words}" for member in self.members if member.state != ACTIVE)
+
+    def _health(self) -> Health:
+        values = {member.name: member.words for member in self.members}
+        if self.wanted and (missing := self._words()):
+            failed = any(member.trouble for member in self.members)
+            return Health(ERROR if failed else WARN, missing, values)
+        return Health(OK, "all nodes are active" if self.wanted else "the nodes are down", values)
+
+    # Routines, one at a time
+    def _begin(self) -> None:
+        if not self.busy:
+            self.busy = True
+            run_routine(self._look(), self._ended)
+
+    def _ended(self, _: None) -> None:
+        self.busy = False
+
+    async def _look(self) -> None:
+        if self.wanted and not self.ending:
+            await self._up()
+        else:
+            await self._down()
+
+    async def _up(self) -> None:
+        """In order; one that does not come up keeps those behind it down, at the first time."""
+        for member in self.members:
+            before = member.state
+            await member.look()
+            if not self.wanted or self.ending:
+                return
+            is_new = member.identity != member.brought_up
+            if member.state in UP and is_new:
+                if before == UNKNOWN and member.brought_up:
+                    self.get_logger().warning(f"{member.name} was started again, and is brought up")
+                if not await member.go(UP):
+                    self.get_logger().error(f"{member.name}: {member.trouble}", throttle_duration_sec=10.0)
+            elif member.state == ACTIVE and is_new:
+                member.brought_up, member.trouble = member.identity, ""
+            if member.state != ACTIVE and not member.brought_up:
+                return
+
+    async def _down(self) -> None:
+        """In reverse order, whatever one of them says."""
+        for member in reversed(self.members):
+            if self.wanted and not self.ending:
+                return
+            await member.look()
+            if member.state in DOWN:
+                await member.go({ACTIVE: DOWN[ACTIVE]} if self.ending else DOWN)
+
+    def finish(self) -> bool:
+        """Asked to end: the nodes are deactivated first, each in its turn. A node that refuses ends by its own signal."""
+        now = time.monotonic()
+        if not self.ending:
+            self.ending, self.ends_at = True, now + DOWN_S
+            run_routine(self._last(), lambda _: setattr(self, "ends_at", 0.0))
+        return now > self.ends_at
+
+    async def _last(self) -> None:
+        while self.busy:  # what is under way ends first
+            await sleep(self, 0.02)
+        await self._down()
+
+
+def main() -> None:
+    """Entry point."""
+    run(LifecycleManager, listens=False)
+
+
+if __name__ == "__main__":
+    main()
