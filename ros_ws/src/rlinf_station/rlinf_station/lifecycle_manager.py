@@ -112,7 +112,7 @@ class LifecycleManager(StationNode):
     def _on_manage(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         self.wanted = request.data
         for member in self.members:
-            member.brought_up = frozenset()  # whatever a person has deactivated meanwhile
+            member.trouble, member.brought_up = "", frozenset()  # whatever a person has deactivated meanwhile
         response.success = True
         response.message = f"nodes go {'up' if request.data else 'down'}; is_active says how they stand"
         self._begin()
@@ -173,7 +173,7 @@ class LifecycleManager(StationNode):
             if self.wanted and not self.ending:
                 return
             await member.look()
-            if member.state in DOWN:
+            if member.state in DOWN and not member.trouble:  # an interlock is configured once and for all
                 await member.go({ACTIVE: DOWN[ACTIVE]} if self.ending else DOWN)
 
     def finish(self) -> bool:
@@ -181,6 +181,8 @@ class LifecycleManager(StationNode):
         now = time.monotonic()
         if not self.ending:
             self.ending, self.ends_at = True, now + DOWN_S
+            for member in self.members:
+                member.trouble = ""
             run_routine(self._last(), lambda _: setattr(self, "ends_at", 0.0))
         return now > self.ends_at
 
