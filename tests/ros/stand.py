@@ -3,6 +3,8 @@
 import math
 
 from geometry_msgs.msg import PoseStamped, WrenchStamped
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from rlinf_msgs.srv import ResetFault
 from sensor_msgs.msg import JointState
@@ -38,6 +40,35 @@ def listen(peer, kind, topic, qos=profile):
     got = []
     peer.node.create_subscription(kind, topic, got.append, qos(topic))
     return got
+
+
+class Lives:
+    """Clients of the life cycle of a station's nodes.
+
+    Args:
+        peer: the test's node and processes.
+    """
+
+    def __init__(self, peer):
+        self.peer, self.clients = peer, {}
+
+    def ask(self, kind, node, service, **request):
+        name = f"{node}/{service}"
+        if name not in self.clients:
+            self.clients[name] = self.peer.node.create_client(kind, name)
+        client = self.clients[name]
+        self.peer.spin(client.service_is_ready, what=f"{node}/{service}")
+        future = client.call_async(kind.Request(**request))
+        self.peer.spin(future.done, what=f"the answer of {node}/{service}")
+        return future.result()
+
+    def change(self, node, transition):
+        """Whether a transition was done, e.g. ``deactivate``."""
+        number = getattr(Transition, f"TRANSITION_{transition.upper()}")
+        return self.ask(ChangeState, node, "change_state", transition=Transition(id=number)).success
+
+    def state(self, node):
+        return self.ask(GetState, node, "get_state").current_state.id
 
 
 class Arm:

@@ -12,7 +12,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_ros.conversions import from_image, to_ns
 from tests.robots.cameras.conftest import video  # noqa: F401
-from tests.ros.stand import listen, start
+from tests.ros.stand import Lives, listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 LIMITS = Path("robots/franka_fr3/limits.yaml").resolve()
@@ -76,5 +76,13 @@ def test_images_come_and_a_camera_that_is_pulled_out_disturbs_no_other(peer, vid
     peer.spin(lambda: len(images) > before, what="its images again")
     peer.spin(lambda: health[wrist].level != ERROR, what=lambda: health[wrist].message)
     assert {"opened": "2"}.items() <= {value.key: value.value for value in health[wrist].values}.items()
+    lives, node = Lives(peer), "camera/side/camera"
+    assert lives.change(node, "deactivate")
+    peer.for_s(0.3)
+    before = len(others)
+    peer.spin(lambda: health[side].message.startswith("inactive"), what=lambda: health[side].message)
+    assert len(others) == before
+    assert lives.change(node, "cleanup") and lives.change(node, "configure") and lives.change(node, "activate")
+    peer.spin(lambda: len(others) > before + 10 and health[side].level != ERROR, what="its images again")
     log = (folder / "logs/camera_wrist.log").read_text()
     assert log.count("unplugged") == 1 and log.count("images come again") == 2, log

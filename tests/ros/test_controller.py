@@ -138,7 +138,7 @@ def test_a_trajectory_that_is_slowed_down_goes_on_where_the_robot_has_come_to(sl
     """A joint that is sent on at 0.5 rad/s, 100 times a second and not quite evenly, by a robot whose slider is down."""
     sent, random = [], np.random.default_rng(0)
     node = SimpleNamespace(kind="joint_trajectory", before=JointState(), segment=([], [], 0.0), horizon_s=0.05, speed=1.0,
-                           _note=lambda: None, limits=SimpleNamespace(tick=0.01, joint_speed=0.5),
+                           _note=lambda: None, _passes_on=lambda: True, limits=SimpleNamespace(tick=0.01, joint_speed=0.5),
                            output=SimpleNamespace(publish=lambda message: sent.append((at, message))))
     for number in range(220):
         if number in gap:
@@ -161,7 +161,7 @@ def test_a_trajectory_that_is_slowed_down_goes_on_where_the_robot_has_come_to(sl
 def test_one_target_that_is_none_ends_no_controller_and_comes_back_in_no_other(wrong):
     sent = []
     node = SimpleNamespace(kind="joint_trajectory", before=JointState(), segment=([], [], 0.0), horizon_s=0.05, speed=1.0,
-                           _note=lambda: None, limits=SimpleNamespace(tick=0.01, joint_speed=0.5),
+                           _note=lambda: None, _passes_on=lambda: True, limits=SimpleNamespace(tick=0.01, joint_speed=0.5),
                            output=SimpleNamespace(publish=sent.append))
     for number, target in enumerate([*[JointState(name=["elbow"], position=[0.1])] * 2, wrong,
                                      *[JointState(name=["elbow"], position=[0.1])] * 2]):

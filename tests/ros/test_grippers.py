@@ -22,13 +22,13 @@ from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import profile
 from sim_bridges.twins.robotiq import Robotiq
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Arm, listen, start
+from tests.ros.stand import Arm, Lives, listen, start
 from tests.ros.test_station_client import rlinf
 
 pytest.importorskip("control_msgs.action", reason="rlinf messages builds control_msgs")
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 ACTIVE, HOLD = 2, 3
-OK, ERROR = b"\0", b"\2"
+OK, WARN, ERROR = b"\0", b"\1", b"\2"
 SILENT = "silent:gripper/state"
 LIMITS = f"extends: {Path('robots/franka_fr3/limits.yaml').resolve()}\ngripper_width: 0.08\ngripper_speed: 0.2\n"
 
@@ -117,7 +117,7 @@ def test_a_gripper_that_is_not_heard_is_told_nothing_and_one_that_begins_anew_go
 
 
 def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move(bench):
-    twin = Robotiq(bench.folder / "tty")
+    twin, lives = Robotiq(bench.folder / "tty"), Lives(bench.peer)
     bench.fit(f"{{kind: robotiq, device: {twin.path}, width: 0.08, speed: 1.0}}", "gripper")
     bench.says(ERROR, "not activated since it has power. Keep clear of its fingers")
     assert not bench.widths and not bench.ask(bench.arming, SetBool.Request(data=True)).success
@@ -144,6 +144,13 @@ def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move
     bench.stands_still_while(lambda: twin.say("power 0"))
     twin.say("power 1")
     bench.says(ERROR, "not activated since it has power")
+    assert bench.ask(activating, Trigger.Request()).success
+    bench.reach(ACTIVE)
+    bench.stands_still_while(lambda: lives.change("gripper", "deactivate"))
+    bench.says(WARN, "inactive")
+    assert "is inactive" in bench.ask(activating, Trigger.Request()).message
+    assert all(lives.change("gripper", transition) for transition in ("cleanup", "configure", "activate"))
+    bench.reach(ACTIVE)
     log = (bench.folder / "logs/gripper.log").read_text()
     assert all(line.startswith("[") and "Traceback" not in line for line in log.splitlines()), log
     bench.ask(bench.arming, SetBool.Request(data=False))
@@ -214,7 +221,7 @@ def test_a_joint_in_other_units_is_not_heard_and_named(position):
     """Degrees or per cent, where the action takes 0 to 0.8 rad, would read as closed or as open."""
     widths, settings = [], Gripper(kind="gripper_command", joint="knuckle", open_at=0.8)
     orders_ = SimpleNamespace(width=0.04, fault="", last_result="", begin=lambda: None)
-    node = SimpleNamespace(settings=settings, orders=orders_, received_at=0.0, silent=False, implausible="",
+    node = SimpleNamespace(settings=settings, orders=orders_, received_at=0.0, silent=False, implausible="", active=True,
                            widths=SimpleNamespace(publish=widths.append))
     gripper_command.GripperNode._on_states(node, JointState(name=["knuckle"], position=[position]))
     health = gripper_command.GripperNode._health(node)

@@ -73,7 +73,7 @@ def controller(horizon_s=HORIZON_S, tick=TICK_S):
     sent = []
     return SimpleNamespace(
         kind="joint_trajectory",
-        _note=lambda: None,
+        _note=lambda: None, _passes_on=lambda: True,
         before=JointState(),
         segment=([], [], 0.0),
         horizon_s=horizon_s,

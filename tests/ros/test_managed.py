@@ -4,8 +4,7 @@ import os
 import signal
 
 import pytest
-from lifecycle_msgs.msg import State, Transition, TransitionEvent
-from lifecycle_msgs.srv import ChangeState, GetState
+from lifecycle_msgs.msg import State, TransitionEvent
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
@@ -19,41 +18,12 @@ from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.qos import witnessed
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen
+from tests.ros.stand import Lives, listen
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 SMALL = tanh_gaussian.Config(hidden=(32,), horizon=4, n_action_steps=2)
 MANAGED = ["interlock", "recorder", "uplink", "policy", "environment", "operator"]
 ACTIVE = State.PRIMARY_STATE_ACTIVE
-
-
-class Lives:
-    """Clients of the life cycle of a station's nodes.
-
-    Args:
-        peer: the test's node and processes.
-    """
-
-    def __init__(self, peer):
-        self.peer, self.clients = peer, {}
-
-    def ask(self, kind, node, service, **request):
-        name = f"{node}/{service}"
-        if name not in self.clients:
-            self.clients[name] = self.peer.node.create_client(kind, name)
-        client = self.clients[name]
-        self.peer.spin(client.service_is_ready, what=f"{node}/{service}")
-        future = client.call_async(kind.Request(**request))
-        self.peer.spin(future.done, what=f"the answer of {node}/{service}")
-        return future.result()
-
-    def change(self, node, transition):
-        """Whether a transition was done, e.g. ``deactivate``."""
-        number = getattr(Transition, f"TRANSITION_{transition.upper()}")
-        return self.ask(ChangeState, node, "change_state", transition=Transition(id=number)).success
-
-    def state(self, node):
-        return self.ask(GetState, node, "get_state").current_state.id
 
 
 class Station(Lives):

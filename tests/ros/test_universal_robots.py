@@ -23,7 +23,7 @@ from trajectory_msgs.msg import JointTrajectory
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import OVERHEARD, profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Arm, listen, start
+from tests.ros.stand import Arm, Lives, listen, start
 
 pytest.importorskip("ur_dashboard_msgs.msg", reason="rlinf messages builds ur_dashboard_msgs")
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode  # noqa: E402
@@ -204,6 +204,32 @@ def test_s18_a_drivers_node_that_hangs_is_noticed(station):
         assert not refused.success and "silent:robot/fault (the robot's own faults would not be heard" in refused.message
     finally:
         driver.send_signal(signal.SIGCONT)
+    station.moves()
+
+
+def test_an_inactive_driver_holds_the_arm_and_an_inactive_controller_passes_nothing_on_until_it_was_disarmed(station):
+    lives = Lives(station.peer)
+    station.moves()
+    assert lives.change("driver", "deactivate")
+    station.reach(HOLD, "silent:robot/fault")
+    assert lives.change("driver", "activate")
+    station.moves()
+
+    station.turn = 0.02 if station.elbow < 1.6 else -0.02
+    station.reach(ACTIVE)
+    station.peer.for_s(0.3)
+    assert lives.change("controller", "deactivate")
+    station.peer.for_s(0.5)
+    at = station.elbow
+    station.peer.for_s(1.0)
+    station.turn = 0.0
+    assert lives.change("controller", "activate")
+    station.peer.for_s(1.0)
+    assert abs(station.elbow - at) < 0.002 and station.states[-1].state in (HOLD, FAULT), station.states[-1]
+    station.ends_faults()
+    station.arm(False)
+    station.reach(DISARMED)
+    assert abs(station.elbow - at) < 0.002
     station.moves()
 
 
