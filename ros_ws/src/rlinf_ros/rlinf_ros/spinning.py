@@ -251,15 +251,16 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
     In a process that hosts several nodes (``rlinf_station.station_process``) the node is built alone: its host spins it.
     """
     if bus := memory_bus.bus():
-        bus.nodes.append(_build(make))
+        bus.nodes.append(_begin_life(make()))
         return
     faulthandler.enable()  # a crash, and SIGABRT, leave in the log where every thread was
     if priority == BACKGROUND:
         os.nice(10)
     try:
         with stop_on_signal() as stop_requested:
-            node = _build(make)
+            node = make()
             _check_time(node)
+            _begin_life(node)
             prioritise(priority)
             _spin(node, listens, stop_requested)
     except RlinfError as error:
@@ -267,9 +268,8 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
         raise SystemExit(error.with_code()) from error
 
 
-def _build(make: Callable[[], Node]) -> Node:
-    """Build a node; managed nodes of its process begin their life."""
-    node = make()
+def _begin_life(node: Node) -> Node:
+    """Let the managed nodes of its process begin their life."""
     for member in _of_process(node):
         if isinstance(member, Alive):
             member.begin_life()
