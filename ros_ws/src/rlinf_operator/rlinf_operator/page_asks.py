@@ -230,7 +230,7 @@ class PageAsks:
                 break
             await asyncio.sleep(0.3)
         else:
-            raise RlinfError("an episode is played already")
+            raise RlinfError("an episode is played already, or the environment is inactive")
         self.seeds[ask.mode] = max(self.seeds[ask.mode], goal.first_seed + 1)
         if not self.may_start():  # disarmed or at fault meanwhile
             self._task(goal_handle.withdraw)

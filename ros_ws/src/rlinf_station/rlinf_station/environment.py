@@ -336,7 +336,8 @@ class Environment(Managed, ControlNode):
     # Running episodes
     def _accept(self, goal: RunEpisodes.Goal) -> GoalResponse:
         if not self.active:
-            self.get_logger().error(f"run_episodes refused: the environment is {INACTIVE}", throttle_duration_sec=SAY_AFTER_S)
+            refusal = f"run_episodes refused: the environment is {INACTIVE}"
+            self.get_logger().error(refusal, throttle_duration_sec=SAY_AFTER_S)
             return GoalResponse.REJECT
         if self.running or goal.mode not in MODES or goal.count == 0:
             self.get_logger().error(f"run_episodes refused: expected an idle station, count > 0 and mode one of {MODES}; "
