@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from lifecycle_msgs.msg import State
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep
@@ -15,7 +16,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Bool, Empty, String
 
 from rlinf_core.core.errors import NODE_FAILED, RecipeError, RlinfError
-from rlinf_core.launch.graph import HOSTED, RESPAWN, SHUTDOWN, Process, composed, station_processes
+from rlinf_core.launch.graph import HOSTED, RESPAWN, SHUTDOWN, Process, composed, managed, station_processes
 from rlinf_core.launch.supervisor import Supervisor
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
@@ -25,7 +26,7 @@ from rlinf_ros.memory_bus import Envelope, snapshot
 from rlinf_ros.qos import profile, witnessed
 from rlinf_station.station_process import Host
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen
+from tests.ros.stand import Lives, listen
 from tests.ros.test_chunks import recorded
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
@@ -34,7 +35,7 @@ SMALL = tanh_gaussian.Config(hidden=(32,), horizon=4, n_action_steps=2)
 
 
 @contextlib.contextmanager
-def standing(folder, domain, processes, *overrides):
+def standing(folder, domain, processes, *overrides, manager=False):
     """A whole station but for its uplink, with an untrained policy; yields the test's peer and what has scenes played."""
     recipe = load_recipe("demo", ["station.task=reach", f"station.processes={processes}", *overrides])
     import torch
@@ -45,7 +46,8 @@ def standing(folder, domain, processes, *overrides):
         statuses = listen(peer, PolicyStatus, "policy/status")
         nodes = station_processes(recipe, folder, without=("uplink",))
         next(node for node in nodes if node.name == "policy").parameters["policy_file"] = str(file)
-        for process in composed(recipe, nodes):
+        nodes = composed(recipe, nodes)
+        for process in managed(recipe, nodes) if manager else nodes:
             peer.supervisor.start(process)
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.spin(lambda: statuses and runner.server_is_ready(), what="the station")
@@ -110,6 +112,17 @@ def test_each_topic_has_one_publisher(station):
     for topic in ("target_pose", "current_pose", "policy/action", "timestep"):
         infos = peer.node.get_publishers_info_by_topic(f"/station_a/{topic}")
         assert len(infos) == 1, topic
+
+
+def test_a_lifecycle_manager_brings_the_nodes_of_one_process_up_and_they_play_the_same(station, tmp_path):
+    _, played = station
+    (one,) = played("evaluate", SCENES[:1])
+    with standing(tmp_path, 110, "one", manager=True) as (peer, played_too):
+        lives = Lives(peer)
+        for node in ("interlock", "recorder", "policy", "environment", "operator"):
+            peer.spin(lambda node=node: lives.state(node) == State.PRIMARY_STATE_ACTIVE, what=f"{node} to be active")
+        (other,) = played_too("evaluate", SCENES[:1])
+        assert np.array_equal(one.requested, other.requested) and np.array_equal(one.executed, other.executed)
 
 
 @pytest.mark.domain(101)
