@@ -19,6 +19,8 @@ SUCCESS, FAILURE, ERROR = (
 class SafeTransitions(LifecycleNodeMixin):
     """The life cycle of rclpy, without the end of the process at an impossible transition (ros2/rclpy#1209)."""
 
+    get_logger: Any  # of the node, as whose mixin the class is used
+
     def _LifecycleNodeMixin__on_change_state(  # noqa: N802 (a private method has this name outside of its class)
             self, request: ChangeState.Request, response: ChangeState.Response) -> ChangeState.Response:
         try:
@@ -45,6 +47,7 @@ class Managed(SafeTransitions):
     """
 
     active = False
+    declare_parameter: Any  # of the node
 
     def __init__(self, *arguments: Any, **how: Any) -> None:
         super(ManagedEntity, self).__init__(*arguments, **how)  # the node, which the mixin needs
