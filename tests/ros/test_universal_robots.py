@@ -220,8 +220,8 @@ def test_an_inactive_driver_holds_the_arm_and_an_inactive_controller_passes_noth
     station.peer.for_s(0.3)
     assert lives.change("controller", "deactivate")
     station.peer.for_s(0.5)
-    at, begun = station.elbow, len(station.states)
-    station.peer.spin(lambda: any(state.state in (HOLD, FAULT) for state in station.states[begun:]), what="the hold")
+    at, place = station.elbow, station.targets[-1].name.index("elbow_joint")
+    station.peer.spin(lambda: abs(station.targets[-1].position[place] - at) > 0.01, what="a set-point that is ahead")
     assert lives.change("controller", "activate")
     station.peer.for_s(1.0)
     station.turn = 0.0
