@@ -9,7 +9,7 @@ from rlinf_core.cli.launched import file, launched, launched_environment, overri
 from rlinf_core.config.overrides import override
 from rlinf_core.config.yaml_source import Document
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.launch.graph import station_processes
+from rlinf_core.launch.graph import composed, station_processes
 from rlinf_core.recipes import load_recipe, resolved
 
 NOTHING = dict.fromkeys(["robot", "namespace", "lockstep", "operator", "policy", "trainer", "credentials",
@@ -77,14 +77,26 @@ def test_a_file_that_cannot_be_written_is_refused_by_its_name(tmp_path, monkeypa
 @pytest.mark.parametrize("episodes, director", [("0", "false"), ("0", "true"), ("3", "false")])
 def test_what_runs_is_written_down(tmp_path, episodes, director):
     launch = launched(arguments(tmp_path, episodes=episodes, director=director))
-    names = [process.name for process in launch.processes]
+    names = [node.name for process in launch.processes for node in process.nodes or (process,)]
     assert (tmp_path / "run/recipe.yaml").read_text() == resolved(launch.recipe)
     assert ("director" in names) == (tmp_path / "run/plan.json").exists() == (director == "true" or episodes == "3")
     assert ("policy" in names) == (episodes == "0") and launch.wanted == int(episodes)
     if episodes == "3":
         assert json.loads((tmp_path / "run/plan.json").read_text())["collect"]["episodes"] == 3
     elif director == "false":
-        assert launch.processes == station_processes(load_recipe("demo"), tmp_path / "run")
+        recipe = load_recipe("demo")
+        assert launch.processes == composed(recipe, station_processes(recipe, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("processes", ["one", "several"])
+def test_managed_nodes_wait_for_the_lifecycle_manager(tmp_path, processes):
+    launch = launched(arguments(tmp_path, managed="true", set=f"station.processes={processes}"))
+    manager, *others = launch.processes
+    nodes = [node for process in others for node in process.nodes or (process,)]
+    assert manager.name == "lifecycle_manager" and manager.parameters["node_names"] == [
+        "interlock", "recorder", "uplink", "policy", "environment", "operator"]
+    waiting = {node.name for node in nodes if node.parameters.get("autostart") is False}
+    assert waiting == set(manager.parameters["node_names"]) and {node.name for node in nodes} - waiting == {"sim_bridge"}
 
 
 @pytest.mark.parametrize("episodes", ["0", "3"])
