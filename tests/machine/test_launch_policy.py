@@ -151,6 +151,13 @@ def test_both_end_first_what_commands_and_then_interlock_and_robot_side(programs
     assert "escalating" not in output
 
 
+def test_a_lifecycle_manager_ends_before_every_node(programs):
+    station = programs("launch", {"lifecycle_manager": RESPAWN} | STATION)
+    code, output = station.launch(interrupt=True)
+    ends = [line.split()[0] for line in station.lines() if line.endswith(" ends")]
+    assert code == 0 and ends[0] == "lifecycle_manager" and {*ends[-2:]} == {"interlock", "sim_bridge"}, output
+
+
 def test_no_node_outlives_a_launch_that_is_killed(programs):
     station = programs("launch", STATION)
     code, _ = station.launch(interrupt=True, how=signal.SIGKILL)
