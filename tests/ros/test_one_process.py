@@ -78,6 +78,17 @@ def station(tmp_path_factory):
         yield standing_station
 
 
+def test_a_lifecycle_manager_brings_the_nodes_of_one_process_up_and_they_play_the_same(station, tmp_path):
+    _, played = station
+    (one,) = played("evaluate", SCENES[:1])
+    with standing(tmp_path, 110, "one", manager=True) as (peer, played_too):
+        lives = Lives(peer)
+        for node in ("interlock", "recorder", "policy", "environment", "operator"):
+            peer.spin(lambda node=node: lives.state(node) == State.PRIMARY_STATE_ACTIVE, what=f"{node} to be active")
+        (other,) = played_too("evaluate", SCENES[:1])
+        assert np.array_equal(one.requested, other.requested) and np.array_equal(one.executed, other.executed)
+
+
 def test_listeners_outside_get_every_message_and_late_ones_what_is_latched(station):
     peer, played = station
     steps, applied = listen(peer, TimeStep, "timestep", witnessed), listen(peer, Applied, "applied", witnessed)
@@ -112,17 +123,6 @@ def test_each_topic_has_one_publisher(station):
     for topic in ("target_pose", "current_pose", "policy/action", "timestep"):
         infos = peer.node.get_publishers_info_by_topic(f"/station_a/{topic}")
         assert len(infos) == 1, topic
-
-
-def test_a_lifecycle_manager_brings_the_nodes_of_one_process_up_and_they_play_the_same(station, tmp_path):
-    _, played = station
-    (one,) = played("evaluate", SCENES[:1])
-    with standing(tmp_path, 110, "one", manager=True) as (peer, played_too):
-        lives = Lives(peer)
-        for node in ("interlock", "recorder", "policy", "environment", "operator"):
-            peer.spin(lambda node=node: lives.state(node) == State.PRIMARY_STATE_ACTIVE, what=f"{node} to be active")
-        (other,) = played_too("evaluate", SCENES[:1])
-        assert np.array_equal(one.requested, other.requested) and np.array_equal(one.executed, other.executed)
 
 
 @pytest.mark.domain(101)

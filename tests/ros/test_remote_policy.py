@@ -69,6 +69,13 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
         served.end()
 
 
+def without_ros():
+    """A node that is active, and has nothing else."""
+    node = RemotePolicyNode.__new__(RemotePolicyNode)
+    node.active = True
+    return node
+
+
 @pytest.mark.parametrize("instruction, cut", [("to the left", True), ("", False)])
 def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, cut, monkeypatch):
     """Neither what is in play, nor what waits, nor an answer that is on its way."""
@@ -76,7 +83,7 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, 
     spec = station_task(load_recipe("demo")).spec
     before, step = (step_of(spec, "evaluate", TimeStep.MID, "e") for _ in range(2))
     step.instruction = instruction
-    node, actions, sent = RemotePolicyNode.__new__(RemotePolicyNode), np.zeros((8, 3)), []
+    node, actions, sent = without_ros(), np.zeros((8, 3)), []
     node.lock, node.idle, node.interrupted, node.instruction, node.newest_id = RLock(), False, False, "", "e"
     node.status, node.times_ms, node.execute, node.nothing_in_play = PolicyStatus(), deque(), 4, False
     node.outdated = False
@@ -92,7 +99,7 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, 
 
 @pytest.mark.parametrize("cause, interrupted", [("stale_command", False), ("enable", True), ("contact", True)])
 def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, interrupted):
-    node = RemotePolicyNode.__new__(RemotePolicyNode)
+    node = without_ros()
     node.lock, node.interrupted, node.outdated = RLock(), False, False
     node.chunking, node.schedule = Chunking("real_time", 4), ChunkSchedule(1, 4)
     node._on_safety(SafetyState(state=SafetyState.HOLD, cause=cause))
@@ -104,7 +111,7 @@ def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, i
 @pytest.mark.parametrize("mode, number, stands", [
     ("synchronous", 2, True), ("receding_horizon", 2, False), ("receding_horizon", 4, True)])
 def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, stands):
-    node, step = RemotePolicyNode.__new__(RemotePolicyNode), TimeStep()
+    node, step = without_ros(), TimeStep()
     node.interrupted, node.period_ns, node.chunking = False, 10**8, Chunking(mode, 4)
     node.chunking.merge(np.zeros((4, 3)), 0, 0)
     set_stamp(step.header.stamp, number * 10**8)
@@ -123,7 +130,7 @@ STARVED = SafetyState(state=SafetyState.HOLD, cause="stale_command")
     ([], [STARVED, GIVEN_BACK], True), ([TAKEN_OVER, GIVEN_BACK], [], True)])
 def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, sent, monkeypatch):
     """Not even where both its beginning and its end lie between two time steps."""
-    node, chunks = RemotePolicyNode.__new__(RemotePolicyNode), []
+    node, chunks = without_ros(), []
     node.lock, node.interrupted, node.outdated, node.idle = RLock(), False, False, False
     node.connected, node.busy, node.pending, node.requests, node.instruction = True, False, None, Queue(1), ""
     node.status, node.times_ms, node.execute, node.newest_id = PolicyStatus(), deque(), 4, "e"
@@ -149,7 +156,7 @@ def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, se
 
 
 def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_which_is_played(monkeypatch):
-    node, step, sent = RemotePolicyNode.__new__(RemotePolicyNode), TimeStep(mode="evaluate", episode_id="e"), []
+    node, step, sent = without_ros(), TimeStep(mode="evaluate", episode_id="e"), []
     node.lock, node.idle, node.outdated, node.instruction, node.newest_id = RLock(), False, False, "", "e"
     node.status, node.times_ms, node.execute, node.nothing_in_play = PolicyStatus(), deque(), 0, True
     node.chunking, node.schedule = Chunking("receding_horizon", 1), ChunkSchedule(1, 1)
@@ -167,7 +174,7 @@ def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_wh
 @pytest.mark.parametrize("mode", ["receding_horizon", "real_time", "synchronous"])
 def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
     """Else an answer that comes late would be played whole, from its start, as if the arm stood."""
-    node, step = RemotePolicyNode.__new__(RemotePolicyNode), TimeStep()
+    node, step = without_ros(), TimeStep()
     node.lock, node.spec, node.status = RLock(), station_task(load_recipe("demo")).spec, PolicyStatus()
     node.settings = {"address": "ws://there", "n_action_steps": 0, "chunking": mode, "keys": {}}
     node.requests, node.interrupted, node.period_ns = Queue(1), False, 10**8
@@ -190,7 +197,7 @@ def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
 
 @pytest.mark.parametrize("mode", ["real_time", "temporal_ensembling"])
 def test_a_time_step_that_comes_a_millisecond_late_is_the_next_one_all_the_same(mode):
-    node = RemotePolicyNode.__new__(RemotePolicyNode)
+    node = without_ros()
     node.period_ns, node.chunking, first, second = 5 * 10**7, Chunking(mode, 4), TimeStep(), TimeStep()
     for seconds in (1, 1_800_000_001):
         set_stamp(first.header.stamp, seconds * 10**9 + 24_900_000)
@@ -203,7 +210,7 @@ def test_a_time_step_that_comes_a_millisecond_late_is_the_next_one_all_the_same(
 def test_whatever_a_server_says_of_itself_the_next_try_comes_and_the_reason_is_told(monkeypatch):
     """Else nobody would ask it ever again, and the node would live on."""
     lines = []
-    node = RemotePolicyNode.__new__(RemotePolicyNode)
+    node = without_ros()
     node.settings, node._say = {"address": "ws://there:1", "timeout_s": 1.0}, lines.append
     node.stopping = SimpleNamespace(is_set=lambda: len(lines) > 1, wait=lambda _: None)
     monkeypatch.setattr(remote_policy, "PolicyClient", lambda *_: SimpleNamespace(metadata={"rlinf": "a text"}, close=list))
@@ -220,7 +227,7 @@ def test_whatever_a_server_says_of_itself_the_next_try_comes_and_the_reason_is_t
 def test_an_answer_that_cannot_be_is_reported_and_not_played(answer, monkeypatch):
     """The connection stays: the next answer may be right, and is asked for at the next time step."""
     spec = station_task(load_recipe("demo")).spec
-    node, step, played = RemotePolicyNode.__new__(RemotePolicyNode), step_of(spec, "evaluate", TimeStep.MID, "e"), []
+    node, step, played = without_ros(), step_of(spec, "evaluate", TimeStep.MID, "e"), []
     node.lock, node.spec, node.status, node.requests = RLock(), spec, PolicyStatus(), Queue(1)
     node.settings, node.execute, node.horizon, node.busy = {"keys": {}}, 4, 0, True
     logged = []

@@ -86,11 +86,11 @@ class RobotiqNode(DeviceNode):
             self.wanted = None
             self.well_at = math.inf
             raise
-        now, wanted = time.monotonic(), self.wanted
+        now, wanted = time.monotonic(), self.wanted if self.active else None
         if self.activation.is_set():
             self.activation.clear()
             device.activate()
-        if self.active and (order := self.order_tracker.next(status, wanted, now)) is not None:
+        if (order := self.order_tracker.next(status, wanted, now)) is not None:
             device.go(order)
         if status.trouble:
             self.wanted, self.well_at = None, now
