@@ -165,9 +165,9 @@ class ACT(nn.Module):
 
 
 def places(count: int, size: int) -> Tensor:
-    """Return sines and cosines of positions (count, size), with waves up to 10,000 (Vaswani et al.
+    """Return sines and cosines of positions (count, size), with waves up to 10,000.
 
-    2017).
+    Vaswani et al. 2017.
     """
     waves = 10_000.0 ** (2 * (torch.arange(size, dtype=torch.float64) // 2) / size)
     angles = torch.arange(count, dtype=torch.float64)[:, None] / waves
