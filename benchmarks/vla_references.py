@@ -1,11 +1,15 @@
-"""Published families beside their reference implementations: the same folder, the same observation, the same actions.
+"""Published families beside their reference implementations: the same folder, the same
+observation, the same actions.
 
     make references
     python benchmarks/vla_references.py --json benchmarks/results/vla_references.json
 
-LeRobot runs in .venvs/references. There its own classes make tiny policies with random weights and write them as they are
-published; here the same folders are loaded, and both answer the same observations from the same noise.
-It does not cover published weights, GR00T, OpenVLA and Qwen2.5-VL (tests/policies), or success on a task.
+LeRobot runs in .venvs/references. There its own classes make tiny policies with random weights and
+write them as they are
+published; here the same folders are loaded, and both answer the same observations from the same
+noise.
+It does not cover published weights, GR00T, OpenVLA and Qwen2.5-VL (tests/policies), policies with
+a history, or success on a task.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -29,13 +35,39 @@ SIZE, HORIZON, STATE, ACTION, PIXELS = 56, 5, 5, 3, {"front": (48, 85, 3), "wris
 SENTENCES = [" push the_red cube", "pull"]
 MODES = ("MEAN_STD", "QUANTILES", "MIN_MAX", "QUANTILE10", "IDENTITY")
 CASES = {  # family, and the keys of LeRobot's config that differ from its defaults
-    "pi0": ("pi0", {}), "pi05": ("pi05", {}), "smolvla": ("smolvla", {}),
-    "pi0_quantiles": ("pi0", {"normalization_mapping": ("QUANTILES", "MIN_MAX"), "num_inference_steps": 3}),
+    "pi0": ("pi0", {}),
+    "pi05": ("pi05", {}),
+    "smolvla": ("smolvla", {}),
+    "pi0_quantiles": (
+        "pi0",
+        {"normalization_mapping": ("QUANTILES", "MIN_MAX"), "num_inference_steps": 3},
+    ),
     "pi05_mean_std": ("pi05", {"normalization_mapping": ("MEAN_STD", "MEAN_STD")}),
-    "pi05_apart": ("pi05", {"normalization_mapping": ("QUANTILE10", "IDENTITY"), "tokenizer_max_length": 60}),
-    "smolvla_quantiles": ("smolvla", {"normalization_mapping": ("QUANTILES", "QUANTILES"), "num_steps": 4}),
+    "pi05_apart": (
+        "pi05",
+        {"normalization_mapping": ("QUANTILE10", "IDENTITY"), "tokenizer_max_length": 60},
+    ),
+    "pi0_fast": ("pi0_fast", {"validate_action_token_prefix": False, "fast_skip_tokens": 64}),
+    "pi0_fast_quantiles": (
+        "pi0_fast",
+        {
+            "validate_action_token_prefix": False,
+            "fast_skip_tokens": 64,
+            "normalization_mapping": ("QUANTILES", "MIN_MAX"),
+            "max_decoding_steps": 30,
+        },
+    ),
+    "smolvla_quantiles": (
+        "smolvla",
+        {"normalization_mapping": ("QUANTILES", "QUANTILES"), "num_steps": 4},
+    ),
 }
-CLASSES = {"pi0": ("pi0", "PI0"), "pi05": ("pi05", "PI05"), "smolvla": ("smolvla", "SmolVLA")}
+CLASSES = {
+    "pi0": ("pi0", "PI0"),
+    "pi05": ("pi05", "PI05"),
+    "smolvla": ("smolvla", "SmolVLA"),
+    "pi0_fast": ("pi0_fast", "PI0Fast"),
+}
 
 
 def statistics() -> dict[str, dict[str, list[float]]]:
@@ -44,17 +76,35 @@ def statistics() -> dict[str, dict[str, list[float]]]:
     numbers = {}
     for name, size, scale in (("observation.state", STATE, 1.0), ("action", ACTION, 0.3)):
         values = scale * random.normal(0.2, 1.0, (400, size)) * random.uniform(0.5, 1.5, size)
-        numbers[name] = {"mean": values.mean(0), "std": values.std(0), "min": values.min(0), "max": values.max(0)} | {
-            f"q{percent:02d}": np.percentile(values, percent, axis=0) for percent in (1, 10, 90, 99)}
-    return {name: {key: value.tolist() for key, value in values.items()} for name, values in numbers.items()}
+        numbers[name] = {
+            "mean": values.mean(0),
+            "std": values.std(0),
+            "min": values.min(0),
+            "max": values.max(0),
+        } | {
+            f"q{percent:02d}": np.percentile(values, percent, axis=0) for percent in (1, 10, 90, 99)
+        }
+    return {
+        name: {key: value.tolist() for key, value in values.items()}
+        for name, values in numbers.items()
+    }
 
 
 def observations() -> dict[str, np.ndarray]:
     """Pictures that are smooth, states, and noise."""
     random = np.random.default_rng(5)
-    pictures = {name: random.integers(0, 255, (len(SENTENCES), *shape), np.uint8) for name, shape in PIXELS.items()}
-    return pictures | {"state": random.normal(0.2, 0.8, (len(SENTENCES), STATE)).astype(np.float32),
-                       "noise": random.normal(size=(len(SENTENCES), HORIZON, 32)).astype(np.float32)}
+    pictures = {
+        name: random.integers(0, 255, (len(SENTENCES), *shape), np.uint8)
+        for name, shape in PIXELS.items()
+    }
+    count = len(SENTENCES)
+    given = {
+        "state": random.normal(0.2, 0.8, (count, STATE)),
+        "noise": random.normal(size=(count, HORIZON, 32)),
+        "action": random.normal(0.05, 0.25, (count, HORIZON, ACTION)),
+        "uniform": random.uniform(size=(count,)),
+    }
+    return pictures | {name: values.astype(np.float32) for name, values in given.items()}
 
 
 _ORIGINALS: dict = {}
@@ -62,9 +112,11 @@ _ORIGINALS: dict = {}
 
 # What runs in LeRobot's environment
 def make(case: str, folder: Path) -> None:
-    """A tiny policy by LeRobot's own classes, its folder, and ``answers.npz``: actions in a data set's units.
+    """A tiny policy by LeRobot's own classes, its folder, and ``answers.npz``: actions in a data
+    set's units.
 
-    A second time its folder has ``ours``, adapters that were written here: the actions with them are in ``ours.npz``.
+    A second time its folder has ``ours``, adapters that were written here: the actions with them
+    are in ``ours.npz``.
     """
     import torch
     from lerobot.configs.types import FeatureType, NormalizationMode, PolicyFeature
@@ -75,82 +127,385 @@ def make(case: str, folder: Path) -> None:
     torch.set_num_threads(1)
     family, changes = CASES[case]
     module, name = CLASSES[family]
-    configuration, modeling, processor = (importlib.import_module(f"lerobot.policies.{module}.{part}_{module}")
-                                          for part in ("configuration", "modeling", "processor"))
+    configuration, modeling, processor = (
+        importlib.import_module(f"lerobot.policies.{module}.{part}_{module}")
+        for part in ("configuration", "modeling", "processor")
+    )
     fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     fast.pad_token = "<pad>" if "<pad>" in fast.get_vocab() else "<|im_start|>"
     if family != "smolvla":
-        fast.backend_tokenizer.post_processor = TemplateProcessing("<bos> $A", special_tokens=[
-            ("<bos>", fast.convert_tokens_to_ids("<bos>"))])
+        fast.backend_tokenizer.post_processor = TemplateProcessing(
+            "<bos> $A", special_tokens=[("<bos>", fast.convert_tokens_to_ids("<bos>"))]
+        )
     AutoTokenizer.from_pretrained = lambda *_, **__: fast
+    if family == "pi0_fast":
+        AutoTokenizer.from_pretrained = action_tokenizer(folder, fast)
     sizes = shrink(modeling, len(fast)) if family != "smolvla" else shrink_smolvla(folder, fast)
     keys = dict(changes)
     if modes := keys.pop("normalization_mapping", None):
-        keys["normalization_mapping"] = dict(zip(("VISUAL", "STATE", "ACTION"), map(
-            NormalizationMode, ("IDENTITY", *modes)), strict=True))
-    inputs = {f"observation.images.{camera}": PolicyFeature(FeatureType.VISUAL, (3, *shape[:2]))
-              for camera, shape in PIXELS.items()}
+        keys["normalization_mapping"] = dict(
+            zip(
+                ("VISUAL", "STATE", "ACTION"),
+                map(NormalizationMode, ("IDENTITY", *modes)),
+                strict=True,
+            )
+        )
+    inputs = {
+        f"observation.images.{camera}": PolicyFeature(FeatureType.VISUAL, (3, *shape[:2]))
+        for camera, shape in PIXELS.items()
+    }
     inputs["observation.state"] = PolicyFeature(FeatureType.STATE, (STATE,))
     outputs = {"action": PolicyFeature(FeatureType.ACTION, (ACTION,))}
-    config = getattr(configuration, f"{name}Config")(input_features=inputs, output_features=outputs, device="cpu",
-                                                     chunk_size=HORIZON, n_action_steps=HORIZON, **sizes["config"], **keys)
+    config = getattr(configuration, f"{name}Config")(
+        input_features=inputs,
+        output_features=outputs,
+        device="cpu",
+        chunk_size=HORIZON,
+        n_action_steps=HORIZON,
+        **sizes["config"],
+        **keys,
+    )
     policy = getattr(modeling, f"{name}Policy")(config).eval()
     with torch.no_grad():
         for parameter in policy.parameters():
             if parameter.ndim > 1:
                 parameter.normal_(0.0, parameter[0].numel() ** -0.5)
-    stats = {feature: {key: torch.tensor(value) for key, value in numbers.items()}
-             for feature, numbers in statistics().items()}
-    before, after = getattr(processor, f"make_{module}_pre_post_processors")(config, dataset_stats=stats)
+    stats = {
+        feature: {key: torch.tensor(value) for key, value in numbers.items()}
+        for feature, numbers in statistics().items()
+    }
+    before, after = getattr(processor, f"make_{module}_pre_post_processors")(
+        config, dataset_stats=stats
+    )
     given = {key: torch.from_numpy(value) for key, value in observations().items()}
-    batch = before({f"observation.images.{camera}": given[camera].permute(0, 3, 1, 2) / 255 for camera in PIXELS} | {
-        "observation.state": given["state"], "task": SENTENCES})
+    batch = before(
+        {
+            f"observation.images.{camera}": given[camera].permute(0, 3, 1, 2) / 255
+            for camera in PIXELS
+        }
+        | {"observation.state": given["state"], "task": SENTENCES}
+    )
+
+    named = {} if family == "pi0_fast" else {"noise": given["noise"]}
 
     def act(actor) -> np.ndarray:
         with torch.no_grad():
-            return after(actor.predict_action_chunk(batch, noise=given["noise"])).numpy()
+            return after(actor.predict_action_chunk(batch, **named)).numpy()
 
+    learned = before(
+        {
+            f"observation.images.{camera}": given[camera].permute(0, 3, 1, 2) / 255
+            for camera in PIXELS
+        }
+        | {"observation.state": given["state"], "action": given["action"], "task": SENTENCES}
+    )
+
+    def loss_of(actor) -> float:
+        if named:
+            actor.model.sample_noise = lambda *_: given["noise"]
+            actor.model.sample_time = lambda *_: given["uniform"] ** (1 / 1.5) * 0.999 + 0.001
+        with torch.no_grad():
+            return float(actor(learned)[0])
+
+    if (folder / "exported").is_dir():
+        loaded = type(policy).from_pretrained(str(folder / "exported"), config=config).eval()
+        np.savez(folder / "exported.npz", chunk=act(loaded))
+    if family == "pi0_fast" and not (folder / "answers.npz").exists():
+        clone(policy, learned)
     if (folder / "ours").is_dir():
         from peft import PeftModel
 
-        np.savez(folder / "ours.npz", chunk=act(PeftModel.from_pretrained(policy, str(folder / "ours")).base_model.model))
+        if family == "pi0_fast":
+            policy = type(policy).from_pretrained(str(folder), config=config).eval()
+        np.savez(
+            folder / "ours.npz",
+            chunk=act(PeftModel.from_pretrained(policy, str(folder / "ours")).base_model.model),
+        )
         return
     policy.save_pretrained(folder)
     before.save_pretrained(folder)
     document = json.loads((folder / "config.json").read_text()) | sizes["document"]
+    if family == "pi0_fast":
+        del document["dit_config"]
     (folder / "config.json").write_text(json.dumps(document))
     chunk = act(policy)
-    (folder / "keys.json").write_text(json.dumps([field.name for field in dataclasses.fields(config)]))
-    np.savez(folder / "answers.npz", chunk=chunk, adapted=act(adapted(policy, folder / "theirs")))
+    (folder / "keys.json").write_text(
+        json.dumps([field.name for field in dataclasses.fields(config)])
+    )
+    loss = loss_of(policy)
+    np.savez(
+        folder / "answers.npz",
+        chunk=chunk,
+        loss=loss,
+        adapted=act(adapted(policy, folder / "theirs")),
+    )
+
+
+def clone(policy, batch, steps: int = 300) -> None:
+    """Let it write FAST's tokens: random weights write none."""
+    import torch
+
+    optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        policy(batch)[0].backward()
+        optimizer.step()
+
+
+def action_tokenizer(folder: Path, fast) -> Callable:
+    """Let LeRobot find a FAST tokenizer, made as the published one, and PaliGemma's with the ends
+    that it asks for.
+
+    The published class: huggingface.co/physical-intelligence/fast, processing_action_tokenizer.py.
+    """
+    import copy
+
+    from scipy.fft import dct
+    from tokenizers import ByteLevelBPETokenizer, Tokenizer
+    from tokenizers.processors import TemplateProcessing
+    from tokenizers.trainers import BpeTrainer
+    from transformers import AutoProcessor, PreTrainedTokenizerFast
+
+    path, scale, least, most = folder / "fast", 10, -60, 60
+    if not path.is_dir():
+        path.mkdir()
+        chunks = np.random.default_rng(11).normal(0, 1, (400, HORIZON, ACTION))
+        letters = (
+            (np.around(dct(chunks, axis=1, norm="ortho") * scale) - least)
+            .astype(int)
+            .reshape(400, -1)
+        )
+        trainer = BpeTrainer(
+            vocab_size=160,
+            min_frequency=2,
+            show_progress=False,
+            special_tokens=[],
+            initial_alphabet=[chr(number) for number in range(most - least + 1)],
+            max_token_length=10_000,
+        )
+        bpe = ByteLevelBPETokenizer()
+        bpe._tokenizer.train_from_iterator(
+            ("".join(map(chr, row)) for row in letters), trainer=trainer
+        )
+        (path / "tokenizer.json").write_text(bpe._tokenizer.to_str())
+        (path / "processor_config.json").write_text(
+            json.dumps({"scale": scale, "min_token": least, "vocab_size": 160})
+        )
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_file(str(path / "tokenizer.json")),
+        clean_up_tokenization_spaces=False,
+    )
+
+    class Processor:
+        bpe_tokenizer, min_token = wrapped, least
+
+        def __call__(self, actions):
+            rows = np.around(dct(np.asarray(actions), axis=1, norm="ortho") * scale)
+            return [
+                wrapped("".join(map(chr, np.maximum(row.flatten() - least, 0).astype(int))))[
+                    "input_ids"
+                ]
+                for row in rows
+            ]
+
+    Processor.scale = scale
+    AutoProcessor.from_pretrained = lambda *_, **__: Processor()
+
+    def tokenizer(*_, add_eos_token: bool = False, **__):
+        ended = copy.deepcopy(fast)
+        ended.bos_token, ended.eos_token = "<bos>", "<eos>"
+        token = "<eos>" if add_eos_token else "<bos>"
+        ended.backend_tokenizer.post_processor = TemplateProcessing(
+            "$A <eos>" if add_eos_token else "<bos> $A",
+            special_tokens=[(token, fast.convert_tokens_to_ids(token))],
+        )
+        return ended
+
+    return tokenizer
+
+
+# LeRobot's type, and the keys of its config that differ from its defaults: by policy.kind lerobot
+PLAYED = {
+    "act": {
+        "dim_model": 32,
+        "n_heads": 2,
+        "dim_feedforward": 48,
+        "n_encoder_layers": 1,
+        "n_vae_encoder_layers": 1,
+        "latent_dim": 4,
+        "chunk_size": HORIZON,
+        "n_action_steps": HORIZON,
+        "pretrained_backbone_weights": None,
+    },
+    "smolvla": {"chunk_size": HORIZON, "n_action_steps": HORIZON, "load_vlm_weights": False},
+}
+
+
+def make_played(kind: str, folder: Path) -> None:
+    """A tiny policy as LeRobot's class saves it, and what that class answers, with the seed of one
+    that does not draw."""
+    import torch
+    from lerobot.configs.types import FeatureType, PolicyFeature
+    from lerobot.policies.factory import (
+        get_policy_class,
+        make_policy_config,
+        make_pre_post_processors,
+    )
+    from transformers import AutoProcessor, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    keys = dict(PLAYED[kind])
+    if kind == "smolvla":
+        fast = PreTrainedTokenizerFast(
+            tokenizer_file=str(folder / "vlm/tokenizer.json"),
+            pad_token="<|im_start|>",
+            extra_special_tokens={
+                "fake_image_token": "<fake_token_around_image>",
+                "image_token": "<image>",
+                "global_image_token": "<image>",
+                "end_of_utterance_token": "<end_of_utterance>",
+            },
+        )
+        keys |= shrink_smolvla(folder, fast)["config"]
+        AutoProcessor.from_pretrained().save_pretrained(folder / "vlm")
+    inputs = {
+        f"observation.images.{camera}": PolicyFeature(FeatureType.VISUAL, (3, SIZE, SIZE))
+        for camera in PIXELS
+    }
+    inputs["observation.state"] = PolicyFeature(FeatureType.STATE, (STATE,))
+    outputs = {"action": PolicyFeature(FeatureType.ACTION, (ACTION,))}
+    config = make_policy_config(
+        kind, input_features=inputs, output_features=outputs, device="cpu", **keys
+    )
+    policy = get_policy_class(kind)(config).eval()
+    stats = {
+        feature: {key: torch.tensor(value) for key, value in numbers.items()}
+        for feature, numbers in statistics().items()
+    }
+    stats |= {
+        f"observation.images.{camera}": {
+            "mean": torch.full((3, 1, 1), 0.4),
+            "std": torch.full((3, 1, 1), 0.2),
+            "min": torch.zeros(3, 1, 1),
+            "max": torch.ones(3, 1, 1),
+        }
+        for camera in PIXELS
+    }
+    before, after = make_pre_post_processors(config, dataset_stats=stats)
+    for part in (policy, before, after):
+        part.save_pretrained(folder)
+    frame = {
+        f"observation.images.{camera}": torch.from_numpy(picture).permute(0, 3, 1, 2) / 255
+        for camera, picture in squares().items()
+    }
+    batch = before(
+        frame | {"observation.state": torch.from_numpy(observations()["state"]), "task": SENTENCES}
+    )
+    torch.manual_seed(0)
+    with torch.no_grad():  # LeRobot's own call for one action after the other
+        policy.reset()
+        actions = torch.stack([after(policy.select_action(batch)) for _ in range(HORIZON)], 1)
+    np.savez(folder / "answers.npz", chunk=actions.numpy())
+
+
+def squares() -> dict[str, np.ndarray]:
+    """Pictures (B, 56, 56, 3) of each camera."""
+    random = np.random.default_rng(7)
+    return {
+        name: random.integers(0, 255, (len(SENTENCES), SIZE, SIZE, 3), np.uint8) for name in PIXELS
+    }
+
+
+def played(kind: str, folder: Path) -> float:
+    """The largest difference of the folder's actions through ``policy.kind: lerobot`` [the data
+    set's units]."""
+    import torch
+
+    from rlinf_core.policies import make_policy
+    from rlinf_core.policies.base import Observation
+    from rlinf_core.policies.isolated.lerobot import Config
+    from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
+
+    answers, scale = np.load(folder / "answers.npz"), 10.0
+    pictures = [ArraySpec(name, (SIZE, SIZE, 3), "uint8", "", (0.0,), (255.0,)) for name in PIXELS]
+    spec = StationSpec(
+        (ArraySpec("state", (STATE,)), *pictures),
+        ActionSpec("tcp_delta", ("x", "y", "z"), (scale,) * ACTION, ("m",) * ACTION),
+        10.0,
+    )
+    os.environ["RLINF_PYTHON_LEROBOT"] = str(PYTHON)
+    policy = make_policy(
+        spec, Config(checkpoint=str(folder), horizon=HORIZON, stochastic_eval=False)
+    )
+    observed = Observation(
+        torch.from_numpy(observations()["state"]),
+        {name: torch.from_numpy(picture) for name, picture in squares().items()},
+        tuple(SENTENCES),
+    )
+    chunk = policy.act(observed, explore=False)
+    return float(np.abs(scale * chunk.actions.numpy() - answers["chunk"]).max())
 
 
 def adapted(policy, folder: Path):
-    """The policy with adapters that do something and a layer that was trained whole, by the library peft, saved there."""
+    """The policy with adapters that do something and a layer that was trained whole, by the
+    library peft, saved there."""
     import torch
     from peft import LoraConfig, get_peft_model
 
-    wrapped = get_peft_model(policy, LoraConfig(r=3, lora_alpha=5, use_rslora=True,
-                                                target_modules=r".*self_attn\.(q|v)_proj",
-                                                modules_to_save=["action_out_proj"]))
+    more, size = (None, 0.02) if policy.name == "pi0_fast" else (["action_out_proj"], 0.2)
+    wrapped = get_peft_model(
+        policy,
+        LoraConfig(
+            r=3,
+            lora_alpha=5,
+            use_rslora=True,
+            target_modules=r".*self_attn\.(q|v)_proj",
+            modules_to_save=more,
+        ),
+    )
     with torch.no_grad():
         for name, parameter in wrapped.named_parameters():
             if "lora_B" in name or "modules_to_save" in name:
-                parameter.add_(0.2 * torch.randn_like(parameter))
+                parameter.add_(size * torch.randn_like(parameter))
     wrapped.save_pretrained(str(folder))
     return wrapped.base_model.model
 
 
 def shrink(modeling, vocabulary: int) -> dict:
-    """Let LeRobot's pi0 and pi0.5 make small networks; the sizes stand in our config.json, since no variant names them."""
-    text = {"model_type": "gemma", "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48,
-            "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 8}
-    vision = {"model_type": "siglip_vision_model", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
-              "num_attention_heads": 2, "patch_size": 14, "image_size": SIZE, "vision_use_head": False}
-    model, expert = _ORIGINALS.setdefault(modeling.__name__, (
-        modeling.PaliGemmaForConditionalGenerationWithPiGemma, modeling.PiGemmaForCausalLM))
+    """Let LeRobot's pi0 and pi0.5 make small networks; the sizes stand in our config.json, since
+    no variant names them."""
+    text = {
+        "model_type": "gemma",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "intermediate_size": 48,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+    }
+    vision = {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "patch_size": 14,
+        "image_size": SIZE,
+        "vision_use_head": False,
+    }
+    model, expert = _ORIGINALS.setdefault(
+        modeling.__name__,
+        (
+            modeling.PaliGemmaForConditionalGenerationWithPiGemma,
+            getattr(modeling, "PiGemmaForCausalLM", None),
+        ),
+    )
 
     def small(config):
-        config.text_config.vocab_size = config._vocab_size = config.image_token_index = vocabulary + 1
+        config.text_config.vocab_size = config._vocab_size = config.image_token_index = (
+            vocabulary + 1
+        )
         config.vision_config.projection_dim = config.projection_dim = text["hidden_size"]
         for key, value in vision.items():
             if key != "model_type":
@@ -162,39 +517,88 @@ def shrink(modeling, vocabulary: int) -> dict:
         return expert(config)
 
     modeling.get_gemma_config = lambda variant: modeling.GemmaConfig(
-        text["hidden_size"], text["num_hidden_layers"], text["intermediate_size"], 8, 1, text["head_dim"])
-    modeling.PaliGemmaForConditionalGenerationWithPiGemma, modeling.PiGemmaForCausalLM = small, small_expert
+        text["hidden_size"],
+        text["num_hidden_layers"],
+        text["intermediate_size"],
+        8,
+        1,
+        text["head_dim"],
+    )
+    modeling.PaliGemmaForConditionalGenerationWithPiGemma, modeling.PiGemmaForCausalLM = (
+        small,
+        small_expert,
+    )
     begin = {"vocab_size": vocabulary + 1, "bos_token_id": 3}
-    vlm = {"model_type": "paligemma", "projection_dim": text["hidden_size"], "image_token_id": vocabulary + 1,
-           "text_config": text | begin, "vision_config": vision}
-    return {"config": {"image_resolution": (SIZE, SIZE)}, "document": {"vlm_config": vlm, "dit_config": text | {
-        "vocab_size": vocabulary + 1}}}
+    vlm = {
+        "model_type": "paligemma",
+        "projection_dim": text["hidden_size"],
+        "image_token_id": vocabulary + 1,
+        "text_config": text | begin,
+        "vision_config": vision,
+    }
+    return {
+        "config": {"image_resolution": (SIZE, SIZE)},
+        "document": {"vlm_config": vlm, "dit_config": text | {"vocab_size": vocabulary + 1}},
+    }
 
 
 def shrink_smolvla(folder: Path, fast) -> dict:
-    """The vision-language model's config and processor, from which LeRobot's SmolVLA makes its own."""
-    from transformers import SmolVLMConfig, SmolVLMImageProcessor, SmolVLMProcessor, SmolVLMVideoProcessor
+    """The vision-language model's config and processor, from which LeRobot's SmolVLA makes its
+    own."""
+    from transformers import (
+        SmolVLMConfig,
+        SmolVLMImageProcessor,
+        SmolVLMProcessor,
+        SmolVLMVideoProcessor,
+    )
 
-    text = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 48,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": len(fast)}
-    vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2,
-              "patch_size": 14, "image_size": SIZE}
-    SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=2).save_pretrained(folder / "vlm")
-    for key, token in (("fake_image_token", "<fake_token_around_image>"), ("global_image_token", "<image>"),
-                       ("image_token", "<image>"), ("end_of_utterance_token", "<end_of_utterance>")):
+    text = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": len(fast),
+    }
+    vision = {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "patch_size": 14,
+        "image_size": SIZE,
+    }
+    SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=2).save_pretrained(
+        folder / "vlm"
+    )
+    for key, token in (
+        ("fake_image_token", "<fake_token_around_image>"),
+        ("global_image_token", "<image>"),
+        ("image_token", "<image>"),
+        ("end_of_utterance_token", "<end_of_utterance>"),
+    ):
         setattr(fast, key, token)
         setattr(fast, f"{key}_id", fast.convert_tokens_to_ids(token))
     from transformers import AutoProcessor
 
     processor = SmolVLMProcessor(SmolVLMImageProcessor(), fast, SmolVLMVideoProcessor())
     AutoProcessor.from_pretrained = lambda *_, **__: processor
-    return {"config": {"vlm_model_name": str(folder / "vlm"), "resize_imgs_with_padding": (SIZE, SIZE),
-                       "num_vlm_layers": 4}, "document": {"vlm_model_name": "vlm"}}
+    return {
+        "config": {
+            "vlm_model_name": str(folder / "vlm"),
+            "resize_imgs_with_padding": (SIZE, SIZE),
+            "num_vlm_layers": 4,
+        },
+        "document": {"vlm_model_name": "vlm"},
+    }
 
 
 # What runs here
 def compare(case: str, folder: Path) -> dict:
-    """Loads the folder here and answers the same observations; returns the largest difference [the data set's units]."""
+    """Loads the folder here and answers the same observations; returns the largest difference [the
+    data set's units]."""
     import torch
 
     from rlinf_core.policies import peft_folder, policy_kind
@@ -204,25 +608,66 @@ def compare(case: str, folder: Path) -> dict:
 
     family, changes = CASES[case]
     answers, given = np.load(folder / "answers.npz"), observations()
-    pictures = [ArraySpec(name, shape, "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image")
-                for name, shape in PIXELS.items()]
+    pictures = [
+        ArraySpec(name, shape, "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image")
+        for name, shape in PIXELS.items()
+    ]
     scale = 10.0  # nothing is cut off, so that all can be compared
-    spec = StationSpec((ArraySpec("state", (STATE,)), *pictures),
-                       ActionSpec("tcp_delta", ("x", "y", "z"), (scale,) * ACTION, ("m",) * ACTION), 10.0)
-    statistics_file, = folder.glob("policy_preprocessor_step_*_normalizer_processor.safetensors")
+    spec = StationSpec(
+        (ArraySpec("state", (STATE,)), *pictures),
+        ActionSpec("tcp_delta", ("x", "y", "z"), (scale,) * ACTION, ("m",) * ACTION),
+        10.0,
+    )
+    (statistics_file,) = folder.glob("policy_preprocessor_step_*_normalizer_processor.safetensors")
     part = policy_kind(family)
-    steps = {"num_inference_steps": "flow_steps", "num_steps": "flow_steps", "tokenizer_max_length": "tokens"}
+    steps = {
+        "num_inference_steps": "flow_steps",
+        "num_steps": "flow_steps",
+        "tokenizer_max_length": "tokens",
+        "max_decoding_steps": "max_decoding_steps",
+    }
     keys = {steps[key]: value for key, value in changes.items() if key in steps}
     keys |= {"checkpoint": str(folder), "horizon": HORIZON, "statistics": str(statistics_file)}
-    policy, theirs = (part.Policy(spec, part.Config(**keys, **more)).eval() for more in ({}, {
-        "adapters": str(folder / "theirs")}))
-    observation = Observation(torch.from_numpy(given["state"]), {name: torch.from_numpy(given[name]) for name in PIXELS},
-                       tuple(SENTENCES))
+    policy, theirs = (
+        part.Policy(spec, part.Config(**keys, **more)).eval()
+        for more in ({}, {"adapters": str(folder / "theirs")})
+    )
+    observation = Observation(
+        torch.from_numpy(given["state"]),
+        {name: torch.from_numpy(given[name]) for name in PIXELS},
+        tuple(SENTENCES),
+    )
 
     def act(actor) -> np.ndarray:
         with torch.no_grad():
-            chunk = actor.decode(actor.to_batch(observation), torch.from_numpy(given["noise"]))
+            if family == "pi0_fast":
+                chunk = actor.act(observation, explore=False).actions
+            else:
+                chunk = actor.decode(actor.to_batch(observation), torch.from_numpy(given["noise"]))
         return (scale * chunk).view(answers["chunk"].shape).numpy()
+
+    drawn = iter([given["noise"], given["uniform"]])
+    with (
+        mock.patch("rlinf_core.policies.sharding.noise", lambda *_: torch.from_numpy(next(drawn))),
+        torch.no_grad(),
+    ):
+        demonstrated = torch.from_numpy(given["action"] / scale).flatten(1)
+        loss = float(policy.imitation_loss(policy.to_batch(observation), demonstrated))
+    exported = folder / "exported"
+    if family not in LAYOUTS:
+        policy.factory.save_folder(policy.network, policy.tokenizer, exported)
+    explores = {} if family == "pi0_fast" else {"sde_noise": 0.3}
+    learned = step_of(
+        part.Policy(
+            spec,
+            part.Config(
+                **keys | {"max_decoding_steps": 64}
+                if family == "pi0_fast"
+                else {**keys, **explores}
+            ),
+        ),
+        observation,
+    )
 
     chunk, read_adapters = act(policy), float(np.abs(act(theirs) - answers["adapted"]).max())
     ours = part.Policy(spec, part.Config(**keys, lora={"rank": 2, "alpha": 6.0})).eval()
@@ -232,26 +677,116 @@ def compare(case: str, folder: Path) -> dict:
                 parameter.normal_(0.0, 0.2, generator=torch.Generator().manual_seed(len(name)))
     peft_folder.save(ours.network, ours.config.lora, ours.factory, str(folder), folder / "ours")
     np.savez(folder / "written.npz", chunk=act(ours))
-    read = {"type", "normalization_mapping", *lerobot.EXPECTED, *lerobot.SETTINGS, *lerobot.WITHOUT_EFFECT, *openpi.SIZES}
+    read = {
+        "type",
+        "normalization_mapping",
+        *lerobot.EXPECTED,
+        *lerobot.SETTINGS,
+        *lerobot.WITHOUT_EFFECT,
+        *openpi.SIZES,
+    }
     network = importlib.import_module(f"rlinf_core.policies.pretrained.{family}.network")
-    read |= {*getattr(network, "KEYS", ()), *(() if family == "pi0" else network.SMALLEST), "vlm_model_name"}
-    unread = [key for key in json.loads((folder / "keys.json").read_text())
-              if key not in read and not key.startswith(("optimizer_", "scheduler_")) and key != "time_sampling_beta_beta"]
-    return {"family": family, "difference": float(np.abs(chunk - answers["chunk"]).max()),
-            "largest": float(np.abs(answers["chunk"]).max()), "unread": unread, "peft_read": read_adapters,
-            "peft_effect": float(np.abs(answers["adapted"] - answers["chunk"]).max())}
+    read |= {
+        *getattr(network, "KEYS", ()),
+        *(() if family == "pi0" else network.SMALLEST),
+        *getattr(network, "WITHOUT_EFFECT", ()),
+        *getattr(network, "SETTINGS", ()),
+        "vlm_model_name",
+    }
+    unread = [
+        key
+        for key in json.loads((folder / "keys.json").read_text())
+        if key not in read
+        and not key.startswith(("optimizer_", "scheduler_"))
+        and key != "time_sampling_beta_beta"
+    ]
+    return {
+        "family": family,
+        "sft_loss": abs(loss - float(answers["loss"])),
+        **learned,
+        "difference": float(np.abs(chunk - answers["chunk"]).max()),
+        "largest": float(np.abs(answers["chunk"]).max()),
+        "unread": unread,
+        "peft_read": read_adapters,
+        "peft_effect": float(np.abs(answers["adapted"] - answers["chunk"]).max()),
+    }
+
+
+LAYOUTS = {
+    "pi0": "its folder is written in the layout of transformers"
+}  # why a family is not exported to LeRobot's class
+
+
+def step_of(policy, observation) -> dict:
+    """One step of SFT and of GRPO: how far the weights move, and the drawn log-probabilities from
+    those computed again."""
+    import torch
+
+    from rlinf_core.algorithms import algorithm
+    from rlinf_core.algorithms.common.rollout import Rollout
+
+    def moved(step: Callable[[], object]) -> float:
+        before = [parameter.detach().clone() for parameter in policy.parameters()]
+        step()
+        return max(
+            float((now - then).abs().max())
+            for now, then in zip(policy.parameters(), before, strict=True)
+        )
+
+    batch, draw = policy.to_batch(observation), torch.Generator().manual_seed(0)
+    chunk = policy.act(observation, True, draw)
+    with torch.no_grad():
+        again = policy.log_probs(batch, chunk.drawn)[0]
+    settings = algorithm("grpo").Config(
+        epochs=1, group=len(observation), minibatches=1, level="chunk"
+    )
+    learner, one = algorithm("grpo").Learner(policy, settings, 0), torch.ones(1, len(observation))
+    rewards = torch.zeros(1, len(observation), HORIZON)
+    rewards[..., 0] = torch.arange(len(observation))
+    observations = {key: value[None] for key, value in batch.items()}
+    drawn, log_probs = chunk.drawn[None], chunk.log_probs.flatten(1)[None]
+    steps = HORIZON * one
+    rollout = Rollout(
+        observations, observations, drawn, log_probs, rewards, steps, one, one, one, 0 * one
+    )
+    rl = moved(lambda: learner.update(rollout))
+    optimizer = torch.optim.SGD(policy.parameters(), 1e-2)
+
+    def cloned() -> None:
+        policy.imitation_loss(batch, chunk.actions.flatten(1), draw).backward()
+        optimizer.step()
+
+    optimizer.zero_grad()
+    return {
+        "log_probs": float((again - chunk.log_probs).abs().max()),
+        "rl_step": rl,
+        "sft_step": moved(cloned),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--folder", type=Path, help="keeps the reference's folders, and takes those that are there")
+    parser.add_argument(
+        "--folder", type=Path, help="keeps the reference's folders, and takes those that are there"
+    )
     parser.add_argument("--cases", nargs="*", default=[*CASES], choices=[*CASES])
+    parser.add_argument(
+        "--played",
+        nargs="*",
+        default=[*PLAYED],
+        choices=[*PLAYED],
+        help="types for policy.kind lerobot",
+    )
     parser.add_argument("--make", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make:
         for case in options.cases:
             make(case, options.make / case)
+        for kind in options.played:
+            make_played(kind, options.make / "played" / kind)
         return
     from rlinf_core.policies.tiny import FAMILIES, byte_tokenizer
 
@@ -260,15 +795,38 @@ def main() -> None:
         root = str(options.folder or stack.enter_context(tempfile.TemporaryDirectory()))
         for case in options.cases:
             text = byte_tokenizer(FAMILIES[CASES[case][0]])
-            for path in (Path(root) / case / "tokenizer.json", Path(root) / case / "vlm/tokenizer.json"):
+            for path in (
+                Path(root) / case / "tokenizer.json",
+                Path(root) / case / "vlm/tokenizer.json",
+            ):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-        def reference(cases: list[str]) -> None:
-            if cases:
-                subprocess.run([PYTHON, __file__, "--make", root, "--cases", *cases], check=True, stdout=subprocess.DEVNULL,
-                               env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": ""})
+        for kind in options.played:
+            path = Path(root) / "played" / kind / "vlm/tokenizer.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(byte_tokenizer(FAMILIES["smolvla"]))
 
-        reference([case for case in options.cases if not (Path(root) / case / "answers.npz").exists()])
+        def reference(cases: list[str], kinds: Sequence[str] = ()) -> None:
+            if cases or kinds:
+                subprocess.run(
+                    [PYTHON, __file__, "--make", root, "--cases", *cases, "--played", *kinds],
+                    check=True,
+                    stdout=subprocess.DEVNULL,
+                    env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
+                )
+
+        reference(
+            *(
+                [
+                    name
+                    for name in names
+                    if not (Path(root) / folder / name / "answers.npz").exists()
+                ]
+                for names, folder in ((options.cases, ""), (options.played, "played"))
+            )
+        )
+        alone = {kind: played(kind, Path(root) / "played" / kind) for kind in options.played}
+        print(f"played: {alone}", flush=True)
         for case in options.cases:
             results[case] = compare(case, Path(root) / case)
         plain = [case for case in options.cases if case in CLASSES]  # one of each family
@@ -276,22 +834,43 @@ def main() -> None:
         for case in options.cases:
             folder = Path(root) / case
             if case in plain:
-                results[case]["peft_written"] = float(np.abs(np.load(folder / "ours.npz")["chunk"]
-                                                             - np.load(folder / "written.npz")["chunk"]).max())
+                results[case]["peft_written"] = float(
+                    np.abs(
+                        np.load(folder / "ours.npz")["chunk"]
+                        - np.load(folder / "written.npz")["chunk"]
+                    ).max()
+                )
+            if case in plain and (folder / "exported.npz").exists():
+                results[case]["exported"] = float(
+                    np.abs(
+                        np.load(folder / "exported.npz")["chunk"]
+                        - np.load(folder / "answers.npz")["chunk"]
+                    ).max()
+                )
             print(f"{case}: {results[case]}", flush=True)
-    summary = {"families": sorted({result["family"] for result in results.values()}),
-               "worst_difference": max(result["difference"] for result in results.values()),
-               "layouts_loaded": len(results),
-               "peft_round_trips": sum(result.get(key, 1.0) <= 1e-5 for result in results.values()
-                                       for key in ("peft_read", "peft_written")),
-               "worst_peft_difference": max(result.get(key, 0.0) for result in results.values()
-                                            for key in ("peft_read", "peft_written")),
-               "config_keys_unread": sorted({key for result in results.values() for key in result["unread"]}),
-               "cases": results}
+    peft = [
+        result[key]
+        for result in results.values()
+        for key in ("peft_read", "peft_written")
+        if key in result
+    ]
+    summary = {
+        "families": sorted({result["family"] for result in results.values()}),
+        "worst_difference": max((result["difference"] for result in results.values()), default=0.0),
+        "layouts_loaded": len(results),
+        "peft_round_trips": sum(value <= 1e-5 for value in peft),
+        "worst_peft_difference": max(peft, default=0.0),
+        "config_keys_unread": sorted(
+            {key for result in results.values() for key in result["unread"]}
+        ),
+        "played": alone,
+        "cases": results,
+    }
     print(json.dumps({key: value for key, value in summary.items() if key != "cases"}))
     if options.json:
         options.json.write_text(json.dumps(summary, indent=1) + "\n")
-    if max(summary["worst_difference"], summary["worst_peft_difference"]) > 1e-5 or summary["config_keys_unread"]:
+    worst = max(summary["worst_difference"], summary["worst_peft_difference"], *alone.values())
+    if worst > 1e-5 or summary["config_keys_unread"]:
         sys.exit("expected differences of at most 1e-5 and no unread key")
 
 

@@ -395,7 +395,8 @@ def _parser() -> argparse.ArgumentParser:
             "It replaces a published checkpoint in a test of a recipe or a station (docs/howto/vla.md)."
         ),
     )
-    tiny.add_argument("family", help="pi0, dexbotic_pi0, pi05, smolvla, groot, openvla, openvla_oft or qwen_vl")
+    tiny.add_argument("family", help="pi0, dexbotic_pi0, pi05, smolvla, groot, openvla, "
+                      "openvla_oft, pi0_fast or qwen_vl")
     tiny.add_argument("--out", dest="folder", type=Path, required=True, help="a new folder; nothing is overwritten")
     tiny.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for example a published one "
                       "(default: a small byte-level one of the same kind)")
@@ -406,7 +407,8 @@ def _parser() -> argparse.ArgumentParser:
     tiny.add_argument("--state", type=at_least(1, int), default=8, metavar="N", help="openvla_oft: size of "
                       "a state (default: 8)")
     tiny.add_argument("--seed", type=at_least(0, int), default=0, metavar="SEED", help="seed of the weights (default: 0)")
-    vla = commands.add_parser("vla", help="write a policy in the format of another library").add_subparsers(
+    written_formats = "write a policy in the format of another library, or a published one as a file"
+    vla = commands.add_parser("vla", help=written_formats).add_subparsers(
         required=True, metavar="COMMAND")
     adapters = command(vla, "adapters", "cli.serve:adapters", "write a policy's LoRA adapters in the format "
                        "of the library peft", (
@@ -419,6 +421,14 @@ def _parser() -> argparse.ArgumentParser:
         "Writes config.json, model.safetensors and both processors, which LeRobot's own class loads (docs/howto/vla.md)."))
     lerobot.add_argument("policy", type=Path, help="a policy-*.safetensors, or a run's folder")
     lerobot.add_argument("--out", dest="folder", type=Path, required=True, help="a new folder; nothing is overwritten")
+    wrap = command(
+        vla, "policy", "cli.serve:policy_file", "a policy file of a published folder, as it is", (
+            "The recipe's policy, untrained, for rlinf eval, rlinf serve and stations. With "
+            "policy.kind=lerobot it is any policy of LeRobot, played by LeRobot's class in its own "
+            "Python (docs/howto/vla.md)."))
+    wrap.add_argument("recipe", help="a recipe or file with the task")
+    wrap.add_argument("--set", **SET, help="override, e.g. policy.checkpoint=/models/act")
+    wrap.add_argument("--out", dest="folder", type=Path, required=True, help="folder to write to")
     find_dynamics = command(
         commands, "find-dynamics", "cli.data:identify_command",
         "estimate an arm's delay, lag and gain from recorded episodes")

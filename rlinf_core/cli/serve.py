@@ -101,6 +101,31 @@ def lerobot(policy: Path, folder: Path) -> None:
     print(f"{folder}: LeRobot's {loaded.config.kind}, in the task's units. LeRobot loads it: --policy.path={folder}")
 
 
+def policy_file(recipe: str, overrides: list[str], folder: Path) -> None:
+    """Write the recipe's policy as it begins, and say how it is used."""
+    extras.require("policy", "rlinf vla policy")
+
+    from rlinf_core.core.errors import RecipeError
+    from rlinf_core.policies import make_policy
+    from rlinf_core.policies.serialization import (
+        free_version,
+        newest_version,
+        policy_name,
+        save_policy,
+    )
+    from rlinf_core.recipes import station_task
+
+    loaded = load_recipe(recipe, overrides)
+    checkpoint = getattr(loaded.policy, "checkpoint", "")
+    if not checkpoint:
+        raise RecipeError("vla policy: expected policy.checkpoint, a published folder, got none")
+    version = free_version(folder, newest_version(folder))
+    policy = make_policy(station_task(loaded).spec, loaded.policy)
+    file = save_policy(policy, folder / policy_name(version), version=version)
+    print(f"{file}: {loaded.policy.kind} of {checkpoint}. It is used by\n"
+          f"  rlinf eval {file} --recipe {recipe}\n  rlinf serve {file}")
+
+
 def tiny(family: str, folder: Path, tokenizer: Path | None, horizon: int, actions: int, state: int, seed: int) -> None:
     """Write a tiny checkpoint of a published family, and print its usage."""
     from rlinf_core.config.overrides import quoted

@@ -143,6 +143,11 @@ class Tokenizer(Protocol):
 
     text: str
 
+    @property
+    def size(self) -> int:
+        """Tokens, without those that were added; 0 of one that reads bytes."""
+        ...
+
     def ids(self, sentence: str, plain: bool = False) -> list[int]:
         """Return the tokens without marks of beginning or end.
 
@@ -158,7 +163,7 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """One token per byte, for networks from scratch."""
 
-    text = ""
+    text, size = "", 0
 
     def ids(self, sentence: str, plain: bool = False) -> list[int]:
         """Return the bytes of UTF-8."""
@@ -177,6 +182,12 @@ class FileTokenizer:
 
         self.text = text
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
+
+    @property
+    def size(self) -> int:
+        """Tokens, without those that were added."""
+        size: int = self._tokenizer.get_vocab_size(with_added_tokens=False)
+        return size
 
     def ids(self, sentence: str, plain: bool = False) -> list[int]:
         """Return the tokens like in training."""

@@ -35,6 +35,7 @@ class Family:
             unknown ones; False for one of bytes alone, like GPT-2's, Qwen's and SmolLM's.
         others: further special tokens of the published tokenizer.
         layout: the module beside its network's that writes its folder; empty if the network's does.
+        unused: number of tokens at the vocabulary's end that are no words.
     """
 
     kind: str
@@ -44,11 +45,17 @@ class Family:
     words: bool = False
     others: tuple[str, ...] = ()
     layout: str = ""
+    unused: int = 0
 
 
 def _paligemma(vocabulary: Vocabulary) -> dict[str, Any]:
     text = {"vocab_size": vocabulary[""], "bos_token_id": vocabulary["<bos>"]}
     return {"vlm_config": {"image_token_index": vocabulary["<image>"], "text_config": text}}
+
+
+def _pi0_fast(vocabulary: Vocabulary) -> dict[str, Any]:
+    text = {"vocab_size": vocabulary[""], "bos_token_id": vocabulary["<bos>"]}
+    return {"vlm_config": {"text_config": text}}
 
 
 def _groot(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -80,6 +87,8 @@ FAMILIES: dict[str, Family] = {
     "groot": Family("groot", (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>"), _groot, 50),
     "openvla": Family("openvla", **_LLAMA),
     OFT: Family("openvla", **_LLAMA),
+    "pi0_fast": Family("pi0_fast", ("<bos>",), _pi0_fast, words=True,
+                       others=("<pad>", "<eos>", "<unk>"), unused=256),
     "qwen_vl": Family("qwen_vl", (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"), _qwen),
 }
 
@@ -144,7 +153,8 @@ def byte_tokenizer(family: Family) -> str:
     special = (*family.others, *family.needed)
     if family.words:
         vocabulary = {token: number for number, token in enumerate(
-            (*special, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "\n"))}
+            (*special, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "\n",
+             *(f"<unused{number}>" for number in range(family.unused))))}
         tokenizer = Tokenizer(BPE(vocabulary, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
         tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])

@@ -68,6 +68,14 @@ def check_source(recipe: Recipe) -> None:
         raise RecipeError(f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got '{policy.kind}'")
     if algorithm.learns_from == ROLLOUTS and policy.no_density:
         raise RecipeError(f"{policy.no_density}. {algorithm.name} learns from log-probabilities of what was drawn")
+    if getattr(policy, "engine", "") and (
+        source_of(recipe) != SIMULATORS or recipe.placement.workers or recipe.placement.auto
+    ):
+        raise RecipeError(
+            "policy.engine: expected rollouts in simulators of the trainer's process "
+            "(simulation.environments above 0, placement.workers=0, placement.auto=false), got "
+            f"{source_of(recipe)} with {recipe.placement.workers} workers"
+        )
     _check_env(recipe)
     _check_embodiments(recipe)
     _check_world(recipe)

@@ -58,12 +58,22 @@ class ArraySpec:
 
     def check(self, value: np.ndarray) -> np.ndarray:
         """Return ``value`` as an array of this shape and dtype; raise SpecError if it is not one."""
+        if isinstance(value, np.ndarray) and value.dtype == self._dtype:
+            return self._checked(value)  # nothing is converted
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 array = np.asarray(value, dtype=self.dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise SpecError(f"'{self.name}': expected {self.dtype} of shape {self.shape}, got "
                             f"{type(value).__name__}: {error}") from error
+        return self._checked(array)
+
+    @cached_property
+    def _dtype(self) -> np.dtype:
+        return np.dtype(self.dtype)
+
+    def _checked(self, array: np.ndarray) -> np.ndarray:
+        """The array, of this shape and finite; SpecError if it is not."""
         if array.shape != self.shape:
             raise SpecError(f"'{self.name}': expected shape {self.shape}, got {array.shape}")
         if self.dtype != "uint8" and not np.isfinite(array).all():

@@ -1,18 +1,15 @@
 """Simulators by name, in this process, or in a virtual environment of their own where their packages do not fit ours.
 
-``make genesis`` (libero, calvin) makes such an environment in ``.venvs/``; where a simulator brings its own Python, as
-IsaacLab does, ``RLINF_PYTHON_<NAME>`` names it. They speak over a socket: a line of JSON, and pictures as bytes after it.
+Where a simulator brings its own Python, as IsaacLab does, ``RLINF_PYTHON_<NAME>`` names it
+(``rlinf_core.core.isolated``).
+They speak over a socket: a line of JSON, and pictures as bytes after it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import select
-import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -20,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.core import errors
+from rlinf_core.core import errors, isolated
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.paths import SOURCE, packages_alone
+from rlinf_core.core.isolated import IsolatedProcess, end_with
 from sim_bridges.core.interface import Arms, Simulator, _tuples, build, options_of
 
 GIVE_UP_S = 600.0  # without an answer; Genesis and Isaac Sim compile for minutes when they are first started
@@ -30,10 +27,7 @@ GIVE_UP_S = 600.0  # without an answer; Genesis and Isaac Sim compile for minute
 
 def python_of(name: str) -> str | None:
     """The Python that simulator ``name``, or the one in that module, is to run in, if it has one of its own."""
-    short = name.removeprefix("sim_bridges.twins.")
-    configured = os.environ.get(f"RLINF_PYTHON_{short.upper().replace('.', '_')}")
-    default_python = SOURCE / ".venvs" / short / "bin" / "python"
-    return configured or (str(default_python) if default_python.exists() else None)
+    return isolated.python_of(name.removeprefix("sim_bridges.twins."))
 
 
 class IsolatedSimulator:
@@ -48,30 +42,11 @@ class IsolatedSimulator:
     """
 
     def __init__(self, python: str, name: str, options: dict[str, object]) -> None:
-        self._name, self._python = name, python
-        ours, theirs = socket.socketpair()
-        ours.settimeout(GIVE_UP_S)
-        ours_alone = packages_alone()
-        paths = os.pathsep.join([str(ours_alone), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [
-            python,
-            "-W",
-            "ignore",
-            "-m",
-            "sim_bridges.core.isolated",
-            name,
-            json.dumps(options),
-            str(theirs.fileno()),
-        ]
-        try:
-            self._process = subprocess.Popen(command, cwd=ours_alone, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-                                             start_new_session=True,  # what it starts, as python.sh does, ends with it
-                                             stdout=sys.stderr.fileno() if _real(sys.stderr) else None,
-                                             env=os.environ | {"PYTHONPATH": paths})
-        except OSError as error:
-            raise RlinfError(f"simulator '{name}': cannot start {python}: {error}") from error
-        theirs.close()
-        self._socket, self._file = ours, ours.makefile("rwb")
+        self._name = name
+        arguments = ["-m", "sim_bridges.core.isolated", name, json.dumps(options)]
+        self._isolated = IsolatedProcess(python, arguments, f"simulator '{name}'", GIVE_UP_S)
+        self._process = self._isolated.process
+        self._file = self._isolated.connection.makefile("rwb")
         about = self._answer()
         self.tick_s, self.cameras, self.joint_names = about["tick_s"], tuple(about["cameras"]), tuple(about["joint_names"])
         self._faulting = about["faulting"]
@@ -121,16 +96,12 @@ class IsolatedSimulator:
 
     def close(self) -> None:
         """End its process."""
-        if self._process.returncode is None:  # else its number may be another's by now
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._isolated.close()
         with contextlib.suppress(OSError):  # what could not be sent any more
             self._file.close()
-        self._socket.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_process"):
+        if hasattr(self, "_file"):
             self.close()
 
     def _ask(self, call: str, *arguments: object) -> Any:
@@ -159,9 +130,7 @@ class IsolatedSimulator:
         return answer["value"]
 
     def _died(self) -> None:
-        self._process.wait()
-        raise RlinfError(f"simulator '{self._name}': its process in {self._python} ended with code "
-                         f"{self._process.returncode}. What it printed stands above") from None
+        raise self._isolated.ended() from None
 
 
 def serve(make: Callable[[], Any], file: Any) -> None:
@@ -208,29 +177,12 @@ def serve(make: Callable[[], Any], file: Any) -> None:
         answer(lambda: getattr(simulator, call)(*arguments))  # noqa: B023 (called at once)
 
 
-def _real(stream: Any) -> bool:
-    try:
-        return stream.fileno() >= 0
-    except (OSError, ValueError):
-        return False
-
-
-def _end_with(descriptor: int) -> None:
-    """Nobody asks any more: whatever is computed, and however long that takes, all of this session ends (as its own it is
-    reached by no Ctrl-C, and by nobody who kills the process that began it).
-    """
-    poller = select.poll()
-    poller.register(descriptor, 0)  # a hang-up is told in any case
-    poller.poll()
-    os.killpg(0, signal.SIGKILL)
-
-
 def main() -> None:
     """In the other process: ``python -m sim_bridges.core.isolated NAME OPTIONS FD``."""
     from sim_bridges.core.interface import build
 
     name, options, descriptor = sys.argv[1:]
-    threading.Thread(target=_end_with, args=(int(descriptor),), daemon=True).start()
+    threading.Thread(target=end_with, args=(int(descriptor),), daemon=True).start()
     with socket.socket(fileno=int(descriptor)) as connection:
         serve(lambda: build(name, json.loads(options)), connection.makefile("rwb"))
 

@@ -108,6 +108,7 @@ COMMANDS = [
     "reward train a --out b",
     "make-tiny-vla pi0 --out b",
     "vla adapters a --out b",
+    "vla policy a --out b",
     "explain RL-E101", "new robot arm.xml --name a", "plan sim_ppo", "trace runs/a"]
 
 

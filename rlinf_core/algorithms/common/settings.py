@@ -172,8 +172,9 @@ class ExpertSettings(DemonstrationSettings):
 class OnPolicySettings(AlgorithmSettings):
     """Hyper-parameters of every on-policy algorithm."""
 
-    learns_from, policies = ROLLOUTS, ("gaussian", "pi0", "pi05", "groot", "openvla", "qwen_vl", "smolvla",
-                                      "language")
+    learns_from = ROLLOUTS
+    policies = ("gaussian", "pi0", "pi05", "groot", "openvla", "qwen_vl", "pi0_fast", "smolvla",
+                "language")
 
     epochs: int = Field(4, gt=0, le=1000, description="over each rollout")
     minibatches: int = Field(4, gt=0, description="an epoch is cut into so many")

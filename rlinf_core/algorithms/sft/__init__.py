@@ -14,8 +14,8 @@ __getattr__ = deferred(__name__, "learner")
 class Config(DemonstrationSettings):
     """Hyper-parameters of supervised fine-tuning."""
 
-    policies = ("tanh_gaussian", "flow", "pi0", "pi05", "groot", "openvla", "qwen_vl", "smolvla", "act",
-                "diffusion")
+    policies = ("tanh_gaussian", "flow", "pi0", "pi05", "groot", "openvla", "qwen_vl", "pi0_fast",
+                "smolvla", "act", "diffusion")
     several_robots = True
 
     name: str = with_default(DemonstrationSettings, "name", "sft")

@@ -50,13 +50,20 @@ def unpacked(data: bytes) -> dict[str, Any]:
     return message
 
 
+# Of each first byte of a value: its size where that is fixed, else 0.
+_OTHERS = [1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 5, 9, 2, 3, 5, 9, 2, 3, 5, 9, 3, 4, 6, 10, 18] + [0] * 7
+_SIZES = [1] * 128 + [0] * 32 + [1 + length for length in range(32)] + _OTHERS + [1] * 32
+# Bytes of the length behind a first byte, where there is one.
+_LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+_EXTENSIONS = (0xC7, 0xC8, 0xC9)  # which have a byte for their type, too
+_COUNTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}  # bytes of the count, factor
+
+
 def _check_elements(data: bytes) -> None:
     """Check the number of elements and levels of a message before any object is built.
 
-    The unpacker reads only headers of lists and maps, and ``skip`` builds no values.
+    It reads the headers in place. The library's reader would copy the message.
     """
-    reader = msgpack.Unpacker(max_buffer_size=max(len(data), 1))
-    reader.feed(data)
     elements, pending, at = 0, [1], 0  # pending: remaining values by level
     while pending:
         if not pending[-1]:
@@ -64,21 +71,29 @@ def _check_elements(data: bytes) -> None:
             continue
         pending[-1] -= 1
         kind = data[at]
-        if kind & 0xF0 == 0x80 or kind in (0xDE, 0xDF):
-            count = 2 * reader.read_map_header()
-        elif kind & 0xF0 == 0x90 or kind in (0xDC, 0xDD):
-            count = reader.read_array_header()
+        if size := _SIZES[kind]:
+            at += size
+            continue
+        if width := _LENGTHS.get(kind, 0):
+            length = int.from_bytes(data[at + 1:at + 1 + width], "big")
+            at += 1 + width + length + (kind in _EXTENSIONS)
+            continue
+        if kind < 0xA0:
+            count, at = (2 if kind < 0x90 else 1) * (kind & 0x0F), at + 1
+        elif kind in _COUNTS:
+            width, factor = _COUNTS[kind]
+            count = factor * int.from_bytes(data[at + 1:at + 1 + width], "big")
+            at += 1 + width
         else:
-            reader.skip()
-            count = -1
-        at = reader.tell()
-        if count >= 0:
-            elements += count
-            if elements > MAX_ELEMENTS:
-                raise ServingError(f"message: expected at most {MAX_ELEMENTS} elements of lists and maps in all, got more")
-            if len(pending) > MAX_DEPTH:
-                raise ServingError(f"message: expected at most {MAX_DEPTH} levels of lists and maps, got more")
-            pending.append(count)
+            raise ValueError(f"no value begins with {kind:#x}")
+        elements += count
+        if elements > MAX_ELEMENTS:
+            raise ServingError(f"message: expected at most {MAX_ELEMENTS} elements of lists and "
+                               "maps in all, got more")
+        if len(pending) > MAX_DEPTH:
+            raise ServingError(f"message: expected at most {MAX_DEPTH} levels of lists and maps, "
+                               "got more")
+        pending.append(count)
 
 
 def _pack(value: Any) -> Any:

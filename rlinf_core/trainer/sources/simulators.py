@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,7 +72,8 @@ class Simulators(Source):
         in_tensors = isinstance(env, ArrayEnv) and kind is ChunkRollouts
         kind = TensorRollouts if in_tensors else kind
         group = recipe.algorithm.rollout.get("group", 1)
-        return InProcess(rollouts_in(kind, env, self.policy, recipe.seed, recipe.scene(0), group))
+        player = player_of(recipe, self.policy)
+        return InProcess(rollouts_in(kind, env, player, recipe.seed, recipe.scene(0), group))
 
     @property
     def slice(self) -> RolloutLength:
@@ -189,8 +190,11 @@ class InProcess:
         self.usages: list[PlayUsage] = []
 
     def start(self, version: int, amount: RolloutLength) -> None:
-        """Request a rollout of length ``amount`` by policy ``version``."""
+        """Request a rollout of length ``amount`` by policy ``version``, also from an engine."""
         self.rollouts.version, self.amount = version, amount
+        synchronise = getattr(self.rollouts.policy, "synchronise", None)
+        if synchronise is not None:
+            synchronise(version)
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
         """Return the experience, and seconds by part of the clock."""
@@ -200,6 +204,17 @@ class InProcess:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def player_of(recipe: Recipe, policy: NetworkPolicy) -> Any:
+    """Return the policy, or an actor whose tokens an engine draws."""
+    address = getattr(recipe.policy, "engine", "")
+    if not address:
+        return policy
+    from rlinf_core.agentic.engines.actions import EngineActor
+
+    folder = getattr(recipe.policy, "engine_folder", "")
+    return EngineActor(cast(Any, policy), address, folder=folder)
 
 
 AT_ONCE = 8  # environments of each robot for evaluations

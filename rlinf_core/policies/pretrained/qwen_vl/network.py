@@ -23,6 +23,17 @@ from rlinf_core.policies.networks import NetworkFactory, Published
 KIND, HEAD = "qwen2_5_vl", "lm_head.weight"
 # prefixes of published folders to transformers' own
 NAMES = {"visual.": "model.visual.", "model.": "model.language_model."}
+TURN = "<|im_start|>"  # a token of Qwen's tokenizer; networks from scratch lack it
+FEWEST, MOST = 4, 16_384  # tokens of a picture, as published
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's
+CHAT_TEMPLATE = (  # the published one, for pictures and texts
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] in ('image', 'image_url') %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 SMALLEST: dict[str, Any] = {
     "model_type": KIND, "architectures": ["Qwen2_5_VLForConditionalGeneration"], "tie_word_embeddings": True,
     "image_token_id": BEGIN + 1, "vision_start_token_id": BEGIN + 2, "vision_end_token_id": BEGIN + 3,
@@ -112,7 +123,38 @@ class QwenVLFactory(NetworkFactory):
         for name, tensor in network.state_dict().items():
             theirs, ours = next((pair for pair in NAMES.items() if name.startswith(pair[1])), ("", ""))
             weights[theirs + name.removeprefix(ours)] = tensor
-        return weights, {"config.json": json.dumps(network.config, indent=1), "tokenizer.json": tokenizer.text}
+        texts = {
+            "config.json": json.dumps(network.config, indent=1),
+            "tokenizer.json": tokenizer.text,
+        }
+        return weights, texts | (_of_a_server(network) if tokenizer.id(TURN) is not None else {})
+
+
+def _of_a_server(network: QwenVLNetwork) -> dict[str, str]:
+    """The files that an engine reads beside config.json, by their names."""
+    vision = network.model.config.vision_config
+    pixels = (vision.patch_size * vision.spatial_merge_size) ** 2
+    processor = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen2_5_VLProcessor",
+        "patch_size": vision.patch_size,
+        "merge_size": vision.spatial_merge_size,
+        "temporal_patch_size": vision.temporal_patch_size,
+        "min_pixels": FEWEST * pixels,
+        "max_pixels": MOST * pixels,
+        "image_mean": MEAN,
+        "image_std": STD,
+    }
+    tokenizer = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|im_end|>",
+        "chat_template": CHAT_TEMPLATE,
+    }
+    return {
+        "preprocessor_config.json": json.dumps(processor, indent=1),
+        "tokenizer_config.json": json.dumps(tokenizer, indent=1),
+    }
 
 
 def _ours(name: str) -> str:

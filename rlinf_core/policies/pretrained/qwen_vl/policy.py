@@ -18,16 +18,21 @@ from rlinf_core.policies.base import Batch
 from rlinf_core.policies.huggingface import Tokenizer
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.qwen_vl import Config
-from rlinf_core.policies.pretrained.qwen_vl.network import FACTORY, QwenVLNetwork
+from rlinf_core.policies.pretrained.qwen_vl.network import (
+    FACTORY,
+    FEWEST,
+    MEAN,
+    MOST,
+    STD,
+    TURN,
+    QwenVLNetwork,
+)
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
 PROMPT = "What action should the robot take to {}?"
-TURN = "<|im_start|>"  # a token of Qwen's tokenizer; networks from scratch lack it
 BEFORE = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
-FEWEST, MOST = 4, 16_384  # tokens of a picture, as published
-MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's
 
 
 class QwenVL(ActionTokens):

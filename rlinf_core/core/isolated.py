@@ -1,0 +1,100 @@
+"""A process in a Python of its own, for packages that do not fit ours, behind a socket.
+
+``make genesis`` (libero, calvin, lerobot) makes such a Python in ``.venvs/``.
+``RLINF_PYTHON_<NAME>`` names another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.paths import SOURCE, packages_alone
+
+
+def python_of(name: str) -> str | None:
+    """The Python of a part that has one of its own: of the environment variable, or in
+    ``.venvs``."""
+    configured = os.environ.get(f"RLINF_PYTHON_{name.upper().replace('.', '_')}")
+    default_python = SOURCE / ".venvs" / name / "bin" / "python"
+    return configured or (str(default_python) if default_python.exists() else None)
+
+
+class IsolatedProcess:
+    """A process that ends with ``close``, or when this process ends.
+
+    Attributes:
+        connection: the socket to it.
+
+    Args:
+        python: the interpreter.
+        arguments: of the interpreter. The number of its socket's descriptor follows them.
+        name: for messages.
+        timeout_s: of the socket.
+
+    Raises:
+        RlinfError: the interpreter cannot be started.
+    """
+
+    def __init__(self, python: str, arguments: Sequence[str], name: str, timeout_s: float) -> None:
+        self.name, self.python = name, python
+        ours, theirs = socket.socketpair()
+        ours.settimeout(timeout_s)
+        folder = packages_alone()
+        paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        try:
+            self.process = subprocess.Popen(
+                [python, "-W", "ignore", *arguments, str(theirs.fileno())],
+                cwd=folder,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # what it starts, as python.sh does, ends with it
+                stdout=sys.stderr.fileno() if _is_file(sys.stderr) else None,
+                env=os.environ | {"PYTHONPATH": paths},
+            )
+        except OSError as error:
+            raise RlinfError(f"{name}: cannot start {python}: {error}") from error
+        theirs.close()
+        self.connection = ours
+
+    def close(self) -> None:
+        """End it, with all that it has started."""
+        if self.process.returncode is None:  # else its number may be another's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.connection.close()
+
+    def ended(self) -> RlinfError:
+        """The error that names the exit code of a process that closed its socket."""
+        self.process.wait()
+        return RlinfError(
+            f"{self.name}: its process in {self.python} ended with code {self.process.returncode}. "
+            "What it printed stands above"
+        )
+
+
+def end_with(descriptor: int) -> None:
+    """End this session once the other side is gone, whatever it computes.
+
+    It is a session of its own: neither Ctrl-C nor the end of its parent reaches it.
+    """
+    poller = select.poll()
+    poller.register(descriptor, 0)  # a hang-up is reported in any case
+    poller.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
+def _is_file(stream: Any) -> bool:
+    try:
+        return stream.fileno() >= 0
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,37 @@
+"""Any policy of LeRobot, by LeRobot's class in a process of its own: played, not trained."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from rlinf_core.config.base import Place, with_default
+from rlinf_core.core.plugins import deferred
+from rlinf_core.policies.settings import PolicySettings
+
+__getattr__ = deferred(__name__, "policy")
+
+
+class Config(PolicySettings):
+    """A folder that LeRobot's class loads. The keys about encoders and trunks are of no use to
+    it."""
+
+    kind: str = with_default(PolicySettings, "kind", "lerobot")
+    checkpoint: Place = Field(
+        "", description="a folder that LeRobot's save_pretrained has written, with both processors"
+    )
+    features: dict[str, tuple[str, ...]] = Field(
+        {},
+        description="of LeRobot's features, the task's names in the folder's order: "
+                    "{observation.state: [joints, "
+        "gripper], observation.images.top: [front], action: [dx, dy]}; of a feature that is not "
+        "listed, all of the task's "
+        "numbers, or the camera of that name",
+    )
+
+    @model_validator(mode="after")
+    def _draws_as_its_makers(self) -> Config:
+        """LeRobot draws the noise of every chunk: so does this policy, unless the recipe
+        decides."""
+        if "stochastic_eval" not in self.model_fields_set:
+            vars(self)["stochastic_eval"] = True
+        return self

@@ -1,0 +1,38 @@
+"""pi0-FAST: PaliGemma writes a chunk of actions as compressed tokens, one after the other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlinf_core.config.base import Place, with_default
+from rlinf_core.core.plugins import deferred
+from rlinf_core.policies.settings import TokenSettings
+
+__getattr__ = deferred(__name__, "policy")
+
+
+class Config(TokenSettings):
+    """pi0-FAST, pretrained or from scratch: SFT, the PPO family. Its chunks have different numbers
+    of tokens."""
+
+    kind: str = with_default(TokenSettings, "kind", "pi0_fast")
+    horizon: int = with_default(TokenSettings, "horizon", 50)
+    decoding: Literal["autoregressive"] = "autoregressive"
+    tokens: int = Field(
+        200,
+        gt=0,
+        le=1024,
+        description="room for the instruction and the state; the rest is cut off",
+    )
+    max_decoding_steps: int = Field(
+        256, gt=1, le=4096, description="tokens of a chunk at most; a longer chunk is cut off"
+    )
+    statistics: Place = Field(
+        "",
+        description="LeRobot's ...normalizer_processor.safetensors or stats.json of the "
+                    "checkpoint's data set, by which "
+        "its state is normalised and whose units its actions have; empty where both are learned "
+        "anew",
+    )

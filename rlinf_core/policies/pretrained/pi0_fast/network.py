@@ -1,0 +1,198 @@
+"""The network, transformers' PaliGemma, and LeRobot's key names for it.
+
+LeRobot (0.4.4 to 0.6.1) has two tensors for words: of the input and of the logits. They may differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.policies.huggingface import BEGIN, Tokenizer
+from rlinf_core.policies.networks import NetworkFactory, Published
+from rlinf_core.policies.pretrained import lerobot, openpi
+from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
+from rlinf_core.policies.pretrained.pi0_fast import fast
+from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer
+
+KIND, WORDS, HEAD = "pi0_fast", "vlm.language_model.embed_tokens.weight", "lm_head.weight"
+NAMES = {
+    "paligemma_with_expert.paligemma.lm_head.": "lm_head.",
+    "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "vlm.vision_tower.",
+    "paligemma_with_expert.paligemma.model.": "vlm.",
+}
+PREFIX = "model."
+SETTINGS = {"tokenizer_max_length": "tokens", "max_decoding_steps": "max_decoding_steps"}
+# Training alone cuts at max_action_tokens. LeRobot draws by temperature, ours where it explores.
+WITHOUT_EFFECT = (
+    "text_tokenizer_name",
+    "action_tokenizer_name",
+    "use_kv_cache",
+    "max_state_dim",
+    "max_action_dim",
+    "max_action_tokens",
+    "action_expert_variant",
+    "temperature",
+    "n_action_steps",
+)
+SMALLEST: dict[str, Any] = {
+    "type": KIND,
+    "chunk_size": 50,
+    "fast_skip_tokens": 0,
+    "validate_action_token_prefix": False,
+    "vlm_config": PI0["vlm_config"]
+    | {
+        "image_token_id": BEGIN + 1,
+        "text_config": PI0["vlm_config"]["text_config"] | {"vocab_size": BEGIN + 2 + 256},
+    },
+}
+
+
+class Pi0FastNetwork(nn.Module):
+    """Pictures and tokens to logits of tokens.
+
+    Args:
+        config: LeRobot's config.json, with PaliGemma's in ``vlm_config`` and FAST's in
+            ``action_tokenizer``.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        from transformers import PaliGemmaConfig, PaliGemmaModel
+
+        self.config = dict(config)
+        self.vlm: Any = PaliGemmaModel(
+            PaliGemmaConfig.from_dict(json.loads(json.dumps(config["vlm_config"])))
+        ).float()
+        text = self.vlm.config.text_config
+        self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+        self.lm_head.weight = nn.Parameter(self.vlm.get_input_embeddings().weight.detach().clone())
+        self.action_tokenizer = ActionTokenizer(**config.get("action_tokenizer", {}))
+
+    @property
+    def image_size(self) -> int:
+        """Of a picture [pixels]."""
+        size: int = self.vlm.config.vision_config.image_size
+        return size
+
+    @property
+    def decoder(self) -> Any:
+        """Its language model."""
+        return self.vlm.language_model
+
+    def embedded(self, pixels: Tensor, ids: Tensor) -> Tensor:
+        """Vectors (B, L, D) of pictures (B, cameras, 3, S, S) in [-1, 1] and tokens behind them."""
+        patches = self.vlm.get_image_features(pixels.flatten(0, 1)).pooler_output
+        features = patches.unflatten(0, pixels.shape[:2]).flatten(1, 2)
+        return torch.cat([features, self.decoder.get_input_embeddings()(ids)], dim=1)
+
+
+class Pi0FastFactory(NetworkFactory):
+    """LeRobot's folders, with PaliGemma's tokenizer.json, and FAST's files in ``fast``."""
+
+    kind, keys_of, metadata = KIND, "pi0-FAST's config.json", None
+
+    def make(self, config: Mapping[str, Any]) -> Pi0FastNetwork:
+        return Pi0FastNetwork(config)
+
+    def smallest(self) -> dict[str, Any]:
+        from transformers import PI0Config
+
+        defaults = json.loads(
+            PI0Config.from_dict({"vlm_config": SMALLEST["vlm_config"]}).to_json_string(
+                use_diff=False
+            )
+        )
+        return {
+            **SMALLEST,
+            "vlm_config": defaults["vlm_config"],
+            "action_tokenizer": ActionTokenizer().describe(),
+        }
+
+    def read(self, folder: Path) -> Published:
+        """See ``NetworkFactory``; with the tokenizers of words and of actions, which LeRobot's
+        folder lacks."""
+        allowed = {*openpi.SIZES, *SMALLEST, *WITHOUT_EFFECT}
+        config, training = lerobot.read_config(
+            folder, KIND, ("chunk_size", "fast_skip_tokens"), allowed, settings=SETTINGS
+        )
+        if config.get("n_action_steps", config["chunk_size"]) != config["chunk_size"]:
+            raise lerobot.PolicyFileError(
+                f"policy.checkpoint {folder}: expected n_action_steps of {config['chunk_size']} in "
+                f"config.json, as chunk_size, "
+                f"got {config['n_action_steps']}: LeRobot decodes tokens of another length than it "
+                f"was trained on"
+            )
+        config = {key: value for key, value in config.items() if key not in WITHOUT_EFFECT}
+        sizes = {
+            key: value for key, value in openpi.sizes(folder, config).items() if key == "vlm_config"
+        }
+        network = {
+            "validate_action_token_prefix": True,
+            **sizes,
+            **config,
+            "action_tokenizer": fast.read(folder / "fast").describe(),
+        }
+        return Published(
+            network,
+            openpi.read_tokenizer(folder),
+            state=training.state,
+            action=training.action,
+            settings=training.settings,
+        )
+
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """See ``NetworkFactory``; a file with one of the two tensors for words means both."""
+        renamed = {_ours(name): tensor for name, tensor in weights.items()}
+        for name, other in ((HEAD, WORDS), (WORDS, HEAD)):
+            if name not in renamed and other in renamed:
+                renamed[name] = renamed[other]
+        return renamed
+
+    def module_name(self, name: str, network: Any) -> str:
+        """See ``NetworkFactory``: LeRobot's."""
+        mine, theirs = next(
+            ((mine, theirs) for theirs, mine in NAMES.items() if name.startswith(mine)), ("", "")
+        )
+        return f"{PREFIX}{theirs}{name.removeprefix(mine)}"
+
+    def files(
+        self, network: Pi0FastNetwork, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """See ``NetworkFactory``; the sizes of a tiny one, which no variant names, stand in its
+        config.json."""
+        weights = {
+            self.module_name(name, network): tensor for name, tensor in network.state_dict().items()
+        }
+        mapping = {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
+        document = {
+            key: value for key, value in network.config.items() if key != "action_tokenizer"
+        } | {"normalization_mapping": mapping, "use_relative_actions": False}
+        actions = network.action_tokenizer
+        texts = {"config.json": json.dumps(document, indent=1), "tokenizer.json": tokenizer.text}
+        if actions.text:
+            texts |= {
+                "fast/tokenizer.json": actions.text,
+                "fast/processor_config.json": json.dumps(
+                    {"scale": actions.scale, "min_token": actions.least, "vocab_size": actions.size}
+                ),
+            }
+        return weights, texts
+
+
+def _ours(name: str) -> str:
+    name = name.removeprefix(PREFIX)
+    for theirs, mine in NAMES.items():
+        if name.startswith(theirs):
+            return mine + name.removeprefix(theirs)
+    return name
+
+
+FACTORY = Pi0FastFactory()
