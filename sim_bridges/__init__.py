@@ -1,1 +1,1 @@
-"""Simulators behind the robot interface: one folder each, plus the ROS bridge and the vectorised environment they share."""
+"""Simulators behind the robot interface: one folder each, and the ROS bridge and environments that they share."""

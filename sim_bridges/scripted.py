@@ -1,6 +1,7 @@
-"""Scripted operators: they stand in for a person at the SpaceMouse, and for an expert that is asked.
+"""Scripted operators, which replace a person with a SpaceMouse or an expert (DAgger).
 
-``act(channels)`` answers the robot side's newest channels with a normalised action; an operator sees more than a policy.
+``act(channels)`` maps the newest channels of the robot side to a normalised action. An operator may use
+channels that the policy does not observe.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ Gain = Annotated[float, Field(gt=0, le=1)]
 
 
 class ScriptedArm:
-    """A person's unsteadiness at the arm.
+    """Base of the operators: it adds a person's noise and hesitation to the actions.
 
     Args:
-        action: what is acted in.
-        noise: standard deviation of the demonstration noise, in normalised units, correlated in time.
-        pause: probability of a moment's hesitation, per step.
-        seed: of both.
+        action: action spec.
+        noise: standard deviation of the noise, in normalised units; it is correlated in time.
+        pause: probability of a hesitation in a step.
+        seed: seed of noise and hesitation.
     """
 
     channels: tuple[str, ...] = ("current_pose", "object_pose")
-    unsteady = 3  # how many numbers of its action
+    unsteady = 3  # number of action values with noise
 
     def __init__(self, action: ActionSpec, noise: float = 0.12, pause: Fraction = 0.08, seed: int = 0) -> None:
         self.action, self.noise, self.pause = action, noise, pause
@@ -38,24 +39,24 @@ class ScriptedArm:
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
-        """Without noise again."""
+        """Reset the noise."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._noise = np.zeros(self.unsteady)
 
     def hesitates(self) -> bool:
-        """One step on in the noise; whether it hesitates."""
+        """Advance the noise by one step, and return whether the operator hesitates."""
         self._noise = 0.6 * self._noise + self.noise * self._random.normal(size=self.unsteady)
         return bool(self._random.random() < self.pause)
 
 
 class ReachOperator(ScriptedArm):
-    """Goes straight to a point above the object, or the goal.
+    """Moves straight to a point above the object or the goal.
 
     Args:
-        height: of that point [m].
-        to: of which it is.
-        gain: how much of the remaining way one action covers; an arm that lags swings about its goal if that is much.
+        height: height of the point [m].
+        to: channel of the object or the goal.
+        gain: fraction of the remaining distance per action; an arm with lag oscillates if it is large.
     """
 
     def __init__(self, action: ActionSpec, height: float = 0.03, to: Literal["object", "goal"] = "object",
@@ -65,22 +66,22 @@ class ReachOperator(ScriptedArm):
         super().__init__(action, **common)
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (3,)."""
+        """Return a normalised action (3,)."""
         hesitates = self.hesitates()
         offset = channels[self.to][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.height]
         return np.clip((0.0 if hesitates else self.gain) * offset / self.scale_m + self._noise, -1, 1)
 
 
 class PickOperator(ScriptedArm):
-    """Goes above the object with an open gripper, down, closes, and carries it to the goal; begins again if it slips.
+    """Picks the object and carries it to the goal; it starts again if the object slips.
 
     Args:
-        above: height [m] from which it goes down.
-        grasp: height [m] of the tool above the object's centre at which it closes.
-        closing: steps that it waits for the gripper to close.
-        carry: height [m] above the goal at which the object is carried there.
-        release: whether it is let go of at the goal.
-        gain: how much of the remaining way one action covers; an arm that lags swings about its goal if that is much.
+        above: height from which the tool goes down [m].
+        grasp: height of the tool above the object's centre at which the gripper closes [m].
+        closing: steps to wait for the gripper to close.
+        carry: height above the goal at which the object is carried [m].
+        release: whether to release the object at the goal.
+        gain: fraction of the remaining distance per action; an arm with lag oscillates if it is large.
     """
 
     ALIGNED_M = 0.012
@@ -94,12 +95,12 @@ class PickOperator(ScriptedArm):
         super().__init__(action, **common)
 
     def reset(self, seed: int | None = None) -> None:
-        """The gripper is open."""
+        """Reset the noise, with an open gripper."""
         super().reset(seed)
         self._closed, self._let_go = 0, False
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (4,): the way, and the gripper's width."""
+        """Return a normalised action (4,): translation and gripper width."""
         hesitates = self.hesitates()
         offset = channels["object_pose"][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.grasp]
         lateral, away = float(np.hypot(offset[0], offset[1])), float(np.linalg.norm(offset))
@@ -117,7 +118,7 @@ class PickOperator(ScriptedArm):
         return np.clip(action, -1, 1)
 
     def _carried(self, channels: Channels) -> np.ndarray:
-        """The way to the goal: up first, then across, then down; once there and let go of, up."""
+        """Return the path to the goal: up, across, down, and up again after a release."""
         delta = channels["goal_pose"][:3] - channels["object_pose"][:3] + [0.0, 0.0, self.carry]
         across = float(np.hypot(delta[0], delta[1]))
         if self.carry and across > 2 * self.ALIGNED_M and delta[2] > 0.03:
@@ -130,19 +131,19 @@ Away = Annotated[float, Field(ge=0, le=0.5)]
 
 
 class PushOperator(ScriptedArm):
-    """Goes to the side of the object that is away from the goal, and pushes it there.
+    """Pushes the object to the goal from the opposite side.
 
-    From the far side that is a pull, from above a press: the side is what the goal says. It travels above the object, goes
-    down beside it, and begins again where it has lost the object.
+    The tool travels above the object, goes down behind it and pushes. It starts again if it loses the
+    object.
 
     Args:
-        behind: distance [m] from the object's centre, away from the goal, at which it comes down.
-        height: of the tool above the object's centre while it pushes [m].
-        above: height [m] over that at which it travels.
-        grip: what the gripper does all the while.
-        loose: how far [m] beside the object's way the tool may be while it pushes; more for what goes in an arc.
-        flat: whether the goal's height is left out, as on a table.
-        gain: how much of the remaining way one action covers.
+        behind: distance behind the object's centre at which the tool goes down [m].
+        height: height of the tool above the object's centre while it pushes [m].
+        above: travel height above that [m].
+        grip: constant gripper action.
+        loose: maximum lateral distance of the tool from the object's path [m]; larger for arcs.
+        flat: whether to ignore the goal's height, as on a table.
+        gain: fraction of the remaining distance per action.
     """
 
     ALIGNED_M = 0.015
@@ -156,12 +157,12 @@ class PushOperator(ScriptedArm):
         super().__init__(action, **common)
 
     def reset(self, seed: int | None = None) -> None:
-        """Not at the object."""
+        """Reset the noise, and start away from the object."""
         super().reset(seed)
         self._pushes = False
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action, with the gripper's width where there is one."""
+        """Return a normalised action, with the gripper width if there is a gripper."""
         hesitates = self.hesitates()
         tool, thing, goal = (channels[name][:3] for name in self.channels)
         direction = (goal - thing) * [1.0, 1.0, 0.0 if self.flat else 1.0]
@@ -178,7 +179,7 @@ class PushOperator(ScriptedArm):
         return np.clip(action, -1, 1)
 
     def _approach(self, offset: np.ndarray) -> np.ndarray:
-        """The way to where it begins to push: up, across, down."""
+        """Return the path to the start of the push: up, across, down."""
         across = float(np.hypot(offset[0], offset[1]))
         if across < self.ALIGNED_M:
             return offset
@@ -187,26 +188,26 @@ class PushOperator(ScriptedArm):
 
 
 class InsertionOperator(ScriptedArm):
-    """Goes above the socket, lowers, and pushes in.
+    """Moves above the socket, lowers the peg and inserts it.
 
     Args:
-        gain: how much of the remaining way one action covers; half of it at twice the rate, or it swings about the socket,
-            since an arm follows with a lag.
+        gain: fraction of the remaining distance per action. Halve it at twice the control rate, since
+            an arm with lag oscillates.
     """
 
-    ALIGNED_M = 0.002  # lateral error at which it pushes
+    ALIGNED_M = 0.002  # lateral error below which it inserts
 
     def __init__(self, action: ActionSpec, gain: Gain = 0.4, **common: Any) -> None:
         self.gain = gain
         super().__init__(action, **common)
 
     def reset(self, seed: int | None = None) -> None:
-        """A new preferred height above the rim."""
+        """Reset the noise, and draw a height above the rim."""
         super().reset(seed)
         self._approach_m = self._random.uniform(0.015, 0.04)
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (3,)."""
+        """Return a normalised action (3,)."""
         offset = channels["object_pose"][:3] - channels["current_pose"][:3]
         if self.hesitates():
             return np.clip(0.3 * self._noise, -1, 1)
@@ -221,16 +222,16 @@ class InsertionOperator(ScriptedArm):
 
 
 class SearchOperator(ScriptedArm):
-    """Goes down where the socket is said to be, presses, and gives way to the side that it does not feel.
+    """Presses at the estimated position of the socket and searches the hole by the measured torque.
 
-    On a rim the force acts beside the peg's axis, and so turns the tool: the hole is on the other side. Where two walls
-    carry it, it does not turn; then the tool circles outward from where the socket is said to be. Acts in x y z and a
-    rotation vector.
+    On a rim the contact force acts beside the peg's axis and causes a torque: the hole is on the
+    opposite side. Between two walls there is no torque; the tool then spirals outward from the
+    estimate. Actions are x, y, z and a rotation vector.
     """
 
     GAIN, ABOVE_M, PRESS_M = 0.5, 0.008, 0.008
-    ALIGNED_M, ALIGNED_RAD, IN_M = 0.003, 0.05, 0.003  # until which it stays above; depth that only the hole has
-    FELT_NM, STEP_M, CIRCLE_M = 0.04, 0.0025, 0.0015   # a torque that says a side; how far it gives way; how far it circles
+    ALIGNED_M, ALIGNED_RAD, IN_M = 0.003, 0.05, 0.003  # errors below which it goes down; depth that proves the hole
+    FELT_NM, STEP_M, CIRCLE_M = 0.04, 0.0025, 0.0015   # torque threshold; lateral step; pitch of the spiral
     channels = ("current_pose", "object_pose", "wrench")
 
     def __init__(self, action: ActionSpec, **common: Any) -> None:
@@ -238,7 +239,7 @@ class SearchOperator(ScriptedArm):
         self._scale = np.asarray(action.scale)
 
     def reset(self, seed: int | None = None) -> None:
-        """Steady again, in turning too."""
+        """Reset the noise of translation and rotation."""
         super().reset(seed)
         self._sway = np.zeros(3)
 
@@ -247,7 +248,7 @@ class SearchOperator(ScriptedArm):
         return super().hesitates()
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (6,)."""
+        """Return a normalised action (6,)."""
         pose, socket, wrench = (channels[name] for name in self.channels)
         offset, turn, pressing = socket[:3] - pose[:3], turn_between(pose, socket), wrench[2] > 1.0
         hesitates, lateral = self.hesitates(), float(np.hypot(offset[0], offset[1]))
@@ -265,8 +266,8 @@ class SearchOperator(ScriptedArm):
         return np.clip((0.3 * action if hesitates else action) + unsteady, -1, 1)
 
     def _sideways(self, offset: np.ndarray, wrench: np.ndarray) -> np.ndarray:
-        """Return the direction in which to slide while it presses (2,) [m]."""
-        felt = np.array([wrench[4], -wrench[3]])  # away from the wall that carries it
+        """Return the lateral step (2,) [m] while the tool presses."""
+        felt = np.array([wrench[4], -wrench[3]])  # away from the contact
         if np.abs(felt).max() > self.FELT_NM:
             return self.STEP_M * np.clip(felt / 0.1, -1.0, 1.0)
         angle = np.arctan2(-offset[1], -offset[0]) + 1.0
@@ -278,12 +279,12 @@ Reach = Annotated[float, Field(gt=0, le=1)]
 
 
 class JointsOperator(ScriptedArm):
-    """Goes straight to the goal by damped least squares (Nakamura and Hanafusa, 1986), each joint as little as can be.
+    """Moves the joints to the goal by damped least squares (Nakamura and Hanafusa, 1986).
 
-    The joints are the limits', in their order, as everywhere on a station; the action's are the same.
+    The joints have the order of the limits, as everywhere on a station.
 
     Args:
-        reach: share of the way to the goal that a step asks for, as far as the action's scale allows.
+        reach: fraction of the distance to the goal per step, within the action's scale.
     """
 
     channels = ("current_pose", "goal_pose", "joint_states")
@@ -294,7 +295,7 @@ class JointsOperator(ScriptedArm):
         super().__init__(action, **common)
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (J,)."""
+        """Return a normalised action (J,)."""
         hesitates, joints = self.hesitates(), channels["joint_states"]
         delta = (0.0 if hesitates else self.reach) * (channels["goal_pose"][:3] - channels["current_pose"][:3])
         here = tool_pose(joints)[:3]

@@ -1,4 +1,4 @@
-"""Conformance checks (``rlinf check sim``): is a simulator what the robot interface says, through both front ends?"""
+"""Conformance checks (``rlinf check sim``) of a simulator against the robot interface, through both front ends."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from sim_bridges.core.gym import Environments, StationEnv
 from sim_bridges.core.interface import Arms, arms_of
 from sim_bridges.core.station import SimulatedStation, simulated_station
 
-PATIENCE_S = 90.0  # with a station that does nothing
+PATIENCE_S = 90.0  # timeout of a station without progress
 
 
 @dataclass(frozen=True)
 class Row:
-    """One check, whether it passed, what was seen, and what was expected."""
+    """The result of one check: name, whether it passed, the observed and the expected values."""
 
     name: str
     passed: bool
@@ -43,7 +43,7 @@ class Row:
 
 def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any],
            video: Path | None = None) -> Iterator[Row]:
-    """Every check in turn; ``figures`` takes up the numbers, ``video`` a film of the script."""
+    """Yield the result of every check. ``figures`` collects the numbers; ``video`` is the file of a film."""
     started = time.perf_counter()
     alone = simulated_station(recipe)
     simulator = alone.simulator
@@ -157,7 +157,7 @@ def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
                 robot.advance_arms(targets, dict.fromkeys(robot.arms))
             try:
                 pictures.append(np.asarray(simulator.render(name, 96, 128)).astype(int))
-            except Exception as error:  # whatever a renderer raises: the other checks go on
+            except Exception as error:  # a renderer's failure must not stop the other checks
                 shapes[name] = f"render raised {type(error).__name__}: {escape_ascii(error)[:160]}"
                 break
         if len(pictures) < 2:
@@ -170,14 +170,14 @@ def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
 
 
 def rotation_deg(pose: np.ndarray) -> str:
-    """The orientation of a pose (7,) xyz and quaternion xyzw as a rotation vector in the base frame [degrees]."""
+    """Return the orientation of a pose (7,) xyz + quaternion xyzw as a rotation vector in the base frame [degrees]."""
     axis, angle = pose[3:6], 2 * np.arctan2(np.linalg.norm(pose[3:6]), pose[6])
     turned = np.rad2deg(angle) * axis / max(float(np.linalg.norm(axis)), 1e-9)
     return np.array2string(turned, precision=0, suppress_small=True)
 
 
 def _failures(guarded: SimulatedStation, scenes: list[int]) -> str:
-    """How the script fails in the first of these scenes: the tool's start, and what the interlock held last."""
+    """Describe the script's failure in the first scene: start pose of the tool, and last hold of the interlock."""
     if not scenes:
         return ""
     guarded.reset(scenes[0])
@@ -191,7 +191,7 @@ def _failures(guarded: SimulatedStation, scenes: list[int]) -> str:
 
 
 def film(guarded: SimulatedStation, scene: int) -> list[np.ndarray]:
-    """Pictures (480, 640, 3) of the script in a scene, one a time step."""
+    """Return pictures (480, 640, 3) of the script in a scene, one per time step."""
     guarded.reset(scene)
     pictures, last = [guarded.simulator.render("video", 480, 640)], False
     while not last:
@@ -205,7 +205,7 @@ def _filmed(guarded: SimulatedStation, scene: int, video: Path) -> str:
 
     try:
         write_video(video, film(guarded, scene))
-    except Exception as error:  # whatever a renderer or an encoder raises
+    except Exception as error:  # any failure of renderer or encoder
         return f"; no film: {type(error).__name__}: {error}"
     return f"; film of scene {scene}: {video}"
 
@@ -218,7 +218,7 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
     without = ""
     try:
         stations["vectorised"] = SimulatedStation(guarded.simulator, guarded.task, guarded.limits, guarded=False)
-    except RecipeError as error:  # a task that nothing plays without the interlock
+    except RecipeError as error:  # a task that needs the interlock
         without = f"; not played without the interlock: {error}"
     for name, front_end in (stations | {"vectorised_interlock": guarded}).items():
         vector, started = Environments([StationEnv(front_end)]), time.perf_counter()
@@ -230,7 +230,7 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
         seconds = time.perf_counter() - started
         figures[f"{name}_steps_per_s"] = sum(result.steps for result in results) / seconds
         front_ends[name] = [result.success for result in results]
-    is_default_task = station_robot(recipe).task == recipe.station.task  # its measure of success is about this one alone
+    is_default_task = station_robot(recipe).task == recipe.station.task  # the simulator's success is for this task only
     agreed = _agreement(guarded, scenes) if is_default_task else None
     failed = [scene for scene, won in zip(scenes, front_ends["vectorised_interlock"], strict=True) if not won]
     remark = without + _failures(guarded, failed)
@@ -246,7 +246,7 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
                   "90 %: is 'task' in robot.yaml what the simulator's own measure is about?")
     if ros:
         attempts, same = 0, 0
-        while same < len(scenes) and attempts < 2:  # on a busy machine an interlock may have waited for a second, and held
+        while same < len(scenes) and attempts < 2:  # a busy machine can cause a hold
             attempts += 1
             played = _through_the_station(recipe, scenes)
             same = sum(one == (other.success, other.steps) for one, other in zip(played, results, strict=True))
@@ -258,13 +258,13 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
 
 
 def load_recipe_like(recipe: Recipe, *overrides: str) -> Recipe:
-    """The same robot and task, with changes."""
+    """Return a recipe with the same robot and task, and overrides."""
     return load_recipe("sim_rlpd", [f"station.robot='{recipe.station.robot}'", f"station.task='{recipe.station.task}'",
                                     "station.lockstep=true", *overrides])
 
 
 def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
-    """Fraction of our successes that the simulator calls so too; None where it has no opinion."""
+    """Return the fraction of our successes that the simulator confirms; None if it has no measure."""
     opinions: list[bool] = []
     for scene in scenes:
         alone.reset(scene)
@@ -281,7 +281,7 @@ def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
 
 
 def chance(vector: Environments, scenes: range) -> float:
-    """Success of uniform actions."""
+    """Return the success rate of uniform random actions."""
     random = np.random.default_rng(0)
 
     def decide(observation: Observation) -> ActionChunk:
@@ -292,7 +292,7 @@ def chance(vector: Environments, scenes: range) -> float:
 
 
 def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]]:
-    """The scripted operator at a whole station over ROS, in lockstep; success and time steps of each scene."""
+    """Play the script on a whole station over ROS, in lockstep. Returns success and time steps of each scene."""
     from rlinf_core.cli.demo import prepare
     from rlinf_core.launch.graph import composed, director_process, station_processes
     from rlinf_core.launch.supervisor import Supervisor, only_station
@@ -316,7 +316,7 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
 
 
 def _until_ended(director: Any, supervisor: Any, run_dir: Path) -> str:
-    """Wait for the director's end, or until nothing has happened for too long; returns what it then waits for."""
+    """Wait for the director's end. Returns what it waits for if there is no progress; else empty."""
     progress, looked_at, size = run_dir / "progress.jsonl", time.monotonic(), 0
     while director.poll() is None:
         supervisor.poll()

@@ -1,4 +1,4 @@
-"""A recipe's simulated stations, or other environments: one, or a vector of them."""
+"""The environments of a recipe: simulated stations, Gymnasium environments, or a batched simulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def stations(recipe: Recipe, size: int) -> VectorEnv:
-    """So many of them in this process."""
+    """Return ``size`` environments of a recipe in this process."""
     from sim_bridges.core.gym import Environments, StationEnv, plain
     from sim_bridges.core.station import simulated_station
 
@@ -25,7 +25,7 @@ def stations(recipe: Recipe, size: int) -> VectorEnv:
 
 
 def batch(recipe: Recipe, size: int) -> ArrayEnv:
-    """So many environments of a simulator that steps a batch at once, on the recipe's device."""
+    """Return ``size`` environments of a batched simulator on the recipe's device."""
     from rlinf_core.policies.torch_device import device_of
     from rlinf_core.rollouts.array_env import ArrayEnv
     from sim_bridges.core.interface import installed

@@ -1,7 +1,7 @@
-"""Environments of Gymnasium: simulated stations, any that ``gymnasium.make`` knows, and several stepped together.
+"""Gymnasium front end: simulated stations as environments, and any Gymnasium environment as a vector.
 
-Once this is imported, ``gymnasium.make("rlinf/<robot>")`` is a station of that simulated robot (``station``).
-Other environments stay as they are (``PlainEnv``): boxes for observations, a bounded box for actions.
+After the import of this module, ``gymnasium.make("rlinf/<robot>")`` makes a station of a simulated robot
+(``station``). Other environments (``PlainEnv``) need boxes as observations and a bounded box as actions.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from rlinf_core.rollouts.envs import VectorEnv
 
 NO_OPTIONS: Mapping[str, Any] = {}
-Box: Any = spaces.Box  # whose type knows floats alone
+Box: Any = spaces.Box  # its type hints allow only floats
 
 
 class StationEnv(gymnasium.Env):
     """A simulated station as a Gymnasium environment: vectors in one array, images by name, actions in [-1, 1].
 
-    ``reset(seed=n)`` lays out scene n; without a seed, the next scene of the sequence that the last seed began.
+    ``reset(seed=n)`` lays out scene n; without a seed it lays out the next scene.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -49,7 +49,7 @@ class StationEnv(gymnasium.Env):
         self.name = type(station.simulator).__name__
         self._observes_instruction = (
             instruction_of(station.simulator) is not None
-        )  # which scene by scene asks for something else
+        )  # the instruction depends on the scene
         observation_spaces: dict[str, gymnasium.Space] = {
             "vectors": Box(-np.inf, np.inf, (self.specs.vector_size,), np.float32)
         }
@@ -78,11 +78,11 @@ class StationEnv(gymnasium.Env):
         return self.station.expert().astype(np.float32)
 
     def render(self) -> np.ndarray:
-        """A picture for people."""
+        """Return an RGB picture (H, W, 3) for a person."""
         return self.station.simulator.render("video", 480, 640)
 
     def close(self) -> None:
-        """End the simulator's process, if it has one of its own."""
+        """Close the simulator, and its process if it has one."""
         if hasattr(self.station.simulator, "close"):
             self.station.simulator.close()
 
@@ -97,12 +97,13 @@ class StationEnv(gymnasium.Env):
 
 
 def station(robot: str, task: str = "", overrides: Sequence[str] = (), render_mode: str | None = None) -> StationEnv:
-    """Make the environment of ``gymnasium.make("rlinf/<robot>")``: the robot's own task, or
-    another, behind the interlock.
+    """Return the environment of ``gymnasium.make("rlinf/<robot>")``, behind the interlock.
 
     Args:
-        overrides: of the recipe ``sim_rlpd``, e.g. ``station.observe_cameras=[front]``.
-        render_mode: nothing else than rgb_array.
+        robot: name of the robot.
+        task: name of the task; by default the robot's own.
+        overrides: overrides of the recipe ``sim_rlpd``, e.g. ``station.observe_cameras=[front]``.
+        render_mode: None or rgb_array.
     """
     default_task = load_robot(robot).task or "peg_insertion"
     return StationEnv(simulated_station(load_recipe("sim_rlpd", [
@@ -110,12 +111,12 @@ def station(robot: str, task: str = "", overrides: Sequence[str] = (), render_mo
 
 
 class _Episode:
-    """The actions of an episode so far, to play it again."""
+    """The actions of the current episode, for a replay."""
 
     def __init__(self, scene: int) -> None:
         self.scene = scene
         self.actions: list[np.ndarray] = []
-        self.expert_queried: list[bool] = []  # the expert, before each
+        self.expert_queried: list[bool] = []  # whether the expert was queried before each action
 
     def add(self, action: np.ndarray, expert_queried: bool) -> None:
         self.actions.append(np.copy(action))
@@ -140,10 +141,10 @@ class SteppedEnv(Protocol):
 
 
 class Environments:
-    """N environments stepped together in this process: a ``rlinf_core.rollouts.envs.VectorEnv``.
+    """N environments that are stepped together in this process: a ``rlinf_core.rollouts.envs.VectorEnv``.
 
-    An episode that ends is followed by the next scene in the same step. With ``auto_reset`` false it stays at its end until
-    a reset, for films. Gymnasium's own vector costs as much as a station.
+    An ended episode is followed by the next scene in the same step. With ``auto_reset`` False it keeps
+    its final state until a reset, for films. Gymnasium's own vector env would cost as much as a station.
     """
 
     auto_reset = True
@@ -151,7 +152,7 @@ class Environments:
     def __init__(self, envs: Sequence[SteppedEnv]) -> None:
         self.envs = envs
         self.spec, self.size = envs[0].specs, len(envs)
-        self._expert_queried = False  # the experts, since the last step
+        self._expert_queried = False  # since the last step
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
         self._random = [np.random.default_rng(int(seed)) for seed in seeds]
@@ -195,7 +196,7 @@ class Environments:
         return np.stack(actions)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each environment: the scene of its episode, and its actions."""
+        """Return scene and actions of each environment's episode."""
         return {"random": [random.bit_generator.state for random in self._random],
                 "scenes": [episode.scene for episode in self._episodes],
                 "asked": [episode.expert_queried for episode in self._episodes], "asked_now": self._expert_queried,
@@ -203,7 +204,7 @@ class Environments:
                             for index, episode in enumerate(self._episodes)}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Be there again: each episode is played once more, which is the same where a simulator is deterministic."""
+        """Restore a state by a replay of each episode; this is exact for deterministic simulators."""
         self.reset(state["scenes"])
         for index, env in enumerate(self.envs):
             self._random[index].bit_generator.state = state["random"][index]
@@ -217,17 +218,17 @@ class Environments:
         self._expert_queried = state["asked_now"]
 
     def render(self, index: int = 0) -> np.ndarray:
-        """A picture of one of them, for people."""
+        """Return an RGB picture (H, W, 3) of one environment for a person."""
         return self.envs[index].render()
 
     def close(self) -> None:
-        """End the simulators' processes, where they have their own."""
+        """Close the simulators and their processes."""
         for env in self.envs:
             env.close()
 
 
 def stacked(observations: Sequence[Arrays]) -> Arrays:
-    """N observations as one, each of its arrays (N, ...)."""
+    """Stack N observations to arrays (N, ...)."""
     return {name: np.array([observation[name] for observation in observations]) for name in observations[0]}
 
 
@@ -236,10 +237,10 @@ for file in sorted(SIMULATORS.glob("*/*/robot.yaml")):
 
 
 class PlainEnv(gymnasium.Env):
-    """Any Gymnasium environment, with observations and actions as a ``gym_envs.StationEnv`` has them.
+    """Any Gymnasium environment with the observations and actions of ``StationEnv``.
 
     Raises:
-        RecipeError: its observations are no boxes, or its actions no bounded box.
+        RecipeError: the observations are no boxes, or the actions no bounded box.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any] = NO_OPTIONS) -> None:
@@ -269,12 +270,12 @@ class PlainEnv(gymnasium.Env):
                 bool(truncated), {"success": bool(success)})
 
     def expert(self) -> np.ndarray:
-        """There is none."""
+        """Raise an error: there is no script."""
         raise RecipeError(f"env '{self.name}' has no script that could show how it is done; record demonstrations and "
                           "name their folder in collect.recordings")
 
     def render(self) -> np.ndarray:
-        """A picture for people, where it can make one."""
+        """Return an RGB picture (H, W, 3) for a person, if the environment can render."""
         try:
             picture: Any = self.env.render()
         except gymnasium.error.Error as error:
@@ -288,7 +289,7 @@ class PlainEnv(gymnasium.Env):
 
 
 class OneVector(BatchedEnv):
-    """A vector environment of Gymnasium's own, which steps N at once: a ``rlinf_core.rollouts.envs.VectorEnv``."""
+    """A vector environment of Gymnasium as a ``rlinf_core.rollouts.envs.VectorEnv``."""
 
     def __init__(self, name: str, size: int, options: Mapping[str, Any] = NO_OPTIONS) -> None:
         self.name, self.size = f"gym:{name}", size
@@ -336,7 +337,7 @@ class OneVector(BatchedEnv):
                      np.asarray(truncated, float), self._success(info, ended, lengths), observation)
 
     def _success(self, info: Mapping[str, Any], ended: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Success (N,), as infos report it: that of an episode's last step is in ``final_info``."""
+        """Return success (N,) from the infos; ``final_info`` holds that of an episode's last step."""
         success = np.zeros(self.size)
         for infos, where in ((info, range(self.size)), (info.get("final_info", {}), ended)):
             values = infos.get("success", infos.get("is_success"))
@@ -353,21 +354,19 @@ class OneVector(BatchedEnv):
                         for index in range(self.size)])
 
     def _checked(self, index: int, take: Callable[[], Any]) -> Any:
-        """Check the result of one environment. Raises SpecError that names environment and time
-        step.
-        """
+        """Return the result of ``take``; a SpecError gets the environment and its time step."""
         with at_step(self.name, int(self.played[index])):
             return take()
 
 
 @contextlib.contextmanager
 def _raised(method: str) -> Iterator[None]:
-    """An error that the environment's own code raises, as a SpecError with the line of that code."""
+    """Turn an exception of the environment's code into a SpecError with its file and line."""
     try:
         yield
     except RlinfError:
         raise
-    except Exception as error:  # whatever that code raises
+    except Exception as error:  # any exception of that code
         if is_transient(error):
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -376,14 +375,14 @@ def _raised(method: str) -> Iterator[None]:
 
 
 def plain(name: str, size: int, options: Mapping[str, Any] = NO_OPTIONS) -> VectorEnv:
-    """Make so many of ``gymnasium.make(name, **options)``.
+    """Return ``size`` environments of ``gymnasium.make(name, **options)``.
 
-    Where an environment brings a vector environment of its own that fits, that is taken.
+    The environment's own vector environment is used if it has a suitable one.
 
     Raises:
-        RecipeError: Gymnasium knows none of that name, it takes none of the options, or its spaces are others than boxes.
+        RecipeError: the name is unknown, an option is invalid, or a space is no box.
     """
-    machine.choose()  # Gymnasium's MuJoCo environments read it, too
+    machine.choose()  # Gymnasium's MuJoCo environments read the variable, too
     package, _, registered = name.rpartition(":")
     if package:
         try:
@@ -397,7 +396,7 @@ def plain(name: str, size: int, options: Mapping[str, Any] = NO_OPTIONS) -> Vect
 
 
 def specs_of(name: str, observation_space: spaces.Space, acted: spaces.Space, metadata: Mapping[str, Any]) -> StationSpec:
-    """Return a policy's specs of an environment; actions in [-1, 1] are scaled to its bounds."""
+    """Return the specs of an environment for a policy with actions in [-1, 1]."""
     if not isinstance(acted, spaces.Box) or not np.isfinite([acted.low, acted.high]).all():
         raise RecipeError(f"env 'gym:{name}': expected actions of a bounded Box, got {acted}. Policies here are continuous")
     named = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"observation": observation_space}
@@ -418,7 +417,7 @@ def specs_of(name: str, observation_space: spaces.Space, acted: spaces.Space, me
 
 
 def arrays_of(spec: StationSpec, observation: Any) -> Arrays:
-    """One observation as policies take it: ``vectors`` (V,), and images by name."""
+    """Return an observation as ``vectors`` (V,) and images by name."""
     named = observation if isinstance(observation, Mapping) else {spec.observation[0].name: observation}
     if missing := [item.name for item in spec.observation if item.name not in named]:
         raise SpecError(f"'{missing[0]}': expected it in the observation, got {', '.join(map(str, named)) or 'nothing'}")
@@ -439,7 +438,7 @@ def _image(spec: ArraySpec, value: Any) -> np.ndarray:
 
 
 def scaled(space: Any, action: np.ndarray) -> np.ndarray:
-    """Actions in [-1, 1], (dim,) or (N, dim), between the bounds of the space."""
+    """Scale actions in [-1, 1], (dim,) or (N, dim), to the bounds of the space."""
     low, high = space.low, space.high
     share = (np.minimum(np.maximum(action, -1.0), 1.0).reshape(*action.shape[:-1], *space.shape) + 1.0) / 2.0
     return (low + share * (high - low)).astype(space.dtype)

@@ -1,5 +1,6 @@
-"""The interface of every simulator, and its lookup by name. Each has one folder with its robots;
-deleting the folder removes it.
+"""The interface of all simulators, and their lookup by name.
+
+Each simulator has one folder with its robots; deleting the folder removes it.
 """
 
 from __future__ import annotations
@@ -26,21 +27,20 @@ Channels = dict[str, np.ndarray]
 class Simulator(Protocol):
     """A robot and its scene, advanced one tick at a time by target poses.
 
-    Channels carry the names of the robot interface: current_pose (7,) xyz + quaternion xyzw [m] in the robot's base frame,
+    Channels have the names of the robot interface: current_pose (7,) xyz + quaternion xyzw [m] in the robot's base frame,
     current_twist (6,) linear and angular [m/s, rad/s], wrench (6,) force and torque on the tool in the base frame [N, Nm],
-    joint_states (n,) [rad], gripper/state (1,) width [m], object_pose (7,), goal_pose (7,), task/success (1,)
-    1.0 where ``succeeded``; all float64. A simulator has those that make sense for it, always the same ones; current_pose
-    always.
+    joint_states (n,) [rad], gripper/state (1,) width [m], object_pose (7,), goal_pose (7,), task/success (1,), which is 1.0
+    after ``succeeded``; all float64. A simulator always returns the same channels; current_pose is required.
 
-    One with several arms is an ``Arms`` instead.
+    A simulator with several arms implements ``Arms`` instead.
 
     Attributes:
         tick_s: simulated time of one tick [s].
-        cameras: names that ``render`` takes; one of them is ``video``, for people.
-        joint_names: of the channel joint_states.
+        cameras: names for ``render``; one of them is ``video``, for a person.
+        joint_names: joints of the channel joint_states.
 
-    One that asks for other things in other scenes has an ``instruction``, too: what it asks for in the present one; else
-    the task says it. One that has something to end has ``close()``.
+    A simulator whose instruction depends on the scene has an attribute ``instruction``; otherwise the task sets it. A
+    simulator with resources has a method ``close()``.
     """
 
     tick_s: float
@@ -51,13 +51,13 @@ class Simulator(Protocol):
         """Lay out a new scene, reproducibly."""
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """One tick under the controller, towards a pose and a gripper width [m]; None lets the robot's own timeout run."""
+        """Advance one tick towards a pose and a gripper width [m]; None lets the robot's command timeout run."""
 
     def tcp_pose(self) -> np.ndarray:
-        """The channel current_pose alone."""
+        """Return the channel current_pose."""
 
     def gripper_width(self) -> float | None:
-        """The channel gripper/state alone [m]; None without one."""
+        """Return the channel gripper/state [m]; None without a gripper."""
 
     def channels(self) -> Channels:
         """The state now, without images."""
@@ -71,13 +71,13 @@ class Simulator(Protocol):
 
 @runtime_checkable
 class Arms(Protocol):
-    """Several arms in one scene: as ``Simulator``, with commands and poses by the arm's name.
+    """Several arms in one scene: like ``Simulator``, with commands and poses by arm.
 
-    The channels of an arm begin with its name, ``left/current_pose``, and are in its own base frame.
+    The channels of an arm have its name as prefix, such as ``left/current_pose``, and its own base frame.
 
     Attributes:
-        arms: their names, as in robot.yaml.
-        joint_names: of each arm's channel joint_states.
+        arms: names of the arms, as in robot.yaml.
+        joint_names: joints of each arm's channel joint_states.
     """
 
     arms: tuple[str, ...]
@@ -89,13 +89,13 @@ class Arms(Protocol):
         """Lay out a new scene, reproducibly."""
 
     def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
-        """One tick, each arm towards its pose and gripper width [m]; None lets its own timeout run."""
+        """Advance one tick, each arm towards its pose and gripper width [m]; None lets its command timeout run."""
 
     def tcp_poses(self) -> Channels:
-        """The channel current_pose of each arm, by the arm's name."""
+        """Return the channel current_pose of each arm."""
 
     def gripper_widths(self) -> dict[str, float | None]:
-        """The channel gripper/state of each arm [m]; None without one."""
+        """Return the channel gripper/state of each arm [m]; None without a gripper."""
 
     def channels(self) -> Channels:
         """The state now, without images."""
@@ -109,30 +109,30 @@ class Arms(Protocol):
 
 @runtime_checkable
 class Erring(Protocol):
-    """One whose channels are not all as things are."""
+    """A simulator whose channels have errors of perception."""
 
     def true_channels(self) -> Channels:
-        """As they are: what success is judged by."""
+        """Return the channels without errors, for the judgement of success."""
 
 
 class Faulting(Protocol):
-    """One whose arm stops by itself, as a robot with a safety controller of its own does.
+    """A simulator whose arm stops by itself, like a robot with its own safety controller.
 
     Attributes:
-        faults: what has stopped it, by the robot's own names; empty while it moves.
+        faults: active faults by the robot's names; empty while it can move.
     """
 
     faults: tuple[str, ...]
 
     def provoke(self, fault: str) -> bool:
-        """Bring it to a fault of its own; False where it does not come to that one by what it is told."""
+        """Cause a fault of the robot; False if commands cannot cause this one."""
 
     def recover(self) -> bool:
-        """Run the recovery of the robot's maker; return whether it moves again."""
+        """Run the robot's error recovery, and return whether it can move again."""
 
 
 class OneArm:
-    """A ``Simulator`` as ``Arms``: its one arm has no name."""
+    """A ``Simulator`` as ``Arms`` with one arm without a name."""
 
     arms: tuple[str, ...] = ("",)
 
@@ -157,10 +157,10 @@ class OneArm:
 
 
 def arms_of(simulator: Simulator | Arms) -> Arms:
-    """The simulator by its arms, however many.
+    """Return a simulator as ``Arms``.
 
     Raises:
-        RlinfError: the simulator lacks attributes that its kind needs; the message names them.
+        RlinfError: the simulator lacks required attributes; the text names them.
     """
     if hasattr(simulator, "arms"):
         _expect(simulator, Arms)
@@ -169,7 +169,7 @@ def arms_of(simulator: Simulator | Arms) -> Arms:
 
 
 def _expect(simulator: object, protocol: type) -> None:
-    """RlinfError that names each attribute and method of the protocol that the simulator lacks."""
+    """Raise RlinfError if a simulator lacks attributes or methods of a protocol; the text names them."""
     names = sorted({*protocol.__annotations__, *(name for name in vars(protocol) if name[0] != "_")})
     if lacking := [name for name in names if not hasattr(simulator, name)]:
         kind = type(simulator)
@@ -180,32 +180,30 @@ def _expect(simulator: object, protocol: type) -> None:
 
 
 def instruction_of(simulator: object) -> str | None:
-    """Return the instruction of the present scene; None if the simulator has none and the task's
-    counts.
-    """
+    """Return the simulator's instruction in the current scene; None if the task's counts."""
     return getattr(simulator, "instruction", None)
 
 
 def simulators() -> list[str]:
-    """Names of all simulators: of our folders, and of entry points."""
+    """Return the names of all simulators: folders, and entry points of other packages."""
     return plugins.names("simulators", _ours())
 
 
 def simulator_class(name: str, where: str = "simulator") -> type:
-    """The class of a simulator (``rlinf_core.core.plugins``); RecipeError names the nearest known one."""
+    """Return the class of a simulator. Raises RecipeError with the nearest known name."""
     part = plugins.find("simulators", name, _ours(), where)
     return part.Simulator if isinstance(part, ModuleType) else part
 
 
 def options_of(name: str, where: str = "simulator") -> type[Settings]:
-    """A simulator's options, by its signature."""
+    """Return the settings class of a simulator's options, from its signature."""
     from rlinf_core.config.base import parameters
 
     return parameters(simulator_class(name, where))
 
 
 def build(name: str, options: dict[str, Any]) -> Simulator | Arms:
-    """Build it in this process, with options that are known to be right; raises as ``make``. Needs none of our packages."""
+    """Build a simulator in this process with checked options. It needs none of our dependencies."""
     kind = simulator_class(name)
     with installed(name):
         return kind(**_tuples(options))
@@ -213,7 +211,7 @@ def build(name: str, options: dict[str, Any]) -> Simulator | Arms:
 
 @contextmanager
 def installed(name: str) -> Iterator[None]:
-    """Make a simulator. Raises RlinfError that says what must be installed."""
+    """Turn an ImportError of a simulator into an RlinfError with the installation command."""
     try:
         yield
     except ImportError as error:
@@ -224,7 +222,7 @@ def installed(name: str) -> Iterator[None]:
 
 
 def batched() -> list[str]:
-    """Names of the simulators that step a batch of environments at once (``<simulator>/batched.py``)."""
+    """Return the names of batched simulators (``<simulator>/batched.py``)."""
     return sorted(path.parent.name for path in SIMULATORS.glob("*/batched.py"))
 
 
@@ -234,7 +232,7 @@ def _ours() -> dict[str, str]:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples that options have."""
+    """Convert lists of JSON to tuples."""
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value

@@ -1,8 +1,7 @@
-"""Simulators by name, in this process, or in a virtual environment of their own where their packages do not fit ours.
+"""Simulators by name: in this process, or in an isolated virtual environment if their packages conflict with ours.
 
-Where a simulator brings its own Python, as IsaacLab does, ``RLINF_PYTHON_<NAME>`` names it
-(``rlinf_core.core.isolated``).
-They speak over a socket: a line of JSON, and pictures as bytes after it.
+``RLINF_PYTHON_<NAME>`` names the interpreter of a simulator with its own Python
+(``rlinf_core.core.isolated``). The processes use a socket with lines of JSON, and pictures as bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ GIVE_UP_S = 600.0  # without an answer; Genesis and Isaac Sim compile for minute
 
 
 def python_of(name: str) -> str | None:
-    """The Python that simulator ``name``, or the one in that module, is to run in, if it has one of its own."""
+    """Return the interpreter of an isolated simulator or module; None if it runs in this process."""
     return isolated.python_of(name.removeprefix("sim_bridges.twins."))
 
 
@@ -134,7 +133,7 @@ class IsolatedSimulator:
 
 
 def serve(make: Callable[[], Any], file: Any) -> None:
-    """Answer calls until the other side is gone; what cannot be made or done is said in words."""
+    """Answer calls until the other side closes; errors are sent as text."""
     from sim_bridges.core.interface import Arms, instruction_of
 
     simulator = None

@@ -1,4 +1,4 @@
-"""The common part of simulators on MuJoCo: poses in the robot's frame, speeds, and cheap images."""
+"""Common part of MuJoCo simulators: poses and speeds in the robot's base frame, and rendering."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ machine.choose()  # before anything below imports mujoco
 
 
 class Scene:
-    """A model seen from the base of its robot.
+    """A model in the frame of its robot's base.
 
     Args:
-        model, data: of MuJoCo.
+        model: MuJoCo model.
+        data: MuJoCo data.
         tool: name of the tool's site.
-        origin: the base in the world [m]; ``yaw`` turns the base's x, forward, away from the world's [rad].
-        cameras: our name to the model's.
-        hidden: groups of geoms that are not drawn.
+        origin: position of the base in the world [m].
+        yaw: rotation of the base about the world's z axis [rad].
+        cameras: camera of the model by our name.
+        hidden: geom groups that are not rendered.
     """
 
     def __init__(self, model: Any, data: Any, tool: str, origin: tuple[float, ...] = (0.0, 0.0, 0.0),
@@ -39,28 +41,28 @@ class Scene:
         self._renderers: dict[tuple[int, int], Any] = {}
 
     def place(self, origin: tuple[float, ...], yaw: float = 0.0) -> None:
-        """Say where the base stands."""
+        """Set position [m] and yaw [rad] of the base in the world."""
         self.origin, cos, sin = np.array(origin), np.cos(yaw), np.sin(yaw)
         self.rotation = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])  # base to world
         self._turn = np.array([np.cos(-yaw / 2), 0.0, 0.0, np.sin(-yaw / 2)])           # world to base, wxyz
 
     def to_base(self, position: np.ndarray) -> np.ndarray:
-        """A position (3,) of the world in the base's frame."""
+        """Transform a position (3,) from the world to the base frame."""
         return self.rotation.T @ (np.asarray(position) - self.origin)
 
     def to_world(self, position: np.ndarray) -> np.ndarray:
-        """The other way."""
+        """Transform a position (3,) from the base frame to the world."""
         return self.rotation @ np.asarray(position) + self.origin
 
     def pose(self, position: np.ndarray, quaternion_wxyz: np.ndarray) -> np.ndarray:
-        """(7,) xyz and quaternion xyzw in the base's frame, of a pose in the world."""
+        """Return a world pose as (7,) xyz and quaternion xyzw in the base frame."""
         turned, pose = np.empty(4), np.empty(7)
         self._mujoco.mju_mulQuat(turned, self._turn, np.asarray(quaternion_wxyz, dtype=float))
         pose[:3], pose[3:6], pose[6] = self.to_base(position), turned[1:], turned[0]
         return pose
 
     def pose_of(self, thing: Any) -> np.ndarray:
-        """(7,) of a body or a site, as ``data.body(name)`` and ``data.site(name)`` show it."""
+        """Return the pose (7,) of a body or site (``data.body(name)``, ``data.site(name)``) in the base frame."""
         if hasattr(thing, "xquat"):
             return self.pose(thing.xpos, thing.xquat)
         quaternion = np.empty(4)
@@ -68,19 +70,19 @@ class Scene:
         return self.pose(thing.xpos, quaternion)
 
     def tool_pose(self) -> np.ndarray:
-        """(7,) of the tool's site."""
+        """Return the pose (7,) of the tool in the base frame."""
         quaternion = np.empty(4)
         self._mujoco.mju_mat2Quat(quaternion, self.data.site_xmat[self.tool])
         return self.pose(self.data.site_xpos[self.tool], quaternion)
 
     def tool_twist(self) -> np.ndarray:
-        """(6,) linear and angular [m/s, rad/s]."""
+        """Return the linear and angular velocity (6,) of the tool in the base frame [m/s, rad/s]."""
         twist = np.empty(6)
         self._mujoco.mj_objectVelocity(self.model, self.data, self._mujoco.mjtObj.mjOBJ_SITE, self.tool, twist, 0)
         return np.concatenate([self.rotation.T @ twist[3:], self.rotation.T @ twist[:3]])
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        """(height, width, 3) uint8; shadows and reflections, which cost most of the time, only in films (``video``)."""
+        """Return a picture (height, width, 3) uint8. Only ``video`` has shadows and reflections, which are slow."""
         if (height, width) not in self._renderers:
             glob = self.model.vis.global_
             glob.offheight, glob.offwidth = max(glob.offheight, height), max(glob.offwidth, width)
@@ -91,7 +93,7 @@ class Scene:
                     f"cannot render a camera with MUJOCO_GL={os.environ.get(machine.VARIABLE)}: "
                     f"{error}. `rlinf doctor` names a renderer that works; libegl1 and libosmesa6 "
                     "(make setup installs them) need no display") from error
-            atexit.register(self.close)  # after the graphics library came, so that it still runs then
+            atexit.register(self.close)  # registered late, so that it runs before the graphics library's exit
         renderer, option = self._renderers[height, width], self._mujoco.MjvOption()
         for group in self.hidden:
             option.geomgroup[group] = 0
@@ -107,14 +109,14 @@ class Scene:
         return float(np.deg2rad(self.model.cam(self.cameras[camera]).fovy[0]))
 
     def close(self) -> None:
-        """Give the renderers back."""
+        """Free the renderers."""
         while self._renderers:
             self._renderers.popitem()[1].close()
 
 
 @contextmanager
 def numpy_seed(seed: int) -> Iterator[None]:
-    """For simulators that draw from NumPy's global generator: seeded within, as before afterwards."""
+    """Seed NumPy's global generator, which some simulators use, and restore it afterwards."""
     before = np.random.get_state()
     np.random.seed(seed % 2**32)
     try:

@@ -1,6 +1,6 @@
-"""Domain randomisation around any simulator: another delay, another lag, other errors of perception in every scene.
+"""Domain randomisation around any simulator: each scene has a new delay, lag and errors of perception.
 
-After Peng et al. 2018, arXiv 1710.06537: what the policy cannot know about the next arm, it must do without.
+It follows Peng et al. 2018, arXiv 1710.06537.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ NOISY_TOPICS = ("object_pose", "goal_pose")
 
 
 class Randomised:
-    """A ``Simulator`` whose commands come late and are followed slowly, and whose perception errs; anew in each scene.
+    """A ``Simulator`` with delayed and filtered commands and with errors of perception, drawn in each scene.
 
     Args:
-        simulator: what is randomised; whatever is not said here is its own.
-        ranges: how much.
+        simulator: simulator to randomise; all other attributes are its own.
+        ranges: ranges of the random parameters.
     """
 
     def __init__(self, simulator: Simulator, ranges: Randomise) -> None:
         self._simulator, self.ranges = simulator, ranges
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_simulator":  # not made yet
+        if name == "_simulator":  # before the constructor has run
             raise AttributeError(name)
         return getattr(self._simulator, name)
 
     def reset(self, seed: int) -> None:
-        """Lay out the scene, and draw what is random in it."""
+        """Lay out the scene and draw its random parameters."""
         ranges, tick_s = self.ranges, self._simulator.tick_s
         self._random = random = np.random.default_rng([seed, 1])
         self._simulator.reset(seed)
@@ -46,7 +46,7 @@ class Randomised:
         self._late: deque = deque([(self._applied.copy(), self._simulator.gripper_width())] * self.delay_ticks)
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """One tick, with the command of some ticks ago, of which only a part of the way is taken."""
+        """Advance one tick with a delayed and filtered command."""
         self._late.append((None if target_pose is None else np.array(target_pose), gripper_width))
         pose, width = self._late.popleft()
         if pose is not None:
@@ -55,11 +55,11 @@ class Randomised:
         self._simulator.advance(None if pose is None else self._applied, width)
 
     def true_channels(self) -> Channels:
-        """Without the errors: what success is judged by."""
+        """Return the channels without errors, for the judgement of success."""
         return self._simulator.channels()
 
     def channels(self) -> Channels:
-        """As the robot would report them, with what cameras get wrong about the objects."""
+        """Return the channels with errors of perception of the objects."""
         channels = self._simulator.channels()
         for name in NOISY_TOPICS:
             if name in channels:
@@ -68,7 +68,7 @@ class Randomised:
         return channels
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        """Brighter or darker than it is; not for people."""
+        """Return a picture with random brightness; ``video`` stays unchanged."""
         picture = self._simulator.render(camera, height, width)
         if camera == "video":
             return picture

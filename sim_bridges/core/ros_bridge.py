@@ -1,4 +1,4 @@
-"""The robot side of a simulated station: any Simulator behind the robot interface's topics, in lockstep or real time."""
+"""The robot side of a simulated station: a simulator behind the topics of the robot interface, in lockstep or real time."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ from sim_bridges.core.interface import arms_of, instruction_of
 from sim_bridges.core.isolated import make
 
 COMMAND_FRESH_S = 0.1
-SCENE_NS = 60 * NS  # of simulated time: scenes begin at whole ones
-QUALITY = 90  # of JPEG
-VIEW_HEIGHT, VIEW_ASPECT, VIEW_S = 360, 4 / 3, 0.1  # of pictures for people
-VIEW_SHARE = 0.1  # of the time, at most, that they take
-CATCH_UP_S = 0.1  # of what was late by real_time_factor
+SCENE_NS = 60 * NS  # scenes start at multiples of this simulated time
+QUALITY = 90  # JPEG quality
+VIEW_HEIGHT, VIEW_ASPECT, VIEW_S = 360, 4 / 3, 0.1  # size and period of pictures for a person
+VIEW_SHARE = 0.1  # maximum fraction of the time for these pictures
+CATCH_UP_S = 0.1  # maximum lag that real_time_factor catches up
 
 
 class SimBridge(ControlNode):
-    """In lockstep one tick per target_pose, of each arm; in real time one per timer. Slow topics, cameras: control rate.
+    """The node of a simulator. In lockstep each target_pose is one tick of its arm; in real time a timer ticks.
+
+    Slow topics and cameras have the control rate.
 
     Args:
-        name: of the node.
+        name: name of the node.
     """
 
     def __init__(self, name: str = "sim_bridge") -> None:
@@ -48,7 +50,7 @@ class SimBridge(ControlNode):
         self.simulator = arms_of(self.around(make(self.declare_parameter("simulator", "franka_mujoco").value, **options)))
         self.lockstep = self.declare_parameter("lockstep", True).value
         factor = self.declare_parameter("real_time_factor", 0.0).value
-        self.least_s, self.due = self.simulator.tick_s / factor if factor else 0.0, 0.0  # of a tick; of the next one
+        self.least_s, self.due = self.simulator.tick_s / factor if factor else 0.0, 0.0  # minimum period of a tick; time of the next one
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
         control_hz = self.declare_parameter("control_hz", 10.0).value
@@ -65,7 +67,7 @@ class SimBridge(ControlNode):
         self._forget()
         self.simulator.reset(self.declare_parameter("seed", 0).value)
         for name, (height, width) in self.cameras.items():
-            self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
+            self.simulator.render(name, height, width)  # the first picture is slow: render it before the clock starts
         self._warm_views()
         self._make_interfaces()
         prioritise(self.declare_parameter("priority", 0).value)
@@ -75,16 +77,16 @@ class SimBridge(ControlNode):
         return simulator
 
     def _aspect(self, name: str) -> float:
-        """Of a camera that the policy sees too: the same, so that a reference picture lies over it."""
+        """Return the aspect ratio of a view; it equals that of the policy's picture, for reference pictures."""
         height, width = self.cameras.get(name, (1.0, VIEW_ASPECT))
         return width / height
 
     def _warm_views(self) -> None:
-        """The first picture takes long; a renderer that fails costs the views, and no station."""
+        """Render the first, slow pictures. If rendering fails, the station runs without views."""
         try:
             for name, size in self.views.items():
                 self.simulator.render(name, *size)
-        except Exception as error:  # whatever a renderer raises
+        except Exception as error:  # any failure of a renderer
             self.get_logger().warning(f"the page shows no picture of the simulator: {error}. rlinf doctor names a renderer")
             self.views = {}
 
@@ -118,11 +120,11 @@ class SimBridge(ControlNode):
         return Health(level, text, {"ticks": self.index, "time_s": self.now_ns / NS})
 
     def _forget(self) -> None:
-        """Nothing has been commanded in this scene."""
+        """Drop the commands of the last scene."""
         self.targets: dict[str, np.ndarray | None] = dict.fromkeys(self.simulator.arms)
         self.gripper_widths: dict[str, float | None] = dict.fromkeys(self.simulator.arms)
         self.target_at = dict.fromkeys(self.simulator.arms, 0.0)
-        self.answered: set[str] = set()  # arms whose target for the present time has come
+        self.answered: set[str] = set()  # arms with a target for the current time
 
     def _on_target(self, arm: str, message: PoseStamped) -> None:
         p, q = message.pose.position, message.pose.orientation
@@ -134,7 +136,7 @@ class SimBridge(ControlNode):
                 self._advance(self.targets)
 
     def _wait_for_real_time(self) -> None:
-        """Lockstep: no tick before its time. Whoever waits for it would wait in any case."""
+        """Lockstep: wait until the tick is due by real_time_factor."""
         if self.least_s:
             self.due = max(self.due + self.least_s, time.monotonic() - CATCH_UP_S)
             time.sleep(max(0.0, self.due - time.monotonic()))
@@ -147,7 +149,7 @@ class SimBridge(ControlNode):
         self._advance({arm: target if self.target_at[arm] > oldest else None for arm, target in self.targets.items()})
 
     def _announce(self) -> None:
-        """Lockstep: republish the present state for whoever has just joined; that is no credit for a tick."""
+        """Lockstep: republish the current state for new subscribers; this allows no further tick."""
         self._publish()
 
     def _advance(self, targets: dict[str, np.ndarray | None]) -> None:
@@ -168,11 +170,11 @@ class SimBridge(ControlNode):
                                  instruction=instruction_of(self.simulator) or "")
 
     def _next_scene_ns(self) -> int:
-        """The next whole minute. How long the station was idle before is not seen in a recording then."""
+        """Return the next whole minute, so that recordings do not depend on idle time."""
         return (self.now_ns // SCENE_NS + 1) * SCENE_NS
 
     def _publish(self) -> None:
-        """The pose at every tick, first; at control ticks cameras and the rest, then the clock, which says: all is out."""
+        """Publish the pose at every tick; at control ticks also cameras and the rest, and last the clock."""
         slow = self.index % self.slow_ticks == 0
         channels = self.simulator.channels() if slow else {
             _of(arm, "current_pose"): pose for arm, pose in self.simulator.tcp_poses().items()}
@@ -189,7 +191,7 @@ class SimBridge(ControlNode):
             self._publish_view()
 
     def _publish_view(self) -> None:
-        """One picture for people, of those that somebody looks at, in turn; a slow renderer makes fewer."""
+        """Publish one of the views with subscribers, in turn; a slow renderer lowers the rate."""
         begun = time.monotonic()
         self.view_due = begun + VIEW_S
         if watched := [name for name, output in self.viewed.items() if output.get_subscription_count()]:
@@ -218,12 +220,12 @@ class SimBridge(ControlNode):
 
 
 def pinhole(height: int, width: int, fov: float | None) -> tuple[float, ...]:
-    """fx, fy, cx, cy of a camera with this vertical field of view [rad]; nothing where it is not known."""
+    """Return fx, fy, cx, cy [pixels] for a vertical field of view [rad]; empty if it is unknown."""
     return () if fov is None else ((f := height / 2 / math.tan(fov / 2)), f, width / 2, height / 2)
 
 
 def _unknown(_: str) -> None:
-    """The field of view of a camera whose simulator does not say it."""
+    """Return None: the simulator does not report a field of view."""
 
 
 def _of(arm: str, topic: str) -> str:
@@ -253,7 +255,7 @@ _FILL = {PoseStamped: _fill_pose, TwistStamped: _fill_twist, WrenchStamped: _fil
 
 
 def main() -> None:
-    """Entry point; with a priority it stands for a robot's own controller, which waits for nobody."""
+    """Entry point. It runs with real-time priority, because it replaces a robot's controller."""
     if given("priority"):
         wait_for_nobody()
     run(SimBridge)

@@ -22,10 +22,10 @@ from sim_bridges.core.randomization import Randomised
 
 
 class GuardedArm:
-    """One arm of a simulated station: its share of the action, its limits, and its interlock's core.
+    """One arm of a simulated station: its part of the action, its limits and its interlock core.
 
     Attributes:
-        blocked: why it could not move at the last tick; what the other arms go by in the next.
+        blocked: why it could not move in the last tick; the other arms use it in the next tick.
     """
 
     def __init__(self, name: str, limits: Limits, action: ActionSpec) -> None:
@@ -37,19 +37,19 @@ class GuardedArm:
 
 
 class SimulatedStation:
-    """One simulator and its task, stepped at the control rate without ROS, behind its interlock or without it.
+    """A simulator and its task, stepped at the control rate without ROS, with or without the interlock core.
 
-    Behind the interlock it does what the station's processes do in lockstep: the same ticks, the same limits, the same time
-    steps. Without it (``guarded`` false) the target moves by what is asked for, inside of the workspace: faster, for
-    simulators that are faster than the interlock, and only there.
+    With the interlock it equals the station's processes in lockstep: the same ticks, limits and time
+    steps. Without it (``guarded`` False) the target moves by the requested action within the workspace.
+    This is faster, and meant for simulators that are faster than the interlock.
 
     Args:
-        simulator: of one arm, or of several.
-        limits: of the one arm, or of each by its name.
+        simulator: simulator of one or several arms.
+        limits: limits of the arm, or of each arm by name.
 
     Raises:
-        RecipeError: the limits' tick is not the simulator's, its arms are not those of the limits and the task, or the
-            limits are of what is not measured here: contact, and joints.
+        RecipeError: tick or arms of simulator, limits and task differ, or the limits need contact or
+            joint measurements, which are not available here.
     """
 
     def __init__(self, simulator: Simulator | Arms, task: Task, limits: Limits | Mapping[str, Limits],
@@ -86,7 +86,7 @@ class SimulatedStation:
     def reset(self, seed: int) -> Arrays:
         """Lay out scene ``seed`` and return its first observation.
 
-        A fault of the last episode, as where an arm had jammed, is cleared by name, as a station's scripted operator does.
+        A fault of the last episode is reset by its name, as a station's scripted operator does.
         """
         self.simulator.reset(seed)
         if any(arm.state.mode is Mode.FAULT for arm in self._arms):
@@ -103,10 +103,10 @@ class SimulatedStation:
         return observe(self.task.spec, self.channels)
 
     def step(self, action: np.ndarray) -> tuple[Arrays, StepResult]:
-        """Play one normalised action (dim,) for a time step.
+        """Execute one normalised action (dim,) for a time step.
 
-        ``self.executed`` then holds what the interlock let through, in the same normalised units, and ``self.held`` whether
-        it holds an arm.
+        Afterwards ``self.executed`` is the normalised action after the interlock, and ``self.held``
+        says whether it holds an arm.
         """
         self._play(self.task.spec.action.to_si(action))
         self.step_index += 1
@@ -116,12 +116,12 @@ class SimulatedStation:
 
     @property
     def instruction(self) -> str:
-        """The instruction of the present scene."""
+        """Instruction of the current scene."""
         return instruction_of(self.simulator) or self.task.spec.instruction
 
     @property
     def causes(self) -> list[str]:
-        """For each arm why the interlock holds it, as ``FAULT divergence``; empty where it may move."""
+        """Return for each arm why the interlock holds it, such as ``FAULT divergence``; empty if it may move."""
         return ["" if arm.state.mode in (Mode.ARMED, Mode.ACTIVE) else f"{arm.state.mode.name} {arm.state.cause}"
                 for arm in self._arms]
 
@@ -164,9 +164,9 @@ class SimulatedStation:
         self.executed = self.task.spec.action.from_si(np.concatenate(executed))
 
     def _tick(self, inputs_by_arm: dict[str, dict[str, Any]], move: bool = True) -> None:
-        """One tick of each arm's core; ``inputs_by_arm`` is what some of them hear besides the arm's own state.
+        """Run one tick of each arm's core, with further inputs by arm.
 
-        Each goes by what the others said in the tick before, so that it does not matter which is first.
+        Each core uses the other arms' output of the previous tick, so their order does not matter.
         """
         poses, gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
         others = [Other(arm.name, arm.blocked) for arm in self._arms] if len(self._arms) > 1 else []
@@ -177,7 +177,7 @@ class SimulatedStation:
                 pose=(x, y, z, qx, qy, qz, qw),
                 gripper=gripper_widths[arm.name],
                 enable=True,
-                enable_age_s=0.0,  # as a station's scripted operator holds it
+                enable_age_s=0.0,  # held as by a scripted operator
                 others=tuple([other for other in others if other.name != arm.name]),
                 **inputs_by_arm.get(arm.name, {}),
             )
@@ -189,10 +189,10 @@ class SimulatedStation:
             self._now += self._tick_ns
 
     def _truth(self) -> Arrays:
-        """Return the state that success is judged by: a randomised simulator reports the true one
-        beside the observed one.
+        """Return the true state for the judgement of success, without errors of perception.
 
-        SpecError names a channel of the task that is not finite, which no reward may judge.
+        Raises:
+            SpecError: a channel of the task is not finite; the text names it.
         """
         truth = self.channels | (self._erring.true_channels() if self._erring else {})
         for name in self._judged_by:
@@ -214,7 +214,7 @@ def _named(arms: Iterable[str]) -> str:
 
 
 def _check_measured(arm: str, limits: Limits) -> None:
-    """The core is told of the tool's pose and the gripper here, and would let pass what it is not told of."""
+    """Check that the limits need only tool pose and gripper, since other limits could not be enforced here."""
     unlike = {name: getattr(limits, name) for name in ("contact_force", "contact_torque", "contact_fault")
               if getattr(limits, name) < math.inf}
     unlike |= {"joint_names": list(limits.joint_names)} if limits.joint_names else {}
@@ -229,12 +229,12 @@ def _check_measured(arm: str, limits: Limits) -> None:
 
 
 def _within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """``np.clip``, in a fifth of its time for three numbers."""
+    """Clip values; this is five times faster than ``np.clip`` for three numbers."""
     return np.minimum(np.maximum(values, low), high)
 
 
 def simulated_station(recipe: Recipe) -> SimulatedStation:
-    """The recipe's station without ROS: simulator, interlock core and task in this process."""
+    """Return the recipe's station without ROS: simulator, interlock core and task in this process."""
 
     robot = station_robot(recipe)
     if robot.driver != "simulator":
