@@ -50,7 +50,7 @@ class SimBridge(ControlNode):
         self.simulator = arms_of(self.around(make(self.declare_parameter("simulator", "franka_mujoco").value, **options)))
         self.lockstep = self.declare_parameter("lockstep", True).value
         factor = self.declare_parameter("real_time_factor", 0.0).value
-        self.least_s, self.due = self.simulator.tick_s / factor if factor else 0.0, 0.0  # minimum period of a tick; time of the next one
+        self.least_s, self.due = self.simulator.tick_s / factor if factor else 0.0, 0.0
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
         control_hz = self.declare_parameter("control_hz", 10.0).value
