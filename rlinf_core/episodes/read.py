@@ -184,7 +184,7 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
         if is_transient(error):
             raise
         raise EpisodeError(f"episode {folder}: expected a whole rosbag2 recording, got: {type(error).__name__}: {error}. "
-                           "Leave it out of training, or repair it with `mcap recover`") from error
+                           "Leave it out of training, or keep what is whole with `rlinf data repair`") from error
 
 
 def recorded(folder: Path) -> Iterator[Raw]:
@@ -297,7 +297,9 @@ def _anybodys(folder: Path) -> Iterator[Raw]:
 
 
 def _lacks_storage(folder: Path) -> bool:
-    """Return True if metadata.yaml names no storage beside MCAP files (``ros2 bag reindex``)."""
+    """Return True if metadata.yaml names no storage beside MCAP files (``ros2 bag reindex``), or is missing."""
+    if not (folder / "metadata.yaml").exists():
+        return any(folder.glob("*.mcap"))
     with suppress(OSError, ValueError, yaml.YAMLError):
         document = yaml.safe_load((folder / "metadata.yaml").read_text())
         information = document.get("rosbag2_bagfile_information") if isinstance(document, dict) else None

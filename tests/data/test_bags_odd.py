@@ -161,3 +161,79 @@ def test_a_reader_that_is_given_up_can_be_collected_by_any_of_its_threads(closed
     readings.append(reading)
     suspended.set()
     assert [future.result(60) for future in futures] == [None, None]
+
+
+def sqlite_bag(closed, tmp_path):
+    """The same messages in a bag of ROS's older storage, by the writer of ``rosbags``."""
+    from rosbags.rosbag2 import Reader, StoragePlugin, Writer
+
+    folder = tmp_path / "bags/a-1"
+    folder.parent.mkdir()
+    with Reader(closed) as reader, Writer(folder, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
+        connections = {one.id: writer.add_connection(
+            one.topic, one.msgtype, msgdef=one.msgdef.data, rihs01=one.digest) for one in reader.connections}
+        for one, stamp, data in reader.messages():
+            writer.write(connections[one.id], stamp, data)
+    return folder
+
+
+def test_a_bag_of_the_older_storage_has_the_same_episode(closed, tmp_path):
+    before, after = read_episode(closed), read_episode(sqlite_bag(closed, tmp_path))
+    assert (after.requested == before.requested).all() and after.id == before.id
+
+
+def with_more(records, topic, name, text, stamp=None, data=b"\x00\x01\x00\x00" + bytes(8)):
+    """The messages, and one of another topic or type."""
+    schema, channel, message = records[0]
+    schema = type(schema)(id=900, name=name, encoding="ros2msg", data=text)
+    channel = type(channel)(id=901, topic=topic, message_encoding="cdr", metadata={}, schema_id=900)
+    message = type(message)(
+        channel_id=901, log_time=message.log_time if stamp is None else stamp, data=data, publish_time=0, sequence=0)
+    return [*records, (schema, channel, message)]
+
+
+@pytest.mark.parametrize("topic, name, text, stamp", [
+    ("/station_a/secret", "nobody_msgs/msg/Unknown", b"nobody_msgs/Other x", None),
+    ("/station_a/broken", "nobody_msgs/msg/Broken", b"%%% no definition %%%", None),
+    ("/station_a/late", "std_msgs/msg/String", b"string data", 2**63 - 1),
+    ("/station_a/never", "std_msgs/msg/String", b"string data", 2**63 + 5),
+])
+@pytest.mark.parametrize("storage", ["mcap", ""])
+def test_topics_of_unknown_types_and_odd_times_change_no_episode(
+    closed, tmp_path, topic, name, text, stamp, storage
+):
+    records = with_more(messages(closed), topic, name, text, stamp)
+    after = read_episode(bag(closed, tmp_path, [(records, {})], storage_identifier=storage))
+    before = read_episode(closed)
+    assert (after.requested == before.requested).all() and after.id == before.id
+
+
+def test_a_topic_of_two_types_is_refused_with_both(closed, tmp_path):
+    records = messages(closed)
+    topic = next(channel.topic for _, channel, _ in records if channel.topic.endswith("/timestep"))
+    writer_of = with_more(records, topic, "std_msgs/msg/String", b"string data")
+    folder = bag(closed, tmp_path, [(records, {}), (writer_of[-1:], {})], storage_identifier="")
+    with pytest.raises(EpisodeError, match="'/[a-z_]+/timestep' of type std_msgs/msg/String, not .*TimeStep"):
+        read_episode(folder)
+
+
+def test_a_bag_without_metadata_is_read_by_its_files(closed, tmp_path):
+    folder = bag(closed, tmp_path, halves(messages(closed)))
+    (folder / "metadata.yaml").unlink()
+    before, after = read_episode(closed), read_episode(folder)
+    assert (after.requested == before.requested).all() and after.id == before.id
+    for file in folder.glob("*.mcap"):
+        file.unlink()
+    with pytest.raises(EpisodeError, match="metadata file .* does not exist"):
+        read_episode(folder)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.97])
+@pytest.mark.parametrize("storage", ["mcap", ""])
+def test_a_file_that_is_cut_short_is_refused_with_the_remedy(closed, tmp_path, share, storage):
+    folder = bag(closed, tmp_path, [(messages(closed), {})], storage_identifier=storage)
+    file = next(folder.glob("*.mcap"))
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    with pytest.raises(EpisodeError, match="rlinf data repair"):
+        read_episode(folder)
+    assert main(["data", "repair", str(folder), "--out", str(tmp_path / "out")]) in (0, 1)
