@@ -14,6 +14,7 @@ from pathlib import Path
 from rlinf_core.cli.parsers import (
     data_commands,
     fleet_commands,
+    monitor_commands,
     reward_commands,
     station_commands,
     world_commands,
@@ -332,6 +333,7 @@ def _parser() -> argparse.ArgumentParser:
                       help="sampling temperature of tokens; 0 takes the likeliest one (default)")
     data_commands(commands)
     reward_commands(commands)
+    monitor_commands(commands)
     world_commands(commands)
     evaluate = command(commands, "eval", "cli.evaluate:evaluate_command",
                        "measure the success rate of a policy on held-out scenes, in simulation")

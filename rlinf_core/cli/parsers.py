@@ -110,6 +110,23 @@ def reward_commands(commands: Commands) -> None:
     train.add_argument("--json", **JSON, help="write the scores as one flat object")
 
 
+def monitor_commands(commands: Commands) -> None:
+    """A monitor of failures."""
+    subparsers = commands.add_parser("monitor", help="fit a monitor that finds failing episodes while they are played, "
+                                     "with a bound on false alarms").add_subparsers(required=True, metavar="COMMAND")
+    fit = command(subparsers, "fit", "cli.monitor:fit", "fit a failure monitor to episodes of a run's policy", (
+        "Takes the run's recordings that the policy played alone, or plays --episodes in simulation. Prints the false "
+        "alarms and the failures found on episodes held out. A station takes the file as station.policy.monitor."))
+    fit.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
+    fit.add_argument("--out", type=Path, metavar="FILE", help="a new file (default: monitor.safetensors in the run)")
+    fit.add_argument("--alpha", type=fraction, default=0.05,
+                     help="largest share of successful episodes that raise an alarm (default: 0.05)")
+    fit.add_argument("--episodes", type=at_least(0, int), default=0, metavar="N",
+                     help="play so many in simulation; 0 takes the recordings (default)")
+    fit.add_argument("--seed", type=at_least(0, int), default=0)
+    fit.add_argument("--json", **JSON, help="write the figures as one flat object")
+
+
 def fleet_commands(commands: Commands) -> None:
     """Add the commands for a fleet."""
     fleet = commands.add_parser("fleet", help="run and watch the stations of a trainer (docs/howto/fleet.md)")

@@ -125,7 +125,8 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
         processes.append(_node(recipe, "controller", "rlinf_drivers.controller", SHUTDOWN, limits_file=str(robot.limits),
                                **robot.controller.model_dump()))
     policy = _node(recipe, "policy", "rlinf_station.policy", task_file=task, seed=recipe.seed, device=station.device,
-                   lockstep=lockstep, custom_kinds=custom_kinds(recipe.policy) or [""], **observed, **_remote(recipe))
+                   lockstep=lockstep, custom_kinds=custom_kinds(recipe.policy) or [""],
+                   monitor=_monitor(recipe), **observed, **_remote(recipe))
     environment = _node(recipe, "environment", "rlinf_station.environment", task_file=task, station=station.name,
                         lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
                         homes=bool(home(recipe)), joints=_joints(robot), axes=_axes(robot), **observed)
@@ -359,6 +360,12 @@ def _remote(recipe: Recipe) -> dict[str, Any]:
     """Return the parameters of a policy node that uses a remote server; else empty."""
     policy = recipe.station.policy
     return {"remote": policy.model_dump_json(exclude={"backend"})} if policy.backend == "remote" else {}
+
+
+def _monitor(recipe: Recipe) -> str:
+    """Return the file of the failure monitor; empty if there is none."""
+    file = recipe.station.policy.monitor
+    return str(expanded(file, "station.policy.monitor").resolve()) if file else ""
 
 
 def _mounts(robot: Robot) -> str:

@@ -18,7 +18,7 @@ from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import arrays as instructions
-from rlinf_core.specs.arrays import StationSpec
+from rlinf_core.specs.arrays import Arrays, StationSpec
 from rlinf_core.specs.embodiment import JointSpec
 
 Batch = dict[str, Tensor]
@@ -222,6 +222,15 @@ class NetworkPolicy(nn.Module):
         """Specs that its learners must provide, without images that the policy does not read."""
         blind = not (self.uses_images or self.config.image_features)
         return replace(self.spec, observation=self.spec.vectors) if blind else self.spec
+
+    @property
+    def input_spec(self) -> StationSpec:
+        """Specs of what its networks take, where that is more than the station observes."""
+        return self.spec
+
+    def annotated(self, observations: Arrays) -> Arrays:
+        """Return an episode's observations (T + 1) with what its learners need beside them."""
+        return observations
 
     @property
     def device(self) -> torch.device:

@@ -60,8 +60,14 @@ class StationPolicy(Settings):
         {}, description="of a remote one: how the server calls an observation, state (all numbers) or prompt: {wrist: "
         "observation/wrist_image}; empty for all under their own names")
 
+    monitor: Place = Field("", description="a file of rlinf monitor fit: where an episode looks like one that fails, the "
+                           "policy sends nothing more and a person is asked; not of a remote one; empty for none")
+
     @model_validator(mode="after")
     def _has_an_address(self) -> StationPolicy:
+        if self.monitor and self.backend == "remote":
+            raise ValueError("monitor: expected none where station.policy.backend is remote, got "
+                             f"'{self.monitor}'. Watch a local policy")
         if (self.backend == "remote") != bool(self.address):
             raise ValueError("address: expected ws://host:port where station.policy.backend is remote, and "
                              f"nothing elsewhere; got backend {self.backend}, address '{self.address}'")

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from rlinf_core.policies.base import Policy
-from rlinf_core.rollouts.envs import Chunks, Decide, VectorEnv
+from rlinf_core.rollouts.envs import Chunks, Decide, EpisodeAccumulator, VectorEnv
+from rlinf_core.rollouts.types import Trajectory
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,26 @@ def play(env: VectorEnv, decide: Decide, execute: int, scenes: Sequence[int], wa
         results += [EpisodeResult(scene, bool(solved[i]), bool(failed[i]), float(returns[i]), int(lengths[i]))
                     for i, scene in enumerate(group)]
     return results
+
+
+def record(env: VectorEnv, policy: Policy, episodes: int, first_scene: int) -> list[Trajectory]:
+    """Episodes of a policy that does not explore, with what was observed; each environment plays as many.
+
+    The scenes count on from ``first_scene`` as the environments draw them.
+    """
+    generator = torch.Generator(policy.device).manual_seed(first_scene)
+    chunks = Chunks(env, lambda observation: policy.act(observation, explore=False, generator=generator),
+                    policy.config.executed, policy.device)
+    gather, counts = EpisodeAccumulator(env.size), np.full(env.size, -(-episodes // env.size))
+    observation, played = env.reset(range(first_scene, first_scene + env.size)), list[Trajectory]()
+    while counts.any():
+        actions = chunks.next(observation)
+        steps = env.step(actions)
+        ended = np.flatnonzero(steps.done)
+        for index, (episode, _) in zip(ended, gather.add(observation, actions, steps), strict=True):
+            if counts[index]:
+                counts[index] -= 1
+                played.append(episode)
+        chunks.after(steps)
+        observation = steps.observation
+    return played[:episodes]

@@ -84,6 +84,8 @@ class Data(ABC):
         """Insert one episode and return its status. Time steps of stations count here."""
         if trajectory.station:
             self.stations[trajectory.station]["episodes"] += 1  # its place in this dict is its origin
+        if trajectory.mode != EVALUATE:
+            trajectory = replace(trajectory, observations=self.policy.annotated(trajectory.observations))
         if trajectory.mode == EVALUATE:
             status = "evaluation"
         elif trajectory.mode == IMAGINED:

@@ -210,7 +210,7 @@ class ReplayData(Data):
 
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
-        self.online = _replay(recipe, policy)
+        self.online, self.share = _replay(recipe, policy), recipe.algorithm.share
         capacity = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
         self.imitated = self._buffer(capacity)
         world = recipe.world
@@ -241,6 +241,8 @@ class ReplayData(Data):
         for segment in trajectory.until_taken_over() if fails else [trajectory]:
             self._played(segment)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
+        if self.share is not None and not (corrected.size and corrected.all()):  # a person drove all of it
+            self.share.note(trajectory.success and not corrected.any())
         if self.config.half_demonstrations and corrected.any():  # only the corrected steps
             counts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
             for part in contiguous_segments(counts, self._reach):
@@ -314,7 +316,8 @@ class ReplayData(Data):
         experience = self._sampled(self.online, size - demonstrated - imagined, self._weights())
         if imagined:
             experience = mix(experience, self._sampled(self.imagined, imagined))
-        return mix(experience, self.demonstrated(demonstrated)) if demonstrated else experience
+        batch = mix(experience, self.demonstrated(demonstrated)) if demonstrated else experience
+        return batch if self.share is None else batch | {"share": np.full(size, self.share.value, np.float32)}
 
     def _weights(self) -> np.ndarray | None:
         """Return sampling weights by station; None for uniform sampling."""
@@ -355,11 +358,14 @@ class ReplayData(Data):
 
     def counts(self) -> dict[str, float]:
         counts = super().counts() | {"imitated": float(self.imitated.episodes)}
+        if self.share is not None:
+            counts |= {"share": self.share.value, "base_success": self.share.base_success}
         return counts | ({"imagined": float(self.imagined.inserted)} if self.recipe.world.share else {})
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"online": self.online.state_dict(), "imitated": self.imitated.state_dict(),
                                        **({"imagined": self.imagined.state_dict()} if self.recipe.world.share else {}),
+                                       **({} if self.share is None else {"share": self.share.state_dict()}),
                                        "met": self._met, "unearned": self._unearned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -368,6 +374,8 @@ class ReplayData(Data):
         self.imitated.load_state_dict(state["imitated"])
         if "imagined" in state and self.recipe.world.share:
             self.imagined.load_state_dict(state["imagined"])
+        if self.share is not None:
+            self.share.load_state_dict(state["share"])
         self._met, self._unearned = state.get("met", True), state.get("unearned", 0)  # defaults of older runs
 
 

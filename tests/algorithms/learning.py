@@ -13,12 +13,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, rlpd, sft
+from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, recap, residual, rlpd, sft
 from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.settings import PLAIN
 from rlinf_core.data.replay import ReplayBuffer, mix
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import Observation
+from rlinf_core.policies.small.residual.policy import ResidualActor
 from rlinf_core.rollouts.collect import ChunkRollouts
 from tests.algorithms.point import SPEC, Points, expert, misled, play, success
 from tests.algorithms.toy import acted
@@ -82,11 +83,11 @@ def solved(actor):
     return success(lambda arrays: actor.act(Observation.of_arrays(SPEC, arrays), False).actions.numpy())
 
 
-def buffer_of(act, episodes, latent=0):
+def buffer_of(act, episodes, latent=0, shaping=1.0):
     """A replay of so many episodes."""
     buffer = ReplayBuffer(SPEC, 50_000, latent)
     for seed in range(episodes):
-        buffer.insert_episode(*play(act, seed))
+        buffer.insert_episode(*play(act, seed, shaping))
     return buffer
 
 
@@ -115,7 +116,7 @@ def off_policy(name, seed=0, steps=3000, kind="tanh_gaussian", to_its_end=False,
 def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=None) -> Run:
     """Play, keep, learn. ``demonstrations`` fill half of every batch; of a noise policy the latent noise is kept too."""
     actor, seed, draw = learner.actor, 0, torch.Generator().manual_seed(int(random.integers(2**31)))
-    buffer = ReplayBuffer(SPEC, 50_000, actor.latent_size)
+    buffer = ReplayBuffer(actor.policy_spec, 50_000, actor.latent_size)
     run = Run(solved(actor), 0.0, 0)
     random_warmup = 0 if actor.latent_size or demonstrations else 300
     while buffer.inserted < steps:
@@ -128,7 +129,8 @@ def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=N
             drawn.append(chunk.drawn[0].numpy())  # noqa: B023
             return chunk.actions[0].numpy()
 
-        episode = play(act, seed)
+        observations, *rest = play(act, seed)
+        episode = actor.annotated(observations), *rest
         buffer.insert_episode(*episode, latents=np.array(drawn) if actor.latent_size else None)
         seed += 1
         while buffer.inserted >= 300 and learner.updates < buffer.inserted - random_warmup:
@@ -152,6 +154,31 @@ def rlpd_run(seed=0, to_its_end=False) -> Run:
     run = online(learner, random, 2500, to_its_end=to_its_end, demonstrations=demonstrations)
     run.at_most = 0.70
     return run
+
+
+def residual_run(seed=0, to_its_end=False) -> Run:
+    """A frozen base, cloned from a hand that is misled, gets a correction; before is the base alone."""
+    random, base = np.random.default_rng(seed), make(seed=seed)
+    demonstrations = buffer_of(misled(random, 0.8), 12)
+    cloner = sft.Learner(base, sft.Config(learning_rate=1e-3), seed)
+    for _ in range(20):
+        cloner.update(demonstrations.sample(64, random))
+    weights = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    actor = ResidualActor(SPEC, policy_kind("residual").Config(hidden=(64, 64), residual_bound=1.0), base)
+    actor.share.fill_(1.0)
+    learner = residual.Learner(actor, residual.Config(**CONFIGS["rlpd"]), seed)
+    run = online(learner, random, 2500, to_its_end=to_its_end, demonstrations=annotated(actor, demonstrations))
+    run.before, run.at_most = solved(base), 0.70
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in actor.base.state_dict().items())
+    return run
+
+
+def annotated(actor, buffer):
+    """The same episodes with the base's chunks."""
+    result = ReplayBuffer(actor.policy_spec, buffer.capacity)
+    for episode in buffer.trajectories("demonstration"):
+        result.insert_episode(actor.annotated(episode.observations), episode.actions, episode.rewards, episode.discounts)
+    return result
 
 
 def sft_run(seed=0, kind="tanh_gaussian", to_its_end=False) -> Run:
@@ -216,6 +243,27 @@ def iql_run(seed=0, to_its_end=False) -> Run:
     return run
 
 
+def recap_run(seed=0, to_its_end=False) -> Run:
+    """From misled transitions alone; before is the cloning of the same."""
+    random, cloned = np.random.default_rng(seed), make(seed=seed)
+    data = buffer_of(misled(random), 200, shaping=0.0)
+    cloner = sft.Learner(cloned, sft.Config(min_std=0.0, learning_rate=1e-3), seed)
+    learner = recap.Learner(make("conditioned", seed), recap.Config(
+        steps=2000, value_steps=800, value_hidden=(64, 64), learning_rate=3e-3, discount=0.9,
+        n_step=1, target_rate=0.05), seed)
+    labelled = annotated(learner.actor, data)
+    learner.fit_normalisation(labelled.vectors())
+    run = Run(0.0, 0.0, data.inserted, at_most=0.70)
+    for number in range(2000):
+        if number % 250 == 0 and run.look(learner.actor, number, to_its_end):
+            break
+        if number < 800:
+            cloner.update(data.sample(128, random))
+        learner.update(labelled.sample(128, random, gamma=0.9, n_step=learner.config.n_step))
+    run.before, run.after = solved(cloned), solved(learner.actor)
+    return run
+
+
 def dagger_run(seed=0, gated=False, to_its_end=False) -> Run:
     """Sixty episodes, 25 gradient steps after each."""
     random, actor = np.random.default_rng(seed), make(seed=seed)
@@ -259,8 +307,10 @@ RUNS: dict[str, Callable[..., Run]] = {
     "CrossQ": partial(off_policy, "crossq"),
     "SAC-Flow": partial(off_policy, "sac_flow", kind="flow", steps=4500),
     "RLPD": rlpd_run,
+    "Residual": residual_run,
     "DSRL": dsrl_run,
     "IQL": iql_run,
+    "RECAP": recap_run,
     "DAgger": dagger_run,
     "HG-DAgger": partial(dagger_run, gated=True),
     "SFT": sft_run,

@@ -69,6 +69,7 @@ COMMANDS = [
     "eval a",
     "duel a b",
     "why a",
+    "monitor fit a",
     "find-dynamics a",
     "drill",
     "check sim x",

@@ -31,9 +31,10 @@ from rlinf_core.policies.base import Batch
 from rlinf_core.policies.encoder import Encoder, unreduced
 from rlinf_core.policies.small.flow.policy import FlowActor
 from rlinf_core.policies.small.latent_noise.policy import LatentNoiseActor
+from rlinf_core.policies.small.residual.policy import ResidualActor
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 
-Sampled = Actor | FlowActor | LatentNoiseActor
+Sampled = Actor | FlowActor | LatentNoiseActor | ResidualActor
 
 
 class Critics(nn.Module):
@@ -101,7 +102,7 @@ class ActorCritic(Checkpointed):
     def __init__(self, actor: Sampled, config: ActorCriticSettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.actor, self.config, self.updates = actor, config, 0
-        self.encoder = Encoder(actor.spec, actor.config)
+        self.encoder = Encoder(actor.input_spec, actor.config)
         self.encoder.load_state_dict(actor.encoder.state_dict())
         self.critics = self.make_critics(self.encoder.size + actor.executed_size)
         self.temperature, self.value_scale = Scalar(config.initial_temperature), RunningScale()

@@ -106,7 +106,8 @@ class Checkpointed(Learner, ABC):
 
     def _encoders(self) -> Iterator[Normalisation]:
         for module in self.modules.values():
-            yield from (part for part in module.modules() if isinstance(part, Normalisation))
+            yield from (part for name, part in module.named_modules() if isinstance(part, Normalisation)
+                        and not (isinstance(module, NetworkPolicy) and module.is_frozen(f"{name}.mean")))
 
     def sync(self) -> None:  # noqa: B027 (nothing to do in one process)
         """Do nothing: the policy of this process already has the weights.

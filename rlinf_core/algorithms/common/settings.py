@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, TypedDict, TypeGuard
+from typing import Any, ClassVar, Literal, TypedDict, TypeGuard
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -124,6 +124,11 @@ class AlgorithmSettings(Settings):
     def imitates_itself(self) -> bool:
         """Whether its own successful episodes count as demonstrations."""
         return False
+
+    @property
+    def share(self) -> Any:
+        """Something that notes the outcomes of its episodes and says how much of the policy is played; None for all."""
+        return None
 
     @property
     def n_return_steps(self) -> int:

@@ -15,7 +15,7 @@ class Config(DemonstrationSettings):
     """Hyper-parameters of supervised fine-tuning."""
 
     policies = ("tanh_gaussian", "flow", "pi0", "pi05", "groot", "openvla", "qwen_vl", "pi0_fast",
-                "smolvla", "act", "diffusion")
+                "smolvla", "act", "diffusion", "residual")
     several_robots = True
 
     name: str = with_default(DemonstrationSettings, "name", "sft")

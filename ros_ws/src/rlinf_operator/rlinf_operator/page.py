@@ -25,6 +25,7 @@ from rlinf_core.interlock.types import Mode
 from rlinf_core.page.access import Access, Web, token_of
 from rlinf_core.page.server import Server
 from rlinf_core.page.views import NOBODY_COMMANDS, History, Views, next_step, why
+from rlinf_core.policies.monitor import ASKS
 from rlinf_core.robots.operators.device import LABELS
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.task import load_task
@@ -229,6 +230,8 @@ class Page(StationNode):
 
     def _why(self) -> str:
         """Return why the arm is at rest, and that a run goes on once it is armed."""
+        if self.policy.error == ASKS and self.safety.cause == "stale_command":
+            return ASKS
         auto_reset = self.asks.director and self.safety.state in AT_REST
         reason = NOBODY_COMMANDS[0] if self._nobody_commands() else why(self.safety.cause)
         return f"{reason} {GOES_ON}.".strip() if auto_reset else reason

@@ -53,6 +53,7 @@ MEANINGS: dict[str, str] = {
     "lockstep_guard_s": "lockstep: after so long without a chunk it ticks on [s]",
     "min_free_mb": "below that, nothing is recorded [MB]",
     "module": "what is run",
+    "monitor": "file of the failure monitor; empty for none",
     "mounts": "what stands still, by its frame, as JSON: in which frame, position and orientation",
     "node_names": "managed nodes, in the order in which they are brought up",
     "noise": "of the script's demonstrations, as a fraction of the largest action",

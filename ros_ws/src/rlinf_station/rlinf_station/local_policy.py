@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from rlinf_msgs.msg import ActionChunk, PolicyUpdate, TimeStep
+from rlinf_msgs.msg import ActionChunk, PolicyUpdate, SafetyState, TimeStep
 
-from rlinf_core.core.errors import PolicyFileError, SpecError, harmless_lines
+from rlinf_core.core.errors import PolicyFileError, ServingError, SpecError, harmless_lines
 from rlinf_core.policies import policy_config
 from rlinf_core.policies.base import Observation, Policy
 from rlinf_core.policies.chunking import ChunkSchedule
+from rlinf_core.policies.monitor import ASKS, Monitor, Watch
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.policies.torch_device import device_of
 from rlinf_core.policies.update_record import MAX_TEXT, Update, UpdateRecord, file_is, is_permanent
@@ -45,6 +46,10 @@ class LocalPolicyNode(PolicyNode):
         self.custom_kinds = [*filter(None, self.declare_parameter("custom_kinds", [""]).value)]
         for kind in self.custom_kinds:
             policy_config(kind)  # policy files may name it from now on
+        file = self.declare_parameter("monitor", "").value
+        self.monitor = Monitor.load(Path(file), self.spec.hash) if file else None
+        self.watch: Watch | None = None
+        self.asks = False  # for a person: nothing is sent until one takes over, or the episode ends
         path = self.declare_parameter("policy_file", "").value
         if path:
             self._on_update(PolicyUpdate(version=0, path=path))
@@ -114,12 +119,41 @@ class LocalPolicyNode(PolicyNode):
     def _on_timestep(self, step: TimeStep) -> None:
         if self._may_change(step) and self.waiting:
             self._take_update()
+        if step.step_type != TimeStep.MID:
+            self._ask(False)
+            begins = step.step_type == TimeStep.FIRST and step.mode != "demonstration"
+            self.watch = self.monitor.watch() if self.monitor is not None and begins else None
         super()._on_timestep(step)
+        if self.watch is not None and self.ready and not self.interrupted and not self.asks:
+            self._judge(self.watch, step)
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        super()._on_safety(safety)
+        if safety.state == SafetyState.ACTIVE and safety.source != "policy":  # a person has taken over: they watch
+            self.watch = None
+            self._ask(False)
+
+    def _judge(self, watch: Watch, step: TimeStep) -> None:
+        """Ask for a person where the episode looks like one that fails; what was sent is played to its end."""
+        action = self.sent[min(int(self.schedule.index[0]), len(self.sent) - 1)]
+        if watch.alarmed(self.spec.flatten(self.observed(step)), action):
+            self.get_logger().warning(f"time step {step.step_index} of {step.episode_id}: {ASKS}")
+            self._ask(True)
+
+    def _ask(self, asks: bool) -> None:
+        if asks != self.asks:
+            self.asks, self.status.error = asks, ASKS if asks else ""
+            self._publish_status()
 
     def _decide(self, step: TimeStep) -> None:
+        if self.asks:
+            return
         started = time.perf_counter()
         try:
             chunk = self._plan(self.policy, step, step.mode == "train")
+        except ServingError as error:  # the arm holds once its chunk is over
+            self.get_logger().error(f"the served base policy does not answer: {harmless_lines(str(error))}")
+            return
         except (KeyError, ValueError, SpecError) as error:
             self.get_logger().error(f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}")
             return
@@ -143,7 +177,8 @@ class LocalPolicyNode(PolicyNode):
     def _plan(self, policy: Policy, step: TimeStep, explore: bool) -> ActionChunk:
         observation = Observation.of_one(self.spec, self.observed(step), self.device, step.instruction)
         decided = policy.act(observation, explore=explore, generator=self.generator)
-        chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
+        self.sent = decided.actions[0].numpy(force=True)
+        chunk = action_chunk(self.spec, self.sent, source="policy", session=self.session,
                              seq=0, version=self.status.version, observation_stamp=step.header.stamp,
                              execute=decided.execute)
         fill_drawn(chunk, decided.drawn[0].numpy(force=True),

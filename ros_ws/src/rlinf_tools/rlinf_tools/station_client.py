@@ -26,6 +26,7 @@ from std_srvs.srv import Trigger
 
 from rlinf_core.cli.terminal import FULL, PHASES, REPORT_S, tell_started
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.policies.monitor import ASKS
 from rlinf_ros.arms import arm_topic, hear_safety, whose
 from rlinf_ros.qos import OVERHEARD, subscription
 from rlinf_ros.spinning import destroy
@@ -137,6 +138,8 @@ def status(station: StationClient, expected: list[str], recipe: str) -> None:
     rows += [("", f"arm {arm}: {stands(state)}") for arm, state in sorted(station.stands.items()) if arm]
     if still := standstill(safety, f"/{station.name}"):
         rows.append(("waiting for you", still))
+    elif (policy := station.latest.get("policy/status")) and policy.error == ASKS:
+        rows.append(("waiting for you", ASKS))
     elif (prompt := station.latest.get("prompt")) and prompt.data:
         rows.append(("waiting for you", prompt.data))
     rows += [("so far", f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, {safety.limited} "
@@ -187,7 +190,7 @@ def _policy(status: Any) -> str:
         if status.version >= 0
         else "none loaded"
     )
-    return f"{loaded}; refused the last update: {status.error}" if status.error else loaded
+    return f"{loaded}; refused the last update: {status.error}" if status.error not in ("", ASKS) else loaded
 
 
 def _trainer(status: Any) -> str:

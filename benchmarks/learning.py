@@ -1,0 +1,176 @@
+"""Learning on top of what a lab has: a base policy, recordings, and episodes that fail.
+
+    python benchmarks/learning.py --json results.json                 # all parts, seeds 0 to 2
+    python benchmarks/learning.py --only residual --seeds 0           # one part
+    python benchmarks/learning.py --only residual --served            # the base behind rlinf serve
+
+All parts play the demo's peg insertion in the plain simulator, without ROS. ``residual_min`` is the
+worst seed's success after residual RL, ``residual_worst_window`` the worst 50 training episodes in
+a row over the base's success on held-out scenes. ``recap_gain`` is the mean gain of RECAP over SFT
+of the same episodes, in points. ``monitor_found`` is the share of failures that the monitor finds
+before half time. Robot-minutes are time steps at 10 Hz, resets not counted. It does not cover a
+real arm, cameras, or a base that is a vision-language-action model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+from benchmarks.figures import folder, write  # noqa: E402
+from rlinf_core.policies.serialization import load_policy, newest_policy  # noqa: E402
+from rlinf_core.recipes import load_recipe  # noqa: E402
+from rlinf_core.reports.curves import read_evaluations  # noqa: E402
+from rlinf_core.rollouts.evaluate import EpisodeResult, evaluate  # noqa: E402
+from rlinf_core.trainer import checkpoint  # noqa: E402
+from rlinf_core.trainer.diagnosis import Episodes  # noqa: E402
+from rlinf_core.trainer.train import train  # noqa: E402
+from sim_bridges.core.environments import stations  # noqa: E402
+
+HELD_OUT, WINDOW = 100, 50
+BASE = (
+    "collect.episodes=50",
+    "algorithm.steps=2000",
+    "simulation.evaluate_every=2000",
+    "simulation.evaluate_episodes=8",
+)
+
+
+def judged(policy: Path, seed: int) -> list[EpisodeResult]:
+    """Play a policy in held-out scenes."""
+    recipe = load_recipe("sim_rlpd")
+    env = stations(recipe, 8)
+    first = recipe.evaluate.first_seed + 10_000 * (seed + 1)
+    results = evaluate(
+        env, load_policy(newest_policy(policy), env.spec), range(first, first + HELD_OUT)
+    )
+    env.close()
+    return results
+
+
+def rates(results: list[EpisodeResult], hz: float = 10.0) -> tuple[float, float]:
+    """Success, and successes per hour of robot time."""
+    won = sum(result.success for result in results)
+    return won / len(results), won * 3600 * hz / sum(result.steps for result in results)
+
+
+@contextlib.contextmanager
+def served(policy: Path) -> Iterator[str]:
+    """The address of a server of that policy."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_core.cli.main",
+        "serve",
+        str(policy),
+        "--port",
+        str(port),
+    ]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    server.stdout.readline()
+    try:
+        yield f"ws://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def residual(out: Path, seeds: list[int], serve: bool, overrides: list[str]) -> dict[str, float]:
+    """Correct a cloned base with each seed."""
+    figures: dict[str, float] = {}
+    for seed in seeds:
+        base = out / f"base_{seed}"
+        train(load_recipe("sim_sft", [*BASE, f"seed={seed}"]), base)
+        file = newest_policy(base)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        before, before_an_hour = rates(judged(base, seed))
+        run, started = out / f"residual_{seed}", time.monotonic()
+        with served(file) if serve else contextlib.nullcontext(str(file)) as address:
+            train(
+                load_recipe("sim_residual", [f"policy.base={address}", f"seed={seed}", *overrides]),
+                run,
+            )
+            after, after_an_hour = rates(judged(run, seed))
+        state = checkpoint.load_newest(run / "checkpoints") or {}
+        episodes = Episodes.of_replay(state["data"]["online"])
+        outcomes = [
+            bool(ended and rewards[-1] > 0)
+            for ended, rewards in zip(episodes.ended, episodes.rewards, strict=True)
+        ]
+        windows = [
+            np.mean(outcomes[end - WINDOW : end]) for end in range(WINDOW, len(outcomes) + 1)
+        ]
+        steps = read_evaluations(run)[-1]["env_steps"]
+        row = {
+            "base": before,
+            "after": after,
+            "worst_window": min(windows) / before,
+            "robot_minutes": steps / 600,
+            "successes_an_hour_ratio": after_an_hour / before_an_hour,
+            "episodes": len(outcomes),
+            "base_unchanged": hashlib.sha256(file.read_bytes()).hexdigest() == digest,
+            "minutes": (time.monotonic() - started) / 60,
+        }
+        print(
+            f"residual, seed {seed}: "
+            + ", ".join(f"{name} {value:.3g}" for name, value in row.items()),
+            flush=True,
+        )
+        figures |= {f"residual_{name}_seed_{seed}": value for name, value in row.items()}
+    of = [
+        [figures[f"residual_{name}_seed_{seed}"] for seed in seeds]
+        for name in ("after", "worst_window")
+    ]
+    return figures | {"residual_min": min(of[0]), "residual_worst_window": min(of[1])}
+
+
+PARTS = ("residual",)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=PARTS, help="this part alone")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--served", action="store_true", help="the base of residual RL is behind rlinf serve"
+    )
+    parser.add_argument(
+        "--set", nargs="+", default=[], dest="overrides", help="keys of sim_residual"
+    )
+    parser.add_argument("--out", type=Path, help="keep the runs there; what is there goes on")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    figures: dict[str, float] = {"seeds": len(options.seeds)}
+    with (
+        folder("rlinf-learning-")
+        if options.out is None
+        else contextlib.nullcontext(options.out) as out
+    ):
+        if options.only in (None, "residual"):
+            figures |= residual(out, options.seeds, options.served, options.overrides)
+    print(
+        ", ".join(f"{name} {value:.3g}" for name, value in figures.items() if "_seed_" not in name)
+    )
+    if options.json:
+        write(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()
