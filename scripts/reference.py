@@ -125,9 +125,10 @@ def _below(commands: dict[str, argparse.ArgumentParser]) -> Iterator[tuple[str, 
 
 
 def _recipes() -> list[str]:
-    return ["# Recipe", "", f"A YAML file; `defaults: <name>` takes everything else from another recipe. Shipped: "
-            f"{', '.join(f'`{name}`' for name in recipes())}. Override with `--set key=value`, in Hydra's "
-            "grammar (`rlinf_core/config/overrides.py`). `docs/recipe.schema.json` is for editors.", "",
+    return ["# Recipe", "", "A recipe is a YAML file. `defaults: <name>` takes all other keys "
+                            "from another recipe. `--set key=value` overrides "
+            "a key, in Hydra's grammar (`rlinf_core/config/overrides.py`). Editors read `docs/recipe.schema.json`.", "",
+            f"Shipped recipes: {', '.join(f'`{name}`' for name in recipes())}.", "",
             *HEAD, *_rows(Recipe), ""]
 
 
@@ -164,10 +165,11 @@ def _limits() -> list[str]:
         rows.append(f"| `{item.name}` | {item.metadata['unit'] or '1'} | {between} | {default} | "
                     f"{item.metadata['meaning']} |")
     return ["# Limits", "",
-            "`limits.yaml` beside `robot.yaml`, read at the interlock's start; `docs/limits.schema.json` is for editors.",
-            "`extends: ../other/limits.yaml` takes what it does not say from another file, which extends none. The",
-            "`maximum.yaml` beside it and beside the other both bind it, and the hash is of all values in force.",
-            "Each is a parameter `limits.<key>` of the interlock: tightened at any time, loosened only while DISARMED.", "",
+            "The interlock reads `limits.yaml` beside `robot.yaml` at its start. Editors read `docs/limits.schema.json`.",
+            "`extends: ../other/limits.yaml` takes the missing values from another file, which may not extend a third one.",
+            "The `maximum.yaml` beside each of the two files bounds them. The hash covers all values in force.",
+            "Each limit is a parameter `limits.<key>` of the interlock. It can be tightened at any time and loosened only",
+            "while DISARMED.", "",
             "| key | unit | range | default | meaning |", "|---|---|---|---|---|", *rows, ""]
 
 
@@ -175,9 +177,9 @@ def _operators() -> list[str]:
     lines = [
         "# Operators",
         "",
-        "`station.operator`, and `station.second_operator` for a second device (docs/howto/teleop.md). "
-        "One of one's own is a class: `kind: file.py:Class`, `package.module:Class` or an entry point of the group "
-        "`rlinf.operators`.",
+        "`station.operator` chooses the operator's device, `station.second_operator` a second one (docs/howto/teleop.md). "
+        "Your own device is a class. `kind` names it as `file.py:Class`, `package.module:Class` or an entry point of the "
+        "group `rlinf.operators`.",
         "",
     ]
     for name in operators():
@@ -190,15 +192,17 @@ def _robots() -> list[str]:
     lines = [
         "# Robot",
         "",
-        "`robots/<robot>/robot.yaml`, `sim_bridges/simulators/<simulator>/<robot>/robot.yaml`, or a folder of "
-        f"one's own; `docs/robot.schema.json` is for editors. Robots: {', '.join(f'`{name}`' for name in robots())}.",
+        "A robot is a folder with `robot.yaml`, in `robots/`, in `sim_bridges/simulators/<simulator>/` or anywhere. "
+        "Editors read `docs/robot.schema.json`.",
+        "",
+        f"Shipped robots: {', '.join(f'`{name}`' for name in robots())}.",
         "",
         *HEAD,
         *_rows(Robot),
         "",
         "## Options of the simulators",
         "",
-        "From each simulator's signature; those that are not named here have none.",
+        "Simulators without a table have no options.",
         "",
     ]
     for name in simulators():
@@ -207,28 +211,30 @@ def _robots() -> list[str]:
     lines += ["## Options of the drivers' nodes", ""]
     for name in drivers():
         lines += [f"### `{name}`", "", *HEAD, *_rows(driver(name), "options."), ""]
-    lines += ["## Cameras", "", "`cameras.<name>` is `[height, width]`, which is a `topic`, or a mapping with its `kind` "
-              "(docs/robots/interface.md).", ""]
+    lines += ["## Cameras", "", "`cameras.<name>` is a mapping with `kind` "
+                                "(docs/robots/interface.md). `[height, width]` alone is a `topic`.", ""]
     for name in cameras():
         lines += [f"### `{name}`", "", *HEAD, *_rows(camera(name), "cameras.<name>.")[1:], ""]
-    lines += ["## Hand-eye file", "", "`hand_eye` names it; `docs/hand_eye.schema.json` is for editors.", "", *HEAD,
+    lines += ["## Hand-eye file", "", "`hand_eye` in robot.yaml names the file. Editors read "
+                                      "`docs/hand_eye.schema.json`.", "", *HEAD,
               *_rows(HandEye), ""]
-    lines += ["## Grippers", "", "`gripper`, or `arms.<name>.gripper` of a robot with several arms, is a mapping with its "
-              "`kind` (docs/robots/interface.md).", ""]
+    lines += ["## Grippers", "", "`gripper` is a mapping with `kind` (docs/robots/interface.md). "
+                                 "A robot with several arms has "
+              "`arms.<name>.gripper`.", ""]
     for name in grippers():
         lines += [f"### `{name}`", "", *HEAD, *_rows(gripper(name), "gripper.")[1:], ""]
     return lines
 
 
 def _tasks() -> list[str]:
-    page = ("`configs/tasks/<task>.yaml`, or a file of one's own; `defaults: <name>` takes everything else from the "
-            "task of that name beside it. `docs/task.schema.json` is for editors.")
+    page = ("A task is a YAML file, in `configs/tasks/` or anywhere. `defaults: <name>` takes all other keys from a task "
+            "beside it or in `configs/tasks/`. Editors read `docs/task.schema.json`.")
     lines = ["# Task", "", page,
              "", *HEAD, *_rows(TaskFile), ""]
     for title, key, chosen in (("Rewards", "reward", REWARD), ("Scripts", "script", SCRIPT)):
         text = (
-            f"One of one's own is a class: `{key}.kind` is `file.py:Class`, `package.module:Class` or an entry point of "
-            f"the group `rlinf.{key}s`; its parameters are the arguments of its constructor."
+            f"Your own one is a class. `{key}.kind` names it as `file.py:Class`, `package.module:Class` or an entry point "
+            f"of the group `rlinf.{key}s`. Its parameters are the arguments of its constructor."
         )
         lines += [f"## {title}", "", text, ""]
         for name in chosen.names():
@@ -237,9 +243,10 @@ def _tasks() -> list[str]:
 
 
 def _scenarios() -> list[str]:
-    lines = ["# Scenarios", "", "`configs/drill.yaml`, or a file of one's own (`rlinf drill --scenarios FILE`): "
-             "a list of what goes wrong in the safety drill; `docs/scenarios.schema.json` is for editors.", "",
-             *HEAD, *_rows(Scenario), "", "## Faults", "", "`inject` of a scenario, and what the fault injector is told "
+    lines = ["# Scenarios", "", "A list of the faults of the safety drill, `configs/drill.yaml` or your own file "
+             "(`rlinf drill --scenarios FILE`). Editors read `docs/scenarios.schema.json`.", "",
+             *HEAD, *_rows(Scenario), "", "## Faults", "", "The key `inject` of a scenario, and "
+                                                           "the commands of the fault injector "
              "on the topic `inject`.", "", *HEAD, *_rows(Fault, "inject."), ""]
     for name, kind in FAULTS.items():
         if rows := _rows(kind, "inject.")[2:]:
@@ -250,8 +257,9 @@ def _scenarios() -> list[str]:
 def _topics() -> list[str]:
     rows = [f"| `{row.name}` | {row.type.replace('/msg/', '/')} | {row.sender} → {row.listeners} | {row.rate} | "
             f"{_quality(row)} | {'yes' if row.per_arm else ''} | {_recorded(row)} | {row.meaning} |" for row in TOPICS]
-    return ["# Topics", "", "Names are relative to the station's namespace, or, of an arm's topics, to the arm's name "
-            "below it where a station has several. `qos_overrides`: ROS's parameters of that name may change it "
+    return ["# Topics", "", "Names are relative to the station's namespace. A station with "
+                            "several arms has the topics of an arm below "
+            "the arm's name. Topics with `qos_overrides` follow ROS's parameters of that name "
             "(docs/robots/interface.md).", "",
             "| topic | type | from → to | rate | QoS | per arm | recorded | meaning |",
             "|---|---|---|---|---|---|---|---|", *rows, ""]
@@ -263,9 +271,10 @@ def _recorded(row: Topic) -> str:
 
 
 def _quality(row: Topic) -> str:
-    received = "; received with depth 1, best effort in real time" if row.newest else ""
-    suffix = f"; fixed: {row.fixed}" if row.fixed else "; `qos_overrides`"
-    return f"reliable{', transient local' if row.latched else ''}, depth {row.depth}{received}{suffix}"
+    received = ". Subscribers have depth 1 and are best effort in real time" if row.newest else ""
+    suffix = f". Fixed, since {row.fixed}" if row.fixed else ". `qos_overrides`"
+    return f"reliable{', transient local,' if row.latched else ''} with depth {row.depth}{received}{suffix}"
+
 
 
 def _messages() -> list[str]:
@@ -294,9 +303,10 @@ chunk = policy.act(seen, explore=False)      # chunk.actions: (1, horizon, dimen
 def _python() -> list[str]:
     summaries = {name: (inspect.getdoc(getattr(rlinf_core, name)) or "").splitlines()[0] for name in rlinf_core.PUBLIC}
     rows = [f"| `{name}` | `rlinf_core.{rlinf_core.PUBLIC[name]}` | {text} |" for name, text in summaries.items()]
-    return ["# Python", "", "`rlinf_core` exports these; each is imported when it is asked for, so that a station's PC "
-            "needs no torch for a recipe or an episode. All packages are typed (`py.typed`). Anything else may change.", "",
-            "| name | from | what |", "|---|---|---|", *rows, "", *PYTHON.splitlines(), ""]
+    return ["# Python", "", "`rlinf_core` exports these names and imports each at its first use. "
+                            "A station's PC then needs no torch for a recipe "
+            "or an episode. All packages are typed (`py.typed`). Other names may change.", "",
+            "| name | from | purpose |", "|---|---|---|", *rows, "", *PYTHON.splitlines(), ""]
 
 
 if __name__ == "__main__":

@@ -98,7 +98,8 @@ class Limits:
         "unit": "", "range": ("", ""), "meaning": "base frame of poses and actions; anything in another is refused (S5)",
         "tighter": FIXED, "size": 1})
     control_mode: str = field(default="tcp_delta", metadata={
-        "unit": "", "range": MODES, "meaning": "what actions move: the tool or the joints", "tighter": FIXED, "size": 1})
+        "unit": "", "range": MODES, "meaning": "actions move the tool (tcp_delta) or the joints "
+                                               "(joint_delta)", "tighter": FIXED, "size": 1})
 
     @cached_property
     def hash(self) -> str:

@@ -21,54 +21,56 @@ Expected = Annotated[str, Field(pattern=r"^((still|STOP|DISARMED|ARMED|ACTIVE|HO
 class Fault(Settings):
     """A change to the messages of a route."""
 
-    route: str = Field(min_length=1, description="whose messages: the topic that the injector hears")
-    kind: str = Field(description="what is done to them; none ends it, reorder swaps every two, freeze goes on with "
-                      "the first one's content under fresh stamps")
+    route: str = Field(min_length=1, description="topic whose messages change")
+    kind: str = Field(description="kind of change to the messages")
 
 
 class Drop(Fault):
     """Drop messages."""
 
-    fraction: float = Field(1.0, gt=0, le=1, description="of them")
+    fraction: float = Field(1.0, gt=0, le=1, description="fraction of messages")
 
 
 class Delay(Fault):
     """Deliver messages late."""
 
-    seconds: Positive = Field(0.1, description="by how much [s]")
+    seconds: Positive = Field(0.1, description="delay [s]")
 
 
 class Repeat(Fault):
     """Send every message again."""
 
-    times: Count = Field(1, description="how often")
+    times: Count = Field(1, description="number of copies")
 
 
 class Corrupt(Fault):
     """Overwrite a field."""
 
-    field: str = Field("data", description="which one, with dots on the way; each number of a sequence")
-    value: float | str = Field("nan", description="nan, inf, a number, or words")
+    field: str = Field("data", description="field, with dots on the path. Each number of a "
+                                           "sequence changes")
+    value: float | str = Field("nan", description="nan, inf, a number or a text")
 
 
 class Offset(Fault):
     """Add to a field."""
 
-    field: str = Field("data", description="which one, with dots on the way; each number of a sequence")
-    value: float = Field(0.1, description="what is added")
+    field: str = Field("data", description="field, with dots on the path. Each number of a "
+                                           "sequence changes")
+    value: float = Field(0.1, description="offset in the field's unit")
 
 
 class Scale(Fault):
     """Multiply a field."""
 
-    field: str = Field("data", description="which one, with dots on the way; each number of a sequence")
-    value: float = Field(100.0, description="by what")
+    field: str = Field("data", description="field, with dots on the path. Each number of a "
+                                           "sequence changes")
+    value: float = Field(100.0, description="factor")
 
 
 class Shift(Fault):
     """Shift every stamp, like a clock that steps."""
 
-    seconds: float = Field(10.0, description="by how much [s]")
+    seconds: float = Field(10.0, description="delay [s]")
 
 
 FAULTS: dict[str, type[Fault]] = {
@@ -89,41 +91,52 @@ MAYBE_FAULT = Discriminated("kind", _fault, lambda: list(FAULTS), optional=True)
 class Say(Settings):
     """An act of the people around the arm, or of the robot."""
 
-    estop: Literal["released", "press", "silent"] = Field("released", description="the pendant's; silent: its cable is cut")
+    estop: Literal["released", "press", "silent"] = Field("released", description=
+        "state of the pendant's e-stop. `silent` means a cut cable")
     enabled: bool = Field(True, description="the enable is held")
-    taking_over: bool = Field(False, description="the operator commands")
-    operator_hangs: bool = Field(False, description="the operator takes over for 0.2 s, and then falls silent without "
-                                 "a release")
-    fault: str = Field("", description="what the robot reports of itself")
+    taking_over: bool = Field(False, description="the operator commands the arm")
+    operator_hangs: bool = Field(False, description="the operator takes over for 0.2 s, then "
+                                                    "falls silent without a release")
+    fault: str = Field("", description="fault that the robot reports")
     rogue: Literal["target_pose", "drill/policy/action", "estop/pendant", "enable"] | None = Field(
-        None, description="a topic on which somebody else publishes, too")
+        None, description="topic with a second publisher")
     end_episode: bool = Field(False, description="the episode ends")
 
 
 class Scenario(Settings):
     """One failure while the arm moves under a stream of commands."""
 
-    name: str = Field(min_length=1, description="in the table")
-    requirement: Annotated[str, Field(pattern=r"^(S\d+)?$")] = Field("", description="of docs/safety.md")
-    trap: int = Field(0, ge=0, description="the known one that it is; 0 for none")
-    real: bool = Field(False, description="under the policy's own commands, as where another process than an interlock is "
-                       "stopped, and not under the drill's")
-    inject: Annotated[Fault | None, MAYBE_FAULT] = Field(None, description="what happens to messages")
+    name: str = Field(min_length=1, description="name in the drill's table")
+    requirement: Annotated[str, Field(pattern=r"^(S\d+)?$")] = Field("", description=
+        "requirement of docs/safety.md")
+    trap: int = Field(0, ge=0, description="number of the known trap. 0 is none")
+    real: bool = Field(False, description="run under the policy's own commands instead of the "
+                                          "drill's. For scenarios that stop another process than "
+                                          "an interlock")
+    inject: Annotated[Fault | None, MAYBE_FAULT] = Field(None, description=
+        "kind of change to the messages")
     say: Say | None = Field(None, description="what people or the robot do")
-    process: str = Field("", description="which one is stopped")
-    signal: Literal["KILL", "STOP"] | None = Field(None, description="by which signal")
-    seconds: Positive | None = Field(None, description="of STOP: until it goes on [s]; for good where nothing is said")
-    expect: Expected = Field(min_length=1, description="the state that must be reached, and its cause or who commands: "
-                             "HOLD contact; STOP: HOLD or FAULT, whichever comes first; still: the arm rests")
-    within_ms: Positive | None = Field(None, description="of the first message altered, or the word [ms]; without, the arm "
-                                       "must go on")
-    then: Expected = Field("", description="a second state that must follow")
-    then_within_ms: Positive | None = Field(None, description="and until when [ms]")
+    process: str = Field("", description="process that receives the signal")
+    signal: Literal["KILL", "STOP"] | None = Field(None, description="name of the signal")
+    seconds: Positive | None = Field(None, description=
+        "duration of STOP [s]. Without it the process stays stopped")
+    expect: Expected = Field(min_length=1, description=
+        "required state and its cause or commander, such as HOLD contact. STOP means HOLD or "
+        "FAULT, whichever is first. `still` means an arm at rest")
+    within_ms: Positive | None = Field(None, description=
+        "longest time from the first changed message or word [ms]. Without it the arm must "
+        "continue")
+    then: Expected = Field("", description="required second state")
+    then_within_ms: Positive | None = Field(None, description=
+        "longest time to the second state [ms]")
     counts: Literal["holds", "refused", "dropped", "limited"] | None = Field(
-        None, description="where the arm goes on: what the interlock must have counted")
-    others: Expected = Field("", description="with two arms: what the right one must reach, and then rest")
-    others_within_ms: Positive | None = Field(None, description="and until when [ms]; by default within_ms and two ticks")
-    others_go_on: bool = Field(False, description="it need not rest: the cause has gone by then")
+        None, description="counter of the interlock that must rise while the arm continues")
+    others: Expected = Field("", description="with two arms, required state of the right one, "
+                                             "which must then rest")
+    others_within_ms: Positive | None = Field(None, description=
+        "longest time to that state [ms]. The default is within_ms and two ticks")
+    others_go_on: bool = Field(False, description="the right arm need not rest, since the cause "
+                                                  "has ended")
 
     @model_validator(mode="after")
     def _something_goes_wrong(self) -> Scenario:

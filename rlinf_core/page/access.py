@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 class Web(Settings):
     """The operator's page (docs/howto/operator_page.md)."""
 
-    port: int = Field(0, ge=0, le=65535, description="TCP port; 0 serves none (rlinf up --web)")
-    host: str = Field("127.0.0.1", min_length=1, description="address it binds; others than this machine need a token")
-    token_file: str = Field("", description="a file whose first line is the token that a browser must show once, "
-                            f"{TOKEN_LENGTH} characters or more")
+    port: int = Field(0, ge=0, le=65535, description="TCP port of the operator's page. 0 serves "
+                                                     "none (rlinf up --web)")
+    host: str = Field("127.0.0.1", min_length=1, description=
+        "address that the page binds. Others than this machine need a token")
+    token_file: str = Field("", description="file with the page's token in its first line, "
+                            f"{TOKEN_LENGTH} characters or more. A browser shows it once")
 
 
 MAKE_ONE = "Make one: (umask 077; openssl rand -hex 16 > page.token), and --set station.web.token_file=page.token"

@@ -13,40 +13,44 @@ from rlinf_core.config.base import Count, Place, Positive, Settings, Widths, wit
 class Lora(Settings):
     """Low-rank adapters on a network's linear layers (Hu et al. 2021, arXiv 2106.09685): W + (alpha / rank) B A."""
 
-    rank: int = Field(0, ge=0, le=1024, description="of A and B; 0 for none")
-    alpha: float = Field(16.0, gt=0, le=4096, description="their weight is alpha / rank")
+    rank: int = Field(0, ge=0, le=1024, description="rank of the LoRA matrices. 0 trains all "
+                                                    "weights")
+    alpha: float = Field(16.0, gt=0, le=4096, description="the adapters' weight is alpha / rank")
 
 
 class PolicySettings(Settings):
     """Sizes common to all policies: an encoder, a trunk and a chunk of actions."""
 
-    kind: str = Field(description="of the policy")
+    kind: str = Field(description="kind of the policy")
     hidden: Widths = Field((256, 256), description="widths of the trunk's layers")
     fine_scale: float = Field(
         0.0,
         ge=0,
         le=1e6,
-        description="each number x is seen a second time, as asinh(fine_scale x / deviation): small ones "
-        "about zero, such as the last millimetres of an offset, are told apart; 0 for once alone",
+        description="add asinh(fine_scale x / deviation) of each number x to the input. It "
+                    "resolves small values near zero, such as the last millimetres of an offset. "
+                    "0 adds nothing",
     )
     image_features: int = Field(
-        64, ge=0, description="features kept of each camera image; 0 for a policy that does not look at images, though "
-        "they are observed and recorded")
+        64, ge=0, description="features of each camera image. 0 ignores the images, which are "
+                              "still recorded")
     image_encoder: Literal["cnn", "keypoints", "resnet"] = Field(
-        "cnn", description="a small one; one that says where in the picture what it looks for is; or a ResNet-10")
+        "cnn", description="image encoder. It is a small CNN, one with keypoints, or a ResNet-10")
     channels: Annotated[tuple[Count, ...], Field(max_length=8)] = Field(
-        (16, 32, 32), description="output channels of a cnn's convolutions, each with stride 2, or of those of keypoints, "
-        "the first with stride 2")
-    image_weights: Place = Field("", description="of a resnet, which are then frozen; empty to train it from scratch")
+        (16, 32, 32), description="output channels of the convolutions. Each has stride 2 in "
+                                  "`cnn`, the first one in `keypoints`")
+    image_weights: Place = Field("", description="weights of the ResNet, which are then frozen. "
+                                                 "Empty trains it from scratch")
     sentence_features: int = Field(
-        0, ge=0, description="features kept of the instruction, which then also say how pictures are looked at (FiLM); 0 "
-        "for a policy that is told nothing. Of a small one: vision-language-action models, and values beside them, read it "
-        "in any case")
+        0, ge=0, description="features of the instruction, which also modulate the image encoder "
+                             "(FiLM). 0 ignores the instruction. Large models read it in any "
+                             "case")
     stochastic_eval: bool = Field(
-        False, description="draw actions where it does not explore, too, as in training: where an observation does not "
-        "tell all, one that always does the same stays where it is stuck")
-    horizon: int = Field(1, gt=0, le=1000, description="actions of a chunk that are predicted together")
-    n_action_steps: int = Field(0, ge=0, le=1000, description="of them that are played before the next chunk; 0 for all")
+        False, description="draw actions in evaluations too. A deterministic policy can stay "
+                           "stuck if observations are incomplete")
+    horizon: int = Field(1, gt=0, le=1000, description="actions of a chunk")
+    n_action_steps: int = Field(0, ge=0, le=1000, description=
+        "actions of a chunk that are played before the next one. 0 plays all")
 
     @field_validator("n_action_steps")
     @classmethod
@@ -74,13 +78,15 @@ class PretrainedSettings(PolicySettings):
     The keys about encoders and trunks have no effect.
     """
 
-    checkpoint: Place = Field("", description="a folder as Hugging Face has it: config.json, *.safetensors and "
-                            "tokenizer.json of such a model. Empty to begin with random weights")
-    adapters: Place = Field("", description="a folder of the library peft (adapter_config.json, "
-                          "adapter_model.safetensors), whose LoRA is added to the checkpoint's weights to begin with")
+    checkpoint: Place = Field("", description="folder with config.json, *.safetensors and the "
+                                              "tokenizer, as Hugging Face or LeRobot writes it. "
+                                              "Empty starts with random weights")
+    adapters: Place = Field("", description="folder of the library peft with LoRA adapters, "
+                                            "added to the checkpoint's weights at the start")
     network: dict[str, Any] = Field(
-        {}, description="without a checkpoint: what differs from the smallest network, by the keys of the model's "
-        "config.json: {text_config: {num_hidden_layers: 4}}; its tokenizer reads bytes")
+        {}, description="keys of the model's config.json for a network without a checkpoint. "
+                        "Example: {text_config: {num_hidden_layers: 4}}. The others are those of "
+                        "the smallest network. Its tokenizer reads bytes")
     lora: Lora = Field(Lora(), description="adapters, which alone are trained and travel")
 
     @model_validator(mode="after")
@@ -100,14 +106,17 @@ class VisuomotorSettings(PolicySettings):
     effect.
     """
 
-    checkpoint: Place = Field("", description="a folder as LeRobot has it: config.json, model.safetensors. Empty to begin "
-                            "with random weights")
+    checkpoint: Place = Field("", description="folder with config.json, *.safetensors and the "
+                                              "tokenizer, as Hugging Face or LeRobot writes it. "
+                                              "Empty starts with random weights")
     network: dict[str, Any] = Field(
-        {}, description="without a checkpoint: keys of LeRobot's config.json that differ from the small network here")
+        {}, description="keys of LeRobot's config.json for a network without a checkpoint. The "
+                        "others are those of a small network")
     statistics: Place = Field(
-        "", description="the folder's ...normalizer_processor.safetensors, or stats.json of a data set: by it state and "
-        "pictures are normalised, and actions have its units; empty where both are learned anew, and pictures have "
-        "ImageNet's statistics")
+        "", description="statistics that normalise state, images and actions. The file is the "
+                        "folder's ...normalizer_processor.safetensors or a data set's "
+                        "stats.json. Empty trains state and actions anew, with ImageNet's "
+                        "statistics of images")
 
     @model_validator(mode="after")
     def _one_origin(self) -> VisuomotorSettings:
@@ -120,33 +129,41 @@ class TokenSettings(PretrainedSettings):
     """Settings of language models whose last 256 tokens stand for the numbers of an action."""
 
     decoding: str = Field("autoregressive", description="of the tokens")
-    temperature: float = Field(1.0, gt=0, le=100, description="of the tokens that are drawn where it explores")
+    temperature: float = Field(1.0, gt=0, le=100, description=
+        "temperature of sampled tokens, in exploration and training. Evaluations take the "
+        "likeliest token")
     token_log_probs: bool = Field(
-        False, description="the PPO family weighs each token instead of each action (algorithm.level: action); in "
-        "simulators")
+        False, description="weigh each token instead of each action in the PPO family "
+                           "(algorithm.level: action), in simulators")
 
 
 class FlowSettings(PretrainedSettings):
     """Settings of vision-language models with an action expert that carries noise to actions."""
 
     horizon: int = with_default(PretrainedSettings, "horizon", 50)
-    flow_steps: int = Field(10, gt=0, le=1000, description="from noise to action")
+    flow_steps: int = Field(10, gt=0, le=1000, description="steps from noise to action")
     sde_noise: float = Field(
-        0.0, ge=0, le=2, description="where it explores, so much noise enters at every step from noise to action, the "
-        "marginals staying what they are, which gives what it draws a density: the PPO family; 0 for none")
+        0.0, ge=0, le=2, description="noise of each step from noise to action during "
+                                     "exploration. The marginals stay the same, and samples have "
+                                     "a density for the PPO family. 0 has none")
     sde_schedule: Literal["sqrt", "pi_rl"] = Field(
-        "sqrt", description="how much noise enters at flow time t, which is 1 at noise and 0 at an action: sde_noise "
-        "sqrt(t), or pi_RL's sde_noise sqrt(t / (1 - t)), whose first step takes the second one's 1 - t. The same "
-        "sde_noise is more by pi_rl: 1.4 times at t = 0.5")
+        "sqrt", description="noise at flow time t, which is 1 at noise and 0 at an action. "
+                            "`sqrt` is sde_noise sqrt(t). `pi_rl` is sde_noise sqrt(t / (1 - "
+                            "t)), with the second step's 1 - t in the first step. At t = 0.5 "
+                            "pi_rl has 1.4 times the noise")
     learned_noise: tuple[Positive, ...] = Field(
-        (), description="instead of sde_noise: two deviations, between which a small network says, for each number at "
-        "every step from noise to action, how much noise enters where it explores; () for none")
-    tokens: int = Field(48, gt=0, le=1024, description="room for the instruction; what is longer is cut off")
-    frozen: bool = Field(False, description="the vision-language model stays as it is; the action expert alone is trained")
+        (), description="smallest and largest standard deviation of a learned exploration noise, "
+                        "instead of sde_noise. A small network chooses it for each number and "
+                        "step. () has none")
+    tokens: int = Field(48, gt=0, le=1024, description=
+        "largest length of the instruction [tokens]. The rest is cut")
+    frozen: bool = Field(False, description="train the action expert alone, and freeze the "
+                                            "vision-language model")
     statistics: Place = Field(
-        "", description="a file with the statistics of the checkpoint's data set (openpi's or Dexbotic's norm_stats.json, "
-        "LeRobot's ...normalizer_processor.safetensors or stats.json), by which its state is normalised and whose units "
-        "its actions have; empty where both are learned anew")
+        "", description="file with the statistics of the checkpoint's data set. They normalise "
+                        "the state and give the actions' units. Formats are norm_stats.json "
+                        "(openpi, Dexbotic), ...normalizer_processor.safetensors and stats.json "
+                        "(LeRobot). Empty trains both anew")
 
     @model_validator(mode="after")
     def _draws_as_its_makers(self) -> FlowSettings:

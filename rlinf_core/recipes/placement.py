@@ -24,43 +24,47 @@ class Placement(Settings):
     """
 
     auto: bool = Field(
-        False, description="the run chooses workers, learners and mode from its measurements, and changes them while it "
-        "runs; those that a recipe sets stay as they are")
+        False, description="choose workers, learners and mode from measurements, and change them "
+                           "during the run. Values that the recipe sets stay")
     fixed: tuple[Literal["workers", "learners", "mode"], ...] = Field(
-        (), description="keys that auto leaves as they are; those that the recipe sets, if it names none here")
+        (), description="keys that placement.auto does not change. Empty means all keys that the "
+                        "recipe sets")
 
     ray: str = Field(
-        "", pattern=r"^([^\s:/]+:\d{1,5})?$", description="host:port of a Ray cluster to join; empty for one of this "
-        "machine, on loopback alone")
+        "", pattern=r"^([^\s:/]+:\d{1,5})?$", description=
+        "host:port of a Ray cluster. Empty starts one on this machine, on loopback alone")
     learners: int = Field(
-        0, ge=0, le=1024, description="processes that learn as one, each on its shard of every batch; 0 learns in the "
-        "trainer's own process")
+        0, ge=0, le=1024, description="learner processes. Each takes a shard of every batch. 0 "
+                                      "learns in the trainer's process")
     strategy: Literal["ddp", "fsdp"] = Field(
-        "ddp", description="each learner keeps everything (DistributedDataParallel), or a part of weights, gradients and "
-        "moments (FSDP2)")
+        "ddp", description="`ddp` copies everything to each learner (DistributedDataParallel). "
+                           "`fsdp` divides weights, gradients and moments among them (FSDP2)")
     restarts: int = Field(
-        3, ge=0, description="times in a run that learners which died are started again and repeat what was lost")
+        3, ge=0, description="largest number of restarts of dead learners in a run. Restarted "
+                             "learners repeat the lost work")
     workers: int = Field(
-        0, ge=0, le=1024, description="rollout workers, each with its share of the environments; 0 plays in the trainer's "
-        "own process")
+        0, ge=0, le=1024, description="rollout workers. Each has a share of the environments. 0 "
+                                      "plays in the trainer's process")
     simulators: int = Field(
-        0, ge=0, le=1024, description="processes that only step environments, for a policy that acts "
-        "on all of them in one batch; 0 steps them where the policy acts")
+        0, ge=0, le=1024, description="processes that only step environments. One policy acts on "
+                                      "all of them in one batch. 0 steps them in the policy's "
+                                      "process")
     ingest: int = Field(
-        0, ge=0, le=256, description="processes, on whatever machines, that read and check what stations send; 0 reads it "
-        "in the trainer's own process")
+        0, ge=0, le=256, description="processes on any machine that read and check episodes of "
+                                     "stations. 0 reads them in the trainer's process")
     replay_shards: int = Field(
-        0, ge=0, le=256, description="processes, on whatever machines, that each hold a part of the replay; 0 holds it in "
-        "the trainer's own process")
+        0, ge=0, le=256, description="processes on any machine that each hold a part of the "
+                                     "replay. 0 holds it in the trainer's process")
     mode: Literal["collocated", "disaggregated", "pipelined"] = Field(
-        "collocated", description="learners and workers take turns on the same devices (collocated); each have devices of "
-        "their own (disaggregated); and workers play on while the learners learn, with a policy that is one update older "
-        "(pipelined)")
+        "collocated", description="`collocated` shares devices in turns. `disaggregated` has "
+                                  "separate devices. `pipelined` also plays during updates, with "
+                                  "a policy that is one update old")
     offload: bool = Field(
-        False, description="weights and moments leave the learners' device during rollouts, and the "
-        "workers' policies during updates; in turns only")
-    learner_gpus: float = Field(0.0, ge=0, description="GPUs of each learner; 0 learns on CPUs")
-    worker_gpus: float = Field(0.0, ge=0, description="GPUs of each worker, for its policy and simulators; 0 for none")
+        False, description="move the learners' weights off their device during rollouts, and the "
+                           "workers' policies during updates. Not for pipelined")
+    learner_gpus: float = Field(0.0, ge=0, description="GPUs of each learner. 0 learns on CPUs")
+    worker_gpus: float = Field(0.0, ge=0, description="GPUs of each worker, for policy and "
+                                                      "simulators. 0 takes none")
 
     @model_validator(mode="before")
     @classmethod

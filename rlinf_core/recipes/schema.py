@@ -30,9 +30,9 @@ from rlinf_core.worlds.settings import WorldSettings
 class Embodiment(Settings):
     """One of several robots that share a policy (docs/howto/fleet.md)."""
 
-    robot: str = Field(min_length=1, description="as station.robot")
-    task: str = Field(min_length=1, description="as station.task")
-    options: dict[str, Any] = Field({}, description="as station.options")
+    robot: str = Field(min_length=1, description="robot, as in station.robot")
+    task: str = Field(min_length=1, description="task, as in station.task")
+    options: dict[str, Any] = Field({}, description="options, as in station.options")
 
 
 ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
@@ -43,22 +43,27 @@ class StationPolicy(Settings):
     """The process that answers a station's observations."""
 
     backend: Literal["local", "composed", "remote"] = Field(
-        "local", description="local, in a process of its own; composed, in the environment's: sooner, for networks that "
-        "answer within a few ms; or remote: a server answers (rlinf serve, openpi's), and the node never waits for it")
-    address: str = Field("", pattern=r"^(wss?://[^\s/]+)?$", description="of a remote one: ws://host:port; wss: TLS")
-    api_key_file: Place = Field("", description="of a remote one: a file with the API key that its server asks for")
-    tls_ca: Place = Field("", description="of a remote one at wss://: a file (PEM) with the certificates of those who "
-                          "sign its server's; empty for the machine's own")
+        "local", description="process of the policy. `local` is its own one. `composed` is that "
+                             "of the environment, for networks of a few ms. `remote` is a server "
+                             "(rlinf serve, openpi), for which the node never blocks")
+    address: str = Field("", pattern=r"^(wss?://[^\s/]+)?$", description=
+        "address of a remote policy. ws://host:port is plain and wss://host:port uses TLS")
+    api_key_file: Place = Field("", description="file with the API key of a remote policy")
+    tls_ca: Place = Field("", description="PEM file with the certificate authority of a remote "
+                                          "policy at wss://. Empty takes the machine's own "
+                                          "authorities")
     chunking: Literal["synchronous", "receding_horizon", "temporal_ensembling", "real_time"] = Field(
-        "receding_horizon", description="of a remote one: what is played while an answer is on its way, and of it then "
-        "(docs/howto/serving.md)")
+        "receding_horizon", description="actions that play while a remote policy computes "
+                                        "(docs/howto/serving.md)")
     n_action_steps: int = Field(
-        0, ge=0, le=1000, description="of a remote one: actions of a chunk that are played before the next is asked for; 0 "
-        "for what the server says, or all")
-    timeout_s: float = Field(2.0, gt=0, le=60, description="of a remote one: for how long an answer is waited for [s]")
+        0, ge=0, le=1000, description="actions of a remote policy's chunk before the next "
+                                      "request. 0 takes the server's number, or all")
+    timeout_s: float = Field(2.0, gt=0, le=60, description=
+        "longest wait for an answer of a remote policy [s]")
     keys: dict[str, str] = Field(
-        {}, description="of a remote one: how the server calls an observation, state (all numbers) or prompt: {wrist: "
-        "observation/wrist_image}; empty for all under their own names")
+        {}, description="names of observations, state (all numbers) and prompt at the remote "
+                        "server. Example: {wrist: observation/wrist_image}. Empty keeps the "
+                        "names")
 
     monitor: Place = Field("", description="a file of rlinf monitor fit: where an episode looks like one that fails, the "
                            "policy sends nothing more and a person is asked; not of a remote one; empty for none")
@@ -79,42 +84,53 @@ class Station(Settings):
 
     name: str = Field(
         "station_a", pattern="^[A-Za-z][A-Za-z0-9_]*$", max_length=64,
-        description="its ROS namespace, and the prefix of its episodes' "
-        "ids: letters, digits and _")
+        description="ROS namespace, and prefix of the episodes' ids. It has letters, digits and _")
     robot: str = Field(
-        "franka_sim", min_length=1, description="a folder of robots/ or of a simulator (sim_bridges/simulators/), "
-        "an entry point, or the path of one; ./path from the file that says it")
+        "franka_sim", min_length=1, description="folder in robots/ or of a simulator, entry "
+                                                "point, or path. ./path is relative to this file")
     options: dict[str, Any] = Field(
-        {}, description="of the robot's simulator, where they are others than in its robot.yaml: {task: PushCube-v1}")
+        {}, description="options of the robot's simulator. They replace those in robot.yaml. "
+                        "Example: {task: PushCube-v1}")
     task: str = Field(
-        "peg_insertion", min_length=1, description="a file of configs/tasks/, an entry point, or the path of one, likewise")
-    lockstep: bool = Field(True, description="simulated time as fast as it goes; false runs in real time")
+        "peg_insertion", min_length=1, description="file in configs/tasks/, entry point, or "
+                                                   "path. ./path is relative to this file")
+    lockstep: bool = Field(True, description="run simulated time as fast as possible. false runs "
+                                             "in real time")
     processes: Literal["auto", "one", "several"] = Field(
-        "auto", description="in which its nodes run: one, where simulator, interlock, environment, policy, operator and "
-        "recorder of a simulator in lockstep share one; several, each with its own; auto: one where that can be")
-    real_time_factor: float = Field(0.0, ge=0, le=1000, description="in lockstep, simulated seconds a second at most; "
-                                    "0: as fast as it goes")
+        "auto", description="processes of the nodes. `one` holds all nodes of a simulator in "
+                            "lockstep, `several` has one for each node. `auto` takes one where "
+                            "possible")
+    real_time_factor: float = Field(0.0, ge=0, le=1000, description=
+        "largest speed of simulated time in lockstep [simulated s/s]. 0 sets no limit")
     observe_cameras: tuple[str, ...] = Field(
-        (), description="cameras whose images the policy sees; empty for a policy from state")
-    image_size: tuple[Count, Count] = Field((64, 64), description="height and width of those images")
-    device: Device = Field("auto", description="of its policy: auto, the best there is, or cpu, cuda, cuda:1, ...")
-    domain_id: int | None = Field(None, ge=0, le=MAX_DOMAIN, description="ROS_DOMAIN_ID of the station; by default the "
-                                  "shell's, as in all of ROS")
-    spool_gb: float = Field(20.0, gt=0, description="episodes that wait, or were set aside, may take so much of its disk; "
-                            "then it plays and records none until they are sent")
-    policies_gb: float = Field(20.0, gt=0, description="the trainer's policies may take so much of its disk, then older "
-                               "ones are removed; never the first, the newest, or the one that plays")
-    session_gb: float = Field(1.0, ge=0, description="what is recorded beside episodes may take so much of its disk, then "
-                              "the oldest is removed; 0 records none (docs/howto/data.md)")
+        (), description="cameras that the policy observes. Empty observes state alone")
+    image_size: tuple[Count, Count] = Field((64, 64), description=
+        "height and width of the observed images [pixels]")
+    device: Device = Field("auto", description="torch device of the station's policy. `auto` "
+                                               "takes the best one. Others are cpu, cuda and "
+                                               "cuda:1")
+    domain_id: int | None = Field(None, ge=0, le=MAX_DOMAIN, description=
+        "ROS_DOMAIN_ID of the station. The default is that of the shell")
+    spool_gb: float = Field(20.0, gt=0, description="largest size of unsent and refused episodes "
+                                                    "on disk [GB]. Beyond it the station plays "
+                                                    "and records nothing")
+    policies_gb: float = Field(20.0, gt=0, description=
+        "largest size of the received policies on disk [GB]. Beyond it old versions are removed. "
+        "The first, newest and playing versions stay")
+    session_gb: float = Field(1.0, ge=0, description="largest size of the session recordings on "
+                                                     "disk [GB]. Beyond it the oldest are "
+                                                     "removed. 0 records none "
+                                                     "(docs/howto/data.md)")
     operator: Annotated[Any, OPERATOR] = Field(
-        {}, description="who demonstrates and arms: scripted, in simulation only; or a person with this device, in a "
-        "terminal of their own (rlinf teleop)")
+        {}, description="device of the operator. `scripted` is the task's script, in simulation "
+                        "only. A person uses any other kind in a terminal (rlinf teleop)")
     second_operator: Annotated[Any | None, SECOND_OPERATOR] = Field(
-        None, description="a second device of theirs, e.g. a foot pedal"
+        None, description="second device of the same person, for example a foot pedal"
     )
     qos_overrides: dict[str, dict[str, dict[str, str | int]]] = Field(
-        {}, description="other quality of service of topics whose row in docs/reference/topics.md says so: "
-        "{camera/wrist/image: {subscription: {reliability: reliable, depth: 5}}}")
+        {}, description="quality of service of topics that docs/reference/topics.md marks. "
+                        "Example: {camera/wrist/image: {subscription: {reliability: reliable, "
+                        "depth: 5}}}")
     policy: StationPolicy = StationPolicy()
     web: Web = Web()
 
@@ -143,90 +159,110 @@ class Station(Settings):
 class Collect(Settings):
     """Demonstrations."""
 
-    episodes: int = Field(20, ge=0, description="successful ones that are needed; of embodiments, of each")
-    first_seed: int = Field(10_000, ge=0, description="of the scenes, where the recipe's seed is 0")
+    episodes: int = Field(20, ge=0, description="number of successful demonstrations. Each "
+                                                "embodiment needs as many")
+    first_seed: int = Field(10_000, ge=0, description="seed of the first training scene, for the "
+                                                      "recipe's seed 0")
     no_training: bool = Field(
-        False, description="a station records this many episodes, successful or not, and trains nothing")
+        False, description="the station records this many episodes of any outcome and trains "
+                           "nothing")
     recordings: tuple[str, ...] = Field(
-        (), description="folders of recorded episodes (a spool, an inbox, a run) that demonstrate; empty for the station's "
-        "operator, or the task's script in simulation")
+        (), description="folders of recorded demonstrations (spool, inbox or run). Empty takes "
+                        "the operator, or the task's script in simulation")
 
 
 class Online(Settings):
     """The online phase and its governors."""
 
     max_env_steps: int = Field(20_000, ge=0, description="stop after this many transitions")
-    max_minutes: float = Field(60.0, ge=0, description="or after this long, on whatever machine it is")
+    max_minutes: float = Field(60.0, ge=0, description=
+        "stop after this time [min]")
     stop_at_success: float = Field(
-        0.98, ge=0, le=2, description="or once this part of the last stop_episodes training episodes succeeded; 2 never "
-        "stops")
-    stop_episodes: int = Field(100, gt=0, description="how many those are")
-    request_episodes: int = Field(10, gt=0, description="episodes asked for at a time")
-    synchronous: bool = Field(False, description="between episodes wait for the learner, after so many for its policy, too")
-    first_seed: int = Field(100_000, ge=0, description="of the scenes, where the recipe's seed is 0")
-    min_transitions: int = Field(300, ge=0, description="before the first update")
-    updates_per_step: float = Field(2.0, ge=0, description="gradient updates per online transition")
-    max_lag_episodes: float = Field(1.0, gt=0, description="how far the learner may fall behind before stations pause")
-    max_staleness: int = Field(50, ge=0, description="versions by which an episode's policy may be older and still count")
-    max_staleness_of: dict[str, int] = Field({}, description="the same of single stations, by name, instead")
+        0.98, ge=0, le=2, description="stop at this success rate of the last stop_episodes "
+                                      "training episodes. 2 never stops")
+    stop_episodes: int = Field(100, gt=0, description="training episodes that stop_at_success "
+                                                      "counts")
+    request_episodes: int = Field(10, gt=0, description="episodes of one request")
+    synchronous: bool = Field(False, description="wait for the learner between episodes, and for "
+                                                 "its policy after each request")
+    first_seed: int = Field(100_000, ge=0, description=
+        "seed of the first training scene, for the recipe's seed 0")
+    min_transitions: int = Field(300, ge=0, description="transitions before the first update")
+    updates_per_step: float = Field(2.0, ge=0, description="gradient updates for each transition")
+    max_lag_episodes: float = Field(1.0, gt=0, description=
+        "largest lag of the learner [episodes]. Beyond it stations pause")
+    max_staleness: int = Field(50, ge=0, description="largest age of an episode's policy "
+                                                     "[versions]. Older episodes are not used")
+    max_staleness_of: dict[str, int] = Field({}, description=
+        "max_staleness of single stations, by name")
     max_samples_per_insert: float = Field(
-        0.0, ge=0, description="how often a station's transitions may be drawn, on average over what it has sent; 0: no "
-        "limit")
+        0.0, ge=0, description="largest mean number of draws of a station's transition. 0 sets "
+                               "no limit")
     min_samples_per_insert: float = Field(
-        0.0, ge=0, description="a station whose transitions were drawn less often than that waits while the learner is "
-        "behind; the others go on")
-    publish_every_updates: int = Field(100, gt=0, description="how often a policy goes down to the stations")
-    drain_timeout_s: float = Field(30.0, ge=0, description="how long the learner may take at the end for what has come")
+        0.0, ge=0, description="a station below this mean number of draws waits while the "
+                               "learner is behind. Others continue")
+    publish_every_updates: int = Field(100, gt=0, description=
+        "updates between two policies for the stations")
+    drain_timeout_s: float = Field(30.0, ge=0, description=
+        "longest time for the learner to use the last episodes [s]")
 
 
 class Evaluate(Settings):
     """Held-out episodes, before and after."""
 
-    episodes: int = Field(50, gt=0, description="how many")
-    first_seed: int = Field(1_000_000, ge=0, description="of their scenes, apart from all others")
+    episodes: int = Field(50, gt=0, description="number of episodes")
+    first_seed: int = Field(1_000_000, ge=0, description=
+        "seed of the first evaluation scene. No other phase uses these scenes")
     filmed_episodes: int = Field(
         3,
         ge=0,
-        description="how many of them the report films in simulation, side by side; 0: none",
+        description="episodes in the report's film, in simulation. 0 films none",
     )
 
 
 class Replay(Settings):
     """The trainer's data."""
 
-    capacity: int = Field(100_000, gt=0, description="time steps kept online")
+    capacity: int = Field(100_000, gt=0, description="capacity for the policy's own experience "
+                                                     "[time steps]")
     use_executed: bool = Field(
-        False, description="learn from the action that the interlock let through instead of the one asked for")
+        False, description="learn from the action that the interlock applied. false learns from "
+                           "the requested one")
     balance_stations: bool = Field(
-        False, description="draw each station's transitions as often as any other's, however many it sends")
+        False, description="draw equally many transitions of each station, whatever it sent")
 
 
 class Checkpoint(Settings):
     """Interval of checkpoints. Saving is on by default."""
 
-    every_minutes: float = Field(2.0, ge=0, description="between two checkpoints")
+    every_minutes: float = Field(2.0, ge=0, description="time between two checkpoints [min]")
 
 
 class Bridge(Settings):
     """The trainer's address and access."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="address it binds, and stations call")
-    port: int = Field(PORT, ge=1, le=65535, description="TCP port")
-    fleet: str = Field("", description="at the trainer: the folder of rlinf fleet; it serves the stations that are "
-                       "enrolled there, over TLS. Empty serves this machine alone, by a token")
-    credentials: str = Field("", description="at a station: the folder that rlinf fleet enroll has made for it; empty "
-                             "calls without TLS")
-    token_file: str = Field("", description="without TLS on this machine: the file of the trainer's "
-                            "token, which a station shows. Empty: bridge.token in the trainer's run "
-                            "folder, which stations of the same user find by themselves")
-    stations: tuple[str, ...] = Field((), description="at the trainer: the names of the stations that "
-                                      "may call; empty takes any name that is let in")
-    metrics_port: int = Field(0, ge=0, le=65535, description="at the trainer: TCP port, on this machine alone, at which "
-                              "Prometheus reads how the fleet is; 0 serves none")
-    policies_gb: float = Field(20.0, gt=0, description="at the trainer: its policies may take so much of its disk, then "
-                               "older ones go; never the first, the newest, or one that a station is meant to have")
-    insecure: bool = Field(False, description="listen, or call, beyond this machine without TLS: whoever is on that "
-                           "network can feed the training, fetch policies, and pose as the trainer")
+    host: str = Field("127.0.0.1", min_length=1, description=
+        "address that the trainer binds and stations call")
+    port: int = Field(PORT, ge=1, le=65535, description="TCP port of the trainer")
+    fleet: str = Field("", description="at the trainer, folder of rlinf fleet. It admits the "
+                                       "enrolled stations over TLS. Empty serves this machine "
+                                       "alone, with a token")
+    credentials: str = Field("", description="at a station, its folder from rlinf fleet enroll. "
+                                             "Empty calls without TLS")
+    token_file: str = Field("", description="file of the trainer's token, without TLS on this "
+                                            "machine. Empty takes bridge.token in the trainer's "
+                                            "run folder. Stations of the same user find it there")
+    stations: tuple[str, ...] = Field((), description="at the trainer, names of the admitted "
+                                                      "stations. Empty admits every name")
+    metrics_port: int = Field(0, ge=0, le=65535, description=
+        "at the trainer, TCP port of the fleet's metrics for Prometheus, on this machine alone. "
+        "0 serves none")
+    policies_gb: float = Field(20.0, gt=0, description=
+        "at the trainer, largest size of its policies on disk [GB]. Beyond it old versions are "
+        "removed. The first, newest and assigned versions stay")
+    insecure: bool = Field(False, description="listen or call beyond this machine without TLS. "
+                                              "Anyone on that network can then send episodes, "
+                                              "fetch policies and imitate the trainer")
 
     @property
     def address(self) -> str:
@@ -236,34 +272,42 @@ class Bridge(Settings):
 class Randomise(Settings):
     """Domain randomisation while training in simulation, drawn anew in each scene; evaluations are randomised too."""
 
-    delay_s: float = Field(0.0, ge=0, description="commands come up to so much late [s]")
-    lag_s: float = Field(0.0, ge=0, description="and are followed with a time constant of up to so much, but for turns [s]")
+    delay_s: float = Field(0.0, ge=0, description="largest delay of commands [s]")
+    lag_s: float = Field(0.0, ge=0, description="largest time constant of the arm's translation "
+                                                "[s]")
     pose_error_m: float = Field(
-        0.0, ge=0, description="standard deviation of a scene's error of reported objects and goals [m]")
-    pose_noise_m: float = Field(0.0, ge=0, description="and of the noise on top, at every time step [m]")
-    brightness: float = Field(0.0, ge=0, le=1, description="cameras are brighter or darker by up to this fraction")
+        0.0, ge=0, description="standard deviation of the constant error of object and goal "
+                               "poses in a scene [m]")
+    pose_noise_m: float = Field(0.0, ge=0, description=
+        "standard deviation of the noise of these poses at each time step [m]")
+    brightness: float = Field(0.0, ge=0, le=1, description=
+        "largest relative change of the cameras' brightness")
 
 
 class Simulation(Settings):
     """Training in vectorised simulators, without stations."""
 
-    environments: int = Field(0, ge=0, description="simulators stepped together; 0 trains on what stations send")
+    environments: int = Field(0, ge=0, description="number of simulators that step together. 0 "
+                                                   "trains on episodes of stations")
     interlock: bool = Field(
-        True, description="each simulator behind its interlock, as on a station; false plays actions straight, which is "
-        "faster")
+        True, description="each simulator has an interlock, as on a station. false plays actions "
+                          "directly and is faster")
     shaping: float = Field(
-        0.0, ge=0, description="weight of the task's progress in the reward that is learned from, for learners that need "
-        "a slope to climb; success is success all the same")
+        0.0, ge=0, description="weight of the task's progress in the training reward. Success is "
+                               "measured without it")
     initial_policy: str = Field(
-        "", description="a policy file to begin with, of the same kind, sizes and task; or the folder of a run, whose "
-        "newest policy goes on together with its learner: critics, temperature, optimisers. Empty to begin anew")
+        "", description="policy file of the same kind, sizes and task, or a run folder. A run "
+                        "folder also brings the learner's state. Empty starts anew")
     randomise: Randomise = Randomise()
-    env_steps: int = Field(50_000, ge=0, description="stop after so many time steps, over all environments")
-    updates_per_step: float = Field(1.0, ge=0, description="gradient updates per time step, of learners that replay")
+    env_steps: int = Field(50_000, ge=0, description="time steps of the run, over all "
+                                                     "environments")
+    updates_per_step: float = Field(1.0, ge=0, description=
+        "gradient updates for each time step, of learners with a replay")
     start_steps: int = Field(
-        500, ge=0, description="time steps of random actions before the first update, of learners that replay")
+        500, ge=0, description="time steps of random actions before the first update, of "
+                               "learners with a replay")
     evaluate_every: int = Field(2_000, gt=0, description="time steps between two evaluations")
-    evaluate_episodes: int = Field(20, gt=0, description="held-out episodes of each")
+    evaluate_episodes: int = Field(20, gt=0, description="held-out episodes of each evaluation")
 
 
 SEED_OFFSET = 2_000_000  # beyond the scenes of seed 0 and of evaluations
@@ -274,21 +318,25 @@ SPREAD = 2_654_435_761
 class Recipe(Settings):
     """Everything about a run."""
 
-    name: str = Field(min_length=1, description="of the recipe")
-    seed: int = Field(0, ge=0, lt=2**31, description="of all that is drawn: weights, noise, batches, the scenes of "
-                      "demonstrations and of training; those of evaluations are the same for all")
-    device: Device = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, "
-                           "...")
+    name: str = Field(min_length=1, description="name of the recipe")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, noise, batches and "
+                                                     "training scenes. Evaluation scenes do not "
+                                                     "depend on it")
+    device: Device = Field("auto", description="torch device of the networks in training. `auto` "
+                                               "takes the best one. Others are cpu, cuda and "
+                                               "cuda:1")
     learner: Computing = Computing()
-    wandb: str = Field("", description="project of Weights & Biases that gets the trainer's curves beside TensorBoard "
-                       "(extra wandb); empty for none")
+    wandb: str = Field("", description="project of Weights & Biases for the training curves "
+                                       "(extra wandb). Empty sends none")
     env: str = Field(
-        "", pattern=r"^(\w+:\S+)?$", description="an environment with its own task and reward instead of a station, and no "
-        "interlock: gym: and the id of one of Gymnasium's (gym:Pendulum-v1), or a simulator that steps a batch of them at "
-        "once and its task (maniskill:PickCube-v1, isaaclab:Isaac-Reach-Franka); or text: and a task of language "
-        "models (text:arithmetic, docs/howto/agentic.md)")
+        "", pattern=r"^(\w+:\S+)?$", description="environment with its own task and reward, "
+                                                 "without station and interlock. gym:Pendulum-v1 "
+                                                 "is one of Gymnasium. maniskill:PickCube-v1 is "
+                                                 "a batched simulator. text:arithmetic is a task "
+                                                 "of language models (docs/howto/agentic.md)")
     env_options: dict[str, bool | int | float | str] = Field(
-        {}, description="keyword arguments of gymnasium.make for env gym:..., by name: {env_name: reach-v3}")
+        {}, description="keyword arguments of gymnasium.make for env gym:ID. Example: {env_name: "
+                        "reach-v3}")
     station: Station = Station()
     embodiments: dict[Name, Embodiment] = Field(
         {}, description="robots that share one policy, by name, where the trainer is to learn for several: {one: {robot: "

@@ -28,10 +28,13 @@ class Home(Settings):
     """The pose in which an arm waits for the next scene, in the form of the task's actions."""
 
     position: tuple[float, float, float] | None = Field(
-        None, description="of the tool, x y z in the base frame [m], within the limits' box; for a task in tcp_delta")
+        None, description="home position of the tool in the base frame, x y z [m]. It lies in "
+                          "the limits' box. For a task in tcp_delta")
     orientation: tuple[float, float, float, float] | tuple[()] = Field(
-        (), description="of the tool, quaternion x y z w, where the task turns it; without, it stays turned as it is")
-    joints: dict[str, float] = Field({}, description="each joint's angle by name [rad]; for a task in joint_delta")
+        (), description="home orientation of the tool, quaternion x y z w, for a task that turns "
+                        "it. Without it the tool keeps its orientation")
+    joints: dict[str, float] = Field({}, description="home angle of each joint by name [rad]. "
+                                                     "For a task in joint_delta")
 
     @model_validator(mode="after")
     def _somewhere(self) -> Home:
@@ -45,9 +48,10 @@ class Home(Settings):
 class Arm(Settings):
     """One of several arms of a robot."""
 
-    limits: Path = Field(strict=False, description="those of its interlock, beside it")
+    limits: Path = Field(strict=False, description="file of this arm's limits beside robot.yaml")
     home: Home | None = Field(None, description="where it waits for the next scene")
-    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(None, description="its gripper, likewise")
+    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(None, description=
+        "gripper of this arm, as in `gripper`")
 
 
 class Controller(Settings):
@@ -55,27 +59,30 @@ class Controller(Settings):
     """
 
     kind: Literal["joint_trajectory", "forward_position", "twist"] = Field(
-        description="joint_trajectory (trajectory_msgs/JointTrajectory) and forward_position (std_msgs/Float64MultiArray) "
-        "follow target_joints, of a task in joint_delta; twist (geometry_msgs/TwistStamped, as MoveIt Servo takes it) "
-        "follows target_pose")
-    topic: str = Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$", description="where it listens, e.g. "
-                       "/scaled_joint_trajectory_controller/joint_trajectory")
-    horizon_s: Positive = Field(0.05, description="joint_trajectory: the first target, and one that comes later than that, "
-                                "and than three ticks, after the one before, is reached in that time; else in the time "
-                                "between the two [s]")
-    slowed_by: str = Field("", pattern="^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description="joint_trajectory: a topic "
-                           "(std_msgs/Float64) that says at how many per cent of its speed the robot plays what it is "
-                           "told, as ur_robot_driver's speed_scaling: below 100 what is told goes on where it has come to")
-    gain: Positive = Field(5.0, description="twist: speed for each metre, and radian, to the target [1/s]")
+        description="`joint_trajectory` and `forward_position` follow target_joints, for a task "
+                    "in joint_delta. `twist` follows target_pose by TwistStamped, as MoveIt "
+                    "Servo reads it")
+    topic: str = Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$", description=
+        "topic of the controller. Example: /scaled_joint_trajectory_controller/joint_trajectory")
+    horizon_s: Positive = Field(0.05, description="joint_trajectory: time to reach the first "
+                                                  "target [s]. A target that is later than this "
+                                                  "and than three ticks has the same time. Other "
+                                                  "targets have the time between the two")
+    slowed_by: str = Field("", pattern="^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description=
+        "joint_trajectory: topic (std_msgs/Float64) with the robot's speed scaling [%], as "
+        "ur_robot_driver publishes it. Below 100 the trajectory continues from the reached point")
+    gain: Positive = Field(5.0, description="twist: speed for each metre and radian of error "
+                                            "[1/s]")
 
 
 class Twin(Settings):
     """A process in the hardware's place: the vendor driver's interface, around a simulator."""
 
     node: str = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)+$",
-                      description="the module whose main runs it: sim_bridges.twins.franka")
-    simulator: str = Field("", description="which one is inside, where there is one")
-    options: dict[str, Any] = Field({}, description="of that simulator, by its signature")
+                      description="module with the twin's main function, for example "
+                                  "sim_bridges.twins.franka")
+    simulator: str = Field("", description="simulator inside the twin, if it has one")
+    options: dict[str, Any] = Field({}, description="options of the twin's simulator")
 
     @model_validator(mode="after")
     def _options_of_something(self) -> Twin:
@@ -88,52 +95,62 @@ class Robot(Settings):
     """The content of a robot.yaml."""
 
     driver: str = Field(
-        min_length=1, description="simulator; external, when somebody else publishes the robot interface; or a node that "
-        "does so beside a vendor's driver, of rlinf_core/robots/drivers, package.module:Class or an entry point: franka")
+        min_length=1, description="`simulator`, or `external` for another program that publishes "
+                                  "the robot interface. Otherwise a node beside a vendor's "
+                                  "driver, by name (franka), package.module:Class or entry point")
     limits: Path | None = Field(
-        None, strict=False, description="the interlock's limits, beside it; of a robot with one arm")
+        None, strict=False, description="file of the interlock's limits beside robot.yaml, for a "
+                                        "robot with one arm")
     arms: dict[Name, Arm] = Field(
         {}, description="the arms, where there are several, in the order of their parts of an action; each has an "
         "interlock of its own, and its topics below its name")
     home: Home | None = Field(
         None, description="where a real arm without a `reset_scene` of its own goes, at the operator's word, before the "
         "scene is put right (docs/tutorials/collect.md); of a robot with one arm")
-    simulator: str = Field("", description="which one, when simulated")
-    options: dict[str, Any] = Field({}, description="of that simulator, by its signature; or of the driver's node")
+    simulator: str = Field("", description="name of the simulator")
+    options: dict[str, Any] = Field({}, description="options of the simulator or of the driver's "
+                                                    "node")
     twin: Twin | None = Field(None, description="started with the station in the place of hardware and vendor's driver")
     task: str = Field(
-        "", description="what the simulator's own measure of success is about; `rlinf check sim` plays it; a name, or "
-        "./path from here")
+        "", description="task of the simulator's own success signal, which `rlinf check sim` "
+                        "plays. A name, or ./path relative to this file")
     cameras: dict[Name, Annotated[Any, CAMERA]] = Field(
-        {}, description="the cameras there are: [height, width] of one that somebody else publishes, or `kind` and what "
-        "that asks for, of one that is read here")
+        {}, description="cameras by name. [height, width] is a camera that another program "
+                        "publishes. A mapping with `kind` is read here")
     gripper: Annotated[GripperSettings | None, GRIPPER] = Field(
-        None, description="the gripper that a node of ours tells what to do: its `kind` and what that asks for; none where "
-        "the driver does, or a simulator")
-    estops: tuple[Name, ...] = Field((), description="e-stop sources that must be heard on `estop/<name>`; a robot with "
-                                     "hardware that names none needs `no_estop_reason` to be armed")
-    no_estop_reason: str = Field("", pattern=r"^(\s*\S.{8,}\S\s*)?$", description="why this robot may be armed although "
-                                 "the station hears no e-stop, in a few words; who writes it confirms it")
+        None, description="gripper that a node of rlinf commands, with its settings. Leave it "
+                          "out if the driver or the simulator commands it")
+    estops: tuple[Name, ...] = Field((), description="e-stop sources on `estop/<name>`. A robot "
+                                                     "with hardware and no source needs "
+                                                     "`no_estop_reason` before it is armed")
+    no_estop_reason: str = Field("", pattern=r"^(\s*\S.{8,}\S\s*)?$", description=
+        "reason why this robot may be armed without an e-stop on the network, in a few words. "
+        "Its author confirms it")
     topics: dict[str, Annotated[str, Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
-        {}, description="topics of the robot interface that its driver names otherwise: {joint_states: /joint_states}; "
-        "below the station's namespace unless the name begins with /")
+        {}, description="topics with another name at the driver. Example: {joint_states: "
+                        "/joint_states}. Names are below the station's namespace, unless they "
+                        "begin with /")
     controller: Controller | None = Field(
         None, description="what follows the interlock, where it is no impedance controller on target_pose")
-    urdf: Path | None = Field(None, strict=False, description="its URDF, beside it: published as `robot_description`, and "
-                              "recorded with each episode")
-    hand_eye: Path | None = Field(None, strict=False, description="where its cameras are, a file beside it (rlinf "
-                                  "camera locate): on `tf_static`")
-    tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the tool's on `tf`: another name "
-                            "where the driver's robot_state_publisher has this one, empty for none")
-    root_frame: str = Field("", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the root of what its driver says on "
-                            "`/tf`, where that is the limits' `frame` by another name: it becomes that frame's child, so "
-                            "that arm, tool and cameras are one tree; of a robot with one arm")
+    urdf: Path | None = Field(None, strict=False, description=
+        "URDF file beside robot.yaml. It is published as `robot_description` and recorded with "
+        "each episode")
+    hand_eye: Path | None = Field(None, strict=False, description=
+        "file with the poses of the cameras beside robot.yaml (rlinf camera locate). They are "
+        "published on `tf_static`")
+    tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description=
+        "name of the tool's frame on `tf`. Choose another one if the driver's "
+        "robot_state_publisher uses this name. Empty publishes none")
+    root_frame: str = Field("", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description=
+        "root of the driver's frames on `/tf`, if it is the limits' `frame` under another name. "
+        "It becomes that frame's child, so all frames form one tree. For a robot with one arm")
     tool_axes: tuple[str, ...] = Field(
-        (), description="twists and wrenches that its driver says along the tool's axes, as CRISP does current_twist and "
-        "ur_robot_driver its wrench: turned by current_pose into the limits' frame, unless they are in that already")
+        (), description="twists and wrenches that the driver publishes along the tool's axes. "
+                        "They are turned by current_pose into the limits' frame. CRISP does so "
+                        "with current_twist, ur_robot_driver with wrench")
     distance: bool = Field(
-        False, description="whether `distance` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it "
-        "stops the arm")
+        False, description="the topic `distance` (sensor_msgs/Range) has the distance to the "
+                           "nearest obstacle. Silence stops the arm")
 
     @model_validator(mode="after")
     def _check_driver(self) -> Robot:

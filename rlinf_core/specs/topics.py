@@ -74,12 +74,12 @@ class Topic:
         if self.name in FREE:
             return ""
         if self.name in COUNTED:
-            return "each of its messages counts"
+            return "each message counts"
         if self.name in ("clock", "endpoints") or (self.newest and "interlock" not in self.receivers.split(", ")):
-            return "only its newest message counts, and in lockstep each"
+            return "only the newest message counts, in lockstep each"
         if self.name == "page":
-            return "the operator goes by it, and the arm moves with it"
-        return "the interlock goes by it, and the arm's safety by the interlock"
+            return "it moves the arm through the operator"
+        return "the interlock depends on it"
 
     @property
     def listeners(self) -> str:
@@ -96,127 +96,151 @@ def _state(name: str, kind: str, channel: tuple[int, ...], rate: str, meaning: s
 
 
 TOPICS = (
-    _state("current_pose", "PoseStamped", (7,), "100 Hz", "the tool in the base frame: position [m], quaternion x y z w",
+    _state("current_pose", "PoseStamped", (7,), "100 Hz",
+        "tool pose in the base frame. Position [m] and quaternion x y z w",
            receivers="interlock, environment, operator, page, robot side", recorded=BLACK_BOX),
-    _state("current_twist", "TwistStamped", (6,), "control rate", "its velocity [m/s, rad/s]"),
-    _state("wrench", "WrenchStamped", (6,), "10 Hz", "the external wrench at the tool [N, Nm]",
+    _state("current_twist", "TwistStamped", (6,), "control rate",
+        "tool velocity in the base frame [m/s, rad/s]"),
+    _state("wrench", "WrenchStamped", (6,), "10 Hz", "external wrench at the tool [N, Nm]",
            receivers="interlock, environment"),
-    _state("joint_states", "JointState", (-1,), "10 Hz", "the joints [rad]", "sensor_msgs",
+    _state("joint_states", "JointState", (-1,), "10 Hz", "joint angles [rad]", "sensor_msgs",
            "interlock, environment, operator"),
-    _state("gripper/state", "JointState", (1,), "10 Hz", "the gripper's width [m]", "sensor_msgs",
+    _state("gripper/state", "JointState", (1,), "10 Hz", "gripper width [m]", "sensor_msgs",
            "interlock, environment, operator"),
-    _state("object_pose", "PoseStamped", (7,), "control rate", "the object of the task, where something knows it",
+    _state("object_pose", "PoseStamped", (7,), "control rate",
+           "pose of the task's object, if a sensor or simulator measures it",
            receivers="environment, operator, page"),
-    _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs", receivers="environment, operator, page"),
-    _state("task/success", "JointState", (1,), "control rate", "external success signal: 1 once the task is done",
+    _state("goal_pose", "PoseStamped", (7,), "control rate", "goal pose of the object",
+           receivers="environment, operator, page"),
+    _state("task/success", "JointState", (1,), "control rate",
+           "success signal from outside. 1 means that the task is done",
            "sensor_msgs", per_arm=False, sampled=False),
     Topic(name="camera/<name>/image", type="sensor_msgs/msg/Image", sender="robot side",
           receivers="environment, page", rate="control rate", depth=2, newest=True,
-          channel=(-1, -1, 3), sampled=True, meaning="rgb8 or bgr8"),
+          channel=(-1, -1, 3), sampled=True, meaning="image in rgb8 or bgr8"),
     Topic(name="camera/<name>/view", type="sensor_msgs/msg/Image", sender="robot side", receivers="page",
           rate="up to 10 Hz, while a page is open", depth=2, newest=True,
-          meaning="a picture for people, whatever size the policy sees; `video` is the simulator's own view"),
+          meaning="image for people in any size. `video` is the simulator's own view"),
     Topic(name="camera/<name>/camera_info", type="sensor_msgs/msg/CameraInfo", sender="robot side",
           receivers="RViz, Foxglove", rate="control rate", depth=2, newest=True, sampled=True,
-          meaning="of that image, as its driver calibrated it; K is zero where nobody has"),
+          meaning="calibration of that image from its driver. K is zero without a calibration"),
     Topic(name="camera/<name>/image/compressed", type="sensor_msgs/msg/CompressedImage", sender="robot side",
           receivers="RViz, Foxglove", rate="while somebody listens", depth=2, newest=True,
-          meaning="the same as JPEG, as image_transport has it; `jpeg` in robot.yaml is its quality"),
+          meaning="the image as JPEG, as in image_transport. `jpeg` in robot.yaml sets its "
+                  "quality"),
     Topic(name="camera/<name>/depth", type="sensor_msgs/msg/Image", sender="robot side", receivers="RViz, Foxglove",
           rate="control rate", depth=2, newest=True,
-          meaning="16UC1 [mm], aligned to that image, with `depth` in robot.yaml"),
+          meaning="depth in 16UC1 [mm], aligned to the image. `depth` in robot.yaml enables it"),
     Topic(name="robot_description", type="std_msgs/msg/String", sender="robot side, recorder", receivers="RViz, Foxglove",
           rate="once", depth=1, latched=True, recorded=EPISODE,
-          meaning="the URDF that the robot's YAML names, or that of the driver's robot_state_publisher"),
+          meaning="URDF from robot.yaml or from the driver's robot_state_publisher"),
     Topic(name="tf", type="tf2_msgs/msg/TFMessage", sender="recorder", receivers="RViz, Foxglove",
           rate="30 Hz, while somebody listens", depth=100, recorded=DERIVED,
-          meaning="tool, target, object, goal and the robot's links; each frame begins with the station's name"),
+          meaning="frames of tool, target, object, goal and links. Each name begins with the "
+                  "station's"),
     Topic(name="tf_static", type="tf2_msgs/msg/TFMessage", sender="recorder", receivers="RViz, Foxglove", rate="once",
-          depth=1, latched=True, recorded=DERIVED, meaning="likewise: cameras, and what stands still of the robot"),
+          depth=1, latched=True, recorded=DERIVED, meaning=
+              "frames of cameras and fixed parts of the robot"),
     Topic(name="markers", type="visualization_msgs/msg/MarkerArray", sender="recorder", receivers="RViz, Foxglove",
           rate="on change", depth=1, latched=True, recorded=DERIVED,
-          meaning="the limits' box, in the colour of the interlock's state, and the state in words"),
+          meaning="box of the limits in the colour of the interlock's state, and the state as "
+                  "text"),
     Topic(name="distance", type="sensor_msgs/msg/Range", sender="robot side", receivers="interlock", rate="20 Hz",
-          per_arm=True, newest=True, meaning="to the nearest obstacle [m], where the robot's YAML declares it"),
+          per_arm=True, newest=True, meaning="distance to the nearest obstacle [m], if "
+                                             "robot.yaml declares a sensor"),
     Topic(name="robot/fault", type="std_msgs/msg/String", sender="robot side", receivers="interlock",
           rate="on change; by a driver of ours also 10 Hz",
           depth=1, latched=True, per_arm=True, session=("data",),
-          meaning="a reflex or a user stop, in a word; empty when there is none"),
+          meaning="reflex or user stop as one word. Empty without a fault"),
     Topic(name="robot/reset", type="std_msgs/msg/String", sender="interlock", receivers="robot side", rate="on a reset",
           depth=1, per_arm=True, session=(),
-          meaning="a person resets the fault of this name, and the robot's own stands: what brings "
-          "the robot back may be asked of it now, and at no other time; meanwhile `robot/fault` is another"),
+          meaning="name of the fault that a person resets, while the robot reports a fault of "
+                  "its own. Only now may the driver recover the robot. During the recovery "
+                  "`robot/fault` has another text"),
     Topic(name="target_pose", type="geometry_msgs/msg/PoseStamped", sender="interlock",
           receivers="robot side, page", rate="every tick", per_arm=True, recorded=BLACK_BOX, sampled=True,
-          meaning="where the tool shall be, in the base frame"),
+          meaning="set-point of the tool in the base frame"),
     Topic(name="target_joints", type="sensor_msgs/msg/JointState", sender="interlock", receivers="robot side",
-          rate="every tick", per_arm=True, meaning="the same for joints, in joint_delta instead of target_pose [rad]"),
+          rate="every tick", per_arm=True, meaning="set-point of the joints [rad], in "
+                                                   "joint_delta instead of target_pose"),
     Topic(name="gripper/command", type="std_msgs/msg/Float64", sender="interlock", receivers="robot side",
           rate="every tick", per_arm=True,
-          meaning="how far the gripper shall be open [m]; nothing while `gripper/state` is silent"),
+          meaning="set-point of the gripper width [m]. Nothing is sent while `gripper/state` is "
+                  "silent"),
     Topic(name="estop/<name>", type="std_msgs/msg/Bool", sender="e-stop", receivers="interlock", rate="10 Hz",
-          depth=100, session=("data",), meaning="true when pressed; silence is pressed"),
+          depth=100, session=("data",), meaning="true while pressed. Silence counts as pressed"),
     Topic(name="enable", type="std_msgs/msg/Bool", sender="operator",
           receivers="interlock, operator, page", rate="within the lease",
-          session=("data",), meaning="the policy may move, until false or the lease (enable_lease) has passed"),
+          session=("data",), meaning="the policy may move, until false or until the lease "
+                                     "(enable_lease) ends"),
     Topic(name="disarm", type="std_msgs/msg/Empty", sender="operator, page, `rlinf disarm`", receivers="interlock",
           rate="on a person's word", per_arm=True,
-          meaning="disarms, beside the service `interlock/arm`, and needs no second process; it can do nothing else"),
+          meaning="disarms without the service `interlock/arm` and its process. It can do "
+                  "nothing else"),
     Topic(name="timestep", type="rlinf_msgs/msg/TimeStep", sender="environment",
           receivers="policy, operator, page, interlock", rate="control rate", depth=50, recorded=EPISODE,
-          meaning="observation, reward, how the episode ended; the interlock hears it in lockstep"),
+          meaning="observation, reward and end of the episode. The interlock receives it in "
+                  "lockstep"),
     Topic(name="policy/action", type="rlinf_msgs/msg/ActionChunk", sender="policy", receivers="interlock",
-          rate="each chunk", depth=50, recorded=EPISODE, meaning="what the policy wants, and what it drew for it"),
+          rate="each chunk", depth=50, recorded=EPISODE, meaning=
+              "action chunk of the policy, with its samples"),
     Topic(name="teleop/action", type="rlinf_msgs/msg/ActionChunk", sender="operator", receivers="interlock",
           rate="each chunk", depth=50, recorded=EPISODE,
-          meaning="what a person wants, who goes first; a chunk without actions says that they let go"),
+          meaning="action chunk of a person, with priority. A chunk without actions ends the "
+                  "takeover"),
     Topic(name="applied", type="rlinf_msgs/msg/Applied", sender="interlock",
           receivers="environment, page, director", rate="each action", depth=50, per_arm=True, recorded=EPISODE,
-          meaning="what moved the arm, and who asked for it; what other arms did is zero here"),
+          meaning="action that moved the arm, with its commander. Rows of other arms are zero"),
     Topic(name="safety", type="rlinf_msgs/msg/SafetyState", sender="interlock",
           receivers="environment, policy, operator, page, director, robot side", rate="10 Hz, and on change",
           depth=1, latched=True, per_arm=True, recorded=EPISODE,
           session=("state", "source", "cause", "limits_hash"),
-          meaning="state of the interlock, and why"),
+          meaning="state of the interlock and its cause"),
     Topic(name="safety/to_others", type="rlinf_msgs/msg/SafetyState", sender="interlock",
           receivers="interlock", rate="every tick", per_arm=True,
-          meaning="where there are several arms, to the interlocks of the others: why this one could not move now, as "
-          "`cause`; empty if it may"),
+          meaning="to the interlocks of the station's other arms. `cause` tells why this arm "
+                  "may not move. Empty means that it may"),
     Topic(name="safety/events", type="rlinf_msgs/msg/SafetyEvent", sender="interlock", receivers="",
           rate="each intervention", depth=50, per_arm=True, recorded=EPISODE, session=("kind", "cause", "source"),
-          meaning="what was refused, dropped, limited or held"),
+          meaning="refused, dropped, limited or held commands"),
     Topic(name="episode", type="rlinf_msgs/msg/EpisodeEvent", sender="environment, recorder",
           receivers="environment, interlock, operator, page, director", rate="each event",
-          depth=50, recorded=EPISODE, session=(), meaning="an episode started, ended, was closed or aborted"),
+          depth=50, recorded=EPISODE, session=(), meaning=
+              "start, end, closing or abort of an episode"),
     Topic(name="label", type="std_msgs/msg/String", sender="operator", receivers="environment, page",
           rate="on a person's word", session=(),
-          meaning="ready, of the scene before an episode; of that in play success, failure, rerecord or discard"),
+          meaning="`ready` for a scene before an episode. Later success, failure, rerecord or "
+                  "discard"),
     Topic(name="prompt", type="std_msgs/msg/String", sender="environment", receivers="operator, director, page",
           rate="on change", depth=1, latched=True, session=(),
-          meaning="what a person is asked before an episode; empty if nothing"),
+          meaning="request to a person before an episode. Empty without one"),
     Topic(name="joy", type="sensor_msgs/msg/Joy", sender="joystick driver", receivers="operator", rate="10 Hz",
-          meaning="a gamepad, with station.operator.kind = joy"),
+          meaning="gamepad, with station.operator.kind = joy"),
     Topic(name="vr/pose", type="geometry_msgs/msg/PoseStamped", sender="a headset's bridge", receivers="operator",
-          rate="20 Hz", meaning="the controller in the headset's frame, with station.operator.kind = vr"),
+          rate="20 Hz", meaning="pose of the controller in the headset's frame, with "
+                                "station.operator.kind = vr"),
     Topic(name="vr/joy", type="sensor_msgs/msg/Joy", sender="a headset's bridge", receivers="operator", rate="20 Hz",
-          meaning="what is pressed on it, triggers from 0 to 1"),
+          meaning="buttons of that controller. Triggers are 0 to 1"),
     Topic(name="page", type="sensor_msgs/msg/Joy", sender="page", receivers="operator",
-          rate="20 Hz, while somebody commands", meaning="what is held on the operator's page"),
+          rate="20 Hz, while somebody commands", meaning="pressed keys of the operator's page"),
     Topic(name="policy/update", type="rlinf_msgs/msg/PolicyUpdate", sender="uplink", receivers="policy",
-          rate="each version", depth=1, latched=True, session=(), meaning="a new policy lies on this machine"),
+          rate="each version", depth=1, latched=True, session=(), meaning=
+              "path of a new policy on this machine"),
     Topic(name="policy/status", type="rlinf_msgs/msg/PolicyStatus", sender="policy",
           receivers="environment, director, uplink, page", rate="0.5 Hz", depth=1, latched=True,
           session=("session", "version", "error"),
-          meaning="which version plays, and how fast it answers"),
+          meaning="playing version and response time"),
     Topic(name="trainer/status", type="rlinf_msgs/msg/TrainerStatus", sender="uplink",
           receivers="environment, director, page", rate="2 Hz", depth=1, latched=True,
           session=("connected", "phase", "policy_version", "accepting", "set_aside", "message"),
-          meaning="what the trainer does, and whether it wants more"),
+          meaning="state of the trainer, and whether it wants more episodes"),
     Topic(name="endpoints", type="std_msgs/msg/String", sender="each node of the loop, in lockstep",
           receivers="environment", rate="on change", depth=1, latched=True,
-          meaning="which publishers and subscriptions a node has matched; no episode begins before all have"),
+          meaning="matched publishers and subscriptions of a node. No episode begins before all "
+                  "match"),
     Topic(name="clock", type="rosgraph_msgs/msg/Clock", sender="robot side", receivers="environment",
-          rate="control rate", meaning="simulated time, of a simulator in lockstep; also for `use_sim_time`"),
+          rate="control rate", meaning="simulated time of a simulator in lockstep, also for "
+                                       "`use_sim_time`"),
 )
 _BY_NAME = {topic.name: topic for topic in TOPICS}
 

@@ -184,15 +184,19 @@ SIZES = {"position": 3, "rotation": 3, "linear": 3, "angular": 3, "force": 3, "t
 class Observed(Settings):
     """One array of the observation."""
 
-    source: str = Field(description="the channel it is read from: a topic of the robot side")
+    source: str = Field(description="channel, which is a topic of the robot side")
     take: Literal["all", "position", "rotation", "linear", "angular", "force", "torque", "offset", "turn"] = Field(
-        description="which part of the channel; rotation: a rotation vector, of the tool continuous up to half a turn from "
-        "the orientation of its limits (so its length goes to 2 pi); all: of a pose with the quaternion's sign of that; "
-        "offset: its position, less the tool's; turn: about the vertical, from the tool's sides to its own")
-    shape: tuple[Count, ...] = Field(min_length=1, max_length=1, description="how many numbers")
-    unit: str = Field("", description="SI unit of its numbers")
-    low: tuple[float, ...] = Field((), description="smallest meaningful value, one for each number or one for all")
-    high: tuple[float, ...] = Field((), description="largest meaningful value, likewise")
+        description="part of the channel. `rotation` is a rotation vector. That of a tool is "
+                    "continuous up to half a turn from the limits' orientation, so its length "
+                    "reaches 2 pi. `all` of a pose takes the quaternion's sign likewise. "
+                    "`offset` is the position relative to the tool. `turn` is the angle about "
+                    "the vertical from the tool's sides to the object's")
+    shape: tuple[Count, ...] = Field(min_length=1, max_length=1, description="shape of the array")
+    unit: str = Field("", description="SI unit of the numbers")
+    low: tuple[float, ...] = Field((), description="smallest valid value, one for each number or "
+                                                   "one for all")
+    high: tuple[float, ...] = Field((), description="largest valid value, one for each number or "
+                                                    "one for all")
 
     @model_validator(mode="after")
     def _fits(self) -> Observed:
@@ -216,14 +220,15 @@ class Observed(Settings):
 class Dimension(Settings):
     """One dimension of the action."""
 
-    scale: float = Field(gt=0, description="the largest step, which an action of 1 means, in SI units")
-    unit: str = Field(description="of that step")
+    scale: float = Field(gt=0, description="largest step, which is an action of 1 [SI unit]")
+    unit: str = Field(description="SI unit of the step")
 
 
 class Acting(Settings):
     """The action space of a policy."""
 
-    control_mode: Literal["tcp_delta", "joint_delta"] = Field(description="what actions move: the tool or the joints")
+    control_mode: Literal["tcp_delta", "joint_delta"] = Field(description=
+        "actions move the tool (tcp_delta) or the joints (joint_delta)")
     dimensions: dict[str, Dimension] = Field(
         min_length=1, description="by name, in the order of the action's numbers; of several arms each begins with its "
         "arm's: left/dx")
@@ -241,17 +246,19 @@ class Acting(Settings):
 class TaskFile(Settings):
     """The keys of a task's YAML."""
 
-    instruction: str = Field("", description="the task in words")
-    control_hz: float = Field(gt=0, le=1000, description="time steps a second")
-    max_steps: int = Field(gt=0, description="time steps after which an episode is cut off")
+    instruction: str = Field("", description="instruction in words")
+    control_hz: float = Field(gt=0, le=1000, description="time steps per second [1/s]")
+    max_steps: int = Field(gt=0, description="largest length of an episode [time steps]")
     observation: dict[str, Observed] = Field(min_length=1, description="what the policy observes, by name")
     action: Acting
-    reward: Annotated[Settings, REWARD] = Field(description="when the task is done, and that test's parameters")
-    success_steps: int = Field(1, ge=1, le=1000, description="time steps in a row in which that must be so: more than one "
-                               "where a single frame may fool it")
+    reward: Annotated[Settings, REWARD] = Field(description="test of success, with its parameters")
+    success_steps: int = Field(1, ge=1, le=1000, description=
+        "consecutive time steps of success before the episode ends. Set more than 1 for a reward "
+        "that may be wrong in a single frame")
     failure: Annotated[Settings | None, REWARD] = Field(
-        None, description="when it cannot be done any more, and that test's parameters; never, if not said")
-    script: Annotated[Settings | None, SCRIPT] = Field(None, description="who can show it, and its parameters")
+        None, description="test of a final failure, with its parameters. The default has none")
+    script: Annotated[Settings | None, SCRIPT] = Field(None, description=
+        "script that can demonstrate the task, with its parameters")
 
     @field_validator("instruction")
     @classmethod

@@ -17,42 +17,43 @@ class WorldSettings(Settings):
         0.0,
         ge=0,
         le=0.5,
-        description="part of each batch's experience that may come from it; 0: no learned world. For "
-        "learners with a replay",
+        description="share of imagined experience in each batch, for learners with a replay. 0 "
+                    "uses no learned world",
     )
     run: Place = Field(
         "",
-        description="train in a learned world alone: the folder of a run with one (rlinf world fit); empty trains in "
-        "the simulators, or on what stations send",
+        description="run folder with a learned world (rlinf world fit). Training then takes "
+                    "place in it alone. Empty trains in simulators or with stations",
     )
     horizon: int = Field(
         5,
         gt=0,
         le=1000,
-        description="time steps of a branch at most; the world shortens it by itself where its error "
-        "exceeds half of persistence's on held-out episodes",
+        description="largest length of an imagined branch [time steps]. The world shortens it if "
+                    "its held-out error exceeds half of persistence",
     )
     branches: int = Field(
-        64, gt=0, le=100_000, description="of each refit's imagination, side by side"
+        64, gt=0, le=100_000, description="imagined branches after each fit, computed in parallel"
     )
     refit_every: int = Field(1000, gt=0, description="real time steps between two fits")
     first_updates: int = Field(3000, gt=0, description="gradient steps of the first fit")
     updates: int = Field(1000, gt=0, description="gradient steps of each later fit")
-    members: int = Field(5, gt=1, le=50, description="size of the ensemble")
-    hidden: Widths = Field((128, 128), description="widths of each member's layers")
+    members: int = Field(5, gt=1, le=50, description="networks of the ensemble")
+    hidden: Widths = Field((128, 128), description="widths of each network's hidden layers")
     history: int = Field(
-        3, gt=0, le=50, description="observations that it sees, with the actions between them"
+        3, gt=0, le=50, description="observations in the world's input, with the actions between "
+                                    "them"
     )
-    batch_size: int = Field(96, gt=1, description="windows a gradient step, of each member")
+    batch_size: int = Field(96, gt=1, description="windows of each gradient step and network")
     learning_rate: float = Field(
-        2e-3, gt=0, le=1, description="of AdamW, falling to a hundredth in each fit"
+        2e-3, gt=0, le=1, description="learning rate of AdamW. It falls to a hundredth in each fit"
     )
     quantile: float = Field(
         0.95,
         gt=0,
         lt=1,
-        description="a branch ends where the members disagree more than in this part of held-out time "
-        "steps",
+        description="a branch ends if the ensemble disagrees more than in this share of held-out "
+                    "time steps",
     )
 
     @model_validator(mode="after")

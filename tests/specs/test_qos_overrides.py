@@ -19,15 +19,15 @@ def test_what_the_interlock_goes_by_is_no_users_to_change():
     assert {"camera/<name>/image/compressed", "camera/<name>/depth", "vr/pose"} <= free, "nobody's motion goes by them"
     for row in TOPICS:
         goes_by = "interlock" in {row.sender, *row.receivers.split(", ")}
-        assert row.fixed.startswith("the interlock goes by it") <= goes_by, row.name
+        assert row.fixed.startswith("the interlock depends on it") <= goes_by, row.name
     fixed = {"enable", "estop/<name>", "safety", "target_pose", "left/current_pose", "label", "timestep", "clock"}
     assert not any(may_override(name) for name in fixed)
 
 
 @pytest.mark.parametrize("entry, message", [
-    ("safety: {subscription: {depth: 5}}", "'safety': expected none, as the interlock goes by it"),
+    ("safety: {subscription: {depth: 5}}", "'safety': expected none, as the interlock depends on it"),
     ("left/current_pose: {subscription: {depth: 5}}", "expected none, as"),
-    ("timestep: {publisher: {depth: 5}}", "expected none, as each of its messages counts"),
+    ("timestep: {publisher: {depth: 5}}", "expected none, as each message counts"),
     ("camera/wirst/imag: {subscription: {depth: 5}}", "expected one of the robot interface"),
     ("camera/wrist/image: {subscriber: {depth: 5}}", "publisher or subscription, got 'subscriber'"),
     ("camera/wrist/image: {subscription: {durability: volatile}}", "reliability, history, depth, got 'durability'"),

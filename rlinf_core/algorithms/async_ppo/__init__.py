@@ -20,11 +20,14 @@ class Config(PPO):
 
     name: str = with_default(PPO, "name", "async_ppo")
     max_staleness: int = Field(
-        2, ge=0, description="versions by which a sample's policy may be older; older ones are left out")
-    weight_limit: float = Field(5.0, gt=0, description="largest behaviour weight that still counts")
+        2, ge=0, description="largest age of a sample's policy [versions]. Older samples are not "
+                             "used")
+    weight_limit: float = Field(5.0, gt=0, description="largest weight of a sample or action")
     proximal: Literal["recomputed", "interpolated"] = Field(
-        "recomputed", description="the proximal policy is the newest at the update's start (recomputed), or lies between "
-        "behaviour and newest by their versions (interpolated), which saves a pass over the data")
+        "recomputed", description="proximal policy of the clipping. `recomputed` is the newest "
+                                  "one at the start of the update. `interpolated` lies between "
+                                  "behaviour and newest policy by version, and saves a pass over "
+                                  "the data")
 
     @property
     def staleness(self) -> float:

@@ -20,16 +20,17 @@ class Computing(Settings):
     """
 
     precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the networks' layers while they learn, but for the last ones; weights, Adam's moments, "
-        "log-probabilities, targets and losses are float32 in any case")
+        "float32", description="number format of the layers during training. The last layers, "
+                               "weights, optimizer moments, log-probabilities, targets and "
+                               "losses stay float32")
     compile: bool = Field(
-        False, description="networks go through torch.compile while they learn; the first updates take long")
+        False, description="compile networks by torch.compile. The first updates then take long")
     gradient_checkpointing: bool = Field(
-        False, description="layers are computed once more on the way back instead of kept: less memory, more time "
-        "(gradient checkpointing)")
+        False, description="recompute layers in the backward pass. This saves memory and takes "
+                           "more time")
     prefetch: Literal["auto", "always", "never"] = Field(
-        "auto", description="batches of a replay or of demonstrations are drawn, and copied to the learner's device, while "
-        "it learns from those before them; auto: unless that is the CPU")
+        "auto", description="draw and copy the next batches while the learner uses the current "
+                            "ones. `auto` does so unless the device is the CPU")
 
     @model_validator(mode="after")
     def _either(self) -> Computing:
@@ -83,8 +84,8 @@ class AlgorithmSettings(Settings):
     accepts_stale: ClassVar[bool] = False
     several_robots: ClassVar[bool] = False
 
-    name: str = Field(description="of the algorithm")
-    learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam")
+    name: str = Field(description="name of the algorithm")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="learning rate of Adam")
 
     @property
     def warm_start(self) -> bool:
@@ -151,8 +152,8 @@ class DemonstrationSettings(AlgorithmSettings):
 
     learns_from = DEMONSTRATIONS
 
-    steps: int = Field(1000, ge=0, description="gradient steps")
-    batch_size: int = Field(256, gt=0, description="transitions a step")
+    steps: int = Field(1000, ge=0, description="number of gradient steps")
+    batch_size: int = Field(256, gt=0, description="transitions of each gradient step")
 
     @property
     def transitions_per_batch(self) -> int:
@@ -181,19 +182,21 @@ class OnPolicySettings(AlgorithmSettings):
     policies = ("gaussian", "pi0", "pi05", "groot", "openvla", "qwen_vl", "pi0_fast", "smolvla",
                 "language")
 
-    epochs: int = Field(4, gt=0, le=1000, description="over each rollout")
-    minibatches: int = Field(4, gt=0, description="an epoch is cut into so many")
+    epochs: int = Field(4, gt=0, le=1000, description="passes over each rollout")
+    minibatches: int = Field(4, gt=0, description="minibatches of each epoch")
     anneal_updates: int = Field(
-        0, ge=0, description="rollouts over which the learning rate falls to 0 in a line; 0 for never")
-    clip_low: float = Field(0.2, ge=0, le=1, description="how far the ratio may fall below 1")
-    clip_high: float = Field(0.2, ge=0, le=10, description="how far the ratio may rise above 1")
+        0, ge=0, description="rollouts over which the learning rate falls linearly to 0. 0 keeps "
+                             "it constant")
+    clip_low: float = Field(0.2, ge=0, le=1, description="largest decrease of the ratio below 1")
+    clip_high: float = Field(0.2, ge=0, le=10, description="largest increase of the ratio above 1")
     dual_clip: float = Field(
-        0.0, ge=0, le=100, description="bound of the objective for negative advantages, above 1; 0 for none")
+        0.0, ge=0, le=100, description="bound above 1 of the objective for negative advantages. "
+                                       "0 has none")
     entropy: float = Field(0.0, ge=0, description="weight of the entropy bonus")
     level: Literal["action", "chunk", "mean"] = Field(
-        "action", description="ratios of single actions of a chunk, or tokens of a conversation; of "
-        "the whole; or of the whole's geometric mean (GSPO)")
-    clip_gradient: float = Field(1.0, gt=0, description="norm bound")
+        "action", description="unit of the ratios. It is an action or token, the whole chunk or "
+                              "conversation, or its geometric mean (GSPO)")
+    clip_gradient: float = Field(1.0, gt=0, description="largest gradient norm")
 
     @field_validator("dual_clip")
     @classmethod
@@ -208,30 +211,37 @@ class ActorCriticSettings(AlgorithmSettings):
 
     learns_from, policies = REPLAY, ("tanh_gaussian",)
 
-    batch_size: int = Field(256, gt=0, description="transitions a step")
-    critics: int = Field(2, gt=0, le=100, description="size of the ensemble")
-    target_critics: int = Field(2, gt=0, description="how many of them, drawn each step, the target takes the minimum of")
-    critic_hidden: Widths = Field((256, 256), description="widths of each critic's layers")
-    discount: float = Field(0.99, ge=0, le=1, description="gamma per time step")
+    batch_size: int = Field(256, gt=0, description="transitions of each gradient step")
+    critics: int = Field(2, gt=0, le=100, description="networks of the ensemble")
+    target_critics: int = Field(2, gt=0, description="critics in the target's minimum, drawn at "
+                                                     "each step")
+    critic_hidden: Widths = Field((256, 256), description=
+        "widths of the hidden layers of critics and value")
+    discount: float = Field(0.99, ge=0, le=1, description="discount factor of a time step")
     n_step: int = Field(
-        1, gt=0, le=1000, description="time steps whose rewards a return sums before the critics' value of the rest; a "
-        "chunk sums its own in any case")
+        1, gt=0, le=1000, description="time steps with summed rewards before the critics' value. "
+                                      "A chunk always sums its own rewards")
     learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam for actor, critics and temperature")
-    critic_learning_rate: float | None = Field(None, gt=0, le=1, description="of critics and temperature, if another")
-    adam_beta: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean gradient")
-    initial_temperature: float = Field(0.2, gt=0, description="alpha at first")
-    target_entropy: float = Field(-1.0, description="per action dimension")
-    entropy_backup: bool = Field(True, description="whether the target's value includes the entropy bonus")
-    actor_every: int = Field(1, gt=0, description="critic steps per actor step")
+    critic_learning_rate: float | None = Field(None, gt=0, le=1, description=
+        "learning rate of critics and temperature. Empty takes that of the actor")
+    adam_beta: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
+    initial_temperature: float = Field(0.2, gt=0, description=
+        "first value of the entropy temperature alpha")
+    target_entropy: float = Field(-1.0, description="target entropy of each action dimension")
+    entropy_backup: bool = Field(True, description="include the entropy bonus in the target's "
+                                                   "value")
+    actor_every: int = Field(1, gt=0, description="critic steps for each actor step")
     ema_rate: float = Field(
-        1.0, gt=0, le=1, description="share of the newest weights in the policy that is evaluated and sent to stations, "
-        "with each actor step: a moving average varies less than the newest, which is 1")
-    critic_warmup: int = Field(0, ge=0, description="critic steps before the actor begins to move")
-    clip_gradient: float = Field(10.0, gt=0, description="norm bound, per optimiser")
-    image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")
+        1.0, gt=0, le=1, description="share of the newest weights in the exported policy, at "
+                                     "each actor step. 1 exports the newest weights. A moving "
+                                     "average varies less")
+    critic_warmup: int = Field(0, ge=0, description="critic steps before the first actor step")
+    clip_gradient: float = Field(10.0, gt=0, description="largest gradient norm")
+    image_shift: int = Field(0, ge=0, description="largest random shift of images [pixels] (DrQ)")
     takeover_fails: bool = Field(
-        False, description="where a person takes over, what the policy did ends for the critics as an episode that failed; "
-        "otherwise it is worth what the person made of it (RLIF, arXiv 2311.12996)")
+        False, description="a person's takeover ends the policy's part as a failed episode for "
+                           "the critics. false gives it the value of the person's continuation "
+                           "(RLIF, arXiv 2311.12996)")
 
     @property
     def critic_lr(self) -> float:
@@ -258,7 +268,8 @@ class ActorCriticSettings(AlgorithmSettings):
 class TargetNetworkSettings(ActorCriticSettings):
     """Hyper-parameters of an actor-critic with slow targets."""
 
-    target_rate: float = Field(0.005, gt=0, le=1, description="tau of the target critics' moving average")
+    target_rate: float = Field(0.005, gt=0, le=1, description=
+        "rate tau of the target critics' moving average")
 
 
 def offline(settings: AlgorithmSettings) -> TypeGuard[DemonstrationSettings]:

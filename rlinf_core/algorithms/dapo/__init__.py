@@ -21,9 +21,10 @@ class Config(GRPO):
     clip_high: float = with_default(GRPO, "clip_high", 0.28)
     weighting: Literal["episode", "step", "constant"] = with_default(GRPO, "weighting", "step")
     max_resample: int = Field(
-        5, ge=0, description="rollouts that may be played beside the first until as many groups have a gradient signal "
-        "as it has")
+        5, ge=0, description="largest number of extra rollouts to replace groups without a "
+                             "gradient")
     safe_length: int = Field(
-        0, ge=0, description="chunks, or tokens of a conversation, up to which an episode is not "
-        "punished for its length; 0 for no shaping")
-    length_buffer: int = Field(10, gt=0, description="chunks beyond, over which the punishment grows to 1")
+        0, ge=0, description="length up to which an episode has no penalty [chunks or tokens]. 0 "
+                             "has no penalty at all")
+    length_buffer: int = Field(10, gt=0, description="length over which the penalty grows to 1 "
+                                                     "[chunks]")

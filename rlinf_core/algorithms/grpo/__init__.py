@@ -17,29 +17,33 @@ class Config(OnPolicySettings):
     """Hyper-parameters of GRPO: those of every on-policy algorithm, and the group."""
 
     name: str = with_default(OnPolicySettings, "name", "grpo")
-    group: int = Field(8, gt=1, description="episodes of one scene")
-    reference_kl: float = Field(0.0, ge=0, description="weight of the divergence from the policy that training began with")
+    group: int = Field(8, gt=1, description="episodes of the same scene")
+    reference_kl: float = Field(0.0, ge=0, description=
+        "weight of the divergence from the initial policy")
     scale: Literal["group", "rollout", "none"] = Field(
-        "group", description="what a return, less its group's mean, is divided by: the deviation of "
-        "its group, or of the whole rollout; or nothing (Dr. GRPO)")
+        "group", description="divisor of the centred return. It is the deviation of the group or "
+                             "of the rollout, or 1 (Dr. GRPO)")
     weighting: Literal["episode", "step", "constant"] = Field(
-        "episode", description="what counts alike: every episode (GRPO), or every time step or token "
-        "(DAPO); constant: the sum over tokens is divided by constant_length (Dr. GRPO)")
+        "episode", description="unit of equal weight. It is an episode (GRPO), or a time step or "
+                               "token (DAPO). `constant` divides the sum over tokens by "
+                               "constant_length (Dr. GRPO)")
     constant_length: int = Field(
-        0, ge=0, description="tokens by which weighting constant divides, such as text.max_tokens")
+        0, ge=0, description="divisor of weighting `constant` [tokens], for example "
+                             "text.max_tokens")
     objective: Literal["clipped", "cispo"] = Field(
-        "clipped", description="clipped, as PPO's; cispo: the ratio is a weight of at most "
-        "1 + clip_high without a gradient, so that no token loses its own")
+        "clipped", description="`clipped` is PPO's. `cispo` weighs by the ratio, at most 1 + "
+                               "clip_high, without its gradient. All tokens then keep a gradient")
     correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate",
                         "sequence_mask"] = Field(
-        "none", description="where an engine computes log-probabilities otherwise than the trainer, "
-        "or by older weights: the ratio of tokens or of episodes weighs the loss, cut off at "
-        "correction_high (TIS), or 0 beyond the bounds (masked; IcePop: token_mask)")
+        "none", description="weight of the loss for log-probabilities of another engine or older "
+                            "weights. The ratio is that of tokens or episodes. It is cut at "
+                            "correction_high (TIS), or 0 beyond the bounds (mask, IcePop: "
+                            "token_mask)")
     correction_low: float = Field(
-        0.0, ge=0, le=1, description="smallest of those ratios that counts; IcePop: 0.5")
-    correction_high: float = Field(2.0, ge=1, description="largest of them; IcePop: 5")
+        0.0, ge=0, le=1, description="smallest ratio with a weight above 0. IcePop uses 0.5")
+    correction_high: float = Field(2.0, ge=1, description="largest ratio. IcePop uses 5")
     mask_truncated: bool = Field(
-        False, description="nothing is learned from episodes that were cut off")
+        False, description="learn nothing from truncated episodes")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Config:

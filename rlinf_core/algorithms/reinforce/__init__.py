@@ -18,7 +18,7 @@ class Config(GRPO):
 
     name: str = with_default(GRPO, "name", "reinforce")
     weighting: Literal["episode", "step", "constant"] = with_default(GRPO, "weighting", "step")
-    baseline: bool = Field(False, description="take off the group's mean return")
+    baseline: bool = Field(False, description="subtract the group's mean return")
     beta: float = Field(
         0.001, ge=0, description="weight of the log-ratio to the policy that training began with, taken off every step's "
         "reward")

@@ -21,7 +21,7 @@ class Config(TargetNetworkSettings):
     several_robots = True
 
     name: str = with_default(TargetNetworkSettings, "name", "rlpd")
-    batch_size: int = Field(256, gt=1, description="transitions a step, half of them demonstrations")
+    batch_size: int = Field(256, gt=1, description="transitions of each gradient step")
     critics: int = with_default(TargetNetworkSettings, "critics", 4)
     critic_hidden: Widths = with_default(TargetNetworkSettings, "critic_hidden", (128, 128))
     discount: float = with_default(TargetNetworkSettings, "discount", 0.97)
@@ -31,14 +31,20 @@ class Config(TargetNetworkSettings):
     entropy_backup: bool = with_default(TargetNetworkSettings, "entropy_backup", False)
     actor_every: int = with_default(TargetNetworkSettings, "actor_every", 2)
     critic_warmup: int = with_default(TargetNetworkSettings, "critic_warmup", 500)
-    cloning: float = Field(0.05, ge=0, description="weight of the demonstrations' likelihood in the actor's loss, at first")
-    cloning_steps: int = Field(10_000, gt=0, description="steps over which it decays to a tenth")
+    cloning: float = Field(0.05, ge=0, description="first weight of the demonstrations' "
+                                                   "likelihood in the actor's loss")
+    cloning_steps: int = Field(10_000, gt=0, description=
+        "steps over which this weight falls to a tenth")
     cloning_noise: float = Field(
-        0.03, ge=0, description="for that, the demonstrated action is smeared by this much, as by sft.min_std")
-    cloning_filter: bool = Field(False, description="clones nothing where all critics hold what it would do for better")
-    self_imitation: bool = Field(True, description="episodes of its own that succeeded count as demonstrations")
+        0.03, ge=0, description="standard deviation of noise on the cloned action, as in "
+                                "sft.min_std")
+    cloning_filter: bool = Field(False, description="skip a demonstrated action if all critics "
+                                                    "prefer the policy's action")
+    self_imitation: bool = Field(True, description="successful episodes of the policy count as "
+                                                   "demonstrations")
     pessimism: float = Field(
-        0.0, ge=0, le=10, description="standard deviations of the ensemble by which the actor climbs less than its mean")
+        0.0, ge=0, le=10, description="standard deviations of the ensemble that the actor's "
+                                      "objective subtracts from the mean")
     image_shift: int = with_default(TargetNetworkSettings, "image_shift", 3)
 
     @property

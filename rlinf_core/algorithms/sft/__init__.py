@@ -20,11 +20,12 @@ class Config(DemonstrationSettings):
 
     name: str = with_default(DemonstrationSettings, "name", "sft")
     min_std: float = Field(
-        0.1, ge=0, description="the demonstrated action is smeared by this much, which keeps the policy's deviation from "
-        "collapsing")
+        0.1, ge=0, description="standard deviation of noise on the demonstrated action. It keeps "
+                               "the policy's own deviation from collapsing")
     anneal_steps: int = Field(
-        0, ge=0, description="gradient steps over which the learning rate falls to 0 along a cosine; 0 for never")
-    image_shift: int = Field(3, ge=0, description="pixels by which images are moved at random (DrQ)")
+        0, ge=0, description="gradient steps over which the learning rate falls to 0 along a "
+                             "cosine. 0 keeps it constant")
+    image_shift: int = Field(3, ge=0, description="largest random shift of images [pixels] (DrQ)")
     lora_rank: int = Field(
-        0, ge=0, description="0 trains all weights; else adapters of this rank on the linear layers alone, merged into "
-        "the policy")
+        0, ge=0, description="rank of adapters on the linear layers, merged into the policy. 0 "
+                             "trains all weights")

@@ -10,19 +10,22 @@ from rlinf_core.config.base import Settings
 class Release(Settings):
     """Settings of the release of new policies to the stations."""
 
-    staged: bool = Field(False, description="it goes to one station first, and to all unless it is worse than theirs; "
-                         "false sends every policy to all at once")
-    canary: str = Field("", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", max_length=64, description="the name of that station; "
-                        "empty for the first by name of those that are connected, neither pinned nor drained")
-    episodes: int = Field(50, ge=1, le=1000, description="training episodes of it, each compared with one of the policy of "
-                          "all, after which it goes to all if it was not found worse")
-    watch: int = Field(400, ge=0, le=10_000, description="training episodes of it, after it went to all, that are compared "
-                       "with those of the version before it, each at its station; an equal share of each; 0 compares none")
-    interlock: bool = Field(True, description="it is also worse if the interlock limits or holds it in more of an "
-                                "episode's time steps")
-    odds_ratio: float = Field(3.0, gt=1, le=100, description="how much worse it is that has to be found out: of pairs of "
-                              "episodes that differ, it does worse in so many for each one in which it does better")
-    alpha: float = Field(0.05, gt=0, lt=0.5, description="the probability, at most, that one which is no worse is rolled "
-                         "back at its trial; and once more, at most, that it is after it went to all")
-    beta: float = Field(0.1, gt=0, lt=0.5, description="the probability, at most, that one which is so much worse is found "
-                        "not to be, and goes to all before its episodes are over")
+    staged: bool = Field(False, description="send a new policy to one station first, and to all "
+                                            "after its trial. false sends it to all at once")
+    canary: str = Field("", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", max_length=64, description=
+        "name of the trial station. Empty takes the first one by name that is connected, not "
+        "pinned and not drained")
+    episodes: int = Field(50, ge=1, le=1000, description=
+        "episodes of the trial. Each is compared with an episode of the current policy")
+    watch: int = Field(400, ge=0, le=10_000, description=
+        "episodes after the release that are compared with those of the version before, in equal "
+        "shares for each station. 0 compares none")
+    interlock: bool = Field(True, description="a policy is also worse if the interlock limits or "
+                                              "holds it in more time steps")
+    odds_ratio: float = Field(3.0, gt=1, le=100, description=
+        "odds ratio that the trial must detect, among pairs of episodes with different outcome")
+    alpha: float = Field(0.05, gt=0, lt=0.5, description=
+        "largest probability that an equally good policy is rolled back at its trial. The same "
+        "holds for the watch after it")
+    beta: float = Field(0.1, gt=0, lt=0.5, description=
+        "largest probability that a policy worse by odds_ratio passes its trial")

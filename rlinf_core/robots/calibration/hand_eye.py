@@ -33,11 +33,14 @@ class Mount(Settings):
     The pose is in the tool's frame, or in the arm's base frame.
     """
 
-    on: Literal["tool", "base"] = Field(description="tool: it moves with the arm; base: it stands")
-    position: tuple[float, float, float] = Field(description="x y z [m]")
-    orientation: tuple[float, float, float, float] = Field(description="quaternion x y z w")
-    arm: str = Field("", description="which, where there are several")
-    error_mm: float | None = Field(None, ge=0, description="by how much the views of the board disagree, typically [mm]")
+    on: Literal["tool", "base"] = Field(description="mount of the camera. `tool` moves with the "
+                                                    "arm, `base` stands still")
+    position: tuple[float, float, float] = Field(description="position x y z [m]")
+    orientation: tuple[float, float, float, float] = Field(description=
+        "orientation, quaternion x y z w")
+    arm: str = Field("", description="name of the arm, if there are several")
+    error_mm: float | None = Field(None, ge=0, description=
+        "typical deviation between views of the board [mm]")
 
     @model_validator(mode="after")
     def _turned(self) -> Mount:

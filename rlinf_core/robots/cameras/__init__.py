@@ -61,18 +61,18 @@ class Source(Protocol):
 class CameraSettings(Settings):
     """Base of every camera's settings."""
 
-    kind: str = Field(TOPIC, description="which one; [height, width] alone is a `topic`")
-    size: tuple[Count, Count] = Field(description="height and width of its images")
+    kind: str = Field(TOPIC, description="kind of the camera. [height, width] alone is a `topic`")
+    size: tuple[Count, Count] = Field(description="height and width of the images [pixels]")
 
 
 class DeviceCamera(CameraSettings):
     """Base of the settings of cameras that a process of ours reads."""
 
-    fps: Positive = Field(30.0, le=1000, description="images a second")
+    fps: Positive = Field(30.0, le=1000, description="images per second [1/s]")
     published: tuple[Count, Count] | None = Field(
-        None, description="height and width of what is published, where that is smaller")
-    jpeg: int = Field(90, ge=0, le=100, description="quality of what is also published on `image/compressed` while "
-                      "somebody listens there, as RViz and Foxglove do; 0 for none")
+        None, description="height and width of the published images, if smaller [pixels]")
+    jpeg: int = Field(90, ge=0, le=100, description="JPEG quality on `image/compressed`, which "
+                                                    "RViz and Foxglove show. 0 publishes none")
 
     @property
     def where(self) -> str:

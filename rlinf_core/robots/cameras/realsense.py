@@ -30,9 +30,11 @@ MAX_WAITING = 2  # images that wait while one is published
 class Camera(DeviceCamera):
     """A camera of the D400 family, or librealsense's software device in its place."""
 
-    serial: str = Field(pattern="^[0-9A-Za-z]+$", description="its serial number, in quotes; of a twin any")
-    depth: bool = Field(False, description="also publish `depth`, aligned to the colours")
-    twin: bool = Field(False, description="librealsense's software device in its place (sim_bridges/twins/realsense.py)")
+    serial: str = Field(pattern="^[0-9A-Za-z]+$", description=
+        "serial number, in quotes. A twin takes any")
+    depth: bool = Field(False, description="also publish `depth`, aligned to the colour image")
+    twin: bool = Field(False, description="use librealsense's software device "
+                                          "(sim_bridges/twins/realsense.py)")
 
     @property
     def where(self) -> str:

@@ -23,12 +23,15 @@ Lens = Annotated[tuple[float, ...], Field(min_length=4, max_length=9)]
 class Camera(DeviceCamera):
     """One camera, or a video file in an endless loop."""
 
-    device: str = Field(min_length=1, description="/dev/v4l/by-id/..., which stays its name in whatever port it is; or a "
-                        "video file in its place, ./path from robot.yaml")
-    fourcc: str = Field("MJPG", pattern="^[A-Z0-9]{4}$", description="what it is asked for; YUYV is not compressed, and "
-                        "takes six times the room on the bus")
-    lens: Lens | None = Field(None, description="fx, fy, cx, cy [pixels], and up to five coefficients of distortion, as "
-                              "camera_calibration says them; without, K of camera_info is zero")
+    device: str = Field(min_length=1, description="/dev/v4l/by-id/..., which is the same at "
+                                                  "every port. Or a video file, ./path relative "
+                                                  "to robot.yaml")
+    fourcc: str = Field("MJPG", pattern="^[A-Z0-9]{4}$", description=
+        "pixel format. YUYV is uncompressed and takes six times the bandwidth")
+    lens: Lens | None = Field(None, description="fx, fy, cx, cy [pixels] and up to five "
+                                                "distortion coefficients, as camera_calibration "
+                                                "prints them. Without them K of camera_info is "
+                                                "zero")
 
     @property
     def where(self) -> str:

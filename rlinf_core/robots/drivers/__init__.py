@@ -31,8 +31,8 @@ class DriverSettings(Settings):
     node: ClassVar[str] = ""
     repeats: ClassVar[bool] = False
 
-    address: str = Field("", pattern=r"^[A-Za-z0-9.:-]*$", description="of the robot's controller, which `rlinf doctor "
-                         "station` pings; empty for none")
+    address: str = Field("", pattern=r"^[A-Za-z0-9.:-]*$", description=
+        "address of the robot's controller, for `rlinf doctor station`. Empty pings nothing")
 
     @property
     def has_gripper(self) -> bool:

@@ -19,23 +19,27 @@ class Driver(DriverSettings):
     node: ClassVar[str] = "rlinf_drivers.franka"
     repeats: ClassVar[bool] = True
 
-    namespace: str = Field("", pattern=r"^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description="of franka_ros2, below the station's "
-                           "unless it begins with /; empty for the station's own (franka.launch.py namespace:=station_a)")
-    frame: str = Field("base_link", min_length=1, description="what the limits call the arm's base frame")
-    current_pose: bool = Field(True, description="publish current_pose from o_t_ee; false where another node does")
-    hand: bool = Field(True, description="whether the Franka hand is there")
-    hand_speed: float = Field(0.1, gt=0, le=0.2, description="with which its fingers move [m/s]")
-    hand_force: float = Field(20.0, gt=0, le=70, description="with which it grasps [N]")
-    hand_timeout_s: Positive = Field(3.0, description="an order that the hand has not answered by then is a fault [s]")
-    hardware: str = Field("FrankaHardwareInterface", description="ros2_control's hardware component, which a reset "
-                          "activates again; empty for none")
+    namespace: str = Field("", pattern=r"^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description=
+        "namespace of franka_ros2. It is below the station's unless it begins with /. Empty is "
+        "the station's own (franka.launch.py namespace:=station_a)")
+    frame: str = Field("base_link", min_length=1, description=
+        "name of the arm's base frame in the limits")
+    current_pose: bool = Field(True, description="publish current_pose from o_t_ee. false leaves "
+                                                 "it to another node")
+    hand: bool = Field(True, description="the arm has the Franka hand")
+    hand_speed: float = Field(0.1, gt=0, le=0.2, description="speed of the hand's fingers [m/s]")
+    hand_force: float = Field(20.0, gt=0, le=70, description="grasping force of the hand [N]")
+    hand_timeout_s: Positive = Field(3.0, description="longest time for an answer of the hand "
+                                                      "[s]. A later one is a fault")
+    hardware: str = Field("FrankaHardwareInterface", description=
+        "hardware component of ros2_control that a reset activates again. Empty activates none")
     broadcasters: tuple[str, ...] = Field(
         ("joint_state_broadcaster", "franka_robot_state_broadcaster", "twist_broadcaster"),
-        description="ros2_control's that say where the arm is, which a reset activates again after the hardware; all "
-        "but the first may be missing")
+        description="state broadcasters of ros2_control that a reset activates after the "
+                    "hardware. All but the first are optional")
     controllers: tuple[str, ...] = Field(
-        ("cartesian_impedance_controller",), description="those that move it, which a reset activates again once the "
-        "interlock says a target at the arm")
+        ("cartesian_impedance_controller",), description=
+            "motion controllers that a reset activates once the interlock's target is at the arm")
 
     @model_validator(mode="after")
     def _opens_in_time(self) -> Driver:

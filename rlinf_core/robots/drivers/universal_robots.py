@@ -18,12 +18,14 @@ class Driver(DriverSettings):
     node: ClassVar[str] = "rlinf_drivers.universal_robots"
     repeats: ClassVar[bool] = True
 
-    namespace: str = Field("/", pattern=r"^(/|/?[A-Za-z][A-Za-z0-9_/]*)$", description="of ur_robot_driver: / where it "
-                           "runs in none; below the station's unless it begins with /")
-    restart: Literal["resend", "play"] = Field("resend", description="how a reset starts the robot's program again: "
-                                               "resend, with headless_mode:=true, or play, a program with External Control")
-    unlock_after_s: float = Field(5.0, ge=0, le=60, description="a protective stop is not unlocked sooner than that after "
-                                  "it began, as the robot has it [s]")
-    frozen_s: float = Field(0.5, ge=0, le=60, description="joint_states that are the same for so long, to the last bit of "
-                            "their currents, are of a robot that the driver cannot hear; 0 where they are no measurements, "
-                            "as of mock hardware [s]")
+    namespace: str = Field("/", pattern=r"^(/|/?[A-Za-z][A-Za-z0-9_/]*)$", description=
+        "namespace of ur_robot_driver. / is none. Others are below the station's unless they "
+        "begin with /")
+    restart: Literal["resend", "play"] = Field("resend", description=
+        "program start at a reset. `resend` is for headless_mode:=true, `play` for a program "
+        "with External Control")
+    unlock_after_s: float = Field(5.0, ge=0, le=60, description=
+        "shortest time from a protective stop to its unlocking, as the robot requires [s]")
+    frozen_s: float = Field(0.5, ge=0, le=60, description=
+        "joint_states without any change for this time mean that the driver has lost the robot "
+        "[s]. 0 disables the check, for mock hardware")

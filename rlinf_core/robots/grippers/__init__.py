@@ -28,11 +28,12 @@ class GripperSettings(Settings):
 
     node: ClassVar[str] = ""
 
-    kind: str = Field(description="which one")
-    width: Positive = Field(0.085, le=0.5, description="between the fingers where it is open [m]")
-    open_at: float = Field(description="what the device calls that")
-    closed_at: float = Field(0.0, description="and what it calls closed")
-    timeout_s: Positive = Field(3.0, description="an order that it has not answered by then counts as lost [s]")
+    kind: str = Field(description="kind of the gripper")
+    width: Positive = Field(0.085, le=0.5, description="distance between the open fingers [m]")
+    open_at: float = Field(description="position value of the device when open")
+    closed_at: float = Field(0.0, description="position value of the device when closed")
+    timeout_s: Positive = Field(3.0, description="longest time for an answer to a command [s]. A "
+                                                 "later one counts as lost")
 
     @model_validator(mode="after")
     def _moves(self) -> GripperSettings:

@@ -19,13 +19,18 @@ class Gripper(GripperSettings):
 
     node: ClassVar[str] = "rlinf_drivers.gripper_command"
 
-    action: str = Field("gripper_controller/gripper_cmd", pattern=NAME, description="below the station's name, or the "
-                        "arm's, unless it begins with /")
-    joint: str = Field(min_length=1, description="its joint in joint_states; `open_at` and `closed_at` are positions of "
-                       "it, which the action takes [m or rad]")
-    states: str = Field("joint_states", pattern=NAME, description="the topic that says that joint, likewise")
-    max_effort: float = Field(0.0, ge=0, description="of each order [N]; 0 where its controller has its own")
-    twin: bool = Field(False, description="started with the station in its place (sim_bridges/twins/gripper_command.py)")
+    action: str = Field("gripper_controller/gripper_cmd", pattern=NAME, description=
+        "name of the action. It is below the station's or the arm's name unless it begins with /")
+    joint: str = Field(min_length=1, description="joint of the gripper in joint_states. "
+                                                 "`open_at` and `closed_at` are its positions [m "
+                                                 "or rad]")
+    states: str = Field("joint_states", pattern=NAME, description=
+        "topic of that joint's state. It is below the station's or the arm's name unless it "
+        "begins with /")
+    max_effort: float = Field(0.0, ge=0, description="largest effort of each command [N]. 0 "
+                                                     "leaves it to the controller")
+    twin: bool = Field(False, description="start a twin with the station "
+                                          "(sim_bridges/twins/gripper_command.py)")
 
     @property
     def where(self) -> str:

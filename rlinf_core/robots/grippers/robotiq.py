@@ -34,13 +34,16 @@ class Gripper(GripperSettings):
 
     node: ClassVar[str] = "rlinf_drivers.robotiq"
 
-    device: str = Field(min_length=1, description="its serial port, /dev/serial/by-id/...")
-    id: int = Field(9, ge=1, le=247, description="its Modbus address")
-    baud: int = Field(115200, ge=9600, le=115200, description="as it is set in the gripper")
-    open_at: float = Field(3.0, ge=0, le=255, description="its position count (gPO) where it is open; /diagnostics says it")
-    closed_at: float = Field(230.0, ge=0, le=255, description="and where it is closed")
-    speed: float = Field(0.5, ge=0, le=1, description="of its fingers; a 2F-85's is 20 mm/s at 0, 150 at 1")
-    force: float = Field(0.2, ge=0, le=1, description="with which it closes; a 2F-85's is 20 N at 0, 235 at 1")
+    device: str = Field(min_length=1, description="serial port, /dev/serial/by-id/...")
+    id: int = Field(9, ge=1, le=247, description="Modbus address")
+    baud: int = Field(115200, ge=9600, le=115200, description="baud rate of the gripper")
+    open_at: float = Field(3.0, ge=0, le=255, description=
+        "position count (gPO) when open, as /diagnostics shows it")
+    closed_at: float = Field(230.0, ge=0, le=255, description="position count (gPO) when closed")
+    speed: float = Field(0.5, ge=0, le=1, description="finger speed as a count. A 2F-85 moves at "
+                                                      "20 mm/s with 0 and 150 mm/s with 1")
+    force: float = Field(0.2, ge=0, le=1, description="closing force as a count. A 2F-85 closes "
+                                                      "with 20 N at 0 and 235 N at 1")
     timeout_s: float = with_default(GripperSettings, "timeout_s", 0.5)
 
     @property

@@ -72,9 +72,9 @@ class Scripted:
     """A script, in simulation only.
 
     Args:
-        noise: noise of its demonstrations, in normalised units.
-        takes_over: time steps of a training episode without success after which the script ends the
-            episode itself, like a person who sees it stuck; 0 for never.
+        noise: noise of the demonstrations, in normalised units
+        takes_over: time steps of a training episode after which the script finishes it, as a person
+            would. 0 never takes over
     """
 
     def __init__(self, noise: Annotated[float, Field(ge=0, le=1)] = 0.12,

@@ -108,13 +108,13 @@ class Pad(Sticks):
         """Settings.
 
         Args:
-            axes: deflection that moves each axis; left, up and a pressed trigger are positive; a
-                minus inverts it
-            buttons: requests of a, b, x, y, lb, rb, back, start, guide, l3, r3; open, close and
-                intervene while held
-            clutch: the button that must be held to command; empty to command by a deflection alone
-            silence_s: a deflected device that is silent for so long stops; a stick held still at
-                its end sends nothing
+            axes: deflection for each axis of the tool. Left, up and a pressed trigger are positive.
+                A minus inverts it
+            buttons: request of each button a, b, x, y, lb, rb, back, start, guide, l3 and r3. open,
+                close and intervene last while it is held
+            clutch: button that is held to move the arm. Empty lets a deflection alone move it
+            silence_s: longest silence while deflected [s]. Then the arm stops. A stick that rests
+                at its end sends nothing
         """
         super().__init__(axes={**axes}, buttons=buttons, clutch=clutch, silence_s=silence_s, **shaping)
 
@@ -126,7 +126,7 @@ class Gamepad(Pad):
         """Settings.
 
         Args:
-            device: its file, /dev/input/event3; auto finds the only one
+            device: device file, such as /dev/input/event3. `auto` finds the only one
         """
         super().__init__(**shared)
         self.device = device
@@ -183,9 +183,9 @@ class Joy(Pad):
         """Settings.
 
         Args:
-            axis_names: names of the message's axes, in their order
-            button_names: names of its buttons, likewise
-            silence_s: a device that is silent for so long stops, deflected or not
+            axis_names: names of the message's axes, in order
+            button_names: names of the message's buttons, in order
+            silence_s: longest silence [s]. Then the arm stops
         """
         super().__init__(silence_s=silence_s, **shared)
         self.axis_names, self.button_names = axis_names, button_names
@@ -235,10 +235,10 @@ class Pedal(Sticks):
         """Settings.
 
         Args:
-            device: its file, /dev/input/by-id/usb-...-event-kbd; nobody else gets its keys then
-            buttons: requests of its keys, by letter, digit, f1 to f10, space, enter, or the number
-                of their code; intervene holds the arm, or lets another device move it, as long as
-                it is pressed
+            device: device file, /dev/input/by-id/usb-...-event-kbd. Other programs then receive no
+                keys from it
+            buttons: request of each key. A key is a letter, digit, f1 to f10, space, enter or a key
+                code. intervene holds the arm, or lets another device move it, while it is pressed
         """
         super().__init__(axes={}, buttons=buttons)
         self.device = device

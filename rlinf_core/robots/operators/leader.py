@@ -58,11 +58,11 @@ Three = tuple[float, float, float]
 class Joint(Settings):
     """One servo, in the order from base to tool."""
 
-    id: Id = Field(description="of the servo")
-    sign: Literal[1, -1] = Field(1, description="-1 where it counts the other way round")
-    zero: float = Field(math.pi, description="its angle where the follower's is 0 [rad]; pi is the middle of its turn")
-    axis: Three = Field((0.0, 0.0, 1.0), description="about which it turns, in the base frame where all angles are 0")
-    at: Three = Field((0.0, 0.0, 0.0), description="a point on that axis, likewise [m]")
+    id: Id = Field(description="id of the servo")
+    sign: Literal[1, -1] = Field(1, description="-1 if the servo counts in the other direction")
+    zero: float = Field(math.pi, description="angle at which the follower is at 0 [rad]. pi is the middle of the range")
+    axis: Three = Field((0.0, 0.0, 1.0), description="axis of rotation in the base frame, at zero angles")
+    at: Three = Field((0.0, 0.0, 0.0), description="point on that axis, at zero angles [m]")
 
     @model_validator(mode="after")
     def _has_an_axis(self) -> Joint:
@@ -74,9 +74,9 @@ class Joint(Settings):
 class Trigger(Settings):
     """The servo of the gripper's trigger."""
 
-    id: Id = Field(description="of the servo")
-    open: float = Field(description="its angle where the gripper shall be open [rad]")
-    closed: float = Field(description="and closed [rad]")
+    id: Id = Field(description="id of the servo")
+    open: float = Field(description="angle for an open gripper [rad]")
+    closed: float = Field(description="angle for a closed gripper [rad]")
 
     @model_validator(mode="after")
     def _moves(self) -> Trigger:
@@ -97,13 +97,13 @@ class Leader(Device):
         Args:
             device: its serial port, /dev/serial/by-id/usb-...
             joints: its servos by name, from base to tool
-            tool: the leader's tool in its base frame at all angles 0 [m]
+            tool: position of the leader's tool in its base frame at zero angles [m]
             trigger: the servo for the gripper, if there is one
-            bus: kind of its servos
+            bus: kind of the servos
             baud: baud rate of all servos
-            scale: scale of its movements
-            deadband: smaller movements of a joint do not count [rad]
-            silence_s: servos without an answer for so long count as silent, and the arm stops
+            scale: factor of the leader's movements
+            deadband: smallest movement of a joint that counts [rad]
+            silence_s: longest time without an answer of the servos [s]. Then the arm stops
         """
         self.device = device
         self.joints = list(joints.values())

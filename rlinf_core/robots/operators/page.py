@@ -38,11 +38,10 @@ class Page(Sticks):
         """Settings.
 
         Args:
-            scale: motion of a pointer at the edge of its field, or of a key, as a fraction of the
-                task's largest step
-            rotation_scale: the same for the rotation axes
-            curve: exponent of the response: 1 is linear, more is finer around the middle
-            silence_s: a held takeover that is silent for so long stops
+            scale: share of the task's largest step for a key, or a pointer at its field's edge
+            rotation_scale: the same share for rotation
+            curve: exponent of the response. 1 is linear, more is finer near the middle
+            silence_s: longest silence during a takeover [s]. Then the arm stops
         """
         axes: dict[Any, str] = {axis: axis for axis in AXES}
         super().__init__(axes=axes, buttons={HELD: "intervene"}, deadband=0.0, scale=scale,

@@ -72,10 +72,11 @@ class SpaceMouse(Sticks):
         """Settings.
 
         Args:
-            device: its file, /dev/hidraw0, its serial number or its port; auto finds the only one
-            axes: deflection that moves each axis; tx right, ty towards you, tz down, in the
-                device's order
-            buttons: requests of buttons 1, 2, ...; open, close and intervene while they are held
+            device: device file (/dev/hidraw0), serial number or port. `auto` finds the only one
+            axes: deflection for each axis of the tool. The device's tx is right, ty towards you, tz
+                down
+            buttons: request of each button 1, 2, and so on. open, close and intervene last while it
+                is held
         """
         super().__init__(axes={**axes}, buttons=buttons, **shaping)
         self.device = device

@@ -37,15 +37,15 @@ class Sticks(Asking):
         """Settings.
 
         Args:
-            axes: deflection that moves each axis of the tool (x forward, y left, z up, rx, ry, rz,
-                grip); a minus inverts it: {x: -ty}
-            buttons: request of each button; open, close and intervene while it is held
-            clutch: the button that must be held to command; empty to command by a deflection alone
-            deadband: the fraction of a deflection that counts as rest
-            curve: exponent of the response: 1 is linear, more is finer around the middle
-            scale: motion of a full deflection, as a fraction of the task's largest step
-            rotation_scale: the same for the rotation axes
-            silence_s: a deflected device that is silent for so long stops
+            axes: which deflection moves which axis of the tool (x forward, y left, z up, rx, ry, rz, grip); a minus turns
+                it round: {x: -ty}
+            buttons: request of each button. open, close and intervene last while it is held
+            clutch: button that is held to move the arm. Empty lets a deflection alone move it
+            deadband: share of the deflection that counts as rest
+            curve: exponent of the response. 1 is linear, more is finer near the middle
+            scale: share of the task's largest step at full deflection
+            rotation_scale: the same share for rotation
+            silence_s: longest silence while deflected [s]. Then the arm stops
         """
         self.sources: dict[str, tuple[str, float]] = {
             axis: (name.removeprefix("-"), -1.0 if name.startswith("-") else 1.0) for axis, name in axes.items()}

@@ -39,15 +39,15 @@ class Vr(Asking):
         """Settings.
 
         Args:
-            x: axis of the headset's frame that is the base's forward
-            y: axis that is its left
-            z: axis that is its up; OpenXR's own frame is x: -z, y: -x, z: y
-            clutch: the button that must be held to command
-            buttons: request of each button; open, close and intervene while it is held
-            button_names: names in vr/joy, its buttons in their order and then its axes
-            scale: scale of the hand's movements
-            silence_s: with the clutch held, it stops if a pose or its buttons are silent for so
-                long
+            x: axis of the headset's frame that is forward in the base frame
+            y: axis that is left
+            z: axis that is up. OpenXR's own frame has x: -z, y: -x, z: y
+            clutch: button that is held to move the arm
+            buttons: request of each button. open, close and intervene last while it is held
+            button_names: names of the buttons and then of the axes in vr/joy, in order
+            scale: factor of the hand's movements
+            silence_s: longest silence of pose or buttons while the clutch is held [s]. Then the arm
+                stops
         """
         self.turn = _frame(x, y, z)
         self.clutch = clutch

@@ -133,8 +133,8 @@ class Classifier:
     """True if a learned network reports success. Progress is its probability.
 
     Args:
-        model: the network's file (``Network.save``), relative to the task's folder.
-        threshold: smallest probability of success.
+        model: file of the network (``Network.save``), relative to the task's folder
+        threshold: smallest probability of success
     """
 
     model: str

@@ -19,9 +19,9 @@ class Reach:
     """True when the TCP is near a point above ``object_pose``, or ``goal_pose``.
 
     Args:
-        height: height of that point [m].
-        radius: distance from it [m].
-        to: the pose below the point.
+        height: height of the point above the goal [m]
+        radius: largest distance from the point [m]
+        to: channel of the goal's pose
     """
 
     height: float = 0.03
@@ -54,8 +54,8 @@ class Place:
     and the gripper's closing at the object (after ManiSkill's dense rewards).
 
     Args:
-        radius: distance from the goal [m].
-        speed: largest speed of the tool [m/s].
+        radius: largest distance from the goal [m]
+        speed: largest speed of the tool [m/s]
         width: largest gripper width [m].
     """
 
@@ -85,8 +85,8 @@ class Push:
     Progress sums the tool's nearness to the object and the object's nearness to the goal.
 
     Args:
-        radius: distance from the goal [m].
-        flat: True to ignore heights, like on a table.
+        radius: largest distance from the goal [m]
+        flat: ignore heights, as on a table
     """
 
     radius: Positive = 0.05
@@ -113,10 +113,10 @@ class Stack:
     """True when ``object_pose`` rests on the object at ``goal_pose``, and the tool has moved away.
 
     Args:
-        height: height of one object's centre above the other's [m].
-        radius: largest horizontal offset [m].
-        slack: largest error of the height [m].
-        clear: smallest distance of the tool from the object [m].
+        height: height between the centres of the objects [m]
+        radius: largest horizontal distance of the objects [m]
+        slack: tolerance of the height [m]
+        clear: smallest distance of the tool from the object [m]
     """
 
     height: Positive = 0.04
@@ -138,8 +138,8 @@ class Insertion:
     """True when the TCP is below ``object_pose`` (the rim) and near its centre.
 
     Args:
-        depth: depth below the rim [m].
-        radius: distance from the centre [m].
+        depth: required depth below the rim [m]
+        radius: largest distance from the centre [m]
     """
 
     depth: Positive = 0.02
@@ -157,9 +157,9 @@ class Outside:
     """True when a position lies outside of a box.
 
     Args:
-        low: lowest corner of the box, in the base frame of the robot [m].
-        high: its largest corner [m].
-        what: the channel of the pose.
+        low: lowest corner of the box in the robot's base frame [m]
+        high: highest corner of the box [m]
+        what: channel of the pose
     """
 
     low: tuple[float, float, float]
@@ -185,7 +185,7 @@ class External:
     """True when ``task/success`` is above a threshold.
 
     Args:
-        threshold: smallest value of the external signal.
+        threshold: smallest value of the external signal
     """
 
     threshold: float = 0.5

@@ -40,17 +40,17 @@ class VLM:
         """Settings.
 
         Args:
-            question: about the last frames, for yes or no, e.g. "Is the peg in the socket?"
+            question: yes-or-no question about the last frames, e.g. "Is the peg in the socket?"
             name: name of the model at the server
-            cameras: cameras whose frames it gets
-            url: the server's, up to and with /v1
-            frames: number of frames of each camera
-            stride: time steps from one frame to the next
-            in_a_row: number of yes in a row, about different frames
-            waits: each time step waits for its answer, as in simulation and lockstep; else the
-                robot goes on meanwhile
-            timeout_s: a question without an answer counts as not answered after this time
-            key_variable: name of the environment variable with the server's key, if it needs one
+            cameras: cameras with the frames
+            url: address of the server, with /v1
+            frames: frames of each camera
+            stride: time steps between two frames
+            in_a_row: consecutive answers "yes" that count as success, each of new frames
+            waits: each time step waits for its answer, in simulation and lockstep. false lets the
+                robot continue
+            timeout_s: longest time for an answer [s]
+            key_variable: environment variable with the server's key, if it needs one
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

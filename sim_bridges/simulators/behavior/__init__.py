@@ -25,12 +25,12 @@ class Simulator:
     """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, six of physics.
 
     Args:
-        activity: a BEHAVIOR activity with cached scenes.
-        scene: the home it happens in.
+        activity: BEHAVIOR activity with cached scenes
+        scene: name of the home
         robot: a robot of OmniGibson.
         object, goal: names in the activity's definition of what is moved and where it belongs, e.g. ``apple.n.01_1``.
-        spread_m: the object begins uniformly in a square of so much to each side of its recorded place; 0:
-            every scene is the same.
+        spread_m: half the side of the square in which the object begins, about its recorded place
+            [m]. 0 makes all scenes equal
     """
 
     tick_s = 0.05

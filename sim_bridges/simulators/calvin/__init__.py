@@ -21,8 +21,8 @@ class Simulator:
     """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, 12 of PyBullet's.
 
     Args:
-        scene: one of CALVIN's four tables.
-        block: the colour of the block that is to be lifted.
+        scene: one of the four tables of CALVIN
+        block: colour of the block to lift
     """
 
     tick_s = 0.05

@@ -22,9 +22,10 @@ class Simulator(OneArm):
     """See ``sim_bridges.core.interface.Simulator``.
 
     Args:
-        separation_m: each mark lies so far to its side of the middle, drawn between these two; which is left is drawn, too.
-        mark_range_m: and its distance from the arm's base uniform by so much about 0.5 m.
-        start_range_m: the TCP's start is uniform in this square about (0.5, 0).
+        separation_m: smallest and largest sideways distance of a mark from the middle [m]. The
+            sides are random
+        mark_range_m: half the range of a mark's distance from the arm's base, about 0.5 m [m]
+        start_range_m: half the side of the square about (0.5, 0) in which the tool starts [m]
 
     Attributes:
         instruction: of the present scene.

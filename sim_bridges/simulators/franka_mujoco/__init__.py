@@ -29,13 +29,13 @@ class Simulator(OneArm):
     """See ``sim_bridges.core.interface.Simulator``.
 
     Args:
-        clearance_m: between peg and socket on each side, where the peg is in the middle.
-        pose_noise_m: standard deviation of the per-episode error of the reported socket position.
-        turn_noise_rad: and of its orientation about the vertical.
-        socket_range_m: the socket's centre is uniform in this square about (0.5, 0).
-        socket_turn_rad: and its turn about the vertical uniform to either side.
-        start_range_m: likewise the TCP's start.
-        start_height_m: lowest and highest above the table.
+        clearance_m: clearance between peg and socket on each side [m]
+        pose_noise_m: standard deviation of the socket position's error in an episode [m]
+        turn_noise_rad: standard deviation of its error about the vertical [rad]
+        socket_range_m: half the side of the square about (0.5, 0) with the socket's centre [m]
+        socket_turn_rad: largest turn of the socket about the vertical [rad]
+        start_range_m: half the side of the square in which the tool starts [m]
+        start_height_m: smallest and largest height of the start above the table [m]
     """
 
     def __init__(self, clearance_m: Clearance = 0.002, pose_noise_m: Metres = 0.0007, turn_noise_rad: Turn = 0.0,

@@ -20,7 +20,8 @@ class Simulator:
     """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, 25 of MuJoCo's.
 
     Args:
-        task: FetchPickAndPlace-v4, FetchPush-v4, FetchSlide-v4, or FetchReach-v4, which has no object.
+        task: FetchPickAndPlace-v4, FetchPush-v4, FetchSlide-v4 or FetchReach-v4. The last has no
+            object
     """
 
     tick_s = 0.05

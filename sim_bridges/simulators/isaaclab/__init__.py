@@ -25,8 +25,8 @@ class Simulator:
     """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, five of PhysX's.
 
     Args:
-        task: a manager-based task with ``robot``, ``ee_frame`` and ``object`` in its scene and a command ``object_pose``,
-            driven by absolute poses; empty for that of the installed version.
+        task: manager-based task with absolute poses. Its scene has ``robot``, ``ee_frame`` and
+            ``object``, and a command ``object_pose``. Empty takes that of the installed version
         device: cuda:0, or cpu.
     """
 

@@ -28,7 +28,7 @@ class Simulator:
 
     Args:
         suite: libero_spatial, libero_object, libero_goal, libero_10 or libero_90.
-        task: the name of one of its tasks. Its first goal says which object belongs where.
+        task: name of a task. Its first goal gives the object and its place
     """
 
     tick_s = 0.05

@@ -22,9 +22,9 @@ class Simulator:
     """See ``sim_bridges.core.interface.Simulator``; ticks at ManiSkill's control rate, 20 Hz.
 
     Args:
-        task: one of ManiSkill's for one Panda, by its own name: PickCube-v1, PushCube-v1 and so on.
-        object: what object_pose is of: an actor, by the name that the environment has for it; default: what is known.
-        goal: what goal_pose is of, likewise.
+        task: ManiSkill task with one Panda, for example PickCube-v1 or PushCube-v1
+        object: actor of object_pose, by its name in the environment. Empty takes the known one
+        goal: actor of goal_pose, by its name in the environment. Empty takes the known one
     """
 
     tick_s = 0.05

@@ -22,7 +22,7 @@ class Simulator:
     """See ``sim_bridges.core.interface.Simulator``; ticks at Meta-World's control rate, 80 Hz. Forward is the world's y.
 
     Args:
-        task: a task in which an object goes to a goal, e.g. pick-place-v3, push-v3.
+        task: task with an object and a goal, e.g. pick-place-v3 or push-v3
     """
 
     tick_s = 0.0125

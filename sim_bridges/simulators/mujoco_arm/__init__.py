@@ -33,22 +33,21 @@ class Simulator:
     the model's axes.
 
     Args:
-        model: an MJCF or a URDF with one arm on a fixed base; a path from the robot.yaml.
-        joints: the arm's, from base to tool; found in the model if empty.
-        tool: site or body whose frame is the tool's; found if empty.
-        tool_offset: of the tool in that frame [m].
-        home: angle of each joint where an episode begins [rad or m]; the model's keyframe if empty.
-        gripper: the actuators of a gripper, or its joints in a model without actuators; none if
-            empty.
-        gripper_open: what each of them is set to where the gripper is open; in the actuator's unit.
-        gripper_closed: and where it is closed.
-        gripper_travel: length of the first one's transmission where the gripper is closed, and
-            open [rad or m].
-        gripper_width: between the fingers where it is open [m].
-        goal_low: lowest x, y, z of a goal [m].
-        goal_high: and the highest.
-        start_range_m: the tool starts this far at most from its place at `home`, on each axis.
-        radius_m: of the goal.
+        model: MJCF or URDF with one arm on a fixed base, relative to robot.yaml
+        joints: joints of the arm from base to tool. Empty finds them in the model
+        tool: site or body of the tool's frame. Empty finds it
+        tool_offset: position of the tool in that frame [m]
+        home: joint positions at an episode's start [rad or m]. Empty takes the model's keyframe
+        gripper: actuators of the gripper, or its joints in a model without actuators. Empty is no
+            gripper
+        gripper_open: command of each actuator for an open gripper, in the actuator's unit
+        gripper_closed: command of each actuator for a closed gripper
+        gripper_travel: transmission length of the first actuator, closed and open [rad or m]
+        gripper_width: distance between the open fingers [m]
+        goal_low: smallest x, y and z of a goal [m]
+        goal_high: largest x, y and z of a goal [m]
+        start_range_m: largest distance of the start from `home` on each axis [m]
+        radius_m: radius of the goal [m]
     """
 
     tick_s = 0.05

@@ -59,7 +59,7 @@ def add_surroundings(
         anatomy: its parts.
         home: joints of the arm (J,).
         goals: lowest and highest x, y, z in the base frame [m].
-        radius_m: of the goal.
+        radius_m: radius of the goal [m]
 
     Returns:
         The names of its cameras; one is ``video``.

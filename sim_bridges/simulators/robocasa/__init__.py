@@ -21,9 +21,9 @@ class Simulator(robosuite.Simulator):
     """See ``sim_bridges.core.interface.Simulator``; ticks at RoboCasa's control rate, 20 Hz. Each scene is another kitchen.
 
     Args:
-        task: one of its kitchen tasks.
-        object: name of the object that is to be moved.
-        goal: name of an object, or of the task's attribute that holds a fixture, that it belongs in.
+        task: kitchen task of RoboCasa
+        object: name of the object to move
+        goal: goal, as the name of an object or of the task's attribute with a fixture
         layout, style: numbers of the kitchens to draw from; empty for all.
     """
 

@@ -25,11 +25,11 @@ class Simulator:
     """See ``sim_bridges.core.interface.Simulator``; ticks at robosuite's control rate, 20 Hz.
 
     Args:
-        task: one of its environments for one arm, e.g. Lift, Stack, PickPlaceCan, NutAssemblySquare, Door.
-        object: what object_pose is of: an object, body or site of that environment.
-        goal: what goal_pose is of, likewise; default: a point above where the object was.
-        robot: one of robosuite's arms, e.g. Panda, UR5e, Sawyer, IIWA, Kinova3.
-        gripper: one of its grippers whose fingers slide, e.g. PandaGripper; default: the robot's own.
+        task: environment with one arm, e.g. Lift, Stack, PickPlaceCan, NutAssemblySquare or Door
+        object: object, body or site of object_pose
+        goal: object, body or site of goal_pose. Empty takes a point above the object's start
+        robot: arm of robosuite, e.g. Panda, UR5e, Sawyer, IIWA or Kinova3
+        gripper: gripper with sliding fingers, e.g. PandaGripper. Empty takes the robot's own
     """
 
     tick_s = 0.05

@@ -39,7 +39,7 @@ class Simulator:
         task: one of its tasks, e.g. place_empty_cup.
         object, goal: attributes of the task that hold what is moved and where it belongs.
         arm: left or right.
-        config: which of its task configurations.
+        config: name of the task configuration
     """
 
     tick_s = 0.02

@@ -25,8 +25,9 @@ class Simulator(Tabletop):
     """See ``sim_bridges.core.interface.Arms``. A TCP is the tip of its peg; the table's top is z = 0 for both.
 
     Args:
-        mark_range_m: each mark's centre is uniform in this square about (0.5, 0) of its arm.
-        start_range_m: likewise the TCP's start.
+        mark_range_m: half the side of the square about (0.5, 0) of the arm with the mark's centre
+            [m]
+        start_range_m: half the side of the square in which the tool starts [m]
     """
 
     arms = tuple(BASES)

@@ -22,15 +22,19 @@ class Config(TokenSettings):
 
     kind: str = with_default(TokenSettings, "kind", "openvla")
     decoding: Literal["autoregressive", "parallel", "regression"] = Field(
-        "autoregressive", description="a token after the other, as OpenVLA; all of a chunk at once, as OpenVLA-OFT; or "
-        "its numbers by OpenVLA-OFT's L1 head, which has no density: SFT and dagger alone")
-    state: bool = Field(False, description="it reads what is observed beside images, too, by OpenVLA-OFT's projector")
+        "autoregressive", description="one token after the other as in OpenVLA, or a whole chunk "
+                                      "at once as in OpenVLA-OFT. OpenVLA-OFT's L1 head has no "
+                                      "density, so it is for SFT and dagger alone")
+    state: bool = Field(False, description="also read observations other than images, through "
+                                           "OpenVLA-OFT's projector")
     central_crop: float = Field(
-        1.0, gt=0, le=1, description="share of a picture's area, in its middle, that is looked at: 0.9 for a checkpoint "
-        "that was trained on random crops, as OpenVLA's of LIBERO; 1 for all")
+        1.0, gt=0, le=1, description="central share of the image area in the input. Take 0.9 for "
+                                     "a checkpoint that was trained on random crops, such as "
+                                     "OpenVLA's of LIBERO. 1 takes all")
     statistics: str = Field(
-        "", description="of which of the checkpoint's data sets (norm_stats) its actions are, in SI units; empty where "
-        "they are the task's own, in [-1, 1]; with state, the observed vectors are of its proprio")
+        "", description="data set in the checkpoint's norm_stats with the actions' SI units. "
+                        "Empty takes the task's own actions in [-1, 1]. With `state`, the "
+                        "observed vectors are that data set's proprio")
 
     @model_validator(mode="after")
     def _has_tokens(self) -> Config:

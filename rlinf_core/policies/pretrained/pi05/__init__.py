@@ -20,5 +20,5 @@ class Config(FlowSettings):
     kind: str = with_default(FlowSettings, "kind", "pi05")
     tokens: int = with_default(FlowSettings, "tokens", 200)
     pad_state: bool = Field(
-        False, description="the prompt says as many numbers of state as the network has room for, zeros at the end, as "
-        "LeRobot 0.4 trains it; false as openpi and LeRobot since 0.5")
+        False, description="pad the state in the prompt with zeros to the network's size, as "
+                           "LeRobot 0.4 does. false is for openpi and LeRobot 0.5")

@@ -16,11 +16,12 @@ class Config(PolicySettings):
     """Flow matching: SFT, SAC-Flow."""
 
     kind: str = with_default(PolicySettings, "kind", "flow")
-    flow_steps: int = Field(4, gt=0, le=1000, description="from noise to action")
+    flow_steps: int = Field(4, gt=0, le=1000, description="steps from noise to action")
     max_delay: int = Field(
-        0, ge=0, lt=1000, description="chunks are cloned also as what follows up to so many of their first actions, half "
-        "of the time all of these: they are given, as a station's are that will have begun when the answer comes "
-        "(station.policy.chunking=real_time); 0 for none")
+        0, ge=0, lt=1000, description="largest number of given first actions of a cloned chunk. "
+                                      "A station gives those that play while the server computes "
+                                      "(station.policy.chunking=real_time). Half of the chunks "
+                                      "have the largest number. 0 has none")
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Config:

@@ -34,12 +34,14 @@ class Config(Flow):
 
     kind: str = with_default(Flow, "kind", "latent_noise")
     flow: Annotated[PolicySettings | None, Discriminated("kind", _flow, lambda: list(FLOWS), optional=True)] = Field(
-        None, description="whose noise is chosen, with its own settings: {kind: pi0, checkpoint: ...}; the keys beside it "
-        "are those of the small policy then. Empty for a small flow with the keys beside it")
+        None, description="flow policy whose noise is chosen, with its settings. Example: {kind: "
+                          "pi0, checkpoint: FOLDER}. Keys beside it belong to the noise policy. "
+                          "Empty takes a small flow with the keys beside it")
     noise_policy: Widths = Field((128, 128), description="widths of the noise policy's layers")
     noise_bound: float = Field(1.5, gt=0, description="largest noise that may be chosen, in standard deviations")
     same_noise: bool = Field(
-        False, description="one choice for all actions of a chunk: a long one has more numbers than a small policy learns")
+        False, description="choose one noise for all actions of a chunk. Long chunks have too "
+                           "many numbers for a small policy")
 
     @model_validator(mode="after")
     def _one_horizon(self) -> Config:
