@@ -263,6 +263,13 @@ def test_the_python_of_the_algorithms_page_runs():
     assert names["chunk"].actions.shape == (11, 1, 2) and names["metrics"]["critic_loss"] > 0
 
 
+def test_the_python_of_the_page_for_users_of_stable_baselines_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/coming_from/sb3.md").read_text(), re.S)
+    names: dict = {}
+    exec(code, names)  # noqa: S102
+    assert names["env"].observation_space.contains(names["observation"]) and isinstance(names["reward"], float)
+
+
 def test_the_algorithms_page_names_every_algorithm():
     from rlinf_core.algorithms import algorithms
 

@@ -27,7 +27,7 @@ from rlinf_core.trainer.governor import governor_for
 LEAST_EPISODES = 10  # of which a share says something
 AT_BOUND = 0.98  # |action| from which one counts as the largest
 RECORDINGS = 30  # of the newest that are read for takeovers
-PLAYED_STEPS = 1000  # from which an episode should have ended
+PLAYED_STEPS = 200  # from which an episode should have ended
 LEARNED = 0.9  # success from which a run needs no diagnosis of its learning
 
 
