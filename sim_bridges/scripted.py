@@ -23,10 +23,10 @@ class ScriptedArm:
     """Base of the operators: it adds a person's noise and hesitation to the actions.
 
     Args:
-        action: what is acted in.
-        noise: standard deviation of the demonstration noise, in normalised units, correlated in time.
-        pause: probability of a short pause at each step
-        seed: of both.
+        action: action spec.
+        noise: standard deviation of the noise, in normalised units; it is correlated in time.
+        pause: probability of a hesitation in a step.
+        seed: seed of noise and hesitation.
     """
 
     channels: tuple[str, ...] = ("current_pose", "object_pose")
@@ -54,10 +54,9 @@ class ReachOperator(ScriptedArm):
     """Moves straight to a point above the object or the goal.
 
     Args:
-        height: height of the point above the goal [m]
-        to: channel of the goal's pose
-        gain: share of the remaining distance in one action. An arm with lag oscillates about its
-            goal if it is large
+        height: height of the point [m].
+        to: channel of the object or the goal.
+        gain: fraction of the remaining distance per action; an arm with lag oscillates if it is large.
     """
 
     def __init__(self, action: ActionSpec, height: float = 0.03, to: Literal["object", "goal"] = "object",
@@ -77,13 +76,12 @@ class PickOperator(ScriptedArm):
     """Picks the object and carries it to the goal; it starts again if the object slips.
 
     Args:
-        above: height at which the descent begins [m]
-        grasp: height of the tool above the object's centre at which the gripper closes [m]
-        closing: time steps for the gripper to close
-        carry: height above the goal at which the object is carried [m]
-        release: open the gripper at the goal
-        gain: share of the remaining distance in one action. An arm with lag oscillates about its
-            goal if it is large
+        above: height from which the tool goes down [m].
+        grasp: height of the tool above the object's centre at which the gripper closes [m].
+        closing: steps to wait for the gripper to close.
+        carry: height above the goal at which the object is carried [m].
+        release: whether to release the object at the goal.
+        gain: fraction of the remaining distance per action; an arm with lag oscillates if it is large.
     """
 
     ALIGNED_M = 0.012
@@ -139,14 +137,13 @@ class PushOperator(ScriptedArm):
     object.
 
     Args:
-        behind: distance behind the object's centre at which the tool descends [m]
-        height: height of the tool above the object's centre during the push [m]
-        above: height above it during travel [m]
-        grip: command of the gripper during the whole episode
-        loose: largest sideways distance of the tool from the object's path [m]. Objects on an arc
-            need more
-        flat: ignore the goal's height, as on a table
-        gain: share of the remaining distance in one action
+        behind: distance behind the object's centre at which the tool goes down [m].
+        height: height of the tool above the object's centre while it pushes [m].
+        above: travel height above that [m].
+        grip: constant gripper action.
+        loose: maximum lateral distance of the tool from the object's path [m]; larger for arcs.
+        flat: whether to ignore the goal's height, as on a table.
+        gain: fraction of the remaining distance per action.
     """
 
     ALIGNED_M = 0.015
@@ -194,8 +191,8 @@ class InsertionOperator(ScriptedArm):
     """Moves above the socket, lowers the peg and inserts it.
 
     Args:
-        gain: share of the remaining distance in one action. Halve it at twice the control rate,
-            because an arm lags and would oscillate about the socket
+        gain: fraction of the remaining distance per action. Halve it at twice the control rate, since
+            an arm with lag oscillates.
     """
 
     ALIGNED_M = 0.002  # lateral error below which it inserts
@@ -287,7 +284,7 @@ class JointsOperator(ScriptedArm):
     The joints have the order of the limits, as everywhere on a station.
 
     Args:
-        reach: share of the distance to the goal in one action, limited by the action's scale
+        reach: fraction of the distance to the goal per step, within the action's scale.
     """
 
     channels = ("current_pose", "goal_pose", "joint_states")

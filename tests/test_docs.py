@@ -45,6 +45,19 @@ def test_the_support_matrix_is_what_its_data_say():
     assert written.stdout == (ROOT / "docs/support_matrix.md").read_text(), "run python scripts/support_matrix.py"
 
 
+def test_the_gallery_and_its_curves_are_what_their_data_say():
+    code = """import json, gallery
+curves = json.loads(gallery.CURVES.read_text())
+drawn = {name: gallery.curve(points, name not in curves) for name in gallery.recipes()
+         if (points := curves.get(name) or gallery.ends(name))}
+print(json.dumps([gallery.page(), drawn]))"""
+    written = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "scripts", capture_output=True, text=True)
+    page, drawn = json.loads(written.stdout)
+    assert page == (ROOT / "docs/simulators/gallery.md").read_text(), "run python scripts/gallery.py --only"
+    assert drawn == {path.stem.removesuffix("_curve"): path.read_text()
+                     for path in (ROOT / "docs/images/gallery").glob("*_curve.svg")}
+
+
 def test_the_schemas_for_editors_are_what_the_code_says_and_every_shipped_file_fits_its_own(generated):
     schemas = generated[1]
     for name, schema in schemas.items():
