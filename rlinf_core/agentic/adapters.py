@@ -1,4 +1,4 @@
-"""Environments of others, unchanged: verifiers, TRL's ``environment_factory``, Gymnasium with text.
+"""Adapters for foreign environments: verifiers, TRL's ``environment_factory``, Gymnasium with text.
 
 Each class takes the foreign environment itself, or a reference ``package.module:name``.
 """
@@ -38,24 +38,24 @@ async def _await(value: Any) -> Any:
 
 
 def _result(value: Any) -> Any:
-    """A value, or the result of a coroutine."""
+    """Return a value, or the result of a coroutine."""
     return asyncio.run(_await(value)) if inspect.isawaitable(value) else value
 
 
 @cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """A loop in a thread of its own, for all episodes of the process."""
+    """Return an event loop in its own thread, shared by all episodes of the process."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return loop
 
 
 class Verifiers:
-    """An environment of verifiers (tested with 0.1.10): its own loop runs, with us as its model.
+    """An environment of verifiers (tested with 0.1.10). It runs its own loop, with us as its model.
 
-    The environment calls the model through OpenAI's client. It gets a client here whose answers
-    come from ``step``. Its tools, stops and rubrics run as they are. A prompt that is no
-    continuation of an earlier one opens a conversation of another agent of the episode.
+    The environment calls the model through OpenAI's client. The adapter gives it a client whose
+    answers come from ``step``. Its tools, stop conditions and rubrics run unchanged. A prompt that
+    does not continue an earlier one opens another agent's conversation in the episode.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Verifiers:
         held_out: bool = False,
         timeout_s: float = 60.0,
     ) -> None:
-        """Settings.
+        """Set up the environment.
 
         Args:
             environment: a verifiers Environment, or a function that makes one
             options: arguments of that function
-            held_out: rows of its evaluation set
-            timeout_s: in which it must ask for the next message or end
+            held_out: use the rows of its evaluation set
+            timeout_s: time in which it must ask for the next message or end
         """
         part = _resolve(environment, "env.environment")
         self.environment = part(**(options or {})) if not hasattr(part, "rollout") else part
@@ -174,7 +174,7 @@ class Verifiers:
 
 
 def _plain(message: Any) -> Any:
-    """A message as JSON, without keys that are empty."""
+    """Return a message as JSON, without empty keys."""
     document = message if isinstance(message, Mapping) else message.model_dump(exclude_none=True)
     cleaned = {key: value for key, value in document.items() if value or key in ("role", "content")}
     cleaned["content"] = cleaned.get("content") or ""
@@ -184,7 +184,7 @@ def _plain(message: Any) -> Any:
 
 
 def _completion(message: Message, number: int) -> Any:
-    """A message as OpenAI's client returns it."""
+    """Return a message as OpenAI's client returns it."""
     content: Message = {"role": "assistant", "content": "", **message}
     reason = "tool_calls" if message.get("tool_calls") else "stop"
     document = {
@@ -196,7 +196,7 @@ def _completion(message: Message, number: int) -> Any:
     }
     try:
         from openai.types.chat import ChatCompletion
-    except ImportError:  # an environment that does without the package gets the same attributes
+    except ImportError:  # an environment without the package gets the same attributes
         return json.loads(json.dumps(document), object_hook=lambda keys: SimpleNamespace(**keys))
     return ChatCompletion.model_validate(document)
 
@@ -214,8 +214,9 @@ def _foreign_tool(schema: Mapping[str, Any]) -> Tool:
 class TRL:
     """An environment of TRL's ``environment_factory`` (tested with the interface of TRL 1.16).
 
-    Its public methods are tools. ``reset`` gets a row's columns; text that it returns is appended
-    to the last user message. The reward is ``get_reward`` plus those of the reward functions.
+    Its public methods are the agent's tools. ``reset`` gets a row's columns. The adapter appends
+    the text that it returns to the last user message. The reward is ``get_reward`` plus those of
+    the reward functions.
     """
 
     def __init__(
@@ -226,13 +227,14 @@ class TRL:
         reward_functions: Sequence[Any] = (),
         max_turns: int = 8,
     ) -> None:
-        """Settings.
+        """Set up the environment.
 
         Args:
             environment: the factory
-            rows: of a data set, with ``prompt`` (messages) and other columns; none: reset draws
-            reward_functions: of TRL, each called with one episode
-            max_turns: messages of the agent
+            rows: a data set's rows, with ``prompt`` (messages) and other columns; if empty, reset
+                draws the episode
+            reward_functions: TRL's, each called with one episode
+            max_turns: largest number of the agent's messages
         """
         self.instance = _resolve(environment, "env.environment")()
         self.rows = list(rows) or [{"prompt": [{"role": "user", "content": ""}]}]
@@ -265,7 +267,7 @@ class TRL:
         return Scene(messages, self.tools)
 
     def step(self, message: Message) -> TextStep:
-        """Run the tools that the message calls; without a call the episode ends."""
+        """Run the message's tool calls; a message without a call ends the episode."""
         self.turns += 1
         results = run_tool_calls(message, self.tools)
         self.completion += [message, *results]
@@ -299,7 +301,7 @@ def _method_tool(method: Callable[..., Any]) -> Tool:
     def call(**arguments: Any) -> Any:
         try:
             return _result(method(**arguments))
-        except Exception as error:  # TRL answers the model with the error, too
+        except Exception as error:  # TRL returns the error to the model, too
             return json.dumps({"error": str(error)})
 
     return Tool(tool.name, tool.description, tool.parameters, call, tool.arguments)
@@ -316,13 +318,13 @@ class GymnasiumText:
         instruction: str = "",
         max_turns: int = 64,
     ) -> None:
-        """Settings.
+        """Set up the environment.
 
         Args:
             environment: an id of gymnasium, an environment, or a function that makes one
             options: arguments of that function, or of gymnasium.make
             instruction: a system message before the first observation
-            max_turns: messages of the agent
+            max_turns: largest number of the agent's messages
         """
         if isinstance(environment, str) and ":" not in environment:
             import gymnasium

@@ -1,4 +1,4 @@
-"""The online coder as a source of the trainer: a server in a thread, with an engine of its own."""
+"""The online coder as the trainer's source: a server in a thread, with its own engine."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ START_S = 30.0
 class OnlineCoder(Feedback):
     """Serves completions while the trainer learns from their feedback.
 
-    The engine draws from a copy of the policy, which takes the newest weights between two draws.
+    The engine draws from a copy of the policy. The copy takes the newest weights between two draws.
 
     Args:
         settings: the recipe's section ``text``.
-        policy: learns.
+        policy: the policy that learns.
         size: completions of a rollout.
         run_dir: the run's folder, with the store and the clients' tokens.
     """
@@ -52,14 +52,17 @@ class OnlineCoder(Feedback):
         self._thread = threading.Thread(target=self._serve, name="completions", daemon=True)
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """As ``Feedback``; the first call begins to serve, by the weights that the run begins or goes on with."""
+        """Return a rollout as ``Feedback`` does.
+
+        The first call starts the server, with the weights at the run's start or resumption.
+        """
         experience = super().take(updates, order)
         if self._thread.ident is None:
             self.start()
         return experience
 
     def warm_start(self, seed: int) -> None:
-        """Clone the examples, where the recipe names a file of them."""
+        """Clone the examples, if the recipe names a file of them."""
         named = self.settings.feedback.examples
         if named:
             path = expanded(named, "text.feedback.examples")
@@ -67,10 +70,10 @@ class OnlineCoder(Feedback):
                            self.settings.warm_start, seed)
 
     def start(self) -> None:
-        """Listen.
+        """Start the server.
 
         Raises:
-            RlinfError: the address is in use, or not of this machine.
+            RlinfError: the address is in use, or not this machine's.
         """
         self._thread.start()
         self._started.wait(START_S)
@@ -87,7 +90,7 @@ class OnlineCoder(Feedback):
         self.store.close()
 
     def _publish(self, version: int) -> None:
-        """Give the engine the newest weights, once a version."""
+        """Give the engine the newest weights, once per version."""
         if version == self.served_version:
             return
         with self.server.engine_lock:

@@ -1,6 +1,6 @@
-"""A conversation as data: rows of tokens, marked by who wrote them, and rollouts made of them.
+"""Conversations as data: rows of tokens with their authors, and rollouts made from them.
 
-Tokens go in and come out of an engine; no text that the policy wrote is ever encoded again.
+An engine receives and returns tokens. The policy's own text is never encoded again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rlinf_core.algorithms.common.rollout import Rollout
     from rlinf_core.policies.pretrained.language.tokenizer import ChatTokenizer
 
-FOLDER = "conversations"  # of a run
-PROMPT, POLICY, TOOL = 0, 1, 2  # who wrote a token: the scene, the policy, or what answered it
+FOLDER = "conversations"  # in the run's folder
+# author of a token: the scene, the policy, or the environment's answer
+PROMPT, POLICY, TOOL = 0, 1, 2
 
 
 @dataclass
@@ -25,11 +26,11 @@ class Row:
     """One sequence of tokens, as the policy read and wrote it.
 
     Attributes:
-        agent: whose it is.
-        tokens: ids.
-        kinds: of each token: PROMPT, POLICY or TOOL.
-        log_probs: of POLICY tokens, as the engine drew them; 0 elsewhere.
-        versions: of the weights that drew them; -1 elsewhere.
+        agent: name of the row's agent.
+        tokens: token ids.
+        kinds: kind of each token: PROMPT, POLICY or TOOL.
+        log_probs: the engine's log-probabilities of POLICY tokens; 0 elsewhere.
+        versions: version of the weights that drew each POLICY token; -1 elsewhere.
     """
 
     agent: str
@@ -54,13 +55,13 @@ class Row:
 
     @property
     def length(self) -> int:
-        """Tokens up to the policy's last one, beyond which there is nothing to learn."""
+        """Number of tokens up to the policy's last one; later tokens teach nothing."""
         return max((index + 1 for index, kind in enumerate(self.kinds) if kind == POLICY), default=0)
 
 
 @dataclass
 class Speaker:
-    """An agent of the conversation: what it has read and written, its tools, and its newest row."""
+    """An agent of the conversation: its messages, its tools, and its newest row."""
 
     messages: list[Message]
     tools: list[dict[str, Any]]
@@ -69,13 +70,13 @@ class Speaker:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one conversation.
+    """Limits of one conversation.
 
     Attributes:
-        max_new_tokens: of one message.
-        max_tokens: of one row.
-        slice_tokens: of one request; 0 for a whole message.
-        temperature: of the draws; 0 for the likeliest tokens.
+        max_new_tokens: largest number of tokens of one message.
+        max_tokens: largest number of tokens of one row.
+        slice_tokens: largest number of tokens of one request; 0 for a whole message.
+        temperature: of the draws; 0 takes the likeliest tokens.
     """
 
     max_new_tokens: int
@@ -85,12 +86,12 @@ class Limits:
 
 
 class Conversation:
-    """One episode: asks for tokens by ``request`` and goes on by ``take``, until it is finished.
+    """One episode: ``request`` asks for tokens and ``take`` continues with them, to its end.
 
     Args:
-        environment: plays this episode alone.
-        tokenizer: of the policy.
-        limits: beyond which the conversation is truncated.
+        environment: plays only this episode.
+        tokenizer: the policy's.
+        limits: the conversation is truncated beyond them.
         scene: seed of the episode.
         draw: seed of its tokens.
     """
@@ -101,7 +102,7 @@ class Conversation:
         self.scene, self.draw = scene, draw
         self.rows: list[Row] = []
         self.transcript: list[tuple[str, Message]] = []  # every message, with its agent
-        self.pending: list[int] = []  # tokens of the message that is being written
+        self.pending: list[int] = []  # tokens of the unfinished message
         self.speakers: dict[str, Speaker] = {}
         self.finished = self.truncated = False
         self.reward, self.metrics = 0.0, dict[str, float]()
@@ -110,7 +111,7 @@ class Conversation:
         self._hear(start.agent, list(start.messages), [tool.schema() for tool in start.tools])
 
     def request(self) -> GenerationRequest:
-        """The tokens that are needed next."""
+        """Return the request for the next tokens."""
         limits, row = self.limits, self.speakers[self.agent].row
         room = min(limits.max_new_tokens - len(self.pending), limits.max_tokens - len(row.tokens))
         seed = self.draw * 1_000_003 + self.rows.index(row)
@@ -118,7 +119,7 @@ class Conversation:
                                  limits.temperature, self.tokenizer.stop_ids, seed)
 
     def take(self, generation: Generation) -> None:
-        """Go on with what the engine drew for ``request``."""
+        """Continue with the engine's answer to ``request``."""
         row = self.speakers[self.agent].row
         row.write(generation)
         self.pending += generation.tokens
@@ -130,7 +131,7 @@ class Conversation:
             self.finished = self.truncated = True
 
     def _say(self, message: Message) -> None:
-        """Give a whole message to the environment."""
+        """Give a complete message to the environment."""
         speaker = self.speakers[self.agent]
         speaker.messages.append(message)
         self.transcript.append((self.agent, message))
@@ -145,7 +146,11 @@ class Conversation:
         self._hear(step.agent, list(step.messages), [tool.schema() for tool in step.tools])
 
     def _hear(self, agent: str, messages: list[Message], tools: list[dict[str, Any]]) -> None:
-        """Give messages to an agent, in its row or, where history was rewritten, in a new one."""
+        """Give messages to an agent.
+
+        They extend the agent's row. If the chat template rewrote earlier messages, they start a new
+        row.
+        """
         self.transcript += [(agent, message) for message in messages]
         speaker = self.speakers.get(agent)
         if speaker is None:
@@ -167,12 +172,13 @@ class Conversation:
 
     @property
     def oldest(self) -> int | None:
-        """Version of the oldest weights that drew one of its tokens; None before the first one."""
+        """Version of the oldest weights that drew one of its tokens; None before the first token.
+        """
         versions = [version for row in self.rows for version in row.versions if version >= 0]
         return min(versions, default=None)
 
     def record(self) -> dict[str, Any]:
-        """As JSON, for people and for ``resumed``."""
+        """Return the conversation as JSON, for readers and for ``resumed``."""
         return {"scene": self.scene, "draw": self.draw, "reward": self.reward,
                 "finished": self.finished, "truncated": self.truncated, "metrics": self.metrics,
                 "messages": [{"agent": agent, **message} for agent, message in self.transcript],
@@ -182,7 +188,10 @@ class Conversation:
     @classmethod
     def resumed(cls, record: Mapping[str, Any], environment: TextEnvironment,
                 tokenizer: ChatTokenizer, limits: Limits) -> Conversation:
-        """Go on from a record; the environment, which is deterministic, repeats its episode."""
+        """Restore a conversation from a record.
+
+        The environment is deterministic, so it repeats its episode.
+        """
         conversation = cls(environment, tokenizer, limits, record["scene"], record["draw"])
         for message in record["messages"]:
             if message["role"] == "assistant" and not conversation.finished:
@@ -196,10 +205,10 @@ class Conversation:
 
 
 def rollout_of(conversations: Sequence[Conversation]) -> Rollout:
-    """One rollout of finished conversations, those of a group side by side.
+    """Return one rollout of finished conversations, those of a group side by side.
 
-    A row is one chunk: T = 1, N rows, E tokens of the longest one. Only own tokens count. The
-    episode's reward stands at the last own token of its last row.
+    A row is one chunk: T = 1, N rows, E tokens of the longest row. Only the policy's own tokens
+    count. The episode's reward is at the last own token of its last row.
     """
     import torch
 

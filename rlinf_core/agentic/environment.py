@@ -1,8 +1,8 @@
 """The interface of a text environment: messages in OpenAI's chat form, tools, scenes and steps.
 
 An environment runs the tool calls of a message itself and returns their results as messages. The
-agents of one episode speak one after another: each step names the agent that speaks next. The
-episode's reward is the sum of its steps' rewards and belongs to all of its agents.
+agents of one episode speak one after another: each step names the next speaker. The episode's
+reward is the sum of its steps' rewards and belongs to all of its agents.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rlinf_core.core.errors import RlinfError, nearest
 
-LEAD = "agent"  # the agent of an environment that has one; the first agent of one that has several
-MAX_RESULT = 8192  # characters of a tool's result; the rest is cut off and the cut is named
+LEAD = "agent"  # the only agent of an environment, or the first of several
+MAX_RESULT = 8192  # largest size of a tool's result [characters]; a cut is marked
 
 
 class ToolError(RlinfError):
-    """A tool call that cannot be carried out; the text is the tool's answer to the agent."""
+    """An impossible tool call; its text is the tool's answer to the agent."""
 
 
 class FunctionCall(TypedDict):
@@ -57,11 +57,11 @@ class Tool:
     """A function that an agent may call.
 
     Attributes:
-        name: as the agent writes it.
-        description: what the function does, for the agent.
+        name: the tool's name, as the agent writes it.
+        description: the function's purpose, for the agent.
         parameters: JSON schema of its arguments.
-        function: is called with checked arguments; its result reaches the agent as text.
-        arguments: the model that checks the arguments; None where the tool's owner checks them.
+        function: called with checked arguments; its result reaches the agent as text.
+        arguments: the model that checks the arguments; None if the tool's owner checks them.
     """
 
     name: str
@@ -72,11 +72,13 @@ class Tool:
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str = "") -> Tool:
-        """A tool from a typed function: schema from its signature, texts from its docstring.
+        """Return a tool from a typed function.
+
+        Its schema comes from the signature, its texts from the docstring.
 
         Args:
             function: each argument has a type; its ``Args`` section gives their meanings.
-            name: as the agent writes it; the function's name by default.
+            name: the tool's name, as the agent writes it; the function's name by default.
 
         Raises:
             TypeError: an argument has no type, or is variadic.
@@ -87,16 +89,16 @@ class Tool:
         return cls(name, text, schema, function, model)
 
     def brief(self) -> Tool:
-        """The same tool, which the prompt names but does not describe: for small networks."""
+        """Return the tool without its description in the prompt, for small networks."""
         return replace(self, description="", parameters={})
 
     def schema(self) -> dict[str, Any]:
-        """The tool as chat templates and OpenAI's protocol expect it."""
+        """Return the tool's schema for chat templates and OpenAI's protocol."""
         return {"type": "function", "function": {
             "name": self.name, "description": self.description, "parameters": dict(self.parameters)}}
 
     def __call__(self, arguments: str) -> str:
-        """The result of a call, as text of at most ``MAX_RESULT`` characters.
+        """Call the tool and return its result as text of at most ``MAX_RESULT`` characters.
 
         Args:
             arguments: a JSON object, as the agent wrote it.
@@ -128,7 +130,8 @@ class Tool:
 @lru_cache(maxsize=256)
 def _described(function: Callable[..., Any], name: str, is_method: bool
                ) -> tuple[str, dict[str, Any], type[BaseModel]]:
-    """Description, schema and model of a function's arguments, without a method's first one."""
+    """Return description, schema and model of a function's arguments, without a method's first one.
+    """
     text = inspect.cleandoc(function.__doc__ or "")
     meanings = argument_meanings(text)
     hints = get_type_hints(function, include_extras=True)
@@ -149,7 +152,7 @@ def _described(function: Callable[..., Any], name: str, is_method: bool
 
 
 def argument_meanings(text: str) -> dict[str, str]:
-    """The meaning of each argument in a Google-style docstring."""
+    """Return the meaning of each argument in a Google-style docstring."""
     section = re.search(r"^Args:\n((?: {4}.*\n?|\n)*)", text, re.M)
     lines = re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {8,}.*)*)",
                        section.group(1) if section else "", re.M)
@@ -176,12 +179,12 @@ class TextStep:
     """The answer of an environment to one message.
 
     Attributes:
-        messages: are appended to the conversation of ``agent``; at the first step that names an
-            agent they are its prompt. They may be empty.
-        reward: of this step; an episode's reward is the sum.
+        messages: appended to the conversation of ``agent``; at the first step that names an agent
+            they are its prompt. They may be empty.
+        reward: reward of this step; an episode's reward is the sum.
         done: the episode is over, and ``agent`` speaks no more.
         agent: the name of the agent that speaks next.
-        tools: of ``agent``, at the first step that names it.
+        tools: tools of ``agent``, at the first step that names it.
         truncated: a limit on turns ended the episode.
         metrics: figures of the episode, at its end.
     """
@@ -203,11 +206,14 @@ class TextEnvironment(Protocol):
         """Begin an episode; the same seed gives the same episode."""
 
     def step(self, message: Message) -> TextStep:
-        """Answer the message of the agent whose turn it is."""
+        """Answer the current agent's message."""
 
 
 def run_tool_calls(message: Message, tools: Sequence[Tool]) -> list[Message]:
-    """The results of a message's tool calls, in their order; a failed call returns its error's text."""
+    """Return the results of a message's tool calls, in their order.
+
+    A failed call returns its error's text.
+    """
     by_name = {tool.name: tool for tool in tools}
     results: list[Message] = []
     for call in message.get("tool_calls") or []:
@@ -229,7 +235,7 @@ class ToolEnvironment:
     A subclass implements ``begin`` and ``score``.
 
     Args:
-        max_turns: messages of the agent in an episode; the episode is truncated after the last.
+        max_turns: largest number of the agent's messages in an episode; the last one truncates it.
     """
 
     def __init__(self, max_turns: int = 8) -> None:
@@ -238,15 +244,15 @@ class ToolEnvironment:
         self.scene = Scene(())
 
     def begin(self, seed: int) -> Scene:
-        """The episode of a seed."""
+        """Return the start of a seed's episode."""
         raise NotImplementedError
 
     def score(self, answer: str) -> float:
-        """The reward of an answer, between 0 and 1."""
+        """Return the reward of an answer, between 0 and 1."""
         raise NotImplementedError
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the episode, at its end."""
+        """Return figures of the episode, at its end."""
         return {}
 
     def reset(self, seed: int) -> Scene:

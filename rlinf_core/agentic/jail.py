@@ -1,11 +1,11 @@
-"""Python programs that an agent wrote, run where they reach nothing: the jail (Linux, no package).
+"""A jail for Python programs that an agent wrote (Linux, no package).
 
 Layers, each tested by an escape (``drill``): user, process, mount, network, IPC and host name
-namespaces; a root file system that holds read-only libraries and an empty /work; a user id of
-nobody where the caller is root; no capabilities; Landlock (nothing is executed, only /work is
-written); a seccomp filter; resource limits with a bound on processes; a wall clock outside.
+namespaces; a root file system that holds read-only libraries and an empty /work; an unused user id
+if the caller is root; no capabilities; Landlock (no execution, writes to /work only); a seccomp
+filter; resource limits with a bound on processes; a wall clock outside.
 
-A jail that cannot be built raises JailError. No program is ever run without one.
+A jail that cannot be built raises JailError. No program ever runs without one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 
 from rlinf_core.core.errors import RlinfError, escape_ascii
 
-BUILD_S = 30.0  # seconds in which a busy machine builds a jail
+BUILD_S = 30.0  # time in which a busy machine builds a jail [s]
 INSIDE = Path(__file__).with_name("jail_process.py")
 
 
 class JailError(RlinfError):
-    """The jail cannot be built on this machine; nothing was run."""
+    """The jail cannot be built on this machine; nothing ran."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Limits:
     """Bounds of one program.
 
     Attributes:
-        wall_s: seconds of the program, until everything in the jail is killed.
+        wall_s: seconds until the jail kills all its processes.
         cpu_s: CPU seconds of each process.
         memory_bytes: address space of each process.
         processes: processes and threads in the jail.
         file_bytes: size of /work and of each file.
-        output_bytes: of standard output, of standard error, and of the values; more kills.
+        output_bytes: size of standard output, of standard error, and of the values; more kills.
     """
 
     wall_s: float = 5.0
@@ -62,7 +62,7 @@ class Outcome:
 
     Attributes:
         end: "exit", "killed", "wall_time" or "output".
-        exit_code: of the program; negative: killed by that signal; None: it did not end.
+        exit_code: the program's; negative: killed by that signal; None: it did not end.
         stdout: decoded, at most ``output_bytes``.
         stderr: the same.
         values: JSON text of each call's result, in the order of the inputs; shorter after an error.
@@ -81,19 +81,20 @@ def run_program(
     inputs: Sequence[Sequence[Any]] = (),
     limits: Limits = DEFAULT,
 ) -> Outcome:
-    """Run a program in a jail of its own; takes about 60 ms.
+    """Run a program in its own jail; takes about 60 ms.
 
-    Only inputs enter the jail. Compare ``values`` with the expected ones outside of it: the
-    program's exit code, prints and files are no evidence of success.
+    Only inputs enter the jail. Compare ``values`` with the expected ones outside of it. The
+    program's exit code, prints and files do not prove success.
 
     Args:
         program: text of a Python program.
-        call: a function that it defines, called with each of ``inputs``; None: the program alone.
+        call: a function that it defines, called with each of ``inputs``; None runs the program
+            only.
         inputs: arguments of each call, as JSON can write them.
         limits: bounds of the program.
 
     Raises:
-        JailError: the jail cannot be built, with the layer that is missing.
+        JailError: the jail cannot be built; the message names the missing layer.
     """
     job = json.dumps(
         {"program": program, "call": call, "inputs": list(inputs), "limits": asdict(limits)}
@@ -136,7 +137,7 @@ def run_program(
 
 
 def _await_end(control: int) -> None:
-    """Wait until no process of the jail is left; a kernel needs some milliseconds to end them."""
+    """Wait until the jail has no process; the kernel needs some milliseconds to end them."""
     deadline = time.monotonic() + 5.0
     os.set_blocking(control, False)
     while time.monotonic() < deadline:
@@ -147,8 +148,9 @@ def _await_end(control: int) -> None:
 
 
 def _collect(pipes: Sequence[int], limits: Limits) -> tuple[str, list[bytes]]:
-    """How the program ended, and the bytes of each pipe until then."""
-    deadline = time.monotonic() + BUILD_S  # of the jail; the program's time begins when it is ready
+    """Return the kind of the program's end, and the bytes of each pipe until then."""
+    # for the jail's build; the program's time begins when it is ready
+    deadline = time.monotonic() + BUILD_S
     is_ready = False
     outputs = {pipe: bytearray() for pipe in pipes}
     with selectors.DefaultSelector() as selector:

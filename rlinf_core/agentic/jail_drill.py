@@ -22,14 +22,14 @@ PROOF = "ESCAPED"
 
 @dataclass(frozen=True)
 class Bait:
-    """Things outside of the jail that a program must not reach.
+    """Targets outside the jail that a program must not reach.
 
     Attributes:
-        folder: that every user may write.
+        folder: a folder that every user may write.
         secret: a file in it that every user may read.
-        port: of a TCP server on loopback.
+        port: port of a TCP server on loopback.
         abstract: name of a Unix socket without a file.
-        accepted: whether either server has been called.
+        accepted: returns whether either server has had a connection.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ class Bait:
 
     @property
     def names(self) -> Mapping[str, object]:
-        """What the programs know of it."""
+        """The targets, by the names that the programs use."""
         return {
             "FOLDER": str(self.folder),
             "SECRET": str(self.secret),
@@ -53,13 +53,13 @@ class Bait:
 
 @dataclass(frozen=True)
 class Escape:
-    """One attempt.
+    """One attempt to escape.
 
     Attributes:
-        name: what it attempts.
+        name: the aim of the attempt.
         program: prints PROOF when it succeeds.
-        evidence: of success on the outside, beside the print; takes the bait and the outcome.
-        alone: the program does no harm without a jail, and succeeds there.
+        evidence: finds success outside the jail, besides the print; takes the bait and the outcome.
+        alone: without a jail, the program is harmless and succeeds.
     """
 
     name: str
@@ -217,7 +217,7 @@ ESCAPES = (
 
 @contextmanager
 def bait() -> Iterator[Bait]:
-    """A folder, a secret and two servers, outside of any jail."""
+    """Provide a folder, a secret and two servers outside any jail."""
     folder = Path(tempfile.mkdtemp(prefix="rlinf_drill_"))
     servers = [socket.socket(family) for family in (socket.AF_INET, socket.AF_UNIX)]
     calls = []
@@ -249,7 +249,7 @@ def bait() -> Iterator[Bait]:
 
 
 def attempt(escape: Escape, run: Callable[[str], Outcome] | None = None) -> tuple[bool, Outcome]:
-    """Whether an escape succeeds, and the outcome of its program.
+    """Return whether an escape succeeds, and the outcome of its program.
 
     Args:
         escape: the attempt.
@@ -266,7 +266,7 @@ def attempt(escape: Escape, run: Callable[[str], Outcome] | None = None) -> tupl
 
 
 def run_alone(program: str) -> Outcome:
-    """The program without a jail, in a folder of its own: the drill's control group."""
+    """Run the program without a jail, in its own folder: the drill's control group."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, cwd=folder

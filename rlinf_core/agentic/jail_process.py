@@ -1,9 +1,10 @@
-"""The inside of a jail: namespaces, a root of its own, Landlock, seccomp, limits, then the program.
+"""The inside of a jail: namespaces, its own root, Landlock, seccomp, limits, then the program.
 
-``jail.py`` starts this file as a script (``python -I -S``): it imports the standard library alone.
-Four processes: the launcher forks a child into new namespaces and maps its ids; the child forks the
-first process of the process namespace; that one mounts the root and forks the program. Each dies
-with its parent, and everything in the process namespace dies with its first process.
+``jail.py`` starts this file as a script (``python -I -S``), so it imports only the standard
+library. There are four processes: the launcher forks a child into new namespaces and maps its ids;
+the child forks the first process of the process namespace; the first process mounts the root and
+forks the program. Each dies with its parent. All of the process namespace dies with its first
+process.
 
 The job is one JSON object on standard input; ``jail.py`` documents it.
 """
@@ -30,7 +31,7 @@ RESULT, CONTROL = (
     4,
 )  # file descriptors: the values that a program computes; reports from outside it
 LIBC = ctypes.CDLL(None, use_errno=True)
-PDEATHSIG, DUMPABLE, SET_SECCOMP, CAPBSET_DROP, NO_NEW_PRIVS = 1, 4, 22, 24, 38  # of prctl
+PDEATHSIG, DUMPABLE, SET_SECCOMP, CAPBSET_DROP, NO_NEW_PRIVS = 1, 4, 22, 24, 38  # options of prctl
 NAMESPACES = 0x10000000 | 0x20000 | 0x20000000 | 0x40000000 | 0x8000000 | 0x4000000 | 0x2000000
 MS_REC, MS_PRIVATE, MS_BIND, MNT_DETACH, RDONLY_NOSUID_NODEV = 0x4000, 0x40000, 0x1000, 2, 7
 MOUNT_SETATTR, LANDLOCK = 442, 444  # the same numbers on every architecture
@@ -39,7 +40,7 @@ READABLE = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 # Per architecture: its audit number, pivot_root, clone, and the system calls that no program needs:
 # sockets, execution, tracing, kernel interfaces, namespaces and mounts, devices, administration,
-# NUMA, queues and shared memory between processes, files in memory without a bound.
+# NUMA, queues and shared memory between processes, unbounded files in memory.
 FILTERS: dict[str, tuple[int, int, int, str]] = {
     "x86_64": (
         0xC000003E,
@@ -65,7 +66,7 @@ CLONE3 = 435  # missing here: C libraries fall back to clone, whose flags a filt
 
 
 def checked(result: int, action: str) -> int:
-    """``result`` of a C function; OSError with the action's name if it is negative."""
+    """Return ``result`` of a C function; raise OSError with the action's name if it is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{action}: {os.strerror(number)}")
@@ -102,7 +103,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def free_id() -> int:
-    """An id of nobody, mapped in this user namespace: the launcher's process id makes it unique."""
+    """Return an unused id that this user namespace maps.
+
+    The launcher's process id makes it unique.
+    """
     with open("/proc/self/uid_map") as lines:
         first, _, length = max(
             (tuple(map(int, line.split())) for line in lines), key=lambda row: row[2]
@@ -131,7 +135,7 @@ def map_ids(child: int, is_root: bool, jail_id: int) -> None:
 
 
 def library_folders() -> list[str]:
-    """The folders that Python needs to import its standard library."""
+    """Return the folders that Python needs to import its standard library."""
     folders = [*READABLE, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     resolved = sorted({os.path.realpath(folder) for folder in folders if os.path.isdir(folder)})
     return [
@@ -142,7 +146,7 @@ def library_folders() -> list[str]:
 
 
 def make_root(folders: list[str], size: int) -> None:
-    """A root of a memory file system with read-only libraries, /dev/null and a bounded /work."""
+    """Mount a root in memory with read-only libraries, /dev/null and a bounded /work."""
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     root = "/tmp" if os.path.isdir("/tmp") else "/mnt"
     mount("jail", root, "tmpfs", 6, "size=1m,nr_inodes=2048,mode=755")
@@ -176,7 +180,7 @@ def make_root(folders: list[str], size: int) -> None:
 
 
 def restrict_files(folders: list[str]) -> None:
-    """Landlock: libraries are read, /work is written, nothing is executed, no TCP is used."""
+    """Restrict files by Landlock: libraries readable, /work writable, no execution, no TCP."""
     abi = syscall(LANDLOCK, "Landlock", None, 0, 1)
     files = (1 << (13 + (abi >= 2) + (abi >= 3))) - 1 | (1 << 15 if abi >= 5 else 0)
     attributes = struct.pack("QQQ", files, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
@@ -203,7 +207,7 @@ def restrict_files(folders: list[str]) -> None:
 
 
 def restrict_calls() -> None:
-    """A seccomp filter: the listed calls fail with EPERM; another architecture's calls kill."""
+    """Install a seccomp filter: listed calls fail with EPERM; another architecture's calls kill."""
     audit, _, clone, denied = FILTERS[platform.machine()]
     load, equal, at_least, any_bit, answer = 0x20, 0x15, 0x35, 0x45, 0x06
     kill, allow, refuse, missing = 0x80000000, 0x7FFF0000, 0x00050001, 0x00050026
@@ -235,7 +239,7 @@ def restrict_calls() -> None:
 
 
 def drop_privileges(is_root: bool) -> None:
-    """Give up capabilities and, where the caller is root, its user."""
+    """Give up capabilities and, if the caller is root, its user."""
     for capability in range(64):
         with suppress(OSError):
             prctl(CAPBSET_DROP, capability)
@@ -303,7 +307,7 @@ def program_process(job: dict[str, Any], folders: list[str], is_root: bool) -> N
 
 
 def first_process(job: dict[str, Any], folders: list[str], is_root: bool) -> None:
-    """Process 1 of the namespace: everything in it dies with this one."""
+    """Run process 1 of the namespace: all of the namespace dies with it."""
     prctl(DUMPABLE, 0)
     make_root(folders, job["limits"]["file_bytes"])
     program = os.fork()
@@ -317,7 +321,7 @@ def first_process(job: dict[str, Any], folders: list[str], is_root: bool) -> Non
 
 
 def attempt(action: Callable[[], None]) -> None:
-    """Run what must not return; report why it failed."""
+    """Run an action that must not return; report its failure."""
     try:
         action()
     except BaseException as error:
@@ -348,7 +352,7 @@ def child_process(
 
 
 def place_descriptors(result: int, control: int) -> None:
-    """Move two inherited descriptors to their numbers; no other one stays open."""
+    """Move two inherited descriptors to their numbers, and close all others."""
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in (result, control)]
     os.dup2(moved[0], RESULT)
     os.dup2(moved[1], CONTROL)

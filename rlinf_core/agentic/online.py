@@ -1,9 +1,9 @@
-"""The online coder: completions served by OpenAI's protocol, and feedback that trains on them.
+"""The online coder: completions over OpenAI's protocol, and feedback that trains on them.
 
-Each completion is stored with its token ids, log-probabilities and version before it is sent.
-Feedback names a completion's id. It is stored before it is answered, also while the trainer
-learns, so a killed process loses none; and it is refused by name, and counted, unless it comes
-from the client that got the completion, once and in time.
+The server stores each completion with its token ids, log-probabilities and version before it sends
+it. Feedback names a completion's id. The store writes it before the answer, also while the trainer
+learns, so a killed process loses none. Feedback must come from the completion's client, once and in
+time. Other feedback is refused with a reason, and counted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS counts(name TEXT PRIMARY KEY, number INTEGER NOT NULL
 
 
 class FeedbackError(RlinfError):
-    """Feedback that is not believed.
+    """Refused feedback.
 
     Attributes:
         reason: one of REFUSALS.
@@ -59,17 +59,17 @@ class FeedbackError(RlinfError):
 
 
 class TextCodec(Protocol):
-    """From text to token ids and back, as the policy's tokenizer does."""
+    """Converts text to token ids and back, as the policy's tokenizer does."""
 
     @property
     def stop_ids(self) -> Sequence[int]:
         """Ids that end a completion."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text."""
+        """Return the ids of a text."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of ids."""
+        """Return the text of ids."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class ServedCompletion:
 
     Attributes:
         id: of the request.
-        client: that got it.
+        client: name of the client that got it.
         prompt: token ids.
         tokens: drawn ids.
-        log_probs: of each drawn id.
+        log_probs: log-probability of each drawn id.
         version: of the weights that drew them.
         reward: from the feedback, 0 to 1.
         arrival: number of the feedback, from 1 on.
@@ -101,8 +101,8 @@ class FeedbackStore:
     """Completions and their feedback in one SQLite file; each call is durable when it returns.
 
     Args:
-        path: of the file; made on first use, readable by its owner alone.
-        max_age_s: in which feedback counts.
+        path: the file; created on first use, readable only by its owner.
+        max_age_s: largest age of a completion whose feedback counts.
     """
 
     def __init__(self, path: Path, max_age_s: float = 86400.0) -> None:
@@ -121,7 +121,7 @@ class FeedbackStore:
             self._database.close()
 
     def record(self, client: str, prompt: Sequence[int], generation: Generation) -> str:
-        """Store a completion before it is sent; returns its id."""
+        """Store a completion before it is sent; return its id."""
         name = f"cmpl-{secrets.token_urlsafe(24)}"
         row = (
             name,
@@ -172,7 +172,7 @@ class FeedbackStore:
             raise
 
     def _check(self, client: str, name: str) -> None:
-        """Refuse feedback that is not the first, in time, of the client that was served."""
+        """Refuse feedback unless it is the first, in time, and from the completion's client."""
         row = self._database.execute(
             "SELECT client, served, reward FROM completions WHERE id = ?", (name,)
         ).fetchone()
@@ -198,18 +198,18 @@ class FeedbackStore:
         )
 
     def counts(self) -> Counter[str]:
-        """Completions served, feedback accepted, and refusals by reason."""
+        """Return the numbers of completions served, feedback accepted, and refusals by reason."""
         with self._lock:
             return Counter(
                 dict(self._database.execute("SELECT name, number FROM counts").fetchall())
             )
 
     def waiting(self, limit: int, after: int = 0) -> list[ServedCompletion]:
-        """Completions with feedback, in the feedback's order.
+        """Return completions with feedback, in the feedback's order.
 
         Args:
-            limit: at most so many.
-            after: the ``arrival`` of the last one that was learned from.
+            limit: largest number of completions.
+            after: the ``arrival`` of the last completion that was learned from.
         """
         with self._lock:
             rows = self._database.execute(
@@ -232,7 +232,7 @@ class FeedbackStore:
         ]
 
     def prune(self) -> None:
-        """Delete completions whose feedback would be late since a day or more."""
+        """Delete completions without feedback a day after feedback for them became late."""
         with self._lock:
             self._database.execute(
                 "DELETE FROM completions WHERE arrival IS NULL AND served < ?",
@@ -243,12 +243,12 @@ class FeedbackStore:
 class Feedback(Source):
     """Served completions with their feedback as a source of the trainer.
 
-    Each is given out once, in the feedback's order. A checkpoint holds the number of the last one,
-    so a run that goes on from it learns from all later ones, and from none twice.
+    Each completion is given out once, in the feedback's order. A checkpoint holds the number of the
+    last one, so a resumed run learns from all later ones, and from none twice.
 
     Args:
-        store: where they are.
-        size: completions of a rollout; fewer are not taken.
+        store: holds the completions.
+        size: completions of a rollout; a smaller number waits.
         publish: gives the server's engine the newest weights; takes the version.
     """
 
@@ -261,7 +261,7 @@ class Feedback(Source):
         self.rewards: deque[float] = deque(maxlen=size)  # of the last rollout
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """A rollout of the oldest feedback that was not given out, or nothing yet."""
+        """Return a rollout of the oldest unused feedback; empty if there is too little."""
         self.publish(updates)
         served = self.store.waiting(self.size, self.after)
         if len(served) < self.size:
@@ -271,33 +271,36 @@ class Feedback(Source):
         return Experience(rollouts=[served_rollout(served)], steps=len(served))
 
     def evaluate(self) -> list[EpisodeResult]:
-        """The newest feedback as an evaluation: an accepted completion (reward 1) is a success."""
+        """Return the newest feedback as an evaluation.
+
+        An accepted completion (reward 1) is a success.
+        """
         first = self.after - len(self.rewards) + 1
         return [EpisodeResult(first + index, reward >= 1.0, reward < 1.0, reward, 1)
                 for index, reward in enumerate(self.rewards)]
 
     def counts(self) -> dict[str, float]:
-        """Completions served, feedback accepted and refused, and the mean of the newest rewards."""
+        """Return the counts of completions and feedback, and the mean of the newest rewards."""
         counted = {f"feedback_{name}": float(number) for name, number in self.store.counts().items()}
         if self.rewards:
             counted["feedback_reward"] = sum(self.rewards) / len(self.rewards)
         return counted
 
     def close(self) -> None:
-        """The store stays open for its server (``OnlineCoder.close``)."""
+        """Do nothing: the store stays open for its server (``OnlineCoder.close``)."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The last feedback that the checkpoint was made from."""
+        """Return the position of the last feedback that the checkpoint learned from."""
         return {"after": self.after, "rewards": list(self.rewards)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on behind it."""
+        """Continue after that feedback."""
         self.after = state["after"]
         self.rewards.extend(state.get("rewards", []))
 
 
 def served_rollout(served: Sequence[ServedCompletion]) -> Rollout:
-    """A rollout of completions, a row each: its ids and log-probabilities as they were drawn."""
+    """Return a rollout of completions, one per row, with their drawn ids and log-probabilities."""
     from rlinf_core.agentic.conversation import PROMPT, Row, rollout_of
 
     conversations: list[Any] = []
@@ -314,11 +317,11 @@ class CompletionServer:
 
     Args:
         engine: draws the completions, several requests at once.
-        codec: text to ids.
+        codec: converts text to ids.
         store: keeps completions and feedback.
-        tokens: of each client, by its name.
-        max_tokens: bound of a completion; of a prompt, four times as many.
-        temperature: at which completions are drawn, whatever a client asks: it is what is learned.
+        tokens: each client's token, by the client's name.
+        max_tokens: bound of a completion; a prompt may have four times as many.
+        temperature: of all draws. Clients cannot change it, because the policy learns at it.
     """
 
     def __init__(
@@ -333,7 +336,7 @@ class CompletionServer:
         require("agentic", "the online coder")
         self.engine, self.codec, self.store, self.tokens = engine, codec, store, dict(tokens)
         self.max_tokens, self.temperature = max_tokens, temperature
-        self.engine_lock = threading.Lock()  # is held while weights change
+        self.engine_lock = threading.Lock()  # held while weights change
         self._requests: asyncio.Queue[tuple[GenerationRequest, asyncio.Future[Generation]]]
 
     @asynccontextmanager
@@ -363,7 +366,7 @@ class CompletionServer:
             await runner.cleanup()
 
     async def _work(self) -> None:
-        """Draw completions, together for all requests that wait."""
+        """Draw completions, in one batch for all waiting requests."""
         while True:
             batch = [await self._requests.get()]
             while len(batch) < MAX_BATCH and not self._requests.empty():
@@ -384,7 +387,7 @@ class CompletionServer:
             return self.engine.generate(requests)
 
     def _client(self, request: Any) -> str:
-        """The client whose token a request carries."""
+        """Return the client whose token a request carries."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         names = [name for name, expected in self.tokens.items() if same_token(expected, token)]
         if scheme.lower() != "bearer" or not names:
@@ -470,7 +473,7 @@ class CompletionServer:
         return _json(answer)
 
     def _wanted(self, body: Mapping[str, Any]) -> tuple[GenerationRequest, list[str]]:
-        """The engine's request and the stop texts of a client's request, both bounded."""
+        """Return the engine's request and the stop texts of a client's request, both bounded."""
         prompt, limit, stop = (
             body.get("prompt"),
             body.get("max_tokens", self.max_tokens),
@@ -507,9 +510,9 @@ class CompletionServer:
         ), stops
 
     def _cut(self, generation: Generation, stop: Sequence[str]) -> tuple[Generation, str]:
-        """The drawn ids up to the first stop text, and their text without it.
+        """Return the drawn ids up to the first stop text, and their text without it.
 
-        A prefix of drawn ids was drawn as it is, so it is learned as it is.
+        A prefix of drawn ids keeps its log-probabilities, so the policy can learn from it.
         """
         tokens = generation.tokens
         for length in range(1, len(tokens) + 1) if stop else ():
@@ -544,12 +547,12 @@ class CompletionServer:
 
 
 def _is_text(text: str) -> bool:
-    """Whether it has an encoding; JSON can hold half a character."""
+    """Return whether a text can be encoded; JSON can hold half a character."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def client_tokens(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """A token for each client in ``folder/NAME.token`` (mode 0600), made on first use."""
+    """Return a token for each client from ``folder/NAME.token`` (mode 0600), made on first use."""
     return {name: make_token(folder / f"{name}.token") for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Conversations as a source of experience: drawn by an engine, so many at a time, and not too old."""
+"""Conversations as a source of experience: drawn by an engine, with bounded concurrency and age."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rlinf_core.rollouts.types import Experience, Source
 if TYPE_CHECKING:
     from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
 
-WARM_SCENES = 200  # on which the success of a warm start is measured
-EXAMPLES = 8192  # of a warm start at most, each drawn many times
+WARM_SCENES = 200  # scenes that measure the success of a warm start
+EXAMPLES = 8192  # largest number of a warm start's examples, each drawn many times
 
 
 class Conversations(Source):
-    """Plays as many conversations as a rollout has, in groups of one scene.
+    """Plays the conversations of a rollout, in groups of one scene.
 
-    With ``max_staleness``, conversations that a rollout does not need yet wait for the next ones,
-    and unfinished ones go on under newer weights; each token keeps the version that drew it.
+    With ``max_staleness``, surplus conversations wait for the next rollouts. Unfinished ones
+    continue under newer weights, and each token keeps the version that drew it.
 
     Args:
         settings: the recipe's section ``text``.
@@ -50,14 +50,17 @@ class Conversations(Source):
         self.engine = engine_of(settings, policy)
         self.limits = Limits(settings.max_new_tokens, settings.max_tokens, settings.slice_tokens,
                              policy.temperature)
-        self.scenes = 0  # begun so far
+        self.scenes = 0  # started so far
         self.groups: list[list[Conversation]] = []  # under way or waiting, oldest first
         self.restarted = self.truncated = 0
         self.worst_difference = 0.0
         self.synced = False
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """A rollout of ``size`` conversations, and ahead of it what staleness allows."""
+        """Return a rollout of ``size`` conversations.
+
+        Further conversations start ahead of it, as far as staleness allows.
+        """
         group, staleness = order.get("group", 1), self.settings.max_staleness
         self._sync(updates)
         for conversations in self.groups:
@@ -86,7 +89,10 @@ class Conversations(Source):
         return Experience(rollouts=[rollout_of(played)], steps=len(played))
 
     def evaluate(self, policy: LanguagePolicy, scenes: Sequence[int]) -> list[EpisodeResult]:
-        """One conversation of each scene, by the likeliest tokens; a success has a reward of 1 or more."""
+        """Play one conversation of each scene with the likeliest tokens.
+
+        A reward of 1 or more is a success.
+        """
         self.engine.update(policy, self.engine.version)
         self.synced = False
         limits = replace(self.limits, temperature=0.0, slice_tokens=0)
@@ -110,7 +116,7 @@ class Conversations(Source):
         clone_examples(self.policy, examples, warm, seed, self._success_of_warm_start)
 
     def _success_of_warm_start(self) -> float:
-        """On scenes of training, none of which is recorded."""
+        """Return the success rate on scenes of training; none of them is recorded."""
         run_dir, self.run_dir = self.run_dir, None
         scenes = range(self.first_scene, self.first_scene + WARM_SCENES)
         results = self.evaluate(self.policy, scenes)
@@ -118,7 +124,7 @@ class Conversations(Source):
         return sum(result.success for result in results) / WARM_SCENES
 
     def _example(self, environment: Any, scene: int) -> Example:
-        """Tokens of an example, and 1 for those that the policy is to write."""
+        """Return the tokens of an example, and 1 for those that the policy must write."""
         start, tokenizer = environment.reset(scene), self.policy.tokenizer
         tools = [tool.schema() for tool in start.tools]
         tokens = tokenizer.prompt(start.messages, tools)
@@ -127,7 +133,7 @@ class Conversations(Source):
             ids = tokenizer.encode(tokenizer.render([*history, message], tools,
                                                       message["role"] != "assistant"))
             end = len(ids)
-            if message["role"] == "assistant":  # what stands behind the stop token is the template's
+            if message["role"] == "assistant":  # tokens after the stop token belong to the template
                 end = max(index + 1 for index, token in enumerate(ids) if token in tokenizer.stop_ids)
             new = ids[len(tokens):end]
             tokens += new
@@ -136,19 +142,19 @@ class Conversations(Source):
         return tokens, marks
 
     def counts(self) -> dict[str, float]:
-        """Of all conversations so far."""
+        """Return counts over all conversations so far."""
         return {"conversations_restarted": float(self.restarted),
                 "conversations_truncated": float(self.truncated),
                 "engine_difference": self.worst_difference}
 
     def state_dict(self) -> dict[str, Any]:
-        """Conversations under way, and where the scenes are."""
+        """Return the conversations under way, and the position in the scenes."""
         return {"scenes": self.scenes, "restarted": self.restarted, "truncated": self.truncated,
                 "groups": [[conversation.record() for conversation in conversations]
                            for conversations in self.groups]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: each conversation with the tokens that it has."""
+        """Restore that state: each conversation keeps its tokens."""
         self.scenes, self.restarted = state["scenes"], state["restarted"]
         self.truncated = state["truncated"]
         self.groups = [[Conversation.resumed(record, self.make(), self.policy.tokenizer, self.limits)
@@ -159,7 +165,8 @@ class Conversations(Source):
         self.engine.close()
 
     def _sync(self, updates: int) -> None:
-        """Give the engine the newest weights, and compare its log-probabilities with the policy's."""
+        """Give the engine the newest weights, and compare its log-probabilities with the policy's.
+        """
         self.engine.update(self.policy, updates)
         if self.engine.copies or not self.synced:
             self.worst_difference = max(self.worst_difference, self.engine.check(self.policy))
@@ -174,7 +181,7 @@ class Conversations(Source):
         return conversation
 
     def _advance(self, conversations: Sequence[Conversation]) -> None:
-        """One request of each that is not finished, so many at a time."""
+        """Make one request for each unfinished conversation, within the concurrency."""
         active = [conversation for conversation in conversations if not conversation.finished]
         active = active[:self.settings.concurrency or len(active)]
         requests = [conversation.request() for conversation in active]
@@ -182,7 +189,7 @@ class Conversations(Source):
             conversation.take(generation)
 
     def _record(self, name: str, played: Sequence[Conversation]) -> None:
-        """Write some conversations, one a line."""
+        """Write some conversations, one per line."""
         if self.run_dir is None or not self.settings.recorded:
             return
         folder = self.run_dir / FOLDER
@@ -197,7 +204,7 @@ def _is_finished(conversations: Sequence[Conversation]) -> bool:
 
 
 def engine_of(settings: Text, policy: LanguagePolicy) -> Engine:
-    """The engine that the settings name."""
+    """Return the engine that the settings name."""
     if settings.engine == "in_process":
         from rlinf_core.agentic.engines.in_process import InProcessEngine
 

@@ -32,7 +32,7 @@ class SearchIndex:
         )
 
     def tool(self, name: str = "search") -> Tool:
-        """The index as a tool."""
+        """Return the index as a tool."""
         return Tool.of(self.search, name)
 
     def search(
@@ -59,10 +59,10 @@ class SearchIndex:
 
 
 class MCPTools:
-    """The tools of an MCP server (Model Context Protocol), started here and spoken to by its pipes.
+    """The tools of an MCP server (Model Context Protocol), a child process that speaks over pipes.
 
     Use it as a context manager. The server is a program of the user's choice and runs with the
-    user's rights: it is no jail.
+    user's rights: it is not a jail.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class MCPTools:
         env: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
     ) -> None:
-        """Settings.
+        """Set up the client; the context manager starts the server.
 
         Args:
-            command: that starts the server
-            args: of the command
-            env: its environment variables; a small default set without
+            command: the command that starts the server
+            args: arguments of the command
+            env: its environment variables; a small default set if None
             timeout_s: for the start, and for each call
         """
         self.command, self.args, self.env, self.timeout_s = command, list(args), env, timeout_s
@@ -106,7 +106,7 @@ class MCPTools:
             self._loop.call_soon_threadsafe(self._end.set)
         else:
             self._session.cancel()
-        with contextlib.suppress(BaseException):  # the server's own end is no error of ours
+        with contextlib.suppress(BaseException):  # an error at the server's end does not concern us
             self._session.result(5.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)

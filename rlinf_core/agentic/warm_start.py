@@ -1,4 +1,4 @@
-"""A warm start of a language policy: examples are cloned before reinforcement learning."""
+"""Warm start of a language policy: it clones examples before reinforcement learning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlinf_core.agentic.online import TextCodec
     from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
 
-Example = tuple[list[int], list[float]]  # tokens, and 1 for those that the policy is to write
+Example = tuple[list[int], list[float]]  # tokens, and 1 for those that the policy must write
 CHECK_EVERY = 5  # gradient steps between two measurements of success
 
 

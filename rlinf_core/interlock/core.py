@@ -141,8 +141,8 @@ class _Stages(Tick):
             return
         # so that noise moves the set-point ten times a second at most
         looks = self.recovering or recheck_due(self.limits, self.track)
-        is_near = self.trajectory.differs_from(arm) or (looks and self.trajectory.differs_slightly_from(arm))
-        if is_near and (self.recovering or follows_nothing(robot_fault)):
+        differs = self.trajectory.differs_from(arm) or (looks and self.trajectory.differs_slightly_from(arm))
+        if differs and (self.recovering or follows_nothing(robot_fault)):
             self.reseed(arm, "recover" if self.recovering else "robot")
         self.recovering = False
 

@@ -1,3 +1,1 @@
-"""Where the parts of a run execute: the run as a graph, its measured costs, and the layout that
-they favour.
-"""
+"""Placement of a run's parts: the run as a graph, its measured costs, and the best layout."""

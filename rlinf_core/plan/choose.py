@@ -1,4 +1,4 @@
-"""The layout with the shortest expected turn, the runner-up, and the layouts that cannot be."""
+"""Chooses the layout with the shortest expected turn; reports runner-up and refused layouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlinf_core.recipes.placement import CHOSEN, PER_CPU, Placement
 from rlinf_core.recipes.sources import SIMULATORS, source_of
 
 ENUMERATED = 64  # devices up to which every split is tried
-TIE = 0.02  # layouts within so much of the best count as equal: the one with fewer processes wins
+TIE = 0.02  # relative difference that counts as a tie; the layout with fewer processes then wins
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Choice:
     """A layout and the reasons for it.
 
     Attributes:
-        layout, expectation: the chosen one.
-        runner_up, runner_up_expectation: the next best; None where nothing else can be.
+        layout, expectation: the chosen layout.
+        runner_up, runner_up_expectation: the next best; None if no other layout is possible.
         refused: reasons, with the layouts that they exclude.
         considered: number of layouts.
-        from_measurements: whether no cost is a guess.
+        from_measurements: whether every cost was measured.
     """
 
     layout: Layout
@@ -41,7 +41,7 @@ class Choice:
     from_measurements: bool = False
 
     def lines(self) -> list[str]:
-        """The choice in words."""
+        """Return the choice as lines of text."""
         expectation = self.expectation
         parts = ", ".join(
             f"{name} {1e3 * value:.3g} ms" for name, value in expectation.parts.items() if value
@@ -71,7 +71,7 @@ class Choice:
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    """The layout that a recipe's placement names."""
+    """Return the layout that a recipe's placement names."""
     placement = recipe.placement
     return Layout(
         placement.workers,
@@ -84,7 +84,7 @@ def layout_of(recipe: Recipe) -> Layout:
 
 
 def placement_of(recipe: Recipe, layout: Layout) -> Placement:
-    """The recipe's placement with another layout; ValueError where the two contradict each other."""
+    """Return the recipe's placement with another layout; raise ValueError if they conflict."""
     mode = recipe.placement.mode.replace("pipelined", "collocated")
     return recipe.placement.but(
         workers=layout.workers,
@@ -97,12 +97,12 @@ def placement_of(recipe: Recipe, layout: Layout) -> Placement:
 
 
 def with_layout(recipe: Recipe, layout: Layout) -> Recipe:
-    """The recipe with another layout."""
+    """Return the recipe with another layout."""
     return recipe.but(placement=placement_of(recipe, layout))
 
 
 def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Costs) -> str:
-    """The reason why a recipe cannot run in a layout; empty where it can."""
+    """Return the reason why a recipe cannot run in a layout; empty if it can."""
     algorithm, size = recipe.algorithm, recipe.simulation.environments
     plays = source_of(recipe) == SIMULATORS and algorithm.learns_from != DEMONSTRATIONS
     share, group = size // max(layout.workers, 1), algorithm.rollout.get("group", 1)
@@ -158,13 +158,13 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
 
 
 def candidates(recipe: Recipe, machine: Machine) -> Iterator[Layout]:
-    """Layouts between the recipe's fixed points, whether they can be or not."""
+    """Yield the layouts between the recipe's fixed points, including impossible ones."""
     placement = recipe.placement
     measurable = (
         source_of(recipe) == SIMULATORS
-    )  # elsewhere nothing but the mode of a guess could be chosen
+    )  # elsewhere only the mode could be chosen, from a guess
     fixed = set(placement.fixed) if placement.auto and measurable else set(CHOSEN)
-    if placement.simulators:  # they are started for so many workers
+    if placement.simulators:  # the simulators are started for this number of workers
         fixed |= {"workers"}
     size, rows = recipe.simulation.environments, recipe.algorithm.transitions_per_batch
     most = int(max(machine.cpus * (PER_CPU / 2), machine.gpus, 2))
@@ -187,8 +187,9 @@ def candidates(recipe: Recipe, machine: Machine) -> Iterator[Layout]:
 
 
 def _sizes(total: int, most: int) -> list[int]:
-    """Divisors of ``total`` up to ``most``; 2 and 3 in any case, so that a reason can be given for
-    them.
+    """Return divisors of ``total`` up to ``most``.
+
+    2 and 3 are always included, so that a reason against them can be given.
     """
     return [size for size in range(1, min(total, most) + 1) if total % size == 0 or size <= 3]
 
@@ -196,16 +197,16 @@ def _sizes(total: int, most: int) -> list[int]:
 def choose(
     recipe: Recipe, costs: Costs, machine: Machine, without: Sequence[Layout] = ()
 ) -> Choice:
-    """The best layout between the recipe's fixed points.
+    """Return the best layout between the recipe's fixed points.
 
     Args:
-        recipe: to be placed.
+        recipe: the recipe to place.
         costs: of one turn.
-        machine: with these resources.
+        machine: the available resources.
         without: layouts that did not pay before.
 
     Raises:
-        RecipeError: no layout can be; the message has the reason.
+        RecipeError: no layout is possible; the message has the reason.
     """
     able: list[tuple[Layout, Expectation]] = []
     refused: dict[str, list[str]] = {}
@@ -249,7 +250,7 @@ class Stage:
 
     Attributes:
         name: of the stage.
-        seconds: of a turn on 1, 2, ... devices; infinite where that cannot be, as for lack of
+        seconds: duration of a turn on 1, 2, ... devices; infinite if impossible, as for lack of
             memory.
     """
 
@@ -262,8 +263,8 @@ class Split:
     """Devices of each group of stages; stages of a group take turns on the same devices.
 
     Attributes:
-        groups: names of stages and their devices.
-        seconds: of a turn.
+        groups: names of stages and their number of devices.
+        seconds: duration of a turn.
     """
 
     groups: tuple[tuple[tuple[str, ...], int], ...]
@@ -271,26 +272,27 @@ class Split:
 
 
 def turn_seconds(times: Sequence[float], batches: int) -> float:
-    """Seconds of a turn whose groups pass ``batches`` micro-batches on: the pipeline fills, then
-    the slowest group sets the rate.
+    """Return the duration of a turn whose groups pass ``batches`` micro-batches on [s].
+
+    The pipeline fills, then the slowest group sets the rate.
     """
     return sum(times) / batches + (batches - 1) / batches * max(times)
 
 
 def split(stages: Sequence[Stage], devices: int, batches: int = 1, switch_s: float = 0.0) -> Split:
-    """The exact best split of devices among neighbouring stages.
+    """Return the exact best split of devices among neighbouring stages.
 
     Up to 64 devices every split is tried. Beyond, dynamic programming finds the smallest sum of
     seconds under a bound on the slowest group, for each bound that the optimum may have.
 
     Args:
         stages: in their order.
-        devices: of the cluster.
+        devices: number of the cluster's devices.
         batches: micro-batches of a turn that groups pass on.
         switch_s: seconds for devices to change hands between two stages of a group.
 
     Raises:
-        RecipeError: no split can be.
+        RecipeError: no split is possible.
     """
     tables = _tables(stages, devices, switch_s)
     solve = _enumerated if devices <= ENUMERATED else _programmed
@@ -312,7 +314,7 @@ Groups = list[tuple[int, int, int]]
 
 
 def _tables(stages: Sequence[Stage], devices: int, switch_s: float) -> Tables:
-    """By (begin, end) of a group: its seconds on 0, 1, ... devices (devices + 1,)."""
+    """Return each group's seconds on 0, 1, ... devices (devices + 1,), by its (begin, end)."""
     rows = [
         np.array([np.inf, *stage.seconds[:devices]] + [np.inf] * (devices - len(stage.seconds)))
         for stage in stages
@@ -344,16 +346,17 @@ def _enumerated(tables: Tables, devices: int, batches: int) -> tuple[Groups, flo
 
 
 def _programmed(tables: Tables, devices: int, batches: int) -> tuple[Groups, float] | None:
-    """The smallest sum of seconds under each bound on the slowest group that the optimum may have.
+    """Return the best split over every bound on the slowest group that the optimum may have.
 
-    The bounds begin where a slower group could no longer win, and end at the smallest that can be.
+    Each bound gives the smallest sum of seconds. The bounds begin where a slower group could no
+    longer win, and end at the smallest possible one.
     """
     least = _least_sum(tables, devices, np.inf)
     if least is None:
         return None
     values = np.unique(np.concatenate([table[np.isfinite(table)] for table in tables.values()]))
     low, high = 0, len(values) - 1
-    while low < high:  # the smallest bound under which there is a split
+    while low < high:  # the smallest bound that has a split
         middle = (low + high) // 2
         if _least_sum(tables, devices, np.nextafter(values[middle], np.inf)) is None:
             low = middle + 1
@@ -383,7 +386,8 @@ def _times(tables: Tables, groups: Groups) -> list[float]:
 
 
 def _least_sum(tables: Tables, devices: int, bound: float) -> Groups | None:
-    """The groups with the smallest sum of seconds, each below ``bound``; None where there are none."""
+    """Return the groups with the smallest sum of seconds, each below ``bound``; None without any.
+    """
     count = max(end for _, end in tables)
     under = {span: np.where(table < bound, table, np.inf) for span, table in tables.items()}
     sizes = np.arange(devices + 1)
@@ -391,7 +395,7 @@ def _least_sum(tables: Tables, devices: int, bound: float) -> Groups | None:
     least: dict[int, np.ndarray] = {}
     taken: dict[int, list[tuple[int, np.ndarray]]] = {}
     for begin in reversed(range(count)):
-        rows = left if begin else left[devices:]  # the first group finds all devices free
+        rows = left if begin else left[devices:]  # the first group has all devices available
         columns = [(count, under[begin, count][-len(rows) :], sizes[-len(rows) :])]
         for end in range(begin + 1, count):
             sums = np.where(rows >= 0, under[begin, end][None] + least[end][rows], np.inf)

@@ -1,4 +1,4 @@
-"""Chooses the layout of a run at its start, and changes it between two turns while it runs."""
+"""Chooses a run's layout at its start, and changes it between two turns."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rlinf_core.plan.graph import ENVIRONMENT, LEARNER, POLICY, WEIGHTS
 from rlinf_core.plan.measured import Measurements, Sample
 from rlinf_core.recipes import Recipe
 
-WINDOW = 3  # turns that are compared, and in a row must favour a change
-GAIN = 0.05  # of a turn's seconds, that a change must promise
-KEEP = 0.02  # of a turn's seconds, that a change must have brought, or it is taken back
-COST = 2.0  # times the seconds of a change that it must save in what is left of the run
-SHIFT = 1.4  # times as much work in a turn, or as little, is another load
+WINDOW = 3  # turns in a comparison, and consecutive turns that must favour a change
+GAIN = 0.05  # relative reduction of a turn's seconds that a change must promise
+KEEP = 0.02  # relative reduction that a change must achieve, or it is undone
+COST = 2.0  # seconds that a change must save in the rest of the run, per second of its own duration
+SHIFT = 1.4  # factor by which a turn's work must grow or shrink to count as another load
 
 
 def this_machine() -> Machine:
-    """The resources of this process's machine."""
+    """Return the resources of this process's machine."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -34,22 +34,22 @@ def this_machine() -> Machine:
 
 
 def machine_words(machine: Machine) -> str:
-    """The machine in words, by which measurements are reused."""
+    """Return the machine as text, the key for reusing measurements."""
     return f"{platform.machine()}, {machine.cpus:g} CPUs, {machine.gpus} GPUs"
 
 
 @dataclass
 class Turn:
-    """One turn of a run, as it was measured.
+    """One measured turn of a run.
 
     Attributes:
-        steps: time steps that it brought.
-        seconds: of the turn, without evaluations.
+        steps: its time steps.
+        seconds: its duration, without evaluations.
         environment, policy: (busy, idle) core seconds of each player.
         learner: (busy, idle) core seconds of each learner process.
         call_s: seconds of calls to learners in other processes.
         send_s, sent_bytes: of weights to workers.
-        peak_bytes: GPU memory of the learner at most.
+        peak_bytes: largest GPU memory of the learner.
     """
 
     steps: float = 0.0
@@ -65,24 +65,24 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trial:
-    """A change that has yet to pay: the layout before, and its seconds a time step."""
+    """A change on trial: the layout before it, and that layout's seconds per time step."""
 
     before: Layout
     seconds: float
 
 
 class Conductor:
-    """Takes in every turn; says when the run is to change its layout.
+    """Measures every turn and decides when the run changes its layout.
 
-    A change needs the same better layout three turns running, a gain of 5 %, and enough of the run
-    left to pay for itself twice. It is taken back unless three turns are faster by 2 %, and is not
-    tried again under that load.
+    A change needs the same better layout in three consecutive turns, a gain of 5 %, and enough of
+    the run left to pay for itself twice. It is undone unless three turns are faster by 2 %, and is
+    not tried again under that load.
 
     Args:
-        recipe: of the run. Without ``placement.auto`` turns are measured, and nothing is changed.
-        folder: of the run, whose measurements are reused.
-        note: takes every decision, for progress.jsonl.
-        machine: this one, if not given.
+        recipe: the run's. Without ``placement.auto`` turns are measured, and nothing is changed.
+        folder: the run's folder, whose measurements are reused.
+        note: receives every decision, for progress.jsonl.
+        machine: this one by default.
     """
 
     def __init__(
@@ -99,12 +99,13 @@ class Conductor:
         self.layout = layout_of(recipe)
         self.refused: set[Layout] = set()  # under this load
         self.trial: Trial | None = None
-        self.turns: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # seconds, work a step
-        self.work = 0.0  # of a step, when the load was last looked at
+        # seconds and work per time step
+        self.turns: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self.work = 0.0  # work per step at the last check of the load
         self.favoured, self.streak, self.skip = self.layout, 0, 1
 
     def first(self) -> Layout:
-        """The layout to begin with."""
+        """Return the first layout."""
         if not self.recipe.placement.auto:
             return self.layout
         choice = choose(self.recipe, self.measurements.costs(), self.machine)
@@ -115,7 +116,7 @@ class Conductor:
         return choice.layout
 
     def turn(self, turn: Turn, steps_left: float) -> Layout | None:
-        """Take in a turn; the layout to change to, if any.
+        """Record a turn; return the layout to change to, if any.
 
         Args:
             turn: the newest one.
@@ -140,7 +141,7 @@ class Conductor:
         return self._better(seconds, steps_left)
 
     def changed(self, layout: Layout, seconds: float) -> None:
-        """The run has changed to a layout, in so many seconds."""
+        """Record a completed change of layout and its duration."""
         kinds = [
             name
             for name in ("workers", "learners")
@@ -152,18 +153,18 @@ class Conductor:
         self.streak, self.skip = 0, 1
 
     def refuse(self, layout: Layout, reason: str) -> None:
-        """The run could not change to a layout; it is not tried again."""
+        """Record that the run could not change to a layout; it is not tried again."""
         self.refused.add(layout)
         self.trial = None
         self._note("refused", reason, 0.0, refused=str(layout))
 
     def save(self) -> None:
-        """Keep the measurements in the run's folder."""
+        """Write the measurements to the run's folder."""
         if self.measurements.samples:
             self.measurements.save(self.folder)
 
     def _measure(self, turn: Turn) -> float:
-        """Keep the samples of a turn; returns its work [s a time step], whatever the layout."""
+        """Store a turn's samples; return its work [s per time step], independent of the layout."""
         work = 0.0
         for name, parts in (
             (ENVIRONMENT, turn.environment),
@@ -190,7 +191,7 @@ class Conductor:
         return work
 
     def _judge(self, trial: Trial, seconds: float) -> Layout | None:
-        """Whether a change has paid; the layout of before where it has not."""
+        """Decide whether a change has paid; return the earlier layout if not."""
         self.trial = None
         pays = seconds < trial.seconds * (1 - KEEP)
         expectation = expected(self.measurements.costs(), self.layout, self.machine)
@@ -232,7 +233,7 @@ class Conductor:
         return False
 
     def _better(self, seconds: float, steps_left: float) -> Layout | None:
-        """A layout that promises enough, three turns running."""
+        """Return a layout that has promised enough in three consecutive turns, or None."""
         costs = self.measurements.costs()
         choice = choose(self.recipe, costs, self.machine, tuple(self.refused))
         present = expected(costs, self.layout, self.machine)

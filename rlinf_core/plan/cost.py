@@ -1,9 +1,9 @@
 """The cost of one turn in a layout: cores, GPUs, memory, pipelining, transfer and switching.
 
-Work on a core is shared by all processes of a machine. Waiting (a sleeping or remote simulator) is
-not: it divides by the processes until it ends. So two numbers for each node say how it scales. A
-third one, ``fixed_s``, does not divide at all: a policy takes nearly as long for four observations
-as for eight.
+All processes of a machine share the work on its cores. Waiting (a sleeping or remote simulator) is
+not shared: the number of processes divides it. So two numbers per node say how it scales. A third
+one, ``fixed_s``, does not divide at all: a policy takes nearly as long for four observations as for
+eight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Machine:
     Attributes:
         cpus: cores.
         gpus: devices.
-        gpu_bytes: memory of each device [bytes]; 0 where it is unknown.
+        gpu_bytes: memory of each device [bytes]; 0 if unknown.
     """
 
     cpus: float
@@ -33,12 +33,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Layout:
-    """Processes of a run and the way they take turns.
+    """Processes of a run and their order.
 
     Attributes:
         workers: rollout workers; 0 plays in the trainer's process.
         learners: learner processes; 0 learns in the trainer's process.
-        pipelined: workers play on while the learners learn.
+        pipelined: workers play while the learners learn.
         simulators: processes that step environments for a policy elsewhere; 0 steps them beside the
             policy.
         worker_gpus, learner_gpus: GPUs of each.
@@ -73,13 +73,14 @@ class NodeCost:
     """Seconds of a node in one turn.
 
     Attributes:
-        busy_s: seconds of a core (or of a GPU), all processes together; it divides by them.
-        wait_s: seconds without a core; it divides by the processes, too.
-        fixed_s: seconds of a core that every process spends, whatever its share.
-        join_s: seconds on top where several processes must agree, as gradients of learners do.
-        call_s: seconds on top where the work is in another process than the trainer's.
-        peak_bytes: memory of a process at most [bytes].
-        gpu_speed: by how much busy and fixed seconds shrink on a GPU; 0 where the node has none.
+        busy_s: seconds of a core (or of a GPU), all processes together; the number of processes
+            divides it.
+        wait_s: seconds without a core; the number of processes divides it, too.
+        fixed_s: core seconds that every process spends, whatever its share.
+        join_s: extra seconds if several processes must agree, as on learners' gradients.
+        call_s: extra seconds if the work is in another process than the trainer's.
+        peak_bytes: largest memory of a process [bytes].
+        gpu_speed: speed-up of busy and fixed seconds on a GPU; 0 if the node cannot use one.
     """
 
     busy_s: float = 0.0
@@ -91,7 +92,7 @@ class NodeCost:
     gpu_speed: float = 0.0
 
     def seconds(self, size: int, on_gpu: bool = False) -> float:
-        """Wall-clock seconds of ``size`` processes on as many free cores."""
+        """Return wall-clock seconds of ``size`` processes on as many free cores."""
         speed = self.gpu_speed if on_gpu and self.gpu_speed else 1.0
         return (
             self.fixed_s / speed
@@ -100,7 +101,7 @@ class NodeCost:
         )
 
     def load_s(self, size: int, on_gpu: bool = False) -> float:
-        """Core seconds of ``size`` processes together; none where a GPU does the work."""
+        """Return core seconds of ``size`` processes together; none if a GPU does the work."""
         return 0.0 if on_gpu and self.gpu_speed else self.busy_s + size * self.fixed_s
 
 
@@ -111,10 +112,9 @@ class Costs:
     Attributes:
         nodes: by name; a missing node costs nothing.
         steps: time steps of a turn, over all environments.
-        measured: names of nodes that were measured; the others are guesses.
+        measured: names of measured nodes; the others are guesses.
         switch_s: seconds for one GPU to change hands between rollout and learner, there and back.
-        stages: groups of environments that alternate, where simulators are in processes of their
-            own.
+        stages: groups of environments that alternate, if simulators are separate processes.
     """
 
     nodes: Mapping[str, NodeCost]
@@ -124,7 +124,7 @@ class Costs:
     stages: int = 2
 
     def node(self, name: str) -> NodeCost:
-        """The cost of a node."""
+        """Return the cost of a node."""
         return self.nodes.get(name, NodeCost())
 
 
@@ -133,10 +133,10 @@ class Expectation:
     """The expected seconds of one turn.
 
     Attributes:
-        seconds: of the turn.
+        seconds: duration of the turn.
         parts: seconds of rollout, learner, weights and switching, by name.
-        limit: what bounds the turn, in words.
-        rate: time steps a second.
+        limit: the bottleneck of the turn, in words.
+        rate: time steps per second.
     """
 
     seconds: float
@@ -146,7 +146,7 @@ class Expectation:
 
 
 def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
-    """The seconds of one turn in a layout."""
+    """Return the expected seconds of one turn in a layout."""
     workers, learners = max(layout.workers, 1), max(layout.learners, 1)
     environment, policy = costs.node(ENVIRONMENT), costs.node(POLICY)
     learner, weights = costs.node(LEARNER), costs.node(WEIGHTS)

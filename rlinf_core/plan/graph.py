@@ -21,9 +21,9 @@ class Node:
 
     Attributes:
         name: of the node.
-        work: what it does, in words.
+        work: description of the work.
         process: the process that executes it: trainer, workers, learners, simulators or station.
-        fixed_rate: whether it keeps a rate that no plan may change, as a robot's control loop does.
+        fixed_rate: whether no plan may change its rate, as for a robot's control loop.
     """
 
     name: str
@@ -38,8 +38,8 @@ class Edge:
 
     Attributes:
         source, target: names of nodes.
-        carries: the data, in words.
-        capacity: items that may wait; infinite where nothing limits them.
+        carries: description of the data.
+        capacity: items that may wait; infinite without a limit.
         staleness: updates by which the policy behind an item may be older than the newest.
     """
 
@@ -52,20 +52,20 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in the order in which one turn passes them, and the edges between them."""
+    """Nodes in the order of one turn, and the edges between them."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
 
     def inputs(self, name: str) -> tuple[Edge, ...]:
-        """The edges that end in a node."""
+        """Return the edges that end in a node."""
         return tuple(edge for edge in self.edges if edge.target == name)
 
     def ready(self, filled: Collection[tuple[str, str]]) -> list[str]:
-        """Names of the nodes all of whose inputs are filled.
+        """Return the names of nodes whose inputs are all filled.
 
         Args:
-            filled: (source, target) of the edges on which an item waits.
+            filled: (source, target) of the edges that hold an item.
         """
         return [
             node.name
@@ -75,7 +75,7 @@ class Graph:
 
 
 def graph_of(recipe: Recipe) -> Graph:
-    """The graph of a recipe's run."""
+    """Return the graph of a recipe's run."""
     kind, placement, algorithm = source_of(recipe), recipe.placement, recipe.algorithm
     learner = Node(
         LEARNER,

@@ -1,4 +1,4 @@
-"""Costs from real turns of a run, by node, size and device; guesses for what was not measured."""
+"""Costs from a run's measured turns, by node, size and device; guesses for the rest."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from rlinf_core.recipes import Recipe
 
 FILE = "measured.json"
 TURNS = 15  # newest turns of each size that count
-SLICE = 25  # time steps of every environment in a turn, of learners with a replay
+SLICE = 25  # time steps per environment in a turn, of learners with a replay
 FIXED = {
     ENVIRONMENT: 0.0,
     POLICY: 0.6,
     LEARNER: 0.0,
 }  # part that does not divide, while one size alone was measured
-UPDATE_S = 2e-3  # of a gradient step of several learners on top, until that is measured
-CALL_S = 2e-3  # for an update, or a turn's weights, in another process, until that is measured
+UPDATE_S = 2e-3  # extra seconds per gradient step of several learners, until measured
+# seconds of a call to another process, for an update or a turn's weights, until measured
+CALL_S = 2e-3
 GUESS_S = {
     ENVIRONMENT: 1.0e-3,
     POLICY: 0.3e-3,
     LEARNER: 0.7e-3,
 }  # a time step, of a small network and simulator
-LARGE = 30.0  # times as much of policy and learner, for a network that is not small
-GPU_SPEED = 8.0  # of policy and learner over one core, until that is measured
+LARGE = 30.0  # factor on the guesses for policy and learner if the network is large
+GPU_SPEED = 8.0  # speed-up of policy and learner over one core, until measured
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class Sample:
     """One node in one turn.
 
     Attributes:
-        busy_s: core seconds a time step, all processes together.
-        idle_s: seconds a time step that a process waited, their mean.
-        call_s: seconds a turn of the calls into other processes; negative where there were none.
-        sent_bytes: that left the node in the turn.
-        peak_bytes: memory of a process at most.
+        busy_s: core seconds per time step, all processes together.
+        idle_s: mean waiting seconds of a process per time step.
+        call_s: seconds per turn of calls into other processes; negative without any.
+        sent_bytes: bytes that left the node in the turn.
+        peak_bytes: largest memory of a process.
     """
 
     busy_s: float
@@ -60,7 +61,7 @@ Key = tuple[str, int, str]
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """A hash of what the costs of a recipe depend on."""
+    """Return a hash of all recipe keys that affect the costs."""
     keys = {"policy", "algorithm", "env", "env_options", "simulation", "learner", "station"}
     document = recipe.model_dump(mode="json", include=keys)
     for volatile in ("env_steps", "evaluate_every", "evaluate_episodes", "initial_policy"):
@@ -73,7 +74,7 @@ class Measurements:
 
     Args:
         recipe: of the run.
-        machine: in words; samples of another machine are not reused.
+        machine: description of the machine; samples of another one are not reused.
     """
 
     def __init__(self, recipe: Recipe, machine: str) -> None:
@@ -83,20 +84,22 @@ class Measurements:
         self.steps = float(turn_steps(recipe))
 
     def add(self, node: str, size: int, device: str, sample: Sample) -> None:
-        """Take in a turn of a node."""
+        """Record a turn of a node."""
         self.samples.setdefault((node, size, device), deque(maxlen=TURNS)).append(sample)
 
     def add_switch(self, change: str, seconds: float) -> None:
-        """Take in the seconds of a change of the layout, by its name."""
+        """Record the duration of a change of the layout, by its name."""
         self.switches.setdefault(change, []).append(seconds)
 
     def switch_s(self, default: float = 10.0) -> float:
-        """Expected seconds of a change: the longest median of any kind."""
+        """Return the expected seconds of a change: the longest median of any kind."""
         return max((median(values) for values in self.switches.values()), default=default)
 
     def forget(self, size: Mapping[str, int]) -> None:
-        """The load has changed: only the newest sample of each node at its present size still
-        counts."""
+        """Forget all samples but the newest of each node at its present size.
+
+        Call it after the load has changed.
+        """
         self.samples = {
             key: deque([samples[-1]], TURNS)
             for key, samples in self.samples.items()
@@ -104,7 +107,7 @@ class Measurements:
         }
 
     def costs(self) -> Costs:
-        """The costs of a turn."""
+        """Return the costs of a turn."""
         nodes = {name: self._node(name) for name in (ENVIRONMENT, POLICY, LEARNER)}
         sent = [
             sample
@@ -147,7 +150,8 @@ class Measurements:
                     (0.0, busy.mean()) if fixed < 0 else (float((busy / sizes).mean()), 0.0)
                 )
         wait, join = float(np.mean(idle * sizes)), 0.0
-        if name == LEARNER:  # learners wait for each other's gradients, which divides by nothing
+        # learners wait for each other's gradients, which no number of processes divides
+        if name == LEARNER:
             single = idle[sizes == 1]
             wait = float(single[0]) if len(single) else 0.0
             join = (
@@ -171,11 +175,11 @@ class Measurements:
 
     @property
     def _is_small(self) -> bool:
-        """Whether the policy is one of a few layers."""
+        """Whether the policy has only a few layers."""
         return "hidden" in type(self.recipe.policy).model_fields
 
     def _steps(self) -> float:
-        """Gradient steps of a turn."""
+        """Return the gradient steps of a turn."""
         algorithm = self.recipe.algorithm
         if algorithm.learns_from == ROLLOUTS:
             return float(getattr(algorithm, "epochs", 1) * getattr(algorithm, "minibatches", 1))
@@ -183,7 +187,7 @@ class Measurements:
         return self.steps * (self.recipe.simulation.updates_per_step if ratio is None else ratio)
 
     def _calls(self) -> float:
-        """Updates of a turn: calls into learners elsewhere."""
+        """Return the updates of a turn, which are calls into learners elsewhere."""
         return 1.0 if self.recipe.algorithm.learns_from == ROLLOUTS else self._steps()
 
     def _guess(self, name: str) -> NodeCost:
@@ -225,9 +229,7 @@ class Measurements:
         )
 
     def load(self, folder: Path) -> bool:
-        """Reuse the samples of a folder, if they are of this machine and recipe; returns whether
-        they are.
-        """
+        """Load the samples of a folder; return whether they fit this machine and recipe."""
         try:
             document = json.loads((folder / FILE).read_text())
             if (document["machine"], document["recipe"]) != (
@@ -254,7 +256,7 @@ class Measurements:
 
 
 def turn_steps(recipe: Recipe) -> float:
-    """Time steps of a turn, as far as a recipe says: an episode counts as 50."""
+    """Return the time steps of a turn, as far as a recipe tells: an episode counts as 50."""
     size = max(recipe.simulation.environments, 1)
     if recipe.algorithm.learns_from == ROLLOUTS:
         chunks = recipe.algorithm.rollout.get("chunks", 0)

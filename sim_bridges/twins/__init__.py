@@ -1,1 +1,4 @@
-"""Twins: processes that speak what a vendor's driver speaks, around a simulator, and fail as hardware does; a file each."""
+"""Simulated vendor drivers ("twins"), one per file.
+
+A twin speaks a vendor driver's protocol around a simulator, and fails as the hardware does.
+"""

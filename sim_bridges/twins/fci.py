@@ -1,8 +1,10 @@
-"""The arm of a Franka's twin behind Franka's own protocol (FCI): libfranka's client, and franka-sim's robot beneath it.
+"""The arm of a Franka's twin behind Franka's own protocol (FCI).
 
-franka-sim (Barış Yazıcı, https://github.com/BarisYazici/libfranka-sim, Apache-2.0) answers libfranka's clients as an FR3 of
-server version 10 does, around MuJoCo, with the robot's modes, errors and recovery. It wants another NumPy than ours, and so
-lives in an environment of its own. In real time alone: nobody but the robot moves its clock. One on a machine by its port.
+libfranka's client talks to franka-sim's robot. franka-sim (Barış Yazıcı,
+https://github.com/BarisYazici/libfranka-sim, Apache-2.0) answers libfranka's clients around MuJoCo
+as an FR3 of server version 10 does, with the robot's modes, errors and recovery. It needs another
+NumPy than ours and so has its own environment. It runs in real time only, because only the robot
+advances its clock. A machine can run one of them, because its port is fixed.
 """
 
 from __future__ import annotations
@@ -26,19 +28,24 @@ from sim_bridges.twins.fci_loop import JUMP, LATE, RobotState, drive
 
 PACKAGE, INSTALL = "franka_sim", "make fci"
 PORT, BEGINS_S, SILENT_S, REFRESHED_S = 1337, 60.0, 5.0, 2.0
-ARMATURE = 0.1  # of each joint [kg m2]: the rotors, which the URDF leaves out
-START = np.array([0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0])  # of the tool, pointing down
+ARMATURE = 0.1  # joint armature [kg m2]: the rotors' inertia, absent from the URDF
+START = np.array([0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0])  # start pose of the tool, pointing down
 START_S, NEAR_M = 15.0, 0.005
-XYZW, WXYZ = [0, 1, 2, 4, 5, 6, 3], [0, 1, 2, 6, 3, 4, 5]  # of a pose in the other order
-HELD_M, SOCKET_RANGE_M, RIM_M = 0.08, 0.06, 0.05  # the hand is open; the socket is the demo's
+# indices that reorder a pose's quaternion
+XYZW, WXYZ = [0, 1, 2, 4, 5, 6, 3], [0, 1, 2, 6, 3, 4, 5]
+HELD_M, SOCKET_RANGE_M, RIM_M = 0.08, 0.06, 0.05  # the hand stays open; the socket is the demo's
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator`` and ``Faulting``: an arm in free space, and where a socket might be.
+    """An arm in free space, with the pose of an imaginary socket.
+
+    It implements ``Simulator`` and ``Faulting`` of ``sim_bridges.core.interface``.
 
     Args:
-        enforce_motion_limits: what breaks the FCI's limits of torque, speed and place stops the arm, as on the robot.
-        enforce_communication: so do 20 answers in a row that came too late: only on a machine that has time for 1 kHz.
+        enforce_motion_limits: stop the arm when a command exceeds the FCI's limits of torque, speed
+            or position, as the robot does.
+        enforce_communication: stop the arm after 20 late answers in a row. This needs a machine
+            that can keep up 1 kHz.
     """
 
     tick_s = 0.01
@@ -46,7 +53,7 @@ class Simulator:
     joint_names = tuple(f"fr3_joint{number}" for number in range(1, 8))
 
     def __init__(self, enforce_motion_limits: bool = True, enforce_communication: bool = False) -> None:
-        import franka_sim  # noqa: F401  (whether it is there)
+        import franka_sim  # noqa: F401  (fails here if the package is missing)
         import pylibfranka  # noqa: F401
 
         self._enforced = {JUMP: enforce_motion_limits, LATE: enforce_communication}
@@ -62,12 +69,12 @@ class Simulator:
         self.reset(0)
 
     def reset(self, seed: int) -> None:
-        """Another place for the socket; the arm stays where it is, as a real one does."""
+        """Move the socket to another place. The arm stays where it is, as a real one does."""
         away = np.random.default_rng(seed).uniform(-SOCKET_RANGE_M, SOCKET_RANGE_M, 2)
         self._object = np.array([0.5 + away[0], away[1], RIM_M, 0.0, 0.0, 0.0, 1.0])
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """Until a tick of the robot's time has passed since the last one."""
+        """Advance until one tick of the robot's time has passed since the last call."""
         if target_pose is not None:
             self._say("target", np.asarray(target_pose, float)[WXYZ].tolist())
         self._due_s += self.tick_s
@@ -79,7 +86,7 @@ class Simulator:
         return np.array(self._state.pose)[XYZW]
 
     def gripper_width(self) -> float:
-        """Nothing is between the fingers, which are the twin's own."""
+        """Return the twin's fixed gripper width [m]; nothing is between the fingers."""
         return HELD_M
 
     def channels(self) -> dict[str, np.ndarray]:
@@ -88,25 +95,25 @@ class Simulator:
                 "joint_states": np.array(state.q), "gripper/state": np.array([HELD_M]), "object_pose": self._object.copy()}
 
     def succeeded(self) -> None:
-        """It has no task of its own."""
+        """Return None: this simulator has no task of its own."""
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         raise RlinfError(f"camera '{camera}': expected none of franka-sim, which is run without pictures")
 
-    # What stops it
+    # Faults
     @property
     def faults(self) -> tuple[str, ...]:
         """The robot's errors, by libfranka's names; empty while it moves."""
         return tuple(self._state.errors)
 
     def provoke(self, fault: str) -> bool:
-        """Bring the robot to an error of its own; False where that is not had by what is sent to it."""
+        """Cause an error of the robot itself; return False if commands cannot cause this one."""
         if self._enforced.get(fault):
             self._say("provoke", fault)
         return self._enforced.get(fault, False)
 
     def recover(self) -> bool:
-        """libfranka's automaticErrorRecovery, and another motion; whether the arm is ready then."""
+        """Run libfranka's automaticErrorRecovery and start a motion; return its success."""
         if self._state.mode != "Move":
             self._say("recover", None)
         deadline = time.monotonic() + REFRESHED_S
@@ -115,14 +122,19 @@ class Simulator:
         return self._state.mode == "Move"
 
     def close(self) -> None:
-        """End its processes."""
+        """End the simulator's processes."""
         self._loop.kill()
         self._server.kill()
         self._server.wait()
 
-    # Its processes
+    # Processes
     def _start(self) -> subprocess.Popen[bytes]:
-        """franka-sim's server, once it answers; RlinfError with what it printed where it does not."""
+        """Start franka-sim's server and return it once it answers.
+
+        Raises:
+            RlinfError: the port is taken, or the server does not answer; the message holds its
+                output.
+        """
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -144,7 +156,7 @@ class Simulator:
                 server.kill()
                 raise RlinfError(f"franka-sim: its server did not answer; it printed:\n{log.read_text()[-2000:]}")
             time.sleep(0.1)
-        self._folder.cleanup()  # it has read its model; what it says from now on, nobody reads
+        self._folder.cleanup()  # the server has read its model; nobody reads its later output
         return server
 
     def _go(self, pose: np.ndarray) -> None:
@@ -182,7 +194,10 @@ def _answers() -> bool:
 
 
 def _model() -> str:
-    """The FR3 by the URDF that franka-sim serves, without meshes, which it would fetch: kinematics, masses and friction."""
+    """Return the FR3's MJCF from franka-sim's URDF: kinematics, masses and friction.
+
+    The meshes are dropped, because MuJoCo would try to fetch them.
+    """
     import franka_sim
     import mujoco
 

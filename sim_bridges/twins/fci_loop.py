@@ -1,7 +1,8 @@
-"""A Cartesian impedance controller at 1 kHz over Franka's own protocol (FCI), by libfranka's client; a process of its own.
+"""A 1 kHz Cartesian impedance controller over Franka's protocol (FCI), in its own process.
 
-libfranka holds Python's lock while it waits for the robot, which no thread beside it could bear. Its owner says by a
-``multiprocessing`` connection what to do, and hears of every second cycle.
+libfranka's client holds Python's lock while it waits for the robot, and would starve other threads.
+The owner sends commands over a ``multiprocessing`` connection and receives the state of every
+second cycle.
 """
 
 from __future__ import annotations
@@ -18,43 +19,44 @@ import numpy as np
 STIFFNESS = np.array([1500.0] * 3 + [80.0] * 3)     # [N/m, Nm/rad]
 DAMPING = np.array([110.0] * 3 + [6.0] * 3)
 POSTURE_STIFFNESS, POSTURE_DAMPING = 10.0, 3.0
-RATE = 0.9                        # of a torque in a cycle [Nm]; the robot allows 1
-SPEED, TURNING = 0.5, 1.5         # at which the set-point follows its target [m/s, rad/s]
-CYCLE_S, TIMEOUT_S = 0.001, 0.2   # without a target for so long, it holds where it is
+RATE = 0.9  # largest change of a torque in one cycle [Nm]; the robot allows 1
+SPEED, TURNING = 0.5, 1.5  # largest speeds of the set-point [m/s, rad/s]
+CYCLE_S, TIMEOUT_S = 0.001, 0.2  # after 0.2 s without a target, the arm holds its position
 COLLISION_N, COLLISION_NM = 100.0, 80.0
 FLANGE_M = 0.107                  # from joint 7 to the flange
-TOOL_M, TOOL_TURN = 0.1034, -np.pi / 4  # of the Franka hand: from the flange to between its fingers
-EVERY = 2                         # cycles
-JUMP_NM = 5.0                     # a torque that jumps by so much is refused
+TOOL_M, TOOL_TURN = 0.1034, -np.pi / 4  # from the flange to between the fingers of the Franka hand
+EVERY = 2  # cycles between two reports
+JUMP_NM = 5.0  # jump of a torque that the robot refuses
 JUMP, LATE = "controller_torque_discontinuity", "communication_constraints_violation"
 
 
 class RobotState(NamedTuple):
-    """The robot's state in one cycle; arrays as lists, the frame O is its base."""
+    """The robot's state in one cycle. Arrays are lists; the frame O is the robot's base."""
 
     time_s: float
     q: list[float]
-    pose: list[float]     # of the tool: xyz, quaternion wxyz
+    pose: list[float]  # tool pose: xyz, quaternion wxyz
     twist: list[float]
-    wrench: list[float]   # by the robot on what it touches
-    mode: str             # of libfranka: Idle, Move, Reflex, ...
+    wrench: list[float]  # exerted by the robot on its surroundings
+    mode: str  # libfranka's mode: Idle, Move, Reflex, ...
     errors: list[str]
     success_rate: float
 
 
 def drive(connection: Connection, address: str) -> None:
-    """Until ``connection`` is closed, or the robot is gone."""
+    """Run the control loop until ``connection`` closes or the robot disappears."""
     import pylibfranka
 
-    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # its owner has ended
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the owner has ended
         try:
             Loop(connection, pylibfranka, pylibfranka.Robot(address, pylibfranka.RealtimeConfig.kIgnore)).run()
-        except (pylibfranka.FrankaException, RuntimeError) as error:  # NetworkException and its like are the second
+        # NetworkException and similar ones are RuntimeErrors
+        except (pylibfranka.FrankaException, RuntimeError) as error:
             connection.send(f"{type(error).__name__}: {error}")
 
 
 class Loop:
-    """Moves the arm while nothing is wrong; what is wrong ends the motion, and ``recover`` begins another."""
+    """Moves the arm while it has no error. An error ends the motion; ``recover`` starts another."""
 
     def __init__(self, connection: Connection, library: Any, robot: Any) -> None:
         import mujoco
@@ -73,11 +75,11 @@ class Loop:
     def run(self) -> None:
         while True:
             with contextlib.suppress(self.library.ControlException, self.library.CommandException):
-                self._move()  # why it has ended, or cannot begin, stands in the next state
+                self._move()  # the next state holds the reason for the end or the refusal
             self._wait()
 
     def _move(self) -> None:
-        """One motion, until something is wrong."""
+        """Run one motion until an error ends it."""
         control = self.robot.start_torque_control()
         state, _ = control.readOnce()
         self.target, self.silent_s, self.provoked, torque = None, 0.0, "", np.zeros(7)
@@ -96,7 +98,7 @@ class Loop:
             self._see(state)
 
     def _wait(self) -> None:
-        """The motion has ended: say why until somebody recovers."""
+        """Report the reason for the end of the motion until the owner asks for a recovery."""
         self.begin = False
         while not self.begin:
             state = self.robot.read_once()
@@ -116,17 +118,20 @@ class Loop:
                 self.provoked = value
 
     def _see(self, state: Any) -> None:
-        """Check this cycle and report once a second. The library's Jacobian is the flange's, the
-        server's O_T_EE joint 7's.
+        """Store this cycle's tool frame and Jacobian, and report every second cycle.
+
+        The library's Jacobian is that of the flange. The server's O_T_EE is that of joint 7.
         """
         joint7, jacobian = np.array(state.O_T_EE).reshape(4, 4).T, np.array(self.model.zero_jacobian(state)).reshape(7, 6).T
         self.tool = joint7 @ FROM_JOINT_7
-        x, y, z = (joint7[:3, 2] * TOOL_M).tolist()  # from the flange to the tool, along joint 7's axis
+        # from the flange to the tool, along joint 7's axis
+        x, y, z = (joint7[:3, 2] * TOOL_M).tolist()
         self.jacobian[:3] = jacobian[:3] - np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]]) @ jacobian[3:]
         self.jacobian[3:] = jacobian[3:]
         self.speeds = np.array(state.dq)
         self.cycles += 1
-        if self.cycles % EVERY == 0 and select.select([], [self.connection], [], 0)[1]:  # the robot waits for nobody
+        # never wait here: the robot does not
+        if self.cycles % EVERY == 0 and select.select([], [self.connection], [], 0)[1]:
             errors = state.current_errors if self._names(state.current_errors) else state.last_motion_errors
             stopped = state.robot_mode != self.library.RobotMode.Move
             self.connection.send(RobotState(self.cycles * CYCLE_S, list(state.q), self._pose().tolist(),
@@ -143,7 +148,11 @@ class Loop:
         return np.concatenate([self.tool[:3, 3], quaternion])
 
     def _torque(self, state: Any) -> np.ndarray:
-        """tau = J^T (K e - D v) + N^T posture + coriolis (Hogan 1985; Khatib 1987); libfranka compensates gravity."""
+        """Return the joint torques (7,) [Nm].
+
+        tau = J^T (K e - D v) + N^T posture + coriolis (Hogan 1985; Khatib 1987). libfranka
+        compensates gravity.
+        """
         self.silent_s += CYCLE_S
         pose = self._pose()
         if self.target is not None and self.silent_s <= TIMEOUT_S:
@@ -161,7 +170,10 @@ class Loop:
         return jacobian.T @ wrench + posture + np.array(self.model.coriolis(state))
 
     def _follow(self, target: np.ndarray) -> None:
-        """The set-point goes there, no faster than it may: a torque must not jump."""
+        """Move the set-point towards ``target`` at no more than its largest speeds.
+
+        A faster set-point would make the torque jump.
+        """
         delta, turn = target[:3] - self.setpoint[:3], np.empty(3)
         self.mujoco.mju_subQuat(turn, target[3:], self.setpoint[3:])
         self.setpoint[:3] += delta * min(1.0, SPEED * CYCLE_S / max(math.hypot(*delta), 1e-9))

@@ -1,7 +1,8 @@
-"""The twin of a Franka FR3: speaks franka_ros2's topics, services and actions around a simulator (docs/robots/franka.md).
+"""The twin of a Franka FR3: franka_ros2's topics, services and actions around a simulator.
 
-Beside it, what a lab has: a Cartesian impedance controller on ``target_pose``, with CRISP's ``current_twist``; cameras;
-whoever tracks the object and puts the scene right. What goes wrong is its parameter ``inject``.
+See docs/robots/franka.md. The twin also plays the rest of a lab: a Cartesian impedance controller
+on ``target_pose`` with CRISP's ``current_twist``, cameras, an object tracker, and a person who
+resets the scene. The parameter ``inject`` sets its current fault.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ NOT_HOMED = "libfranka gripper: Command failed!"
 
 
 class Hand(Orders):
-    """Fingers that go towards the newest order, and close no further than what is between them.
+    """Fingers that move towards the newest command and stop at an object between them.
 
     Args:
-        node: whose topics they are.
-        between: how wide that is now [m].
-        answers: False while the hand is cut off.
-        homed: False while it refuses to open, as before its homing.
+        node: the node that owns the topics.
+        between: returns the object's current width [m].
+        answers: returns False while the hand is cut off.
+        homed: returns False while the hand refuses to open, as it does before its homing.
     """
 
     def __init__(self, node: Node, between: Callable[[], float], answers: Callable[[], bool],
@@ -58,7 +59,7 @@ class Hand(Orders):
         node.create_service(Trigger, "franka_gripper/stop", self._stop)
 
     def advance(self, seconds: float) -> None:
-        """Move for so long; an order that is through is answered."""
+        """Move the fingers for ``seconds`` [s], and answer a command that is complete."""
         if self.order is None or not self.answers():
             return
         kind, handle = self.order
@@ -76,7 +77,7 @@ class Hand(Orders):
         self.end(reached, success=reached, error="" if reached else "the width was not reached")
 
     def say(self, stamp: Any, names: list[str]) -> JointState:
-        """Publish how wide it is."""
+        """Publish the width, and return the message."""
         state = JointState(name=names, position=[self.width / 2] * 2, velocity=[0.0] * 2, effort=[0.0] * 2)
         state.header.stamp = stamp
         self.states.publish(state)
@@ -92,12 +93,13 @@ class Hand(Orders):
 
 ARM = [f"fr3_joint{number}" for number in range(1, 8)]
 FINGERS = ["fr3_finger_joint1", "fr3_finger_joint2"]
-JOINT_TICKS, HAND_TICKS = 3, 7  # 33 and 14 Hz, about as franka.launch.py and franka_gripper have them
+# 33 and 14 Hz, about the rates of franka.launch.py and franka_gripper
+JOINT_TICKS, HAND_TICKS = 3, 7
 BASE, TOOL = "base", "fr3_hand_tcp"
 
 
 class Twin(SimBridge):
-    """One arm. The state is published at the simulator's ticks, 100 Hz; franka_ros2 does so at 1 kHz."""
+    """One arm. It publishes its state at the simulator's 100 Hz; franka_ros2 does so at 1 kHz."""
 
     def __init__(self) -> None:
         self.control = Control(Errors.get_fields_and_field_types())
@@ -122,7 +124,7 @@ class Twin(SimBridge):
         self.add_on_set_parameters_callback(self._inject)
 
     def around(self, simulator: Any) -> Any:
-        """The arm moves as its controller lets it."""
+        """Wrap the simulator so that the arm moves only as its controller lets it."""
         self.inside = simulator
         return Controlled(simulator, self.control)
 
@@ -137,7 +139,7 @@ class Twin(SimBridge):
                 self.control.inject(parameter.value)
         return SetParametersResult(successful=True)
 
-    # What franka_ros2 is asked
+    # Requests to franka_ros2
     def _recover(self, handle: ServerGoalHandle) -> ErrorRecovery.Result:
         (handle.succeed if self.control.recover() else handle.abort)()
         return ErrorRecovery.Result()
@@ -153,7 +155,7 @@ class Twin(SimBridge):
         response.message = "" if response.ok else "the hardware is not active, or there is no such controller"
         return response
 
-    # What it says
+    # Published state
     def _publish(self) -> None:
         super()._publish()
         self.hand.advance(self.simulator.tick_s)
@@ -183,7 +185,7 @@ class Twin(SimBridge):
             message.header.stamp, message.header.frame_id = stamp, frame
         state.o_t_ee.pose = _pose(pose)
         state.o_t_ee_d.pose = _pose(pose if target is None else target.tolist())
-        exerted = (-channels["wrench"]).tolist()  # by the robot
+        exerted = (-channels["wrench"]).tolist()  # wrench that the robot exerts
         for wrench, turn in ((state.o_f_ext_hat_k.wrench, (0.0, 0.0, 0.0, 1.0)),
                              (state.k_f_ext_hat_k.wrench, inverse(tuple(pose[3:])))):
             for part, values in ((wrench.force, exerted[:3]), (wrench.torque, exerted[3:])):

@@ -1,5 +1,6 @@
-"""The state of a Franka's twin, without ROS: modes, errors, ros2_control's hardware and
-controllers, and a hand.
+"""The state of a Franka's twin, without ROS.
+
+It holds modes, errors, ros2_control's hardware and controllers, and a hand.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ IMPEDANCE, JOINTS = "cartesian_impedance_controller", "joint_state_broadcaster"
 BROADCASTER, TWIST = "franka_robot_state_broadcaster", "twist_broadcaster"
 CONTROLLERS = (JOINTS, BROADCASTER, TWIST, IMPEDANCE)
 HARDWARE = "FrankaHardwareInterface"
-OTHER, IDLE, MOVE, GUIDING, REFLEX, USER_STOPPED = range(6)  # of FrankaRobotState.robot_mode
+OTHER, IDLE, MOVE, GUIDING, REFLEX, USER_STOPPED = range(6)  # values of FrankaRobotState.robot_mode
 USER_STOP, CONTROL_LOST = "user_stop", "control_lost"
 HAND_SILENT, HAND_NOT_HOMED = "gripper_timeout", "gripper_not_homed"
 WIDEST_M = 0.08
 
 
 class Control:
-    """The arm and the driver. ``inject`` is what goes wrong; what brings it back are franka_ros2's own steps.
+    """The arm and its driver. ``inject`` sets a fault; franka_ros2's own recovery steps clear it.
 
     Args:
         flags: the names of franka_msgs/Errors.
 
     Attributes:
-        arm: a ``Faulting`` one, which has errors of its own beside those that are injected here.
+        arm: a ``Faulting`` simulator, whose own errors add to the injected ones; None for others.
     """
 
     def __init__(self, flags: Iterable[str]) -> None:
@@ -44,7 +45,7 @@ class Control:
 
     @property
     def errors(self) -> set[str]:
-        """As they are now."""
+        """The current errors."""
         return self.reported_errors | set(self.arm.faults) if self.arm else self.reported_errors
 
     @property
@@ -69,11 +70,15 @@ class Control:
         return self.hardware and controller in self.active
 
     def inject(self, what: str) -> None:
-        """One of ``options``; empty lets go of what a person or a cable held, and heals no error."""
+        """Set a fault, one of ``options``.
+
+        An empty one releases a button or restores a cable, but clears no error.
+        """
         self.injected = what
         if what == USER_STOP:
-            self.active.discard(IMPEDANCE)  # its control loop has ended
-        if what == CONTROL_LOST:  # as franka_ros2 from 2.4 and 3.3 on, where a reflex ends the control loop
+            self.active.discard(IMPEDANCE)  # the user stop ends the control loop
+        # as in franka_ros2 from 2.4 and 3.3 on, where a reflex ends the control loop
+        if what == CONTROL_LOST:
             self.reported_errors, self.hardware = {"cartesian_reflex"}, False
             self.active.clear()
         if what in self.flags and not (self.arm and self.arm.provoke(what)):
@@ -81,35 +86,36 @@ class Control:
         self.last_errors |= self.errors
 
     def recover(self) -> bool:
-        """libfranka's automaticErrorRecovery; whether it succeeded."""
+        """Run libfranka's automaticErrorRecovery; return whether it succeeded."""
         if self.injected == USER_STOP:
             return False
         self.reported_errors.clear()
         return self.arm is None or self.arm.recover()
 
     def set_hardware(self, name: str, active: bool) -> bool:
-        """Whether the component is as asked for then."""
+        """Set the state of a hardware component; return whether it has that state now."""
         if name != HARDWARE or (active and self.errors):
             return False
         self.hardware = active
         return True
 
     def switch(self, activate: Iterable[str], deactivate: Iterable[str]) -> bool:
-        """Whether all of it was done, but for controllers that are not there (BEST_EFFORT)."""
+        """Switch controllers; return whether it worked, ignoring unknown ones (BEST_EFFORT)."""
         wanted = set(activate) & set(CONTROLLERS)
         if not self.hardware or not wanted or (IMPEDANCE in wanted and self.mode == USER_STOPPED):
             return False
         self.active = (self.active | wanted) - set(deactivate)
         if IMPEDANCE in wanted:
-            self.last_errors.clear()  # a new motion
+            self.last_errors.clear()  # activation starts a new motion
         return True
 
 
 class Controlled:
-    """A ``Simulator`` that moves only while its controller is active, and whose arm is reported by the twin itself.
+    """A ``Simulator`` that moves only while its controller is active. The twin reports its arm.
 
-    The controller is as CRISP's: it holds the last target for ever. It hears targets while it is inactive, too, and goes to
-    the last of them when it is activated; where none has come, to where the arm is.
+    The controller behaves as CRISP's: it holds the last target for ever. It receives targets while
+    it is inactive, too, and goes to the latest of them at its activation. Without one, it holds the
+    arm's pose.
     """
 
     STATE_TOPICS = ("current_pose", "wrench", "joint_states", "gripper/state")
@@ -126,12 +132,12 @@ class Controlled:
         return getattr(self.arm, name)
 
     def reset(self, seed: int) -> None:
-        """As the simulator's; nobody has said a target in that scene."""
+        """Reset the simulator, and forget the target of the previous scene."""
         self.target = None
         self.arm.reset(seed)
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """One tick; without a controller the arm stays where it is."""
+        """Advance one tick; without an active controller the arm stays where it is."""
         follows = self.control.follows
         if self.followed and not follows:
             self.target = None
@@ -142,8 +148,9 @@ class Controlled:
         self.control.last_errors |= self.control.errors
 
     def channels(self) -> dict[str, np.ndarray]:
-        """Return the reports of others than the arm: trackers, judges, and a controller that
-        reports the tool's twist along its axes.
+        """Return the channels that the arm's driver does not report.
+
+        They come from trackers, judges and a controller. The controller reports the tool's twist along the tool's axes.
         """
         channels = self.arm.channels()
         back = inverse(tuple(channels["current_pose"][3:]))

@@ -1,7 +1,8 @@
-"""The twin of a gripper behind control_msgs/GripperCommand: its action, its joint, and fingers that move and grasp.
+"""The twin of a gripper behind control_msgs/GripperCommand: its action, joint and fingers.
 
-What goes wrong is its parameter ``inject``; ``object_m`` is what is between the fingers. ``Orders`` serves twins of other
-grippers, too: an action is answered once the fingers are there, and only the newest order stands.
+The parameter ``inject`` sets its current fault, and ``object_m`` the width of an object between the
+fingers. Twins of other grippers share ``Orders``: it answers an action once the fingers arrive, and
+only the newest command is active.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from rlinf_ros.spinning import ControlNode, run
 
 
 class Orders:
-    """The order that stands, if there is one: its action and its goal.
+    """The active command, if any: its action and its goal.
 
     Args:
-        replaced: the result of one that another takes the place of.
+        replaced: the result of a command that a newer one replaces.
     """
 
     def __init__(self, **replaced: Any) -> None:
@@ -35,7 +36,7 @@ class Orders:
         self.results: dict[bytes, tuple[bool, Any]] = {}
 
     def serve(self, node: Node, kind: Any, name: str) -> ActionServer:
-        """An action by which orders come."""
+        """Return an action server that accepts commands."""
         return ActionServer(node, kind, name, self._result, goal_callback=lambda _: GoalResponse.ACCEPT,
                             handle_accepted_callback=partial(self._begin, kind))
 
@@ -44,7 +45,7 @@ class Orders:
         self.order = kind, handle
 
     def end(self, reached: bool, /, **result: Any) -> None:
-        """Answer it, if there is one."""
+        """Answer the active command, if there is one."""
         if self.order is not None:
             kind, handle = self.order
             self.order = None
@@ -63,7 +64,7 @@ INJECTIONS = ("", SILENT, GONE)
 
 
 class Twin(ControlNode):
-    """One gripper. An order ends where it was sent, or where something is between the fingers."""
+    """One gripper. A command ends at its target, or when an object stops the fingers."""
 
     def __init__(self) -> None:
         super().__init__("gripper_twin")

@@ -9,20 +9,21 @@ import time
 import numpy as np
 import pyrealsense2 as rs
 
-SPEED = 4              # pixels that the picture moves at each image
-NEAR, FAR = 300, 1500  # [mm] from the left to the right
+SPEED = 4  # shift of the picture per image [pixels]
+NEAR, FAR = 300, 1500  # depth at the left and right edge [mm]
 
 
 class Twin:
-    """Colours, and depth, at a rate, stamped by a clock of its own that began with it.
+    """Colour images, and optionally depth, at a fixed rate, stamped by the device's own clock.
 
-    The number of an image is its first pixel's three bytes, the least first.
+    The clock starts with the device. The first pixel's three bytes hold the image's number, the
+    least significant first.
 
     Args:
         serial: its serial number.
-        size: height and width.
-        fps: images a second.
-        depth: whether it has that sensor too.
+        size: height and width [pixels].
+        fps: images per second.
+        depth: whether the device also has a depth sensor.
     """
 
     def __init__(self, serial: str, size: tuple[int, int], fps: float, depth: bool) -> None:
@@ -71,10 +72,10 @@ class Twin:
                 sensor.on_video_frame(frame)
 
     def close(self) -> None:
-        """Pulled out: nothing comes any more.
+        """Unplug the device: it delivers no more images.
 
-        The thread ends before the interpreter does: one that comes back out of librealsense at Python's end aborts the
-        process.
+        The thread ends before the interpreter does. A thread that returned from librealsense during
+        Python's shutdown would abort the process.
         """
         atexit.unregister(self.close)
         self.over.set()

@@ -1,7 +1,9 @@
-"""The twin of a Robotiq 2F-85: Modbus RTU on a pseudo-terminal, as the gripper's manual has it, and fingers that move.
+"""The twin of a Robotiq 2F-85: Modbus RTU on a pseudo-terminal, and fingers that move.
 
-Its words beside those of every twin: ``object 0.03`` is so wide and between the fingers [m], ``fault 14`` is its fault
-status, ``power 0`` takes its power, and ``power 1`` gives it back: not activated, as after every power-up.
+The protocol follows the gripper's manual. It adds these commands to those of every twin: ``object
+0.03`` puts an object of that width [m] between the fingers, ``fault 14`` sets its fault status,
+``power 0`` cuts its power, and ``power 1`` restores it. The gripper is not activated after a
+power-up.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from rlinf_core.robots.operators.twins import Serial
 ID, IN, OUT, REGISTERS = 9, 0x07D0, 0x03E8, 3
 READ, WRITE = (0x03, 0x04), 0x10
 OPEN, CLOSED, WIDEST_M = 3, 230, 0.085
-COUNTS_S = (50.0, 400.0)  # of the slowest and the quickest
-ACTIVATION_S = 0.3        # of a gripper's own some seconds
+COUNTS_S = (50.0, 400.0)  # slowest and fastest speed [counts/s]
+ACTIVATION_S = 0.3  # shortened; a real gripper takes some seconds
 
 
 def checksum(data: bytes) -> bytes:
-    """CRC-16 of Modbus: polynomial 0xA001, reflected, from 0xFFFF; the low byte first."""
+    """Return Modbus's CRC-16: polynomial 0xA001, reflected, from 0xFFFF, the low byte first."""
     value = 0xFFFF
     for byte in data:
         value ^= byte
@@ -30,7 +32,7 @@ def checksum(data: bytes) -> bytes:
 
 
 class Robotiq(Serial):
-    """One at address 9.
+    """One gripper at address 9.
 
     Args:
         path: a link to the pseudo-terminal.
@@ -56,7 +58,7 @@ class Robotiq(Serial):
         return bool(self.out[0] & 0x0100) and time.monotonic() - self.activated_at > ACTIVATION_S
 
     def _advance(self) -> None:
-        """The fingers, since they were last looked at."""
+        """Move the fingers by the time since the last call."""
         now = time.monotonic()
         seconds, self.moved_at, self.blocked = now - self.moved_at, now, 0
         if not (self.active and self.out[0] & 0x0800) or self.fault:

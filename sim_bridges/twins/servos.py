@@ -1,7 +1,8 @@
-"""Twins of servo arms: Feetech's and Dynamixel's protocols on a pseudo-terminal, and servos that move to their goals.
+"""Twins of servo arms: Feetech's and Dynamixel's protocols on a pseudo-terminal.
 
-Its words beside those of every twin: ``1 0.5`` turns servo 1 to 0.5 rad from the middle of its
-turn, ``fault 3`` overloads servo 3, and ``fault 0`` ends that.
+The servos move to their goals. They add these commands to those of every twin: ``1 0.5`` turns
+servo 1 to 0.5 rad from the middle of its turn, ``fault 3`` overloads servo 3, and ``fault 0`` ends
+that.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from pathlib import Path
 from rlinf_core.robots.operators.twins import Serial, crc
 from rlinf_core.robots.servos import RAD, TABLES, TURN, Kind, to_register, to_signed
 
-SPEED_TICKS_S = 2500.0  # of a servo that is told to move
+SPEED_TICKS_S = 2500.0  # speed of a servo on its way to a goal
 OVERLOAD = {"feetech": 32, "dynamixel": 0x80}
 PING, READ, WRITE, SYNC_READ, SYNC_WRITE = 0x01, 0x02, 0x03, 0x82, 0x83
 BROADCAST, STATUS = 0xFE, 0x55
 
 
 class Servos(Serial):
-    """Servos of one bus, at rest in the middle of their turn and limp.
+    """Servos of one bus. They start limp, in the middle of their turn.
 
     Args:
         path: a link to the pseudo-terminal.
-        kind: of the servos.
-        ids: theirs.
+        kind: the servos' protocol.
+        ids: the servos' ids.
         homing: the homing offset in each servo's memory [ticks].
     """
 
@@ -49,7 +50,7 @@ class Servos(Serial):
                 raise KeyError(f"no servo {name}")
 
     def advance(self) -> None:
-        """Servos with torque on their way, since they were last looked at."""
+        """Move the servos that have torque by the time since the last call."""
         now = time.monotonic()
         step, self.moved_at = SPEED_TICKS_S * (now - self.moved_at), now
         for servo, on in self.torque.items():
@@ -136,14 +137,14 @@ class Servos(Serial):
         return request[end:]
 
     def _one(self, servo: int, instruction: int, data: bytes, width: int) -> None:
-        """An instruction to one servo; an address has ``width`` bytes, and so has a count of bytes."""
+        """Execute an instruction to one servo; addresses and byte counts have ``width`` bytes."""
         if servo not in self.ticks:
             return
         address = int.from_bytes(data[:width], "little")
         if instruction == PING:
             self._status(
                 servo, b"" if width == 1 else struct.pack("<HB", 1200, 50)
-            )  # an XL330's model
+            )  # an XL330's model number
         elif instruction == READ:
             self._status(
                 servo, self._read(servo, address, int.from_bytes(data[width : 2 * width], "little"))

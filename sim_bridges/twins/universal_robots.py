@@ -1,7 +1,7 @@
-"""The twin of a Universal Robots UR5e: speaks ur_robot_driver's topics and services (docs/robots/ur.md).
+"""The twin of a Universal Robots UR5e: ur_robot_driver's topics and services.
 
-Beside it, what a lab has: whoever says where the goal is, and puts the scene right. Kinematics alone: nothing is touched.
-What goes wrong is its parameter ``inject``.
+See docs/robots/ur.md. The twin also plays the rest of a lab: it reports the goal and resets the
+scene. It simulates kinematics without contacts. The parameter ``inject`` sets its current fault.
 """
 
 from __future__ import annotations
@@ -41,17 +41,20 @@ from sim_bridges.twins.universal_robots_state import (
     tool_pose,
 )
 
-TICK_S = 0.01  # 100 Hz, where the driver has 500
+TICK_S = 0.01  # 100 Hz; the driver runs at 500 Hz
 NEAR_M, NOISE_A = 0.02, 0.01
 ARM = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
-DRIVER = "/ur_twin"  # its namespace
+DRIVER = "/ur_twin"  # the driver's namespace
 SERVO_TIMEOUT_S = 0.1  # MoveIt Servo's own default
 FOLLOWS = f"{DRIVER}/scaled_joint_trajectory_controller/joint_trajectory"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Twin(ControlNode):
-    """One arm, with its driver in the namespace ``/ur_twin``: in none it would answer for an arm that is there."""
+    """One arm, with its driver in the namespace ``/ur_twin``.
+
+    Without a namespace it would answer in place of a real arm.
+    """
 
     def __init__(self) -> None:
         super().__init__("twin")
@@ -115,18 +118,23 @@ class Twin(ControlNode):
     def _on_trajectory(self, trajectory: JointTrajectory) -> None:
         points, names = trajectory.points, list(trajectory.joint_names)
         is_complete = all(len(point.positions) == len(ARM) for point in points)
-        if points and is_complete and sorted(names) == sorted(ARM):  # else the controller refuses it
+        # the controller refuses other trajectories
+        if points and is_complete and sorted(names) == sorted(ARM):
             order = [names.index(name) for name in ARM]
             self.control.command([to_ns(point.time_from_start) / NS for point in points],
                                  np.array([point.positions for point in points])[:, order])
 
     def _on_positions(self, positions: Float64MultiArray) -> None:
-        """Of the forward position controller: each joint at once, in the order of the limits."""
-        if len(positions.data) == len(ARM):  # else the controller refuses it
+        """Forward a command of the forward position controller: all joints, in the limits' order.
+        """
+        if len(positions.data) == len(ARM):  # the controller refuses other commands
             self.control.command([0.0], np.array([positions.data]))
 
     def _on_servo(self, pose: PoseStamped) -> None:
-        """MoveIt Servo's part: a pose in the base's frame that is not older than its incoming_command_timeout."""
+        """Play MoveIt Servo: accept a fresh pose in the base frame.
+
+        A pose older than its incoming_command_timeout is ignored.
+        """
         age_ns = self.get_clock().now().nanoseconds - to_ns(pose.header.stamp)
         p, q = pose.pose.position, pose.pose.orientation
         if pose.header.frame_id == "base" and age_ns < SERVO_TIMEOUT_S * NS:
@@ -134,14 +142,17 @@ class Twin(ControlNode):
             self.control.command([0.0], joints_at(target, self.control.points[-1])[None])
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
-        """The goal is elsewhere, within reach, and the arm at once at its home, to which a lab would bring it."""
+        """Draw another goal within reach, and put the arm at its home at once.
+
+        A lab would drive the arm there.
+        """
         random = np.random.default_rng(handle.request.seed)
         self.control.place(np.array(HOME))
         self.goal = tool_pose(np.array(HOME) + random.uniform(-0.3, 0.3, 6))
         handle.succeed()
         return ResetScene.Result(success=True, stamp=self.get_clock().now().to_msg())
 
-    # What it says
+    # Published state
     def _tick(self) -> None:
         control = self.control
         control.advance(TICK_S)
@@ -149,13 +160,14 @@ class Twin(ControlNode):
             return
         for (name, output), message in zip(self.latched.items(), (
                 SafetyMode(mode=control.safety), RobotMode(mode=control.robot), Bool(data=control.program)), strict=True):
-            if self.published.get(name) != message:  # at a change alone
+            if self.published.get(name) != message:  # publish at a change only
                 self.published[name] = message
                 output.publish(message)
         pose, now = tool_pose(control.joints), self.get_clock().now().to_msg()
         self.scaling.publish(Float64(data=control.scaling))
-        names = sorted(ARM)  # the broadcaster has an order of its own
-        if control.injected != FROZEN:  # of a robot that it cannot hear the driver goes on to say the last
+        names = sorted(ARM)  # the broadcaster has its own order
+        # the driver repeats the last values of a robot that it no longer hears
+        if control.injected != FROZEN:
             self.currents = self.random.normal(0.0, NOISE_A, len(ARM)).tolist()
         joints = JointState(name=names, position=[float(control.joints[ARM.index(name)]) for name in names],
                             effort=self.currents)

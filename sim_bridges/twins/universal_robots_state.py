@@ -1,6 +1,4 @@
-"""The state of a Universal Robots arm's twin, without ROS: modes, program, joints, and the tool's
-pose.
-"""
+"""The state of a Universal Robots arm's twin, without ROS: modes, program, joints, tool pose."""
 
 from __future__ import annotations
 
@@ -8,21 +6,26 @@ import math
 
 import numpy as np
 
-NORMAL, REDUCED, PROTECTIVE, SAFEGUARD, SYSTEM_ESTOP, ROBOT_ESTOP = 1, 2, 3, 5, 6, 7  # of SafetyMode
-POWER_OFF, IDLE, RUNNING = 3, 5, 7                                                    # of RobotMode
+# values of SafetyMode
+NORMAL, REDUCED, PROTECTIVE, SAFEGUARD, SYSTEM_ESTOP, ROBOT_ESTOP = 1, 2, 3, 5, 6, 7
+POWER_OFF, IDLE, RUNNING = 3, 5, 7  # values of RobotMode
 PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED = (
     "protective_stop", "safeguard_stop", "robot_emergency_stop", "program_stopped", "silent", "frozen", "slowed")
 INJECTIONS = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED)
-SLOW = 20.0  # per cent, of a speed slider
+SLOW = 20.0  # speed slider [%]
 HOME = (0.0, -1.57, 1.57, -1.57, -1.57, 0.0)
-SPEED, TAU_S = 3.14, 0.02  # of a joint [rad/s]; how far it is behind its controller
-# Denavit-Hartenberg parameters of a UR5e (universal-robots.com): a [m], d [m], alpha [rad], a row a joint
+SPEED, TAU_S = 3.14, 0.02  # largest joint speed [rad/s]; time constant of the joints' lag [s]
+# Denavit-Hartenberg parameters of a UR5e (universal-robots.com): a [m], d [m], alpha [rad], one row
+# per joint
 UR5E = ((0.0, 0.1625, math.pi / 2), (-0.425, 0.0, 0.0), (-0.3922, 0.0, 0.0), (0.0, 0.1333, math.pi / 2),
         (0.0, 0.0997, -math.pi / 2), (0.0, 0.0996, 0.0))
 
 
 def tool_pose(joints: np.ndarray) -> np.ndarray:
-    """(7,) xyz [m] and quaternion xyzw of tool0 in the frame ``base``, for the joints (6,) [rad]."""
+    """Return the pose (7,) of tool0 in the frame ``base`` for the joints (6,) [rad].
+
+    The pose is xyz [m] and quaternion xyzw.
+    """
     transform = np.eye(4)
     for angle, (a, d, alpha) in zip(joints, UR5E, strict=True):
         c, s, ca, sa = math.cos(angle), math.sin(angle), math.cos(alpha), math.sin(alpha)
@@ -32,17 +35,23 @@ def tool_pose(joints: np.ndarray) -> np.ndarray:
 
 
 def quaternion(rotation: np.ndarray) -> np.ndarray:
-    """(4,) xyzw of a rotation matrix (3, 3): the eigenvector of Bar-Itzhack's symmetric matrix, which knows no bad case."""
+    """Return the quaternion (4,) xyzw of a rotation matrix (3, 3).
+
+    It is the eigenvector of Bar-Itzhack's symmetric matrix, which has no singular case.
+    """
     m = rotation
     k = np.array([[m[0, 0] - m[1, 1] - m[2, 2], 0.0, 0.0, 0.0],
                   [m[0, 1] + m[1, 0], m[1, 1] - m[0, 0] - m[2, 2], 0.0, 0.0],
                   [m[0, 2] + m[2, 0], m[1, 2] + m[2, 1], m[2, 2] - m[0, 0] - m[1, 1], 0.0],
                   [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], np.trace(m)]])
-    return np.asarray(np.linalg.eigh(k / 3.0)[1][:, -1])  # of the lower triangle
+    return np.asarray(np.linalg.eigh(k / 3.0)[1][:, -1])  # eigh reads the lower triangle
 
 
 def joints_at(pose: np.ndarray, joints: np.ndarray, turns: int = 4) -> np.ndarray:
-    """(6,) joints [rad] near ``joints`` whose tool0 is at ``pose`` (7,), by damped least squares (Nakamura 1986)."""
+    """Return joints (6,) [rad] near ``joints`` for the pose (7,) of tool0.
+
+    Damped least squares (Nakamura 1986).
+    """
     joints = np.array(joints, dtype=float)
     for _ in range(turns):
         here = tool_pose(joints)
@@ -55,7 +64,7 @@ def joints_at(pose: np.ndarray, joints: np.ndarray, turns: int = 4) -> np.ndarra
 
 
 def _moved(joints: np.ndarray, here: np.ndarray, axis: int, step: float = 1e-5) -> np.ndarray:
-    """(6,) how the tool moves with one joint, by a difference."""
+    """Return the tool's motion (6,) per unit of one joint, by a finite difference."""
     other = joints.copy()
     other[axis] += step
     after = tool_pose(other)
@@ -63,7 +72,7 @@ def _moved(joints: np.ndarray, here: np.ndarray, axis: int, step: float = 1e-5) 
 
 
 def _rotation_vector(to: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """(3,) rotation vector [rad] from one orientation (xyzw) to another, in the base frame."""
+    """Return the rotation vector (3,) [rad] from ``start`` to ``to`` (xyzw), in the base frame."""
     x, y, z, w = to
     sx, sy, sz, sw = -start[0], -start[1], -start[2], start[3]
     vector = np.array([w * sx + x * sw + y * sz - z * sy, w * sy - x * sz + y * sw + z * sx,
@@ -75,10 +84,10 @@ def _rotation_vector(to: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 
 class Control:
-    """The robot and its driver. ``inject`` is what goes wrong; what brings it back are the dashboard's own steps.
+    """The robot and its driver. ``inject`` sets a fault; the dashboard's own steps clear it.
 
     Args:
-        locked_s: for so long a protective stop is not unlocked [s].
+        locked_s: time for which a protective stop cannot be unlocked [s].
     """
 
     def __init__(self, locked_s: float = 5.0) -> None:
@@ -100,9 +109,13 @@ class Control:
         return 100.0 if self.follows or self.injected == FROZEN else 0.0
 
     def inject(self, what: str, now: float) -> None:
-        """One of INJECTIONS; empty lets go of what a person held, and unlocks and starts nothing."""
+        """Set a fault, one of INJECTIONS.
+
+        An empty one releases the safeguard or e-stop that a person held. It unlocks and starts
+        nothing.
+        """
         if self.injected == FROZEN and what != FROZEN:
-            self.program = False  # it ended when nobody answered it
+            self.program = False  # the program ended when nobody answered it
         self.injected, self.since = what, now
         if what == PROTECTIVE_STOP:
             self.safety, self.program = PROTECTIVE, False
@@ -113,10 +126,10 @@ class Control:
         elif what == PROGRAM:
             self.program = False
         elif not what and self.safety in (SAFEGUARD, ROBOT_ESTOP):
-            self.safety = NORMAL  # after an e-stop it is without power
+            self.safety = NORMAL  # after an e-stop the power stays off
 
     def unlock(self, now: float) -> str:
-        """Why it is not; empty once it is."""
+        """Unlock a protective stop; return the reason for a refusal, or an empty string."""
         if self.safety != PROTECTIVE:
             return ""
         if now - self.since < self.locked_s:
@@ -125,25 +138,30 @@ class Control:
         return ""
 
     def power(self, mode: int) -> str:
-        """At the pendant: power on, then release the brakes."""
+        """Set the robot mode at the pendant: power on, then release the brakes."""
         if self.safety not in (NORMAL, REDUCED):
             return "not in this safety mode"
         self.robot = mode
         return ""
 
     def start(self) -> str:
-        """Its program, with External Control."""
+        """Start the robot's program, with External Control."""
         if self.safety not in (NORMAL, REDUCED) or self.robot != RUNNING:
             return "the robot does not run"
         if not self.program:
             self.program = True
-            self.place(self.joints)  # its controllers hold where it is
+            self.place(self.joints)  # the controllers hold the current position
         return ""
 
     def command(self, times: list[float], points: np.ndarray) -> None:
-        """A trajectory's points (n, 6) [rad] and their times (n,) [s]: taken while a controller is active.
+        """Accept a trajectory while a controller is active.
 
-        Where the first is later than now, it begins where the arm is: as ros2_controllers' ``Trajectory::sample``.
+        If the first point is later than now, the trajectory begins at the arm's position, as in
+        ros2_controllers' ``Trajectory::sample``.
+
+        Args:
+            times: the points' times (n,) [s].
+            points: joint positions (n, 6) [rad].
         """
         if self.follows:
             begins = [] if times[0] <= 0.0 else [(0.0, self.joints)]
@@ -151,11 +169,14 @@ class Control:
             self.times, self.points, self.played = [time for time, _ in knots], np.stack([point for _, point in knots]), 0.0
 
     def place(self, joints: np.ndarray) -> None:
-        """It is there at once (6,) [rad]."""
+        """Put the joints (6,) [rad] there at once, without motion."""
         self.joints, self.times, self.points, self.played = joints.copy(), [0.0], joints.copy()[None], 0.0
 
     def advance(self, seconds: float) -> None:
-        """Each joint towards its place in the trajectory, which a speed slider slows down, and no faster than it can."""
+        """Move each joint towards the trajectory, within its largest speed.
+
+        The speed slider slows the trajectory down.
+        """
         if self.follows:
             self.played += seconds * self.scaling / 100.0
             target = np.array([np.interp(self.played, self.times, joint_path) for joint_path in self.points.T])

@@ -1,1 +1,1 @@
-"""Engines: what draws tokens of a language policy, in this process or behind a server."""
+"""Engines, which draw a language policy's tokens in this process or behind a server."""

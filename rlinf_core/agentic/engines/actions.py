@@ -1,8 +1,8 @@
 """Action tokens of a Qwen2.5-VL that a vLLM server draws.
 
-Pictures and question go there as a chat, and 256 tokens alone are allowed. Rollouts in simulators
-play ``EngineActor``. The server runs on a CPU or on GPUs; the calls are the same. Each answer has
-the prompt's token ids, which must be the trainer's.
+The server receives pictures and question as a chat, and may draw only 256 tokens. Rollouts in
+simulators play ``EngineActor``. The server runs on a CPU or on GPUs; the calls are the same. Each
+answer holds the prompt's token ids, which must equal the trainer's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observat
 from rlinf_core.policies.pretrained.qwen_vl.policy import FEWEST, MOST, PROMPT, TURN, QwenVL
 
 SYSTEM = "You are a helpful assistant."
-# The server keeps features of pictures, and keys and values of prompts, of older weights.
+# The server caches pictures' features, and prompts' keys and values, of older weights.
 RELOAD: list[tuple[str, dict[str, Any]]] = [
     ("/pause", {}),
     ("/collective_rpc", {"method": "reload_weights"}),
@@ -34,7 +34,7 @@ RELOAD: list[tuple[str, dict[str, Any]]] = [
     ("/reset_prefix_cache", {}),
     ("/resume", {}),
 ]
-TOLERANCE = 1e-4  # nats, of a token's log-probability
+TOLERANCE = 1e-4  # of a token's log-probability [nats]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ActionRequest:
 
     Attributes:
         pictures: (H, W, 3) uint8, in the order of the policy's cameras.
-        question: the text behind them.
+        question: the text after the pictures.
         prompt: token ids that the trainer reads.
         seed: of the draw.
     """
@@ -58,11 +58,11 @@ class ActionEngine(OpenAIEngine):
     """Draws chunks of a policy that the server holds."""
 
     def __init__(self, url: str, policy: QwenVL, **options: Any) -> None:
-        """Settings.
+        """Connect to a server.
 
         Args:
-            url: of the server
-            policy: whose weights it is to hold
+            url: the server's address
+            policy: the policy whose weights the server must hold
             options: of ``OpenAIEngine``
 
         Raises:
@@ -77,7 +77,7 @@ class ActionEngine(OpenAIEngine):
         self.policy = policy
 
     def draw(self, requests: Sequence[ActionRequest]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bins (B, H A) of each request and their log-probabilities (B, H A)."""
+        """Return the bins (B, H A) of each request and their log-probabilities (B, H A)."""
         answers = list(self._pool.map(self._draw, requests))
         tokens, log_probs = (torch.tensor(part) for part in zip(*answers, strict=True))
         return self.policy.words - 1 - tokens, log_probs
@@ -153,7 +153,7 @@ class ActionEngine(OpenAIEngine):
         return tokens, log_probs
 
     def update(self, policy: Any, version: int) -> None:
-        """Write the policy's weights by their published names, and have the server load them.
+        """Write the policy's weights by their published names, and make the server load them.
 
         Raises:
             EngineError: the server refuses, or the policy has adapters.
@@ -183,7 +183,7 @@ class ActionEngine(OpenAIEngine):
 
 
 class EngineActor:
-    """A policy whose exploring chunks an engine draws; all else is the policy's.
+    """A policy whose exploring chunks an engine draws; all else is the policy's own.
 
     Attributes:
         difference: largest difference between log-probabilities of engine and trainer so far.
@@ -198,7 +198,7 @@ class EngineActor:
         return getattr(self.policy, name)
 
     def synchronise(self, version: int) -> None:
-        """Give the engine the policy's weights of now, and compare both on fixed pictures."""
+        """Give the engine the policy's current weights, and compare both on fixed pictures."""
         self.engine.update(self.policy, version)
         self.check()
 
@@ -234,7 +234,7 @@ class EngineActor:
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
-        """See ``Policy``; drawn by the engine where it explores."""
+        """Act as ``Policy`` does; the engine draws exploring chunks."""
         policy = self.policy
         if not explore:
             return policy.act(observation, explore, generator)
@@ -270,7 +270,11 @@ class EngineActor:
 
 
 def check_policy(policy: NetworkPolicy) -> None:
-    """RecipeError where a server cannot read what the policy reads."""
+    """Check that a server can read the policy's inputs.
+
+    Raises:
+        RecipeError: it cannot.
+    """
     if not isinstance(policy, QwenVL):
         raise RecipeError(
             f"policy.engine: expected policy.kind=qwen_vl, got '{policy.config.kind}'"
@@ -298,7 +302,7 @@ def check_policy(policy: NetworkPolicy) -> None:
 
 
 def _png(picture: np.ndarray) -> str:
-    """A picture (H, W, 3) uint8 as a data URL, without loss."""
+    """Return a picture (H, W, 3) uint8 as a lossless data URL."""
     import cv2
 
     _, data = cv2.imencode(".png", np.ascontiguousarray(picture[..., ::-1]))

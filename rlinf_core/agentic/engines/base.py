@@ -1,4 +1,7 @@
-"""The interface of an engine: token ids in, token ids with log-probabilities and the policy's version out."""
+"""The interface of an engine, which draws token ids.
+
+It takes token ids and returns token ids with log-probabilities and the policy's version.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,19 @@ from typing import Any, Literal, Protocol
 
 from rlinf_core.core.errors import RlinfError
 
-CHECK_TOKENS, CHECK_PREFIX = 8, 16  # of each checked request: drawn tokens; a prefix that all share
+# of a check's requests: drawn tokens; tokens of the shared prefix
+CHECK_TOKENS, CHECK_PREFIX = 8, 16
 
 
 class ScoringPolicy(Protocol):
-    """What an engine needs of a language policy (``rlinf_core.policies.pretrained.language``).
+    """The part of a language policy that an engine needs.
+
+    See ``rlinf_core.policies.pretrained.language``.
 
     Attributes:
-        network: the causal language model of transformers, with its adapters where it has some.
+        network: the causal language model of transformers, with its adapters, if any.
         vocabulary: number of its tokens.
-        temperature: by which its logits are divided.
+        temperature: divisor of its logits.
     """
 
     network: Any
@@ -31,11 +37,11 @@ class ScoringPolicy(Protocol):
     def temperature(self) -> float: ...
 
     def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probability of each token of each row; 0 for the first one, which follows nothing."""
+        """Return the log-probability of each token of each row; 0 for each row's first token."""
 
 
 class EngineMismatchError(RlinfError):
-    """An engine's log-probabilities are not those of the policy that it should hold."""
+    """An engine's log-probabilities differ from those of the policy that it should hold."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,11 @@ class GenerationRequest:
 
     Attributes:
         tokens: the row so far, as ids.
-        max_new_tokens: of the completion, its stop token included.
-        temperature: by which logits are divided; 0 takes the likeliest token.
-        stop_ids: each of which ends the completion.
-        seed: of the draw. The draw of a token depends on the seed and on the token's position in
-            the row alone, so that a completion in two parts equals one in one part.
+        max_new_tokens: largest size of the completion, its stop token included.
+        temperature: divisor of the logits; 0 takes the likeliest token.
+        stop_ids: ids that end the completion.
+        seed: of the draw. The draw of a token depends only on the seed and on the token's position
+            in the row. A completion in two parts therefore equals one in one part.
     """
 
     tokens: Sequence[int]
@@ -60,11 +66,11 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Generation:
-    """What an engine drew.
+    """An engine's answer.
 
     Attributes:
-        tokens: new ids, with the stop token where one was drawn.
-        log_probs: of each, under the distribution that it was drawn from (temperature included).
+        tokens: new ids, with the stop token, if any.
+        log_probs: of each id, under its sampling distribution (temperature included).
         finish_reason: ``stop`` after a stop token, ``length`` after ``max_new_tokens``.
         version: of the weights that drew them.
     """
@@ -79,7 +85,7 @@ class Engine(ABC):
     """Draws tokens of a policy; holds the policy's weights of ``version``.
 
     Attributes:
-        copies: whether an update copies weights, so that each one is checked.
+        copies: whether an update copies weights, so that each update is checked.
     """
 
     version: int = 0
@@ -87,23 +93,23 @@ class Engine(ABC):
 
     @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """A completion of each request, in their order."""
+        """Return a completion of each request, in their order."""
 
     @abstractmethod
     def update(self, policy: ScoringPolicy, version: int) -> None:
-        """Take the policy's weights, and forget whatever was cached of older ones."""
+        """Take the policy's weights, and drop all caches of older ones."""
 
     def close(self) -> None:  # noqa: B027 (an engine in this process started nothing)
-        """End what was started."""
+        """End the engine's processes and threads."""
 
     def check(self, policy: ScoringPolicy, tolerance: float = 1e-4) -> float:
         """Compare the engine's log-probabilities with the policy's on fixed prompts.
 
-        The prompts share a prefix and are the same at each call, so that keys and values that an
-        engine kept of older weights show up, as does a head that an update left as it was.
+        The prompts share a prefix and are the same at each call. They reveal an engine that kept
+        keys and values of older weights, or an update that left the head unchanged.
 
         Args:
-            policy: whose weights the engine should hold.
+            policy: its weights are the ones that the engine should hold.
             tolerance: largest difference allowed, in nats.
 
         Returns:
@@ -135,7 +141,7 @@ class Engine(ABC):
 
 
 def _check_requests(vocabulary: int, temperature: float) -> list[GenerationRequest]:
-    """Four prompts of different lengths behind one prefix, drawn from the first ids."""
+    """Return four prompts of different lengths behind one prefix, made of the first ids."""
     limit = min(vocabulary, 200)
     prefix = [(7 * index + 3) % limit for index in range(CHECK_PREFIX)]
     return [GenerationRequest(prefix + [(11 * index + 5 * row) % limit for index in range(3 * row + 1)],

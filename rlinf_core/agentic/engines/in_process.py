@@ -12,15 +12,15 @@ from rlinf_core.agentic.engines.base import Engine, Generation, GenerationReques
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_BATCH = 512  # requests that are computed together
+MAX_BATCH = 512  # requests of one batch
 
 
 class InProcessEngine(Engine):
-    """Draws by the policy's network itself, so that an update copies nothing.
+    """Draws with the policy's network itself, so that an update copies nothing.
 
     Args:
-        policy: whose network draws.
-        max_batch: requests that are computed together.
+        policy: its network draws.
+        max_batch: requests of one batch.
     """
 
     copies = False
@@ -29,11 +29,11 @@ class InProcessEngine(Engine):
         self.policy, self.max_batch = policy, max_batch
 
     def update(self, policy: ScoringPolicy, version: int) -> None:
-        """See ``Engine``: keys and values are kept for one call alone."""
+        """Take the policy; keys and values live for one call only (see ``Engine``)."""
         self.policy, self.version = policy, version
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """See ``Engine``; requests of similar length are computed together."""
+        """Return the completions (see ``Engine``); a batch holds requests of similar length."""
         order = sorted(range(len(requests)), key=lambda index: len(requests[index].tokens))
         results: dict[int, Generation] = {}
         for start in range(0, len(order), self.max_batch):
@@ -92,7 +92,10 @@ class InProcessEngine(Engine):
 
 def _draw(logits: Tensor, requests: Sequence[GenerationRequest], positions: Sequence[int]
           ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Tokens (B,) and their log-probabilities (B,) from logits (B, V), by the inverse of the distribution function."""
+    """Draw tokens (B,) and return them with their log-probabilities (B,), from logits (B, V).
+
+    The draw inverts the distribution function.
+    """
     import torch
 
     temperatures = torch.tensor([request.temperature for request in requests], device=logits.device)
@@ -107,7 +110,10 @@ def _draw(logits: Tensor, requests: Sequence[GenerationRequest], positions: Sequ
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Numbers in [0, 1) that depend on a seed and a position alone: SplitMix64 (Steele et al. 2014) of both."""
+    """Return numbers in [0, 1) that depend only on a seed and a position.
+
+    SplitMix64 (Steele et al. 2014) of both.
+    """
     with np.errstate(over="ignore"):
         mixed = np.array([seed % (1 << 64) for seed in seeds], np.uint64)
         mixed = _mix(mixed) + np.asarray(positions, np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,8 +1,8 @@
-"""The engine behind a server of OpenAI's protocol that gives token ids and log-probabilities.
+"""The engine behind a server of OpenAI's protocol that returns token ids and log-probabilities.
 
-vLLM does; the calls for SGLang's weights are untested against a real server. Prompts are sent as
-ids and never encoded again. New weights go through a safetensors file, adapters through an
-adapter's folder, both on a disk that the server reads.
+vLLM does. The calls for SGLang's weights are untested against a real server. Prompts travel as ids
+and are never encoded again. New weights travel in a safetensors file, adapters in an adapter's
+folder, both on a disk that the server reads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlinf_core.core.errors import EngineError, escape_ascii
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANSWER_BYTES = 64 << 20
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-# Of each server: the calls around new weights.
+# calls around new weights, by the kind of server
 RELOADS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "vllm": [
         ("/pause", {}),
@@ -48,11 +48,11 @@ RELOADS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 
 class OpenAIEngine(Engine):
-    """Draws by a server.
+    """Draws with a server.
 
     The server must draw from the plain distribution: the request turns top-p, top-k and penalties
-    off, and its log-probabilities must be those of the scaled distribution (vLLM:
-    ``--logprobs-mode processed_logprobs``). ``check`` finds a server that does otherwise.
+    off. Its log-probabilities must be those of the scaled distribution (vLLM: ``--logprobs-mode
+    processed_logprobs``). ``check`` reveals a server that does otherwise.
     """
 
     def __init__(
@@ -66,17 +66,18 @@ class OpenAIEngine(Engine):
         timeout_s: float = 600.0,
         key_variable: str = "",
     ) -> None:
-        """Settings.
+        """Connect to a server.
 
         Args:
-            url: of the server
-            model: its name for the model; by default the first that it lists
-            folder: of the model that it serves, for new weights; by default as it lists it. A
-                folder beside it holds adapters
-            kind: vllm or sglang: by which calls it takes new weights; by default as it says
+            url: the server's address
+            model: its name for the model; by default the first in its list
+            folder: the folder of its model, for new weights; by default from its list. A folder
+                beside it holds adapters
+            kind: vllm or sglang, which selects the calls for new weights; by default the server's
+                own answer
             concurrency: requests at once
-            timeout_s: of a request
-            key_variable: name of the environment variable with the server's key, where it wants one
+            timeout_s: timeout of a request
+            key_variable: name of the environment variable with the server's key, if it needs one
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -107,7 +108,7 @@ class OpenAIEngine(Engine):
         self._pool = ThreadPoolExecutor(concurrency)
 
     def _listed(self) -> dict[str, Any]:
-        """The server's first model, as it lists it."""
+        """Return the first entry of the server's list of models."""
         try:
             return dict(self._call("/v1/models", None)["data"][0])
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -116,14 +117,15 @@ class OpenAIEngine(Engine):
             ) from error
 
     def close(self) -> None:
-        """End the threads; the server goes on."""
+        """End the threads; the server keeps running."""
         self._pool.shutdown(cancel_futures=True)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """See ``Engine``.
 
         Raises:
-            EngineError: the server is away, or its answer has no token ids or log-probabilities.
+            EngineError: the server is unreachable, or its answer has no token ids or
+                log-probabilities.
         """
         return list(self._pool.map(self._generate, requests))
 
@@ -136,7 +138,7 @@ class OpenAIEngine(Engine):
             "temperature": request.temperature,
             "seed": request.seed % (1 << 63),
             "stop_token_ids": list(request.stop_ids),
-            "ignore_eos": True,  # the request's stop ids alone end a completion
+            "ignore_eos": True,  # only the request's stop ids end a completion
             "logprobs": 0 if self.kind == "vllm" else 1,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
@@ -177,10 +179,10 @@ class OpenAIEngine(Engine):
         return Generation(tokens, values, "stop" if ended else "length", version)
 
     def update(self, policy: ScoringPolicy, version: int) -> None:
-        """Write the policy's weights, or its adapters, and have the server load them.
+        """Write the policy's weights, or its adapters, and make the server load them.
 
         Raises:
-            EngineError: the server refuses. It may hold either version then; ``check`` tells.
+            EngineError: the server refuses. It may then hold either version; ``check`` tells.
         """
         if any(".lora_" in name for name, _ in policy.network.named_parameters()):
             self._update_adapter(policy, version)
@@ -211,14 +213,17 @@ class OpenAIEngine(Engine):
             shutil.rmtree(folder.with_name(old), ignore_errors=True)
 
     def check(self, policy: ScoringPolicy, tolerance: float = 1e-4) -> float:
-        """See ``Engine``; the error names a stale head or a stale prefix cache where it is one."""
+        """Compare log-probabilities (see ``Engine``).
+
+        The error names a stale head or a stale prefix cache if one is the cause.
+        """
         try:
             return super().check(policy, tolerance)
         except EngineMismatchError as error:
             raise EngineMismatchError(f"{self._diagnosis(policy, tolerance)} {error}") from error
 
     def _diagnosis(self, policy: ScoringPolicy, tolerance: float) -> str:
-        """Why the engine's log-probabilities differ, by prompts that no cache can hold."""
+        """Return the reason why log-probabilities differ, from prompts that no cache holds."""
         words = min(policy.vocabulary, 200)
         noise = os.urandom(24)
         request = GenerationRequest([byte % words for byte in noise], 8, policy.temperature, ())
@@ -242,7 +247,7 @@ class OpenAIEngine(Engine):
         return "other weights, or another distribution (top-p, unscaled log-probabilities)."
 
     def _remember_head(self, policy: ScoringPolicy) -> None:
-        """Keep the head that the server has, where input and output embeddings are one."""
+        """Keep the head that the server has, if input and output embeddings are tied."""
         if getattr(policy.network.config, "tie_word_embeddings", False):
             head = policy.network.get_output_embeddings().weight.detach().float().cpu().clone()
             self._old_head, self._new_head = self._new_head, head
@@ -260,7 +265,7 @@ class OpenAIEngine(Engine):
         return [0.0, *every.gather(-1, tokens[0, 1:, None].cpu()).squeeze(-1).tolist()]
 
     def _call(self, path: str, body: dict[str, Any] | None) -> Any:
-        """The answer to a POST, or to a GET without a body; None where it is no JSON."""
+        """Return the answer to a POST, or to a GET without a body; None if it is not JSON."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, data, headers)
@@ -296,9 +301,9 @@ class OpenAIEngine(Engine):
 
 
 def write_weights(network: Any, folder: Path) -> Path:
-    """Write a network's weights to ``folder/model.safetensors``, which is replaced at once.
+    """Write a network's weights to ``folder/model.safetensors``, replacing it atomically.
 
-    A tied head is written under the embedding's name alone, as transformers does.
+    A tied head is written only under the embedding's name, as transformers does.
     """
     from safetensors.torch import save_file
 
@@ -323,7 +328,7 @@ def write_weights(network: Any, folder: Path) -> Path:
 
 
 def write_adapter(network: Any, folder: Path) -> Path:
-    """Write a network's LoRA weights as a folder of peft: adapter_config.json and safetensors."""
+    """Write a network's LoRA weights as a peft folder: adapter_config.json and safetensors."""
     from safetensors.torch import save_file
 
     layers = [

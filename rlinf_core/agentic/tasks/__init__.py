@@ -1,4 +1,4 @@
-"""Tasks of language models: a module each, with a class ``Environment``."""
+"""Tasks of language models, one per module, with a class ``Environment``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from rlinf_core.core.errors import RecipeError
 
 
 def text_tasks() -> list[str]:
-    """Names of all tasks."""
+    """Return the names of all tasks."""
     return plugins.names("text_tasks", plugins.files(__name__, __file__))
 
 
 def text_task(name: str, options: Mapping[str, Any]) -> Callable[[], TextEnvironment]:
-    """Makes environments of a task: one of these, an entry point, ``package.module`` or ``file.py``.
+    """Return a function that makes environments of a task.
+
+    A task is one of this package's, an entry point, ``package.module`` or ``file.py``.
 
     Args:
         name: of the task.

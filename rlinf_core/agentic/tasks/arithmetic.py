@@ -1,4 +1,4 @@
-"""Sums of two two-digit numbers, without tools; evaluations play sums that training never shows."""
+"""Sums of two two-digit numbers, without tools; evaluations use sums that training never shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVALUATION = range(1_000_000, 2_000_000)  # scenes of evaluations (``evaluate.fi
 
 @cache
 def sums() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Pairs of numbers: those of evaluations and those of training."""
+    """Return the pairs of numbers for evaluation and for training."""
     pairs = [(first, second) for first in range(10, 100) for second in range(10, 100)]
     random.Random(0).shuffle(pairs)
     return pairs[:HELD_OUT], pairs[HELD_OUT:]
@@ -22,8 +22,8 @@ def sums() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 class Environment:
     """``12+34=`` asks for ``46``; the reward is 1 for exactly the sum, else 0.
 
-    The policy may think first: what stands before a colon does not count. Its examples add the ones
-    before they write the sum: ``6:46``.
+    The policy may think first: text before a colon does not count. Its examples add the ones before
+    they write the sum: ``6:46``.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Environment:
         self.answer = self.ones = ""
 
     def reset(self, seed: int) -> Scene:
-        """The sum of a seed."""
+        """Return the sum of a seed."""
         if seed in EVALUATION:
             first, second = self.held_out[(seed - EVALUATION.start) % HELD_OUT]
         else:
@@ -40,10 +40,10 @@ class Environment:
         return Scene([{"role": "user", "content": f"{first}+{second}="}])
 
     def step(self, message: Message) -> TextStep:
-        """Judge what stands behind the last colon."""
+        """Judge the text after the last colon."""
         written = str(message.get("content", "")).rpartition(":")[2]
         return TextStep(reward=float(written == self.answer), done=True)
 
     def example(self) -> list[Message]:
-        """The right message for the scene, for a warm start."""
+        """Return the right message for the scene, for a warm start."""
         return [{"role": "assistant", "content": f"{self.ones}:{self.answer}"}]

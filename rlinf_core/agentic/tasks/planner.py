@@ -1,4 +1,7 @@
-"""Planner: a language model turns a sentence into a robot's instructions; the robot's task pays."""
+"""Planner: a language model turns a sentence into a robot's instructions.
+
+The reward comes from the robot's task.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ ROBOTS = {
     "franka_marks": "sim_bridges.core.instructed:InstructedRobot",
     "stand_in": "rlinf_core.agentic.tasks.planner:StandIn",
 }
-# A sentence and the order that it means; a and b are the two places, in either order.
+# A sentence and the order of its visits; a and b are the two places, in either order.
 SENTENCES: tuple[tuple[str, str], ...] = (
     ("Go to the {a} mark.", "a"),
     ("First the {a} one, then the {b} one.", "ab"),
@@ -32,15 +35,16 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("Go to {a}, to {b}, and to {a} again.", "aba"),
     ("Begin and end at {a}, with {b} between.", "aba"),
 )
-HELD_OUT = (3, 4, 8)  # sentences that are in no training episode; their plans occur in training
-_POOLS: dict[tuple[str, str], list[Any]] = {}  # robots whose environment is gone, for the next one
+HELD_OUT = (3, 4, 8)  # sentences absent from training; their plans occur there
+# robots whose environment is gone, for reuse by the next one
+_POOLS: dict[tuple[str, str], list[Any]] = {}
 
 
 class Robot(Protocol):
     """A robot that carries out instructions in a scene.
 
     Attributes:
-        places: that an instruction can name.
+        places: names that an instruction can use.
     """
 
     places: tuple[str, ...]
@@ -49,11 +53,15 @@ class Robot(Protocol):
         """Lay out a scene."""
 
     def carry_out(self, instruction: str) -> dict[str, Any]:
-        """Play an instruction: ``success``, ``place`` of the robot or "", ``steps``, ``path``."""
+        """Carry out an instruction.
+
+        Returns:
+            ``success``, the robot's ``place`` or "", ``steps`` and ``path``.
+        """
 
 
 class StandIn:
-    """A point that goes to the place which an instruction names: for tests and first training."""
+    """A point that moves to the place in an instruction: for tests and first training."""
 
     places = ("red", "blue")
 
@@ -62,7 +70,7 @@ class StandIn:
         self.at = ""
 
     def carry_out(self, instruction: str) -> dict[str, Any]:
-        """Be at the place named, if it is one."""
+        """Move to the place in the instruction, if it names exactly one."""
         named = [place for place in self.places if place in instruction.lower().split()]
         self.at = named[0] if len(named) == 1 else self.at
         return {
@@ -74,10 +82,10 @@ class StandIn:
 
 
 class Planner:
-    """Instruct a robot so that it does what a sentence asks for, and then say that it is done.
+    """Instruct a robot to fulfil a sentence, and then report the end.
 
-    The agent has the tool ``instruct``. The reward is 1 if the robot was at the places in the
-    sentence's order and nowhere else, as the robot's own task measures it; text earns nothing.
+    The agent has the tool ``instruct``. The reward is 1 if the robot visited the sentence's places
+    in order and no other place, as the robot's own task measures it; text earns nothing.
     """
 
     def __init__(
@@ -89,13 +97,13 @@ class Planner:
         trace_folder: str = "",
         brief: bool = False,
     ) -> None:
-        """Settings.
+        """Set up the task.
 
         Args:
             robot: ``franka_marks`` (MuJoCo), ``stand_in`` (a point), or a reference to a class
-            policy: file of the robot's policy; its task's script without
-            max_turns: messages of the agent
-            trace_folder: where each episode's plan, calls and path are written
+            policy: file of the robot's policy; empty for its task's script
+            max_turns: largest number of the agent's messages
+            trace_folder: folder for each episode's plan, calls and path
             brief: the prompt names tools and does not describe them, for small networks
         """
         part = plugins.find("robots_instructed", robot, ROBOTS, "text.options.robot")
@@ -124,7 +132,10 @@ class Planner:
         return Scene([{"role": "user", "content": self.sentence}], self._tools())
 
     def _tools(self) -> list[Tool]:
-        """Made anew, so that no circle keeps the robot from the next environment."""
+        """Return new tools.
+
+        Stored tools would form a cycle that keeps the robot from the next environment.
+        """
         tool = Tool.of(self.instruct)
         return [tool.brief() if self.brief else tool]
 
@@ -161,7 +172,7 @@ class Planner:
         )
 
     def _write_trace(self, last: Message, reward: float) -> None:
-        """One JSON file for each episode; it appears whole."""
+        """Write one JSON file per episode, atomically."""
         folder = Path(self.trace_folder)
         folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in folder.glob(f"episode-{self.seed}-*.json"))
@@ -183,14 +194,14 @@ class Planner:
         os.replace(aside, path)
 
     def expert(self) -> Message:
-        """The message of a scripted planner."""
+        """Return the message of a scripted planner."""
         if self.turns < len(self.plan):
             text = json.dumps({"instruction": f"go to the {self.plan[self.turns]} mark"})
             return call_message("instruct", text, self.turns)
         return {"role": "assistant", "content": "done"}
 
     def example(self) -> list[Message]:
-        """The messages of a right episode, for a warm start."""
+        """Return the messages of a correct episode, for a warm start."""
         return example_of(self, self.expert)
 
 

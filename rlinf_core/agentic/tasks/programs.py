@@ -47,7 +47,10 @@ LISTS: tuple[tuple[str, Callable[..., Any], str], ...] = (
 
 
 def program_text(answer: str) -> str:
-    """The program of an answer: its last fenced block, or all of it; an expression becomes f(x)."""
+    """Return the program of an answer: its last fenced block, or all of it.
+
+    An expression becomes f(x).
+    """
     blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", answer, re.S)
     text = (blocks[-1] if blocks else answer).strip()
     return text if re.search(r"^(def|f\s*=)", text, re.M) else f"def f(x):\n    return ({text}\n)"
@@ -70,15 +73,15 @@ class Programs(ToolEnvironment):
         max_turns: int = 4,
         wall_s: float = 5.0,
     ) -> None:
-        """Settings.
+        """Set up the task.
 
         Args:
             kind: the type of x
-            tests: hidden inputs
-            examples: inputs that the prompt shows with their values; none of them is a hidden one
+            tests: number of hidden inputs
+            examples: inputs that the prompt shows with their values; none of them is hidden
             with_tool: the agent may run programs in a jail before it answers
-            max_turns: messages of the agent
-            wall_s: seconds that a program may take for all tests
+            max_turns: largest number of the agent's messages
+            wall_s: time limit of a program for all tests [s]
         """
         super().__init__(max_turns)
         if kind not in ("integers", "lists") or tests < 1 or examples < 0:
@@ -130,7 +133,7 @@ class Programs(ToolEnvironment):
         return f"{outcome.stdout}{outcome.stderr}({outcome.end} {outcome.exit_code})"
 
     def score(self, answer: str) -> float:
-        """1 if each hidden input gives the expected value."""
+        """Return 1 if each hidden input gives the expected value, else 0."""
         program = program_text(answer)
         if len(program) > MAX_PROGRAM:
             return 0.0
@@ -139,16 +142,16 @@ class Programs(ToolEnvironment):
                 warnings.simplefilter("ignore")
                 compile(program, "program.py", "exec")
         except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
-            return 0.0  # no jail is needed for what does not compile
+            return 0.0  # a program that does not compile needs no jail
         outcome = run_program(program, "f", [[value] for value in self.inputs], self.limits)
         return float(list(outcome.values) == self.expected)
 
     def expert(self) -> Message:
-        """The message of a scripted solver."""
+        """Return the message of a scripted solver."""
         return {"role": "assistant", "content": self.solution}
 
     def example(self) -> list[Message]:
-        """The messages of a right episode, for a warm start."""
+        """Return the messages of a correct episode, for a warm start."""
         return [self.expert()]
 
 

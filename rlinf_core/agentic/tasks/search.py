@@ -1,4 +1,4 @@
-"""Search: the answer stands in one document of many, and is drawn anew in each episode."""
+"""Search: one document of many holds the answer, which each episode draws anew."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TRAINED = tuple(pair for pair in PAIRS if pair not in HELD_OUT)
 
 
 def call_message(name: str, arguments: str, number: int = 0) -> Message:
-    """An assistant's message that calls one tool."""
+    """Return an assistant's message that calls one tool."""
     return {
         "role": "assistant",
         "content": "",
@@ -78,14 +78,14 @@ def call_message(name: str, arguments: str, number: int = 0) -> Message:
 
 
 def names_of(seed: int) -> Sequence[str]:
-    """The names of a scene; those of evaluations are in no training episode."""
+    """Return the names for a scene; evaluation's names never occur in training."""
     return HELD_OUT if seed in EVALUATION else TRAINED
 
 
 def example_of(
     environment: TextEnvironment, expert: Callable[[], Message], agent: str = LEAD
 ) -> list[Message]:
-    """One agent's messages, and the answers to them, of the episode that an expert plays."""
+    """Return one agent's messages, and the answers to them, in an episode played by an expert."""
     messages: list[Message] = []
     step = TextStep(agent=agent)
     while not step.done:
@@ -108,13 +108,13 @@ class Search(ToolEnvironment):
         max_turns: int = 4,
         brief: bool = False,
     ) -> None:
-        """Settings.
+        """Set up the task.
 
         Args:
             documents: number of documents in an episode
-            digits: of a code; a guess is right once in ten to this power
+            digits: number of a code's digits; a guess is right once in ten to this power
             hops: documents that lead to the code; each but the last names the next
-            max_turns: messages of the agent
+            max_turns: largest number of the agent's messages
             brief: the prompt names tools and does not describe them, for small networks
         """
         super().__init__(max_turns)
@@ -144,18 +144,18 @@ class Search(ToolEnvironment):
         )
 
     def score(self, answer: str) -> float:
-        """1 if the last number of the answer is the code."""
+        """Return 1 if the last number of the answer is the code, else 0."""
         numbers = re.findall(r"\d+", answer)
         return float(bool(numbers) and numbers[-1] == self.answer)
 
     def expert(self) -> Message:
-        """The message of a scripted solver whose turn it is; it knows the answer."""
+        """Return the next message of a scripted solver, which knows the answer."""
         if self.turns < self.hops:
             return call_message("search", f'{{"query": "{self.path[self.turns]}"}}', self.turns)
         return {"role": "assistant", "content": self.answer}
 
     def example(self) -> list[Message]:
-        """The messages of a right episode, for a warm start."""
+        """Return the messages of a correct episode, for a warm start."""
         return example_of(self, self.expert)
 
 

@@ -1,4 +1,4 @@
-"""Wide: a lead agent fills a table; sub-agents look up its cells in conversations of their own."""
+"""Wide: a lead agent fills a table; sub-agents look up its cells in separate conversations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlinf_core.core.errors import RecipeError
 
 
 def item_f1(answer: dict[str, str], truth: dict[str, str]) -> float:
-    """Harmonic mean of precision and recall over cells."""
+    """Return the harmonic mean of precision and recall over cells."""
     right = sum(truth.get(name) == value for name, value in answer.items())
     return 2 * right / (len(answer) + len(truth))
 
@@ -33,9 +33,9 @@ def item_f1(answer: dict[str, str], truth: dict[str, str]) -> float:
 class Wide:
     """Report the code of each name, one line each: ``name: code``. The reward is the item F1.
 
-    With sub-agents, the lead has the tool ``delegate`` alone: each call opens the conversation of
-    a sub-agent, which has ``search`` and whose last text is the call's result. Without sub-agents
-    the lead has ``search``.
+    With sub-agents, the lead has only the tool ``delegate``: each call opens a sub-agent's
+    conversation. The sub-agent has ``search``, and its last text is the call's result. Without
+    sub-agents the lead has ``search``.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class Wide:
         sub_turns: int = 3,
         brief: bool = False,
     ) -> None:
-        """Settings.
+        """Set up the task.
 
         Args:
-            cells: names whose codes are wanted
-            sub_agents: that the lead may call in an episode; 0: it searches itself
+            cells: number of names to look up
+            sub_agents: largest number of sub-agents in an episode; 0: the lead searches itself
             documents: number of documents
-            digits: of a code
-            lead_turns: messages of the lead
-            sub_turns: messages of each sub-agent
+            digits: number of a code's digits
+            lead_turns: largest number of the lead's messages
+            sub_turns: largest number of each sub-agent's messages
             brief: the prompt names tools and does not describe them, for small networks
         """
         if not 1 <= cells <= documents <= len(HELD_OUT) or sub_agents < 0:
@@ -111,7 +111,7 @@ class Wide:
         return ""
 
     def step(self, message: Message) -> TextStep:
-        """Answer the agent whose turn it is."""
+        """Answer the current agent."""
         self.turns[self.agent] += 1
         return self._lead_step(message) if self.agent == LEAD else self._sub_step(message)
 
@@ -127,7 +127,7 @@ class Wide:
         return self._open() if self.waiting else self._resume_lead()
 
     def _open(self) -> TextStep:
-        """The next sub-agent's conversation."""
+        """Open the next sub-agent's conversation."""
         self.opened += 1
         self.agent = f"sub_{self.opened}"
         self.turns[self.agent] = 0
@@ -169,7 +169,7 @@ class Wide:
         }
 
     def expert(self) -> Message:
-        """The message of a scripted agent whose turn it is."""
+        """Return the next message of the current scripted agent."""
         turn = self.turns[self.agent]
         if self.agent != LEAD:
             name = next((name for name in self.truth if name in self.waiting[0][1]), "")
@@ -196,7 +196,7 @@ class Wide:
         }
 
     def example(self) -> list[Message]:
-        """The lead's messages of a right episode, for a warm start."""
+        """Return the lead's messages of a correct episode, for a warm start."""
         return example_of(self, self.expert)
 
 

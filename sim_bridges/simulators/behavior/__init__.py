@@ -1,9 +1,10 @@
-"""BEHAVIOR-1K: a robot at home in OmniGibson, on Isaac Sim; an activity's own goals say when it is done.
+"""BEHAVIOR-1K: a household robot in OmniGibson, on Isaac Sim.
 
-Li et al. 2024, arXiv 2403.09227; written against the OmniGibson in BEHAVIOR-1K's sources of 2026; PyPI's
-1.1.1 is refused. Isaac Sim brings its own Python: name it in RLINF_PYTHON_BEHAVIOR. The robot's base stands
-still: moving it is not part of the robot interface. A cached activity restores one recorded scene whatever
-the seed is; the object is then moved about, by the seed.
+Li et al. 2024, arXiv 2403.09227. The adapter was written against the OmniGibson in BEHAVIOR-1K's
+sources of 2026; it refuses PyPI's 1.1.1. The activity's own goals define success. Isaac Sim has its
+own Python: name it in RLINF_PYTHON_BEHAVIOR. The robot's base stays still, because the robot
+interface does not move bases. A cached activity restores the same recorded scene for every seed;
+the adapter then moves the object, by the seed.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.rotation import inverse, product, to_vector, turned
 
 PACKAGE, INSTALL = "omnigibson", "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>"
-WIDEST_M = 0.08       # of the robot's gripper
-SIZE = (480, 640)     # of the pictures that OmniGibson renders; ours are made from them
+WIDEST_M = 0.08  # of the robot's gripper when open
+SIZE = (480, 640)  # size of OmniGibson's pictures; ours are resized from them
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, six of physics.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is 50 ms, six steps of physics.
 
     Args:
         activity: BEHAVIOR activity with cached scenes
@@ -38,7 +39,8 @@ class Simulator:
 
     def __init__(self, activity: str = "putting_away_Halloween_decorations", scene: str = "Rs_int", robot: str = "franka",
                  object: str = "candle.n.01_1", goal: str = "cabinet.n.01_1", spread_m: float = 0.03) -> None:
-        os.environ.setdefault("OMNIGIBSON_HEADLESS", "1")  # read when it is imported; else it wants a display
+        # read at import; without it, OmniGibson needs a display
+        os.environ.setdefault("OMNIGIBSON_HEADLESS", "1")
         import omnigibson
         import torch
 
@@ -63,7 +65,8 @@ class Simulator:
             "robots": [{"model": robot, "name": "robot", "obs_modalities": [], "action_normalize": False,
                         "grasping_mode": "physical", "controller_config": {"arm_0": pose, "gripper_0": hand}}],
             "task": {"type": "BehaviorTask", "activity_name": activity, "online_object_sampling": False,
-                     "use_presampled_robot_pose": False}})  # those are for its mobile manipulators
+                     # presampled poses are for its mobile manipulators
+                     "use_presampled_robot_pose": False}})
         scope = self._scope()
         missing = [name for name in self._names if name not in scope]
         if missing:
@@ -76,7 +79,8 @@ class Simulator:
         self._torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
         self.env.reset()
-        robots = self.env.robots[0]  # of the first environment; of the only one, before there were several
+        # newer versions hold a list per environment, older ones the robot itself
+        robots = self.env.robots[0]
         self._robot, self._done = robots[0] if isinstance(robots, list | tuple) else robots, False
         self._arm = self._robot.default_arm
         self._arm_joints = [int(index) for index in self._robot.arm_control_idx[self._arm]]
@@ -86,12 +90,15 @@ class Simulator:
         self._command = self.tcp_pose(), self.gripper_width()
 
     def _scope(self) -> Any:
-        """The activity's things by their names, in the first environment; of the only one, before there were several."""
+        """Return the activity's objects by name.
+
+        Newer versions hold one such mapping per environment, older ones a single mapping.
+        """
         scopes = getattr(self.env.task, "object_scopes", None)
         return self.env.task.object_scope if scopes is None else scopes[0]
 
     def _scatter(self, seed: int) -> None:
-        """Move the object about its recorded place."""
+        """Move the object to a random place about its recorded one."""
         position, quaternion = self._object.get_position_orientation()
         shift = np.random.default_rng(seed).uniform(-self.spread_m, self.spread_m, 2)
         self._object.set_position_orientation(position=position + self._tensor([*shift, 0.0]), orientation=quaternion)
@@ -133,7 +140,7 @@ class Simulator:
         return self._torch.tensor(values, dtype=self._torch.float32)
 
     def _in_base(self, thing: Any) -> np.ndarray:
-        """From the robot's base."""
+        """Return an object's pose (7,) in the robot's base frame."""
         pose, base = _pose(*thing.get_position_orientation()), _pose(*self._robot.get_position_orientation())
         back = inverse(base[3:])
         return np.array([*turned(back, pose[:3] - base[:3]), *product(back, pose[3:])])

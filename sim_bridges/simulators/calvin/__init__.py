@@ -1,7 +1,8 @@
-"""CALVIN: its play table and its Panda in PyBullet; one of its blocks is lifted to a point above where it lay.
+"""CALVIN: its play table and Panda in PyBullet; the task is to lift one of its blocks.
 
-Mees et al. 2022, arXiv 2112.03227. Not on PyPI: ``make calvin`` takes its environment's sources. Of its ``step``, actions
-relative to the last target and the cameras are left out.
+Mees et al. 2022, arXiv 2112.03227. The goal is a point above the block's start. CALVIN is not on
+PyPI: ``make calvin`` fetches its environment's sources. The adapter leaves out two parts of its
+``step``: relative actions and the cameras.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from rlinf_core.core.errors import RecipeError
 PACKAGE, INSTALL = "calvin_env", "make calvin"
 SCENES = tuple(f"calvin_scene_{letter}" for letter in "ABCD")
 BLOCKS = ("red", "blue", "pink")
-LIFT_M = 0.10          # to the goal
-GRIP_N = 20.0          # of each finger; CALVIN's own 200 N push the block through them
+LIFT_M = 0.10  # height of the goal above the block's start
+GRIP_N = 20.0  # of each finger; CALVIN's own 200 N push the block through the fingers
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, 12 of PyBullet's.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is 50 ms, 12 steps of PyBullet.
 
     Args:
         scene: one of the four tables of CALVIN
@@ -57,7 +58,8 @@ class Simulator:
         self.env.np_random = self.env.scene.np_random = random
         for item in self.env.scene.movable_objects:
             item.np_random = random
-        self._p.restoreState(self._fresh, physicsClientId=self.env.cid)  # with what physics remembers of its last contacts
+        # also restores the contacts' warm start
+        self._p.restoreState(self._fresh, physicsClientId=self.env.cid)
         self.env.scene.reset()
         self._robot.reset()
         self._command = self.tcp_pose(), self.gripper_width()
@@ -91,7 +93,7 @@ class Simulator:
                 "goal_pose": self._goal.copy(), "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
-        """CALVIN's own oracle: the block has left the table and only the robot touches it."""
+        """Return CALVIN's own verdict: the block left the table and only the robot touches it."""
         wanted = f"lift_{self._name.removeprefix('block_')}_block_table"
         return wanted in self._oracle.get_task_info_for_set(self._start, self.env.get_info(), {wanted})
 

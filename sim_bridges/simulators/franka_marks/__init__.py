@@ -1,4 +1,4 @@
-"""A Franka Panda in MuJoCo above two marks, a red and a blue one: in every scene it is told to which one to go.
+"""A Franka Panda in MuJoCo above a red and a blue mark; an instruction names one of them.
 
 Arm and controller are those of ``franka_mujoco``.
 """
@@ -15,7 +15,8 @@ from sim_bridges.simulators.franka_mujoco.tabletop import OneArm, compiled
 PACKAGE, INSTALL = "mujoco", "make setup"
 
 COLOURS = {"red": "0.80 0.15 0.12 1", "blue": "0.12 0.25 0.80 1"}
-TOP_M, ABOVE_M, NEAR_M = 0.02, 0.03, 0.03  # of a mark; where the tool belongs: so far above, within so much
+# height of a mark; height of the goal above it; tolerance
+TOP_M, ABOVE_M, NEAR_M = 0.02, 0.03, 0.03
 
 
 class Simulator(OneArm):
@@ -54,21 +55,21 @@ class Simulator(OneArm):
                                       "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
-        """The peg's tip is above the mark that was asked for."""
+        """Return whether the peg's tip is above the requested mark."""
         return self.above(self.goal_colour)
 
     def above(self, colour: str) -> bool:
-        """Whether the peg's tip is above the mark of this colour."""
+        """Return whether the peg's tip is above the mark of this colour."""
         offset = self.tcp_pose()[:3] - self._mark(colour)[:3] - [0.0, 0.0, ABOVE_M]
         return bool(np.linalg.norm(offset) < NEAR_M)
 
     def _mark(self, colour: str) -> np.ndarray:
-        """(7,) the top of a mark."""
+        """Return the pose (7,) of a mark's top."""
         return np.concatenate([self.data.mocap_pos[self._marks[colour]] + [0.0, 0.0, TOP_M], [0.0, 0.0, 0.0, 1.0]])
 
 
 def _scene() -> str:
-    """The MJCF of arm, table and marks."""
+    """Return the MJCF of arm, table and marks."""
     root = panda()
     marks = "".join(f"""
 <body name="{colour}" mocap="true">

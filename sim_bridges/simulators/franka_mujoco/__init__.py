@@ -1,6 +1,7 @@
-"""Franka Panda in MuJoCo with a peg in its gripper and a socket on the table, under a Cartesian impedance controller.
+"""A Franka Panda in MuJoCo with a peg in its gripper and a socket on the table.
 
-The arm's meshes and inertias come from the ``gym_hil`` wheel (MuJoCo Menagerie's Panda); everything else is built here.
+A Cartesian impedance controller moves the arm. The arm's meshes and inertias come from the
+``gym_hil`` wheel (MuJoCo Menagerie's Panda). This package builds everything else.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Simulator(OneArm):
                                       "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
-        """The peg's tip is 2 cm below the rim, inside of the socket."""
+        """Return whether the peg's tip is inside the socket, 2 cm below the rim."""
         offset = self.tcp_pose()[:3] - self.data.mocap_pos[self._socket] - [0.0, 0.0, RIM_M]
         return bool(offset[2] < -0.02 and np.abs(offset[:2]).max() < PEG_HALF_WIDTH_M)
 
@@ -81,12 +82,12 @@ def _assets() -> Path:
 
 
 def _turned(angle: float) -> np.ndarray:
-    """The quaternion xyzw of a turn about the vertical [rad]."""
+    """Return the quaternion xyzw of a turn about the vertical [rad]."""
     return np.array([0.0, 0.0, np.sin(angle / 2), np.cos(angle / 2)])
 
 
 def _scene(clearance_m: float) -> str:
-    """The MJCF of the whole scene: arm, socket and table."""
+    """Return the MJCF of the scene: arm, socket and table."""
     root = panda()
     root.find("worldbody").extend(elements(WORLD + _socket(clearance_m)))
     root.extend(elements(COMMON))
@@ -94,9 +95,13 @@ def _scene(clearance_m: float) -> str:
 
 
 def panda() -> Any:
-    """The MJCF of Menagerie's arm without its gripper's linkage, with our hand, peg and wrist sensor."""
+    """Return the MJCF of Menagerie's arm with our hand, peg and wrist sensor.
+
+    The gripper's linkage is removed.
+    """
     assets = _assets()
-    root: Any = xml.parse(assets / "panda.xml").getroot()  # every find of the wheel's own file finds
+    # the wheel's own file has every element that find() requests
+    root: Any = xml.parse(assets / "panda.xml").getroot()
     for tag in ("contact", "tendon", "equality", "sensor"):
         root.remove(root.find(tag))
     root.find("compiler").set("meshdir", str(assets))
@@ -179,7 +184,7 @@ _SENSORS = """
 
 
 def _socket(clearance_m: float) -> str:
-    """Four walls about a square hole, on a body that resets place."""
+    """Return four walls about a square hole, on a body that ``reset`` moves."""
     hole, half, parts = PEG_HALF_WIDTH_M + clearance_m, WALL_M / 2, []
     look = ('rgba="0.20 0.42 0.62 1" friction="0.4" contype="1" conaffinity="1" group="0" '
             'solref="0.004 1" solimp="0.95 0.99 0.001"')

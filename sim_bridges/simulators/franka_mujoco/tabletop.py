@@ -1,4 +1,4 @@
-"""Pandas at a table in MuJoCo: each under a Cartesian impedance controller that follows target poses."""
+"""Pandas at a table in MuJoCo, each under a Cartesian impedance controller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from sim_bridges.core.mujoco import Scene
 
 HOME = np.array([0.0, 0.35, 0.0, -2.10, 0.0, 2.45, 0.785])
-TOOL_DOWN_XYZW = np.array([1.0, 0.0, 0.0, 0.0])  # its x forward, as a Franka hand has it where the arm is ready
+# x points forward, as a Franka hand's does in its ready pose
+TOOL_DOWN_XYZW = np.array([1.0, 0.0, 0.0, 0.0])
 JOINTS = tuple(f"panda_joint{i}" for i in range(1, 8))
 PEG_HALF_WIDTH_M = 0.0125
 COMMAND_TIMEOUT_S = 0.2
@@ -22,13 +23,15 @@ TORQUE_LIMIT = np.array([87.0] * 4 + [12.0] * 3)
 
 
 class Arm:
-    """Its joints, tool and controller. Poses are in its base frame, which is not turned in the world.
+    """The joints, tool and controller of one arm.
+
+    Poses are in its base frame, which has the world's orientation.
 
     Args:
-        model, data: of MuJoCo.
-        prefix: of its names in the model.
-        origin: where its base stands [m].
-        cameras: of the scene, our name to the model's.
+        model, data: MuJoCo's.
+        prefix: prefix of the arm's names in the model.
+        origin: position of its base in the world [m].
+        cameras: the scene's cameras, from our name to the model's.
     """
 
     def __init__(self, model: Any, data: Any, prefix: str = "", origin: tuple[float, float, float] = (0.0, 0.0, 0.0),
@@ -48,16 +51,17 @@ class Arm:
         self.scene = Scene(model, data, f"{prefix}tcp", origin=origin, cameras=cameras)
 
     def place(self, position: np.ndarray) -> None:
-        """Put the tool at ``position`` (3,) in the base frame, pointing down, without moving there."""
+        """Put the tool at ``position`` (3,) in the base frame, pointing down, without motion."""
         self.data.qpos[self._joints] = self._inverse_kinematics(position + self.origin)
 
     def rest(self) -> None:
-        """Hold where it is, from now on."""
+        """Hold the current pose from now on."""
         self._target, self._silent_s = self.tcp_pose(), 0.0
 
     def aim(self, target_pose: np.ndarray | None, tick_s: float) -> None:
-        """Return the target of a tick; after 200 ms without one the arm holds (the robot side's own
-        timeout).
+        """Set the target of a tick.
+
+        After 200 ms without a target the arm holds its pose, as the robot side's own timeout does.
         """
         self._silent_s = 0.0 if target_pose is not None else self._silent_s + tick_s
         if target_pose is not None:
@@ -67,7 +71,10 @@ class Arm:
         self._aim = self._target[:3] + self.origin, _wxyz(self._target[3:])
 
     def control(self, refresh_posture: bool) -> None:
-        """tau = J^T (K e - D v) + N^T posture + bias (Hogan 1985; Khatib 1987)."""
+        """Set the motor torques: tau = J^T (K e - D v) + N^T posture + bias.
+
+        Hogan 1985; Khatib 1987.
+        """
         data, jacobian, (position, rotation) = self.data, self._jacobian, self._aim
         speeds = data.qvel[self._dofs]
         self._mujoco.mj_jacSite(self.model, data, self._full_jacobian[:3], self._full_jacobian[3:], self._tcp)
@@ -82,7 +89,7 @@ class Arm:
         data.ctrl[self._motors] = np.clip(torque + self._posture + data.qfrc_bias[self._dofs], -TORQUE_LIMIT, TORQUE_LIMIT)
 
     def tcp_pose(self) -> np.ndarray:
-        """(7,) xyz and quaternion xyzw of the peg's tip."""
+        """Return the pose (7,) of the peg's tip, xyz and quaternion xyzw."""
         return self.scene.tool_pose()
 
     def channels(self) -> dict[str, np.ndarray]:
@@ -95,14 +102,17 @@ class Arm:
             "joint_states": data.qpos[self._joints].copy(), "gripper/state": np.array([2 * PEG_HALF_WIDTH_M])}
 
     def _rotation_error(self, rotation_wxyz: np.ndarray) -> np.ndarray:
-        """Rotation vector in the base frame that takes the measured orientation to the target."""
+        """Return the rotation vector from the measured to the target orientation (base frame)."""
         measured, error = np.empty(4), np.empty(3)
         self._mujoco.mju_mat2Quat(measured, self.data.site_xmat[self._tcp])
         self._mujoco.mju_subQuat(error, rotation_wxyz, measured)
         return self.data.site_xmat[self._tcp].reshape(3, 3) @ error
 
     def _inverse_kinematics(self, position: np.ndarray) -> np.ndarray:
-        """Joint angles near HOME with the tool at ``position`` of the world pointing down (damped least squares)."""
+        """Return joint angles near HOME with the tool at ``position`` in the world, pointing down.
+
+        Damped least squares.
+        """
         data, target, jacobian = self.data, _wxyz(TOOL_DOWN_XYZW), self._jacobian
         data.qpos[self._joints] = HOME
         for _ in range(50):
@@ -128,8 +138,8 @@ class Tabletop:
     """Time, arms and pictures of a scene.
 
     Args:
-        model: of MuJoCo; ``compiled`` makes one.
-        bases: where each arm stands [m], by the prefix of its names in the model.
+        model: MuJoCo's model; ``compiled`` builds one.
+        bases: position of each arm's base [m], by the prefix of its names in the model.
     """
 
     tick_s = 0.01
@@ -143,13 +153,13 @@ class Tabletop:
         self._substeps = round(self.tick_s / model.opt.timestep)
         cameras = {name: name for name in self.cameras}
         self._all = [Arm(model, self.data, prefix, origin, cameras) for prefix, origin in bases.items()]
-        self.scene = self._all[0].scene  # for pictures, which show all
+        self.scene = self._all[0].scene  # for pictures, which show every arm
 
     def _clear(self) -> None:
         self._mujoco.mj_resetData(self.model, self.data)
 
     def _begin(self) -> None:
-        """The scene is laid out: every arm holds where it was placed."""
+        """Start a scene: every arm holds its start pose."""
         self._mujoco.mj_forward(self.model, self.data)
         for arm in self._all:
             arm.rest()
@@ -173,27 +183,30 @@ class Tabletop:
 
 
 class OneArm(Tabletop):
-    """A scene of one arm. TCP is the tip of the peg, which is held all the time; the table's top is z = 0."""
+    """A scene of one arm that holds a peg.
+
+    The TCP is the tip of the peg, and the table's top is z = 0.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__(model, {"": (0.0, 0.0, 0.0)})
         self.arm = self._all[0]
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
+        """Advance one tick. After 200 ms without a target the arm holds its pose."""
         self._tick(target_pose)
 
     def tcp_pose(self) -> np.ndarray:
-        """(7,) xyz and quaternion xyzw of the peg's tip."""
+        """Return the pose (7,) of the peg's tip, xyz and quaternion xyzw."""
         return self.arm.tcp_pose()
 
     def gripper_width(self) -> float:
-        """The width of the peg."""
+        """Return the peg's width [m]."""
         return 2 * PEG_HALF_WIDTH_M
 
 
 def compiled(mjcf: str) -> Any:
-    """MuJoCo's model of a scene."""
+    """Return MuJoCo's model of a scene."""
     import mujoco
 
     return mujoco.MjModel.from_xml_string(mjcf)

@@ -1,7 +1,8 @@
-"""Genesis: its Panda, a cube on the ground and a goal in the air (the scene of ManiSkill's PickCube).
+"""Genesis: its Panda, a cube on the ground and a goal in the air.
 
-Genesis AI 2024, https://github.com/Genesis-Embodied-AI/Genesis. It wants another MuJoCo than ours and so lives in an
-environment of its own; its kernels are compiled when it is first started, which takes minutes, and kept.
+The scene is that of ManiSkill's PickCube. Genesis AI 2024,
+https://github.com/Genesis-Embodied-AI/Genesis. It needs another MuJoCo than ours and so has its own
+environment. Its first start compiles its kernels, which takes minutes, and caches them.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from rlinf_core.core.rotation import turned
 
 PACKAGE, INSTALL = "genesis", "make genesis"
 HOME = (0.0, 0.3927, 0.0, -1.9635, 0.0, 2.3562, 0.7854, 0.04, 0.04)  # [rad], fingers [m]
-HALF_M = 0.02          # of the cube
-TOOL_M = 0.1034        # from the hand's frame to between the finger tips
-SQUEEZED_M = -0.01     # where a closed finger wants to be, so that it presses
-RADIUS_M = 0.025       # of the goal, as ManiSkill has it
+HALF_M = 0.02  # half edge of the cube
+TOOL_M = 0.1034  # from the hand's frame to between the finger tips
+SQUEEZED_M = -0.01  # set-point of a closed finger, so that it presses
+RADIUS_M = 0.025  # radius of the goal, as in ManiSkill
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, five of physics."""
+    """See ``sim_bridges.core.interface.Simulator``. A tick is 50 ms, five steps of physics."""
 
     tick_s = 0.05
     cameras = ("front", "video")
@@ -96,7 +97,7 @@ class Simulator:
                 "goal_pose": self._goal.copy()}
 
     def succeeded(self) -> None:
-        """The task is ours; Genesis has none."""
+        """Return None: the task is ours, Genesis has none."""
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         import cv2
@@ -110,5 +111,5 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _tip(quaternion_xyzw: np.ndarray) -> np.ndarray:
-    """The way from the hand's frame to between the finger tips."""
+    """Return the vector (3,) from the hand's frame to between the finger tips [m]."""
     return np.array(turned(quaternion_xyzw, (0.0, 0.0, TOOL_M)))

@@ -1,6 +1,7 @@
-"""Franka-Sim, as gym-hil carries it on: a Panda with a Robotiq hand under operational-space control, and a cube.
+"""Franka-Sim in gym-hil's version: a Panda with a Robotiq hand, and a cube to lift.
 
-Its task is to lift the cube; the goal is the point above it at which it counts as lifted. After SERL (arXiv 2401.16013).
+The arm is under operational-space control. The goal is the point at which the cube counts as
+lifted. After SERL (arXiv 2401.16013).
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import numpy as np
 from sim_bridges.core.mujoco import Scene, numpy_seed
 
 PACKAGE, INSTALL = "gym_hil", "make setup"
-WIDTH_M, DRIVER_RAD = 0.085, 0.80  # of the Robotiq 2F-85: largest width, and its driver's angle when closed
-GOAL_M = 0.13                      # above where the cube lies; lifted is 0.10
+# Robotiq 2F-85: largest width, and the driver joint's angle when closed
+WIDTH_M, DRIVER_RAD = 0.085, 0.80
+GOAL_M = 0.13  # height of the goal above the cube's start; 0.10 counts as lifted
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks of 20 ms, ten of MuJoCo's."""
+    """See ``sim_bridges.core.interface.Simulator``. A tick is 20 ms, ten steps of MuJoCo."""
 
     tick_s = 0.02
     cameras = ("front", "wrist", "video")
@@ -25,7 +27,7 @@ class Simulator:
         from gym_hil.envs.panda_pick_gym_env import PandaPickCubeGymEnv
 
         self.env = PandaPickCubeGymEnv(control_dt=self.tick_s, random_block_position=True)
-        self.env.close()  # its own renderer
+        self.env.close()  # closes its own renderer
         self.scene = Scene(self.env.model, self.env.data, "pinch",
                            cameras={"front": "front", "wrist": "handcam_rgb", "video": "front"})
         self._driver = self.env.model.joint("right_driver_joint").qposadr[0]

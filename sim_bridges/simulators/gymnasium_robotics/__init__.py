@@ -1,6 +1,7 @@
-"""Gymnasium-Robotics: the Fetch robot picks a block up and brings it to a goal. The tool follows a mocap body.
+"""Gymnasium-Robotics: the Fetch robot picks a block up and brings it to a goal.
 
-Plappert et al. 2018, arXiv 1802.09464. Of its ``step``, observation and reward, half of its time, are left out.
+Plappert et al. 2018, arXiv 1802.09464. The tool follows a mocap body. The adapter leaves out the
+observation and reward of its ``step``, which take half of its time.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from rlinf_core.core.errors import RecipeError, nearest
 from sim_bridges.core.mujoco import Scene
 
 PACKAGE, INSTALL = "gymnasium_robotics", "make simulators"
-STEP_M = 0.05  # of one whole action
+STEP_M = 0.05  # motion of an action of 1
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, 25 of MuJoCo's.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is 50 ms, 25 steps of MuJoCo.
 
     Args:
         task: FetchPickAndPlace-v4, FetchPush-v4, FetchSlide-v4 or FetchReach-v4. The last has no
@@ -35,7 +36,8 @@ class Simulator:
 
         gymnasium.register_envs(gymnasium_robotics)
         tasks = sorted(name for name, env_spec in gymnasium.registry.items() if name.startswith("Fetch")
-                       and "Dense" not in name and "MujocoPy" not in str(env_spec.entry_point))  # which is of another age
+                       # mujoco_py is obsolete
+                       and "Dense" not in name and "MujocoPy" not in str(env_spec.entry_point))
         if task not in tasks:
             raise RecipeError(f"gymnasium_robotics: task: expected one of {', '.join(tasks)}; got '{task}'"
                               f"{nearest(task, tasks)}")

@@ -1,7 +1,9 @@
-"""Isaac Lab: a Franka lifts a cube to a commanded pose, under differential inverse kinematics on PhysX.
+"""Isaac Lab: a Franka lifts a cube to a commanded pose on PhysX.
 
-Mittal et al. 2023, arXiv 2301.04195; versions 2.3 and 3.0 (``package.py`` says what they call differently). Name its Python
-in RLINF_PYTHON_ISAACLAB (``isaaclab.sh -p`` prints which it is). This task is PhysX's in both, which comes with Isaac Sim.
+Differential inverse kinematics drive the arm. Mittal et al. 2023, arXiv 2301.04195; versions 2.3
+and 3.0 (``package.py`` holds their differences). Name its Python in RLINF_PYTHON_ISAACLAB
+(``isaaclab.sh -p`` prints it). This task runs on PhysX in both versions, which comes with Isaac
+Sim.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from sim_bridges.simulators.isaaclab.package import check_task, installed_releas
 
 PACKAGE, INSTALL = "isaaclab", "see https://isaac-sim.github.io/IsaacLab, then export RLINF_PYTHON_ISAACLAB=<its python.sh>"
 FOREVER_S = 1e9
-SQUEEZED_M = -0.01    # where a closed finger wants to be, so that it presses
-SIZE = (480, 640)     # of the pictures that Isaac Sim renders; ours are made from them
-VIEW = np.array([0.195, 0.0, 0.981, 0.0])  # of the camera, x y z w
+SQUEEZED_M = -0.01  # set-point of a closed finger, so that it presses
+SIZE = (480, 640)  # size of Isaac Sim's pictures; ours are resized from them
+VIEW = np.array([0.195, 0.0, 0.981, 0.0])  # the camera's orientation, x y z w
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks of 50 ms, five of PhysX's.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is 50 ms, five steps of PhysX.
 
     Args:
         task: manager-based task with absolute poses. Its scene has ``robot``, ``ee_frame`` and
@@ -52,7 +54,7 @@ class Simulator:
             raise RecipeError(f"isaaclab: expected a task in which an object is brought to a pose (Lift), got '{task}'")
         config.decimation = round(self.tick_s / config.sim.dt)
         for name in vars(config.terminations):
-            setattr(config.terminations, name, None)  # whether an episode ends is for the task file to say
+            setattr(config.terminations, name, None)  # the task file decides when an episode ends
         config.episode_length_s = FOREVER_S
         config.commands.object_pose.resampling_time_range = (FOREVER_S, FOREVER_S)
         config.actions.arm_action.body_offset.pos = config.scene.ee_frame.target_frames[0].offset.pos
@@ -103,7 +105,7 @@ class Simulator:
                 "goal_pose": self._goal.copy()}
 
     def succeeded(self) -> None:
-        """Its lift task rewards, and does not judge."""
+        """Return None: Isaac Lab's lift task gives a reward and no verdict."""
 
     def close(self) -> None:
         """End the simulation."""

@@ -1,9 +1,10 @@
-"""Isaac Lab's tasks as they are, a batch on the GPU: its own actions, observations (``policy``) and rewards.
+"""Isaac Lab's own tasks as a batch on the GPU, with its actions, observations and rewards.
 
-Training then runs in Isaac Sim's own Python, with rlinf installed there. It begins the next episode before it says how the
-last one ended: what was observed last counts as what came after, as Isaac Lab's own learners (rsl_rl) have it. None of its
-tasks says whether it succeeded; reports show returns. Versions 2.3 and 3.0, tested against a stand-in
-(docs/simulators/index.md).
+The observations are those of ``policy``. Training runs in Isaac Sim's own Python, with rlinf
+installed there. Isaac Lab begins the next episode before it reports the end of the last one. The
+adapter therefore uses the last observation before the end as the final one, as Isaac Lab's own
+learners (rsl_rl) do. None of its tasks reports success; reports show returns. Versions 2.3 and 3.0
+are tested against a stand-in (docs/simulators/index.md).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Batched:
     """A ``rlinf_core.rollouts.array_env.TensorEnv``.
 
     Args:
-        task: of Isaac Lab's, by its own name, e.g. Isaac-Reach-Franka (2.3: Isaac-Reach-Franka-v0).
-        size: environments.
+        task: Isaac Lab's name of the task, e.g. Isaac-Reach-Franka (2.3: Isaac-Reach-Franka-v0).
+        size: number of environments.
         device: cuda or cpu.
     """
 
-    alone = True  # one simulation a process
+    alone = True  # one simulation per process
 
     def __init__(self, task: str, size: int, device: torch.device) -> None:
         release, self._ending = installed_release(), ExitStack()
@@ -52,7 +53,7 @@ class Batched:
         self._before = observation
 
     def reset(self, seeds: Sequence[int]) -> Batch:
-        """All of them by one seed, the first: it has no other."""
+        """Reset every environment with the first seed; Isaac Lab takes only one."""
         self._before = self._vectors(self.env.reset(seed=int(seeds[0]) % 2**31)[0])
         return {"vectors": self._before}
 
@@ -78,6 +79,6 @@ class Batched:
 
 
 def _action_size(env: Any) -> int:
-    """Numbers of an action: of a manager-based task, or of a direct one."""
+    """Return the size of an action of a manager-based or a direct task."""
     manager = getattr(env, "action_manager", None)
     return int(manager.total_action_dim if manager is not None else env.single_action_space.shape[0])

@@ -1,4 +1,4 @@
-"""Which Isaac Lab is installed: what its versions call differently, and how each of them is launched."""
+"""The installed Isaac Lab: the differences between its versions, and how to launch each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 
 @dataclass(frozen=True)
 class Release:
-    """A version of Isaac Lab that the adapter knows.
+    """A version of Isaac Lab that the adapter supports.
 
     Attributes:
-        name: of it.
+        name: its version number.
         lift: its task in which a Franka lifts a cube to a pose under absolute inverse kinematics.
-        xyzw: its quaternions are x y z w; else w x y z.
-        launches_first: the application is launched before anything else of it is imported; else around the environment.
+        xyzw: whether its quaternions are x y z w; else w x y z.
+        launches_first: whether the application must be launched before its other imports. Otherwise
+            it is launched around the environment.
     """
 
     name: str
@@ -29,28 +30,33 @@ class Release:
     launches_first: bool
 
     def to_xyzw(self, pose: np.ndarray) -> np.ndarray:
-        """A pose (7,) of Isaac Lab's in the order of the robot interface, position and x y z w."""
+        """Return a pose (7,) of Isaac Lab's as position and quaternion x y z w."""
         return pose if self.xyzw else pose[[0, 1, 2, 4, 5, 6, 3]]
 
     def from_xyzw(self, quaternion: np.ndarray) -> np.ndarray:
-        """A quaternion x y z w (4,) in the order of Isaac Lab."""
+        """Return a quaternion x y z w (4,) in Isaac Lab's order."""
         return quaternion if self.xyzw else quaternion[[3, 0, 1, 2]]
 
     def launch(self, ending: ExitStack, device: str, cameras: bool, config: Any = None) -> None:
-        """Launch it, until ``ending`` ends; of ``launches_first`` without a config, of others with that of the task."""
+        """Launch Isaac Lab until ``ending`` closes.
+
+        A release with ``launches_first`` launches at the call without ``config``. Other releases
+        launch at the call with the task's ``config``.
+        """
         if (config is None) != self.launches_first:
             return
         if self.launches_first:
             from isaaclab.app import AppLauncher
 
             app = AppLauncher(headless=True, enable_cameras=cameras, device=device).app
-            ending.push(lambda *_: bool(app is None))  # holds it; it ends with the process
+            # keeps a reference; the application ends with the process
+            ending.push(lambda *_: bool(app is None))
             return
         from isaaclab.app import launch_simulation
 
         try:
             ending.enter_context(launch_simulation(config, {"enable_cameras": cameras, "device": device}))
-        except SystemExit as error:  # its launcher ends the process where Isaac Sim is missing
+        except SystemExit as error:  # its launcher ends the process if Isaac Sim is missing
             raise RlinfError(
                 f"isaaclab {self.name}: this task's physics or cameras need Isaac Sim, expected it beside Isaac Lab, got "
                 "none. Install isaacsim into the same Python; tasks on Newton without cameras run without it") from error
@@ -59,11 +65,15 @@ class Release:
 RELEASES = {
     "2.3": Release("2.3", "Isaac-Lift-Cube-Franka-IK-Abs-v0", xyzw=False, launches_first=True),
     "3.0": Release("3.0", "IsaacContrib-Lift-Cube-Franka-IK-Abs", xyzw=True, launches_first=False)}
-EXTENSIONS = {"0.54": "2.3"}  # what a source checkout of that version calls its package
+EXTENSIONS = {"0.54": "2.3"}  # package version of a source checkout, and its release
 
 
 def installed_release() -> Release:
-    """The release that is installed; RlinfError where it is another than the adapter knows."""
+    """Return the installed release.
+
+    Raises:
+        RlinfError: the adapter does not support the installed version.
+    """
     import isaaclab
 
     try:
@@ -80,7 +90,11 @@ def installed_release() -> Release:
 
 
 def check_task(task: str, release: Release) -> None:
-    """RecipeError where Isaac Lab's ``task`` is none that it has registered."""
+    """Check that Isaac Lab has registered ``task``.
+
+    Raises:
+        RecipeError: it has not.
+    """
     import gymnasium
 
     names = [name for name in gymnasium.registry if name.startswith("Isaac")]
@@ -90,5 +104,5 @@ def check_task(task: str, release: Release) -> None:
 
 
 def tensor(values: Any) -> Any:
-    """The torch tensor of what a sensor or an asset says: in 3.0 it is wrapped."""
+    """Return the torch tensor of a sensor's or an asset's value; 3.0 wraps it."""
     return getattr(values, "torch", values)

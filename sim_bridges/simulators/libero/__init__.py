@@ -1,7 +1,9 @@
-"""LIBERO: a Panda and a language instruction, in robosuite 1.4; the task's own predicates say when it is done.
+"""LIBERO: a Panda and a language instruction, in robosuite 1.4.
 
-Liu et al. 2023, arXiv 2306.03310. It wants an older robosuite than ours and so lives in an environment of its own. Of its
-``step``, observation and reward are left out; scenes are drawn by its own placement rules, not from its fixed states.
+Liu et al. 2023, arXiv 2306.03310. The task's own predicates define success. LIBERO needs an older
+robosuite than ours and so has its own environment. The adapter leaves out the observation and
+reward of its ``step``. LIBERO's placement rules draw the scenes; its fixed start states are not
+used.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from rlinf_core.core.rotation import turned
 from sim_bridges.core.mujoco import Scene, numpy_seed
 
 PACKAGE, INSTALL = "libero", "make libero"
-DEAD_M = 0.004    # of the width, within which the gripper is left alone
-STIFFNESS = 600   # of the controller; with robosuite's own 150 the arm is a quarter of a second behind
+DEAD_M = 0.004  # error of the width below which the gripper does not move
+STIFFNESS = 600  # of the controller; with robosuite's own 150 the arm lags by 0.25 s
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks at LIBERO's control rate, 20 Hz.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is LIBERO's control period, 20 Hz.
 
     Args:
         suite: libero_spatial, libero_object, libero_goal, libero_10 or libero_90.
@@ -38,7 +40,8 @@ class Simulator:
 
     def __init__(self, suite: str = "libero_object", task: str = "pick_up_the_cream_cheese_and_place_it_in_the_basket"
                  ) -> None:
-        os.environ.setdefault("LIBERO_CONFIG_PATH", str(Path(sys.prefix) / "libero"))  # else it asks a person for it
+        # without it, LIBERO asks for the path at the keyboard
+        os.environ.setdefault("LIBERO_CONFIG_PATH", str(Path(sys.prefix) / "libero"))
         import robosuite
         from libero.libero import benchmark
         from libero.libero.envs import bddl_utils, env_wrapper
@@ -67,8 +70,10 @@ class Simulator:
             self.env.reset()
         robot, sim = self.env.robots[0], self.env.sim
         self._robot, self._fingers = robot, robot._ref_gripper_joint_pos_indexes
-        robot.gripper.current_action = np.zeros(robot.gripper.dof)  # which robosuite 1.4 forgets
-        if self.scene is None or self.scene.model is not sim.model._model:  # a hard reset makes another
+        # robosuite 1.4 does not reset it
+        robot.gripper.current_action = np.zeros(robot.gripper.dof)
+        # a hard reset creates another model
+        if self.scene is None or self.scene.model is not sim.model._model:
             if self.scene is not None:
                 self.scene.close()
             self.scene = Scene(sim.model._model, sim.data._data, robot.gripper.important_sites["grip_site"],
@@ -109,7 +114,10 @@ class Simulator:
         return self.scene.render(camera, height, width)
 
     def _of_interest(self) -> None:
-        """Return the bodies or region sites of the first goal with two names."""
+        """Set the object and the destination of the first goal that names two things.
+
+        They are bodies or sites of regions.
+        """
         goals = self.env.parsed_problem["goal_state"]
         self._object, self._goal = next((goal[1:] for goal in goals if len(goal) == 3), (self.env.obj_of_interest[0],) * 2)
 

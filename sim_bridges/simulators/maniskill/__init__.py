@@ -1,7 +1,8 @@
-"""ManiSkill 3: its Panda, under its Cartesian controller, in one of its tasks with an object and a goal.
+"""ManiSkill 3: its Panda under its Cartesian controller, in a task with an object and a goal.
 
-Gu et al. 2023, arXiv 2302.04659; Tao et al. 2024, arXiv 2410.00425. The controller's inverse kinematics and joint drives
-are used directly: its way through tensors of one environment takes five times as long as physics.
+Gu et al. 2023, arXiv 2302.04659; Tao et al. 2024, arXiv 2410.00425. The adapter uses the
+controller's inverse kinematics and joint drives directly. ManiSkill's own path through tensors
+takes five times as long as physics for one environment.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 
 PACKAGE, INSTALL = "mani_skill", "make simulators"
 OBJECTS, GOALS = ("cube", "obj", "cubeA", "ball", "peg"), ("goal_site", "goal_region", "bin", "cubeB")
-FINGER_M = 0.04       # largest way of a finger
-SQUEEZED_M = -0.01    # where a closed finger wants to be, so that it presses
+FINGER_M = 0.04  # largest travel of a finger
+SQUEEZED_M = -0.01  # set-point of a closed finger, so that it presses
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks at ManiSkill's control rate, 20 Hz.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is ManiSkill's control period, 20 Hz.
 
     Args:
         task: ManiSkill task with one Panda, for example PickCube-v1 or PushCube-v1
@@ -50,7 +51,7 @@ class Simulator:
             self.env: Any = gymnasium.make(task, robot_uids="panda", obs_mode="none", reward_mode="none",
                                            control_mode="pd_ee_pose", render_mode="rgb_array", sim_backend="cpu",
                                            render_backend="cpu").unwrapped
-        except EOFError as error:  # it would ask whether to fetch them
+        except EOFError as error:  # ManiSkill asks whether to download them
             raise RlinfError(
                 f"maniskill: '{task}' needs assets that are not here: {', '.join(env_spec.asset_download_ids)}. "
                 f"Run: python -m mani_skill.utils.download_asset {env_spec.asset_download_ids[0]}"
@@ -73,7 +74,7 @@ class Simulator:
         self._command = self.tcp_pose(), 2 * FINGER_M
 
     def _actor(self, key: str, name: str, names: tuple[str, ...]) -> Any:
-        """SAPIEN's entity of one of the task's actors."""
+        """Return SAPIEN's entity of one of the task's actors."""
         from mani_skill.utils.structs import Actor
 
         actors = [attribute for attribute, value in vars(self.env).items() if isinstance(value, Actor)]

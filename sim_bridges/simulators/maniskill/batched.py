@@ -1,6 +1,6 @@
-"""ManiSkill's tasks as they are, a batch on the GPU: joint control, state observations, its own dense reward.
+"""ManiSkill's own tasks as a batch on the GPU: joint control, state observations, dense reward.
 
-Without a GPU it steps one environment, which is for trying.
+Without a GPU it steps one environment, which is enough to try a recipe.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Batched:
     """A ``rlinf_core.rollouts.array_env.TensorEnv``.
 
     Args:
-        task: of ManiSkill's, by its own name.
-        size: environments.
+        task: ManiSkill's name of the task.
+        size: number of environments.
         device: cuda or cpu.
     """
 

@@ -1,6 +1,7 @@
-"""Meta-World 3: its Sawyer brings an object to a goal. The tool follows a mocap body and does not turn.
+"""Meta-World 3: its Sawyer brings an object to a goal.
 
-Yu et al. 2019, arXiv 1910.10897; version 3 by the Farama Foundation. Of its ``step``, observation and reward are left out.
+Yu et al. 2019, arXiv 1910.10897; version 3 by the Farama Foundation. The tool follows a mocap body
+and does not turn. The adapter leaves out the observation and reward of its ``step``.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from rlinf_core.core.errors import RecipeError, nearest
 from sim_bridges.core.mujoco import Scene
 
 PACKAGE, INSTALL = "metaworld", "make simulators"
-PADS_M = 0.024   # between the pads' centres when closed
-SQUEEZE = 50.0   # effort per metre
-LEARNED = 0.02   # fraction per tick by which the way from the tool to the mocap body that it hangs on is learned
+PADS_M = 0.024  # distance between the pads' centres when closed
+SQUEEZE = 50.0  # gripper effort per metre of width error
+# share per tick by which the estimated lag of the tool behind its mocap body is updated
+LEARNED = 0.02
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks at Meta-World's control rate, 80 Hz. Forward is the world's y.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is Meta-World's control period, 80 Hz.
+
+    Forward is the world's y axis.
 
     Args:
         task: task with an object and a goal, e.g. pick-place-v3 or push-v3
@@ -45,7 +49,8 @@ class Simulator:
     def reset(self, seed: int) -> None:
         self.env.seed(seed % 2**31)
         self.env.reset()
-        self._mujoco.mj_forward(self.env.model, self.env.data)  # what it has just moved is where it is
+        # computes the poses of the objects that the reset moved
+        self._mujoco.mj_forward(self.env.model, self.env.data)
         self._effort, self._lag = -1.0, self.env.data.mocap_pos[0] - self.env.tcp_center
         self._order = self._order_of_quaternions()
 
@@ -61,7 +66,7 @@ class Simulator:
         self.env.do_simulation([self._effort, -self._effort], self.env.frame_skip)
 
     def tcp_pose(self) -> np.ndarray:
-        """Between the pads."""
+        """Return the pose (7,) between the pads."""
         pose = self.scene.tool_pose()
         pose[:3] = self.scene.to_base(self.env.tcp_center)
         return pose
@@ -79,12 +84,16 @@ class Simulator:
                 "task/success": np.array([float(self.succeeded())])}
 
     def _quaternion(self) -> np.ndarray:
-        """w x y z of the object."""
+        """Return the object's quaternion (4,) w x y z."""
         quaternion = np.asarray(self.env._get_quat_objects(), float).ravel()[:4]
         return quaternion[self._order] if quaternion.any() else np.array([1.0, 0.0, 0.0, 0.0])
 
     def _order_of_quaternions(self) -> list[int]:
-        """Some tasks say x y z w, as SciPy does, and some w x y z, as MuJoCo: which a body of the scene is turned by."""
+        """Return the indices that turn a task's quaternion into w x y z.
+
+        Some tasks report x y z w, as SciPy does, and some w x y z, as MuJoCo does. The order that
+        matches a body of the scene is the right one.
+        """
         quaternion, bodies = np.asarray(self.env._get_quat_objects(), float).ravel()[:4], self.env.data.xquat
         orders = [3, 0, 1, 2], [0, 1, 2, 3]
         return next((order for order in orders if (np.abs(bodies @ quaternion[order]) > 1.0 - 1e-9).any()), orders[0])
@@ -95,4 +104,5 @@ class Simulator:
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         picture = self.scene.render(camera, height, width)
-        return picture if camera == "wrist" else picture[::-1, ::-1].copy()  # its corner cameras hang upside down
+        # the corner cameras hang upside down
+        return picture if camera == "wrist" else picture[::-1, ::-1].copy()

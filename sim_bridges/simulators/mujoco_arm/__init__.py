@@ -1,4 +1,5 @@
-"""Any arm's MJCF or URDF in MuJoCo, moved by its tool's pose. ``rlinf new robot`` writes its YAML."""
+"""Any arm's MJCF or URDF in MuJoCo, moved by its tool's pose. ``rlinf new robot`` writes its YAML.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ SETTLE_S = 1.0
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``. The base frame is at the arm's base and has
-    the model's axes.
+    """See ``sim_bridges.core.interface.Simulator``.
+
+    The base frame is at the arm's base and has the model's axes.
 
     Args:
         model: MJCF or URDF with one arm on a fixed base, relative to robot.yaml
@@ -131,7 +133,7 @@ class Simulator:
         return np.array([self._rest[model.joint(name).qposadr[0]] for name in self.joint_names])
 
     def _drive_names(self) -> tuple[str, ...]:
-        """The actuators that move the gripper."""
+        """Return the actuators that move the gripper."""
         names = [self.model.actuator(index).name for index in range(self.model.nu)]
         if lacking := [name for name in self.gripper if name not in names]:
             raise RlinfError(
@@ -143,7 +145,7 @@ class Simulator:
         return self.gripper
 
     def _disable_arm_actuators(self) -> None:
-        """The controller's torques take the place of the model's own servos or motors."""
+        """Disable the model's own servos or motors; the controller's torques replace them."""
         joints = {self.model.joint(name).id for name in self.joint_names}
         transmission = int(self._mujoco.mjtTrn.mjTRN_JOINT)
         for index in range(self.model.nu):
@@ -182,13 +184,13 @@ class Simulator:
         self._aim = self._tool()
 
     def _tool(self) -> tuple[np.ndarray, np.ndarray]:
-        """Position (3,) and quaternion wxyz of the tool in the world."""
+        """Return the tool's position (3,) and quaternion wxyz in the world."""
         rotation = np.empty(4)
         self._mujoco.mju_mat2Quat(rotation, self.data.site_xmat[self.arm.tool])
         return self.data.site_xpos[self.arm.tool].copy(), rotation
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
+        """Advance one tick. After 200 ms without a target the arm holds its pose."""
         self._silent_s = 0.0 if target_pose is not None else self._silent_s + self.tick_s
         if target_pose is not None:
             target = np.asarray(target_pose, dtype=float)
@@ -201,7 +203,7 @@ class Simulator:
         self._step()
 
     def _step(self) -> None:
-        """One tick of physics."""
+        """Advance one tick of physics."""
         for _ in range(self._substeps):
             self.data.qpos[self._still] = self._rest[self._still]  # joints that nothing here moves
             self.data.qvel[self._still_speeds] = 0.0
@@ -241,7 +243,7 @@ class Simulator:
         return channels
 
     def succeeded(self) -> bool:
-        """The tool is at the goal."""
+        """Return whether the tool is at the goal."""
         away = self.data.site_xpos[self.arm.tool] - self.data.mocap_pos[self._goal]
         return bool(np.linalg.norm(away) < self.radius_m)
 

@@ -1,4 +1,4 @@
-"""Finds the parts of an arm in a model: its joints from base to tool, the tool's frame and the gripper."""
+"""Finds an arm in a model: its joints from base to tool, the tool's frame and the gripper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from rlinf_core.core.errors import RlinfError, nearest
 from sim_bridges.simulators.mujoco_arm.loading import Source
 
-LONG = 4  # joints; a branch as long as that is an arm, a shorter one a finger or a head
+LONG = 4  # joints; a branch of this length is an arm, a shorter one a finger or a head
 MAX_FINGER_ACTUATORS = 2
 TOOL_NAMES = re.compile(
     r"tcp|attachment|tool|end.?eff|(^|_)ee($|_)|pinch|grip|grasp|flange|hand", re.I
@@ -33,7 +33,7 @@ class Anatomy:
         base: name of the body that carries the first joint's link.
         last: name of the arm's last link.
         fingers: joints of the gripper; empty without one.
-        actuators: of the model, that move the fingers; empty where they need some.
+        actuators: the model's actuators of the fingers; empty if the model has none for them.
         hand: joints behind the arm that are more than a gripper, and stay at rest.
         ignored: other joints of the model, which stay at rest.
     """
@@ -66,8 +66,8 @@ def examine(source: Source, model: Any, joints: Sequence[str] = (), tool: str = 
     """Find the arm.
 
     Args:
-        source: whose bodies and joints have names.
-        model: of MuJoCo, compiled from it.
+        source: the model's source; its bodies and joints have names.
+        model: MuJoCo's model, compiled from it.
         joints: the arm's, from base to tool; found if empty.
         tool: site or body; found if empty.
 
@@ -141,7 +141,7 @@ class Tree:
         return str(self.model.body(self.model.body(body).parentid[0]).name)
 
     def ancestors(self, body: str) -> list[str]:
-        """The body and all above it, without the world."""
+        """Return the body and all above it, without the world."""
         chain = []
         while body != "world":
             chain.append(body)
@@ -149,7 +149,7 @@ class Tree:
         return chain
 
     def body_of(self, name: str) -> str:
-        """The body of a site, or the body itself; RlinfError for neither."""
+        """Return the body of a site, or the body itself; raise RlinfError for neither."""
         sites = [self.model.site(index).name for index in range(self.model.nsite)]
         bodies = [self.model.body(index).name for index in range(1, self.model.nbody)]
         if name in sites:
@@ -169,7 +169,7 @@ class Tree:
         )
 
     def main_chain(self) -> tuple[str, ...]:
-        """From the root along the longest branch to the gripper.
+        """Return the joints from the root along the longest branch to the gripper.
 
         Raises:
             RlinfError: two branches are arms, or the base floats.
@@ -208,7 +208,10 @@ class Tree:
         return arm
 
     def _arms(self, body: str, joints: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Every chain below a body that ends at a gripper, at a tool, or where an arm branches into fingers."""
+        """Return every chain of joints below a body that may be an arm.
+
+        A chain ends at a gripper, at a tool, or at a body that branches into fingers.
+        """
         local = tuple(
             name
             for name, at in self.body_of_joint.items()
@@ -227,7 +230,7 @@ class Tree:
         return [arm for child in deep or branches for arm in self._arms(child, joints)]
 
     def _is_finger(self, local: tuple[str, ...], joints: tuple[str, ...]) -> bool:
-        """Whether the joints of a body, behind ``joints``, are a gripper's."""
+        """Return whether the joints of a body, behind ``joints``, are a gripper's."""
         if len(joints) < 3:
             return False
         slides = [
@@ -254,12 +257,12 @@ class Tree:
         ]
 
     def _depth(self, body: str) -> int:
-        """Most joints on a way from here to a leaf."""
+        """Return the largest number of joints on a path from here to a leaf."""
         local = sum(at == body and name not in self.mimics for name, at in self.body_of_joint.items())
         return local + max((self._depth(child) for child in self._children(body)), default=0)
 
     def gripper(self, behind: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Finger joints and the actuators that move them; two empty tuples for a hand or nothing."""
+        """Return finger joints and their actuators; two empty tuples for a hand or nothing."""
         behind = tuple(behind)
         if not behind:
             return (), ()
@@ -276,7 +279,7 @@ class Tree:
         return behind, actuators
 
     def actuated(self, actuator: int) -> list[str]:
-        """The joints that an actuator moves."""
+        """Return the joints that an actuator moves."""
         kind, target = (
             int(self.model.actuator_trntype[actuator]),
             self.model.actuator_trnid[actuator, 0],
@@ -294,7 +297,10 @@ class Tree:
         return []
 
     def tool(self, last: str, fingers: Sequence[str]) -> str:
-        """The site or body of the tool's frame: by its name, else the deepest fixed body behind the last joint."""
+        """Return the site or body of the tool's frame.
+
+        It is chosen by name, else it is the deepest fixed body behind the last joint.
+        """
         moving = {self.body_of_joint[name] for name in fingers}
         bodies = [self.model.body(index).name for index in range(1, self.model.nbody)]
         fixed = [

@@ -1,4 +1,4 @@
-"""Moves an arm's tool to a pose: inverse kinematics by MuJoCo's Jacobian, and computed torque on the joints."""
+"""Moves an arm's tool to a pose: inverse kinematics, and computed torque on the joints."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-STIFFNESS, DAMPING = 900.0, 60.0  # of the joints' error [1/s^2, 1/s], critically damped
-STEPS = 12  # of the inverse kinematics in a tick
-STEP_RAD = 0.2  # largest change of a joint in one of them
-DAMPED = 0.002  # of least squares (Nakamura and Hanafusa, 1986) [m]
+STIFFNESS, DAMPING = 900.0, 60.0  # feedback of the joints' error [1/s^2, 1/s], critically damped
+STEPS = 12  # largest number of inverse kinematics' steps in a tick
+STEP_RAD = 0.2  # largest change of a joint in one step
+DAMPED = 0.002  # damping of the least squares (Nakamura and Hanafusa, 1986) [m]
 TURN_M, SLIM_TURN_M = (
     0.3,
     0.01,
-)  # what a radian of the tool's turn counts; of an arm of fewer than six joints
-POSTURE = 0.05  # share of the way back to the home posture, where a joint is to spare
+)  # length that a radian of the tool's turn counts as; the second for arms of fewer than six joints
+POSTURE = 0.05  # share of the path back to the home posture per step, if the arm has a spare joint
 NEAR_M, NEAR_RAD = 1e-5, 1e-4
-NEAR_FRICTION = 1e-3              # of a joint's error, beyond which dry friction is compensated
+NEAR_FRICTION = 1e-3  # error of a joint beyond which dry friction is compensated
 
 
 class Joints:
     """The joints of an arm in a model.
 
     Args:
-        model: of MuJoCo.
-        names: of the joints, from base to tool.
+        model: MuJoCo's model.
+        names: the joints, from base to tool.
         tool: name of the tool's site.
         home: the posture to which spare joints return (J,) [rad or m].
     """
@@ -57,17 +57,16 @@ class Joints:
         rotation: np.ndarray,
         steps: int = STEPS,
     ) -> np.ndarray:
-        """Return joints (J,) whose tool is at a pose of the world, from the Jacobian's least
-        squares.
+        """Return joints (J,) with the tool at a pose in the world, by the Jacobian's least squares.
 
-        An arm of fewer than six joints keeps to the position and turns the tool as little as it
-        can.
+        An arm of fewer than six joints reaches the position and turns the tool as little as it can.
 
         Args:
-            data: where the other joints of the model are.
-            joints: where to begin (J,).
+            data: holds the positions of the model's other joints.
+            joints: first guess (J,).
             position: (3,) [m].
             rotation: quaternion wxyz.
+            steps: largest number of steps.
         """
         scratch = self._scratch
         scratch.qpos[:], scratch.mocap_pos[:] = data.qpos, data.mocap_pos
@@ -86,7 +85,7 @@ class Joints:
         return joints
 
     def error(self, data: Any, position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-        """(6,) from the tool to a pose, in the world's axes [m, rad]."""
+        """Return the error (6,) from the tool to a pose, in the world's axes [m, rad]."""
         measured, turn, error = np.empty(4), np.empty(3), np.empty(6)
         matrix = data.site_xmat[self.tool]
         self._mujoco.mju_mat2Quat(measured, matrix)
@@ -106,13 +105,16 @@ class Joints:
             ) & (joints <= self.low + 1e-9)
             if not (blocked & (free > 0)).any():
                 break
-            free[blocked] = 0.0  # a joint at its end leaves the way to the others
+            free[blocked] = 0.0  # a joint at its limit leaves the motion to the others
         return step
 
     def _least_squares(
         self, jacobian: np.ndarray, error: np.ndarray, joints: np.ndarray, free: np.ndarray
     ) -> np.ndarray:
-        """Damped least squares; the tool's turn counts as a length, and spare joints go home."""
+        """Return a damped least-squares step; spare joints go home.
+
+        The tool's turn is weighted to a length.
+        """
         weights = np.array([1.0] * 3 + [self.turn_m] * 3)
         weighted = jacobian * weights[:, None]
         inverse = weighted.T @ np.linalg.inv(weighted @ weighted.T + DAMPED**2 * np.eye(6))
@@ -122,7 +124,10 @@ class Joints:
         return step + (np.diag(free) - inverse @ weighted) @ (POSTURE * (self.home - joints))
 
     def torque(self, data: Any, target: np.ndarray) -> np.ndarray:
-        """(J,) generalised forces that bring the joints to a target (computed torque; Craig, 2005)."""
+        """Return the generalised forces (J,) that bring the joints to a target.
+
+        Computed torque (Craig, 2005).
+        """
         self._mujoco.mj_fullM(self.model, self._mass, data.qM)
         error = target - data.qpos[self.positions]
         wanted = STIFFNESS * error - DAMPING * data.qvel[self.speeds]
@@ -133,7 +138,10 @@ class Joints:
 
 
 def _force(mujoco: Any, model: Any, joint: int) -> float:
-    """Largest force of a joint, by its own range or its actuator's [Nm or N]; unlimited where neither says."""
+    """Return the largest force of a joint [Nm or N], by its own range or its actuator's.
+
+    It is infinite if neither has a limit.
+    """
     most = (
         float(np.abs(model.jnt_actfrcrange[joint]).max())
         if model.jnt_actfrclimited[joint]

@@ -1,4 +1,4 @@
-"""Chooses what a model does not say: a home posture, a workspace about it, and how far the gripper opens."""
+"""Chooses options that a model lacks: a home posture, a workspace and the gripper's opening."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rlinf_core.core.errors import RlinfError
 from sim_bridges.simulators.mujoco_arm import Simulator
 from sim_bridges.simulators.mujoco_arm.scene import reach
 
-SAMPLES = 600  # postures that the search for a home looks at
+SAMPLES = 600  # postures in the search for a home
 MARGIN_M = 0.04  # between the goals and the interlock's box
 MIN_HALF_M, MAX_HALF_M = 0.02, 0.12
-GOOD = 0.6  # of the largest workspace, with which the search ends
+GOOD = 0.6  # share of the largest workspace that ends the search
 NEAR_M, NEAR_RAD = 0.002, 0.3
-CHECKED_M = 0.03  # that `rlinf check sim` moves the tool from where an episode begins
+CHECKED_M = 0.03  # motion of the tool in `rlinf check sim` from an episode's start
 SIDES = sorted(
     ((x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if x or y or z),
     key=lambda side: -sum(map(abs, side)),
 )  # corners first: they fail first
 OPEN_M, CLOSED_S = 0.002, 1.5
-TREMBLE = 0.5  # of a gripper's drive that was told to stay [rad/s or m/s]
+TREMBLE = 0.5  # speed of a resting gripper's drive that counts as trembling [rad/s or m/s]
 
 
 @dataclass
@@ -33,14 +33,14 @@ class Design:
     """An arm and its first task.
 
     Attributes:
-        options: of the simulator.
-        anatomy: of the model.
+        options: the simulator's options.
+        anatomy: the model's parts.
         joint_ranges: lowest and highest of each joint (J, 2); infinite without limits.
         box: lowest and highest x, y, z of the tool, for the interlock [m].
-        orientation: of the tool at home, quaternion xyzw.
-        cone: how far the tool may turn from it [rad].
-        step_m: of one action.
-        notes: for the user.
+        orientation: the tool's orientation at home, quaternion xyzw.
+        cone: largest turn of the tool away from it [rad].
+        step_m: motion of one action.
+        notes: remarks for the user.
     """
 
     options: dict[str, Any]
@@ -64,13 +64,13 @@ def design(
 
     Args:
         model: an MJCF or a URDF.
-        joints: of the arm, from base to tool; found if empty.
+        joints: the arm's, from base to tool; found if empty.
         tool: site or body; found if empty.
         home: joint angles [rad or m]; the model's keyframe or a search if empty.
         gripper: whether to use the model's gripper.
 
     Raises:
-        RlinfError: the model is none, or the arm has no workspace; the message has the remedy.
+        RlinfError: the file is no model, or the arm has no workspace; the message has the remedy.
     """
     options: dict[str, Any] = {"model": str(model), "joints": joints, "tool": tool, "home": home}
     simulator = Simulator(**options)
@@ -122,7 +122,7 @@ def _rounded(values: np.ndarray, digits: int = 3) -> tuple[float, ...]:
 
 
 def _tool_at(simulator: Simulator, posture: np.ndarray) -> np.ndarray:
-    """Place (3,) of the tool in the base frame [m]; the simulator stays there."""
+    """Return the tool's position (3,) in the base frame [m]; the simulator stays there."""
     simulator.home = simulator.arm.home = posture
     simulator.data.qpos[simulator.arm.positions] = posture
     simulator._mujoco.mj_kinematics(simulator.model, simulator.data)
@@ -130,7 +130,7 @@ def _tool_at(simulator: Simulator, posture: np.ndarray) -> np.ndarray:
 
 
 def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndarray, float]:
-    """A posture and half of the edge of the cube about its tool that the arm reaches."""
+    """Return a posture, and half the edge of the cube about its tool that the arm reaches."""
     half = workspace(simulator, simulator.home)
     if chosen and half < MIN_HALF_M:
         raise RlinfError(
@@ -167,7 +167,7 @@ def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndar
 
 
 def _nearby(simulator: Simulator, length: float) -> list[np.ndarray]:
-    """Postures of the same kind as the model's own, with the tool lower, higher, or nearer to the base."""
+    """Return variants of the model's own posture, with the tool lower, higher or nearer."""
     natural, postures = simulator.home, []
     place = _tool_at(simulator, natural)
     position, quaternion = simulator._tool()
@@ -184,7 +184,7 @@ def _nearby(simulator: Simulator, length: float) -> list[np.ndarray]:
 
 
 def _postures(simulator: Simulator) -> Iterator[np.ndarray]:
-    """Random postures, those with the tool in a comfortable place first."""
+    """Return random postures, those with the tool in a comfortable place first."""
     random = np.random.default_rng(0)
     low = np.where(np.isfinite(simulator.arm.low), simulator.arm.low, -np.pi)
     high = np.where(np.isfinite(simulator.arm.high), simulator.arm.high, np.pi)
@@ -209,7 +209,10 @@ def _postures(simulator: Simulator) -> Iterator[np.ndarray]:
 
 
 def workspace(simulator: Simulator, posture: np.ndarray, beyond: float = 0.0) -> float:
-    """Half of the edge of a cube about the tool in which the arm follows, up to ``MAX_HALF_M``; 0 if not ``beyond``."""
+    """Return half the edge of a cube about the tool in which the arm follows its targets.
+
+    It is at most ``MAX_HALF_M``, and 0 if it does not exceed ``beyond``.
+    """
     largest = min(MAX_HALF_M, 0.2 * reach(simulator.model, simulator.data, simulator.anatomy))
     smallest = max(MIN_HALF_M, 1.2 * beyond)
     if smallest > largest or not _follows(simulator, posture, smallest):
@@ -221,7 +224,10 @@ def workspace(simulator: Simulator, posture: np.ndarray, beyond: float = 0.0) ->
 
 
 def _follows(simulator: Simulator, posture: np.ndarray, half: float) -> bool:
-    """Whether the tool comes to each side and corner of a cube and its margin, above the floor and without contact."""
+    """Return whether the tool reaches each side and corner of a cube and its margin.
+
+    The cube must lie above the floor, and the arm must not touch itself.
+    """
     place = _tool_at(simulator, posture)
     position, quaternion = simulator._tool()
     edge = max(half + MARGIN_M, 1.3 * half + CHECKED_M)
@@ -239,7 +245,10 @@ def _follows(simulator: Simulator, posture: np.ndarray, half: float) -> bool:
 def _joints_at(
     simulator: Simulator, posture: np.ndarray, position: np.ndarray, quaternion: np.ndarray
 ) -> np.ndarray | None:
-    """The joints with the tool at a pose of the world, from ``posture``; None where the arm does not come there."""
+    """Return the joints with the tool at a pose in the world, or None if it is out of reach.
+
+    The search begins at ``posture``.
+    """
     arm, data = simulator.arm, simulator.data
     joints = arm.solve(data, posture, position, quaternion, steps=40)
     data.qpos[arm.positions] = joints
@@ -251,7 +260,7 @@ def _joints_at(
 
 
 def _touches(simulator: Simulator, joints: np.ndarray) -> bool:
-    """Whether links touch there; the gripper's own may."""
+    """Return whether links touch at these joints; the gripper's own may."""
     data, model = simulator.data, simulator.model
     fingers = {
         int(model.joint(name).bodyid[0])
@@ -269,7 +278,7 @@ def _touches(simulator: Simulator, joints: np.ndarray) -> bool:
 
 
 def _gripper(simulator: Simulator, notes: list[str]) -> dict[str, Any]:
-    """Which drives open the gripper, and how far: both ends of their range are tried."""
+    """Return the options of the gripper's drives, found by trying both ends of their range."""
     anatomy = simulator.anatomy
     drives = anatomy.actuators or tuple(
         name for name in anatomy.fingers if name not in _followers(simulator)
@@ -317,7 +326,7 @@ def _gripper(simulator: Simulator, notes: list[str]) -> dict[str, Any]:
 
 
 def _followers(simulator: Simulator) -> set[str]:
-    """Joints that an equality makes follow another."""
+    """Return the joints that an equality makes follow another."""
     model, joint = simulator.model, int(simulator._mujoco.mjtEq.mjEQ_JOINT)
     return {
         model.joint(model.eq_obj1id[index]).name
@@ -327,7 +336,7 @@ def _followers(simulator: Simulator) -> set[str]:
 
 
 def _range(simulator: Simulator, drive: str) -> np.ndarray:
-    """Lowest and highest command (2,) of an actuator, or of a joint that gets one."""
+    """Return the lowest and highest command (2,) of an actuator or of a joint with a drive."""
     model = simulator.model
     names = [model.actuator(index).name for index in range(model.nu)]
     joint = drive
@@ -352,7 +361,10 @@ def _range(simulator: Simulator, drive: str) -> np.ndarray:
 
 
 def _tips(simulator: Simulator) -> list[tuple[str, int]]:
-    """The outermost shape of each finger, or its body where it has none: ("geom" or "body", index)."""
+    """Return the outermost shape of each finger, as ("geom", index).
+
+    A finger without a shape gives its body, as ("body", index).
+    """
     model, data = simulator.model, simulator.data
     bodies = [int(model.joint(name).bodyid[0]) for name in simulator.anatomy.fingers]
     parents = {int(model.body_parentid[body]) for body in bodies}
@@ -374,7 +386,7 @@ def _outermost(model: Any, data: Any, body: int, hub: np.ndarray) -> tuple[str, 
 
 
 def _places(simulator: Simulator, tips: list[tuple[str, int]]) -> np.ndarray:
-    """Where those are in the world (F, 3) [m]."""
+    """Return the positions (F, 3) of finger tips in the world [m]."""
     data = simulator.data
     return np.array(
         [data.geom_xpos[index] if kind == "geom" else data.xipos[index] for kind, index in tips]
@@ -382,7 +394,10 @@ def _places(simulator: Simulator, tips: list[tuple[str, int]]) -> np.ndarray:
 
 
 def _gap(simulator: Simulator, tips: list[tuple[str, int]]) -> float:
-    """Between the two fingers that are farthest apart; of one finger, from the shape that it meets [m]."""
+    """Return the distance between the two fingers that are farthest apart [m].
+
+    A single finger is measured from the opposite shape of the last link.
+    """
     places = _places(simulator, tips)
     if len(places) > 1:
         return max(float(np.linalg.norm(one - other)) for one in places for other in places)
@@ -393,7 +408,7 @@ def _gap(simulator: Simulator, tips: list[tuple[str, int]]) -> float:
 
 
 def _between_fingers(simulator: Simulator) -> tuple[float, ...]:
-    """The middle of the finger tips in the last link's frame [m]."""
+    """Return the middle of the finger tips in the last link's frame [m]."""
     middle = _places(simulator, _tips(simulator)).mean(axis=0)
     last = simulator.data.body(simulator.anatomy.last)
     return _rounded(last.xmat.reshape(3, 3).T @ (middle - last.xpos))

@@ -1,4 +1,7 @@
-"""Reads an arm's MJCF or URDF into MuJoCo's ``MjSpec``; an error names file, element, expectation and remedy."""
+"""Reads an arm's MJCF or URDF into MuJoCo's ``MjSpec``.
+
+An error names file, element, expectation and remedy.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from typing import Any
 from rlinf_core.core.errors import RlinfError
 
 MESHES = (".stl", ".obj", ".msh")  # formats that MuJoCo reads
-RANGE_RAD = 3.14  # of a revolute joint without limits
+RANGE_RAD = 3.14  # range of a revolute joint without limits
 
 
 @dataclass
 class Source:
-    """A model as its file has it.
+    """A model as its file defines it.
 
     Attributes:
-        spec: of MuJoCo, not compiled.
-        notes: what differs from the file, for the user.
-        mimics: of a URDF: joint to (leader, multiplier, offset).
+        spec: MuJoCo's spec, not compiled.
+        notes: differences from the file, for the user.
+        mimics: a URDF's mimic joints: joint to (leader, multiplier, offset).
     """
 
     path: Path
@@ -57,7 +60,7 @@ def _parsed(path: Path) -> xml.Element:
     try:
         text = path.read_text()
         prefixes = set(re.findall(r"(?:</?|\s)([A-Za-z_]\w*):[A-Za-z_]\w*(?:\s*=|[\s/>])", text))
-        for prefix in prefixes - {"xmlns"}:  # undeclared ones, which MuJoCo and ROS read over
+        for prefix in prefixes - {"xmlns"}:  # undeclared prefixes, which MuJoCo and ROS ignore
             if f"xmlns:{prefix}" not in text:
                 text = re.sub(rf"(</?|\s){prefix}:", rf"\1{prefix}_", text)
         return xml.fromstring(text)
@@ -78,7 +81,7 @@ def _spec(path: Path) -> Any:
 
 
 def compiled(source: Source) -> Any:
-    """MuJoCo's model of a source.
+    """Return MuJoCo's model of a source.
 
     Raises:
         RlinfError: MuJoCo refuses it; the message has MuJoCo's reason.
@@ -95,7 +98,7 @@ def compiled(source: Source) -> Any:
             mesh = source.spec.mesh(flat.group(1)) if flat else None
             if mesh is None:
                 raise _refused(source.path, error) from error
-            mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # it bounds no volume
+            mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # the mesh bounds no volume
     raise RlinfError(
         f"{source.path}: expected meshes that MuJoCo compiles as shells. Repair them in Blender"
     )
@@ -110,7 +113,11 @@ def _refused(path: Path, error: Exception) -> RlinfError:
 
 
 def _check_files(path: Path) -> None:
-    """RlinfError that names each mesh, texture and include of an MJCF that is missing."""
+    """Check that the meshes, textures and includes of an MJCF exist.
+
+    Raises:
+        RlinfError: files are missing; the message names them.
+    """
     root = _parsed(path)
     missing: list[str] = []
     compiler: dict[str, str] = {}
@@ -138,7 +145,10 @@ def _check_files(path: Path) -> None:
 
 
 def _urdf(path: Path, root: xml.Element) -> Source:
-    """Meshes get absolute paths; MuJoCo keeps the fixed links, where the tool's frame is."""
+    """Return a URDF's source.
+
+    Meshes get absolute paths. MuJoCo keeps the fixed links, because one carries the tool's frame.
+    """
     import mujoco
 
     notes: list[str] = []
@@ -235,7 +245,7 @@ def _check_links(path: Path, root: xml.Element) -> None:
 
 
 def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
-    """Resolve package:// and relative names; drop what cannot be read, and say so."""
+    """Resolve package:// and relative names; drop unreadable meshes, with a note."""
     for link in root.findall("link"):
         for kind in ("visual", "collision"):
             for shape in link.findall(kind):
@@ -280,7 +290,10 @@ def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
 
 
 def _is_ascii_stl(file: Path) -> bool:
-    """Whether the size of an STL is not that of the faces that a binary one counts."""
+    """Return whether a file is an ASCII STL.
+
+    A binary STL's size follows from the number of faces in its header.
+    """
     if file.suffix.lower() != ".stl":
         return False
     with file.open("rb") as stream:
@@ -289,7 +302,10 @@ def _is_ascii_stl(file: Path) -> bool:
 
 
 def _places(path: Path, name: str) -> Iterator[Path]:
-    """Where a mesh may lie: package://PACKAGE/FILE is below a folder PACKAGE, or beside the URDF."""
+    """Yield the possible paths of a mesh.
+
+    package://PACKAGE/FILE lies below a folder PACKAGE, or beside the URDF.
+    """
     if match := re.match(r"(?:package|model)://([^/]+)/(.*)", name):
         package, inside = match.groups()
         for folder in path.resolve().parents:

@@ -1,4 +1,4 @@
-"""What an arm's model lacks of a scene: the tool's site, a goal, cameras, light, floor, shapes and a gripper's drives."""
+"""Completes an arm's model to a scene: tool site, goal, cameras, light, floor, shapes, drives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLIDE_KP, HINGE_KP = 1000.0, 20.0  # of drives in a model without actuators [N/m
 
 
 def add_tool(source: Source, model: Any, anatomy: Anatomy, offset: Sequence[float]) -> None:
-    """Put a site of our own at the tool's frame, moved by ``offset`` (3,) in it [m]."""
+    """Add a site at the tool's frame, moved by ``offset`` (3,) in it [m]."""
     sites = [model.site(index).name for index in range(model.nsite)]
     position, rotation = np.asarray(offset, dtype=float), np.array([1.0, 0.0, 0.0, 0.0])
     if anatomy.tool in sites:
@@ -33,7 +33,7 @@ def add_tool(source: Source, model: Any, anatomy: Anatomy, offset: Sequence[floa
 
 
 def add_drives(source: Source, model: Any, names: Sequence[str]) -> None:
-    """Give the joints of a gripper position servos, in a model that has no actuators for them."""
+    """Give a gripper's joints position servos if the model has no actuators for them."""
     mujoco = _mujoco()
     actuators = {model.actuator(index).name for index in range(model.nu)}
     joints = {model.joint(index).name for index in range(model.njnt)}
@@ -51,7 +51,7 @@ def add_drives(source: Source, model: Any, names: Sequence[str]) -> None:
 def add_surroundings(
     source: Source, model: Any, anatomy: Anatomy, home: np.ndarray, goals: Box, radius_m: float
 ) -> tuple[str, ...]:
-    """Add a goal, shapes for bare links, and light, floor and cameras where the model has none.
+    """Add a goal, shapes for bare links, and light, floor and cameras if the model has none.
 
     Args:
         source: the model, which is changed.
@@ -66,10 +66,10 @@ def add_surroundings(
     """
     mujoco, spec = _mujoco(), source.spec
     for key in list(spec.keys):
-        spec.delete(key)  # keyframes of the model have no place for the goal
+        spec.delete(key)  # the model's keyframes have no entry for the goal
     spec.option.integrator = (
         mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    )  # stiff servos of grippers need it
+    )  # grippers' stiff servos need it
     data = at_home(model, anatomy, home)
     base = data.body(anatomy.base).xpos
     _exclude_contacts(source, model, data)
@@ -104,7 +104,7 @@ def add_surroundings(
 
 
 def at_home(model: Any, anatomy: Anatomy, home: np.ndarray) -> Any:
-    """MuJoCo's data of the model with the arm at ``home`` (J,), and the rest where its keyframe has it."""
+    """Return MuJoCo's data with the arm at ``home`` (J,), and the rest at its keyframe."""
     mujoco = _mujoco()
     data = mujoco.MjData(model)
     if model.nkey:
@@ -116,7 +116,7 @@ def at_home(model: Any, anatomy: Anatomy, home: np.ndarray) -> Any:
 
 
 def reach(model: Any, data: Any, anatomy: Anatomy) -> float:
-    """Length of the arm from joint to joint and to the tool's body, stretched [m]."""
+    """Return the length of the stretched arm, from joint to joint and to the tool's body [m]."""
     places = [data.joint(name).xanchor for name in anatomy.joints]
     sites = [model.site(index).name for index in range(model.nsite)]
     places.append(
@@ -128,7 +128,7 @@ def reach(model: Any, data: Any, anatomy: Anatomy) -> float:
 
 
 def floor_height(model: Any, data: Any, base: np.ndarray) -> float:
-    """Where the floor is: below the base's own shapes, and never above the base [m]."""
+    """Return the floor's height: below the base's own shapes, never above the base [m]."""
     lowest = [
         data.geom_xpos[index, 2] - model.geom_rbound[index]
         for index in range(model.ngeom)
@@ -138,7 +138,10 @@ def floor_height(model: Any, data: Any, base: np.ndarray) -> float:
 
 
 def _exclude_contacts(source: Source, model: Any, data: Any) -> None:
-    """Links that touch each other where the arm is at home do so by their shapes' tolerance, not by its motion."""
+    """Exclude contacts between links that touch at home.
+
+    They touch because of their shapes' tolerance, not because of a motion.
+    """
     pairs = {
         tuple(sorted((model.geom_bodyid[contact.geom1], model.geom_bodyid[contact.geom2])))
         for contact in data.contact
@@ -156,7 +159,7 @@ def _exclude_contacts(source: Source, model: Any, data: Any) -> None:
 
 
 def _add_shapes(source: Source, model: Any, data: Any, anatomy: Anatomy) -> None:
-    """A capsule from joint to joint for each link without a shape."""
+    """Add a capsule from joint to joint for each link without a shape."""
     mujoco, radius = _mujoco(), 0.04 * reach(model, data, anatomy)
     links = [model.body(model.joint(name).bodyid[0]) for name in anatomy.joints]
     ends = [*(link.id for link in links[1:]), model.body(anatomy.last).id]
@@ -181,7 +184,7 @@ def _add_shapes(source: Source, model: Any, data: Any, anatomy: Anatomy) -> None
 
 
 def _fixed_to(model: Any, body: int) -> list[int]:
-    """The body, and those that do not move in it."""
+    """Return the body, and those fixed to it."""
     return [
         index for index in range(model.nbody) if model.body_weldid[index] == model.body_weldid[body]
     ]
@@ -207,7 +210,7 @@ def _add_cameras(
 
 
 def _looking(eye: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Quaternion wxyz of a camera that looks from one point at another, upright."""
+    """Return the quaternion wxyz of an upright camera at ``eye`` that looks at ``at``."""
     backwards = (eye - at) / np.linalg.norm(eye - at)
     right = np.cross([0.0, 0.0, 1.0], backwards)
     if np.linalg.norm(right) < 1e-6:

@@ -1,7 +1,8 @@
-"""RoboCasa: a Panda on a wheeled base in a kitchen of robosuite; the task's own check says when it is done.
+"""RoboCasa: a Panda on a wheeled base in a kitchen of robosuite.
 
-Nasiriany et al. 2024, arXiv 2406.02523; written against version 1.0.1. Its kitchens weigh gigabytes and come from its own
-script (https://robocasa.ai/docs). The base stands still: moving it is not part of the robot interface.
+Nasiriany et al. 2024, arXiv 2406.02523; written against version 1.0.1. The task's own check defines
+success. Its own script downloads its kitchens, gigabytes of them (https://robocasa.ai/docs). The
+base stays still, because the robot interface does not move bases.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ INSTALL = ("see https://robocasa.ai/docs/introduction/installation.html, in a vi
 
 
 class Simulator(robosuite.Simulator):
-    """See ``sim_bridges.core.interface.Simulator``; ticks at RoboCasa's control rate, 20 Hz. Each scene is another kitchen.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is RoboCasa's control period, 20 Hz.
+
+    Each scene is another kitchen.
 
     Args:
         task: kitchen task of RoboCasa
@@ -33,7 +36,7 @@ class Simulator(robosuite.Simulator):
                  layout: tuple[int, ...] = (), style: tuple[int, ...] = ()) -> None:
         try:
             import robocasa  # noqa: F401 (registers its tasks)
-        except AssertionError as error:  # it asserts the versions of what it is installed with
+        except AssertionError as error:  # it asserts the versions of its dependencies
             raise ImportError("robocasa: expected its own versions of mujoco, numpy and robosuite, got: "
                               f"{error}") from error
         from robosuite.environments.base import REGISTERED_ENVS

@@ -1,6 +1,7 @@
-"""robosuite 1.5: one of its arms under operational-space control in one of its tasks; by default it lifts a cube.
+"""robosuite 1.5: one of its arms in one of its tasks; by default a Panda lifts a cube.
 
-Zhu et al. 2020, arXiv 2009.12293. Of its ``step``, observation and reward are left out.
+Zhu et al. 2020, arXiv 2009.12293. The arm is under operational-space control. The adapter leaves
+out the observation and reward of its ``step``.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from rlinf_core.core.rotation import to_vector
 from sim_bridges.core.mujoco import Scene, numpy_seed
 
 PACKAGE, INSTALL = "robosuite", "make simulators"
-GOAL_M = 0.12     # above the table; robosuite calls the cube lifted from 0.04 on
-DEAD_M = 0.004    # of the width, within which the gripper is left alone
-STIFFNESS = 600   # of the controller; with robosuite's own 150 the arm is a quarter of a second behind
-ROBOT_PREFIXES = ("robot0", "gripper0", "fixed_mount0", "left_eef", "right_eef")  # bodies and sites of the robot itself
+GOAL_M = 0.12  # height of the goal above the table; robosuite counts the cube as lifted from 0.04
+DEAD_M = 0.004  # error of the width below which the gripper does not move
+STIFFNESS = 600  # of the controller; with robosuite's own 150 the arm lags by 0.25 s
+# bodies and sites of the robot itself
+ROBOT_PREFIXES = ("robot0", "gripper0", "fixed_mount0", "left_eef", "right_eef")
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks at robosuite's control rate, 20 Hz.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is robosuite's control period, 20 Hz.
 
     Args:
         task: environment with one arm, e.g. Lift, Stack, PickPlaceCan, NutAssemblySquare or Door
@@ -59,11 +61,12 @@ class Simulator:
         logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
         control = load_composite_controller_config(controller=controller, robot=robot)
         control["body_parts"]["right"] |= {"input_type": "absolute", "kp": STIFFNESS}
-        with numpy_seed(0):  # the cube's size is drawn here, once
+        with numpy_seed(0):  # robosuite draws the cube's size here, once
             self.env = robosuite.make(task, robots=robot, controller_configs=control, has_renderer=False,
                                       has_offscreen_renderer=False, use_camera_obs=False,
                                       control_freq=round(1 / self.tick_s), horizon=10**9, ignore_done=True, **options)
-        if getattr(self.env, "sim", None) is None:  # RoboCasa's kitchens have no model before their first reset
+        # RoboCasa's kitchens have no model before their first reset
+        if getattr(self.env, "sim", None) is None:
             self.env.reset()
         arm = self.env.robots[0]
         self._check_fingers(arm)
@@ -74,7 +77,11 @@ class Simulator:
         self.reset(0)
 
     def _check_fingers(self, arm: Any) -> None:
-        """The width is the sum of what the fingers have slid."""
+        """Check that the gripper has two sliding fingers; their sum is the width.
+
+        Raises:
+            RecipeError: it has not.
+        """
         import mujoco
 
         model = self.env.sim.model
@@ -89,7 +96,8 @@ class Simulator:
             self.env.reset()
         self._robot, model = self.env.robots[0], self.env.sim.model._model
         arm, self._fingers = self._robot.part_controllers["right"], self._robot._ref_gripper_joint_pos_indexes["right"]
-        if self.scene is None or self.scene.model is not model:  # a hard reset makes another
+        # a hard reset creates another model
+        if self.scene is None or self.scene.model is not model:
             if self.scene is not None:
                 self.scene.close()
             self.scene = Scene(model, self.env.sim.data._data, self._robot.gripper["right"].important_sites["grip_site"],
@@ -99,20 +107,21 @@ class Simulator:
         self._command = self.tcp_pose(), self.gripper_width()
 
     def _begin(self) -> None:
-        """Find the task's things, and lay the goal above the object where the scene has none."""
+        """Find the object and the goal; without a goal, use a point above the object."""
         (self._object, self._goal), arena = (self._find(name) for name in self._names), self.env.model.mujoco_arena
         start = self.scene.pose_of(self._object)
         below = arena.table_offset[2] - self.scene.origin[2] if hasattr(arena, "table_offset") else start[2]
         self._above = np.array([*start[:2], below + GOAL_M, 0.0, 0.0, 0.0, 1.0])
 
     def _find(self, name: str) -> object:
-        """MuJoCo's view of an object, body or site by name; None without a name."""
+        """Return MuJoCo's view of an object, body or site by name; None without a name."""
         model = self.scene.model
         bodies = [model.body(index).name for index in range(1, model.nbody)]
         sites = [model.site(index).name for index in range(model.nsite)]
         if not name:
             return None
-        for body in (name, f"{name}_main", f"{name}_root"):  # so robosuite calls an object's first body
+        # robosuite's names of an object's first body
+        for body in (name, f"{name}_main", f"{name}_root"):
             if body in bodies:
                 return self.scene.data.body(body)
         if name not in sites:

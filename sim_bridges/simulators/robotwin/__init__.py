@@ -1,10 +1,10 @@
-"""RoboTwin 2: one arm of its pair does one of its tasks, on SAPIEN; the task's own check says when it is done.
+"""RoboTwin 2: one arm of its pair does one of its tasks, on SAPIEN.
 
-Chen et al. 2025, arXiv 2506.18088; written against its sources of August 2026. It is a repository rather than a package:
-ROBOTWIN_ROOT says where it lies, with its assets, and RLINF_PYTHON_ROBOTWIN which Python has what it needs.
-The arm's drives follow inverse kinematics; RoboTwin builds its planners at the start all the same, and cuRobo's
-want CUDA. The other arm stays where it is: a scene whose object lies on that arm's side is not played, the next
-one is.
+Chen et al. 2025, arXiv 2506.18088; written against its sources of August 2026. The task's own check
+defines success. RoboTwin is a repository rather than a package: ROBOTWIN_ROOT names its folder with
+its assets, and RLINF_PYTHON_ROBOTWIN a Python with its dependencies. The arm's drives follow
+inverse kinematics. RoboTwin still builds its planners at the start, and cuRobo's need CUDA. The
+other arm stays still. A scene with the object on its side is skipped for the next one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.rotation import inverse, product, to_vector
 
 PACKAGE, INSTALL = "robotwin", "see https://robotwin-platform.github.io/doc, then export ROBOTWIN_ROOT=<its folder>"
-ATTEMPTS = 40         # scenes tried where objects do not come to rest, or are the other arm's
-MIDDLE_M = 0.1        # to either side of the table's middle, which either arm reaches
-WIDEST_M = 0.08       # of the interlock's gripper: RoboTwin's 1 of any gripper, as its tasks want it open beyond 0.8
-CLEARED = 5           # scenes between two times that its pictures' cache is cleared, as in its own scripts
-FOLDERS = ("env_cfg/task_config", "task_config")  # of main; of stable_2.0 and RLinf_support
+ATTEMPTS = 40  # scenes tried until objects rest on this arm's side
+MIDDLE_M = 0.1  # either arm reaches this far to both sides of the table's middle
+# the interlock's width for RoboTwin's opening of 1, of any gripper; its tasks call more than 0.8
+# open
+WIDEST_M = 0.08
+CLEARED = 5  # scenes between two clearings of its render cache, as in its own scripts
+FOLDERS = ("env_cfg/task_config", "task_config")  # in main; in stable_2.0 and RLinf_support
 VIEWS = {"front": "head_camera", "video": "head_camera"}
 
 
 class Simulator:
-    """See ``sim_bridges.core.interface.Simulator``; ticks of 20 ms, five of SAPIEN's.
+    """See ``sim_bridges.core.interface.Simulator``. A tick is 20 ms, five steps of SAPIEN.
 
     Args:
         task: one of its tasks, e.g. place_empty_cup.
@@ -82,14 +84,18 @@ class Simulator:
         self._end, self._kinematics = end.child_link, self._entity.create_pinocchio_model()
         self._end_index = self._entity.get_links().index(self._end)
         self._base = self._joints[0].parent_link.get_entity_pose()
-        self._base_in_root = self._entity.get_root_pose().inv() * self._base  # kinematics are the root's
+        # the kinematics are in the root's frame
+        self._base_in_root = self._entity.get_root_pose().inv() * self._base
         self._from_end = self._end.get_entity_pose().inv() * self._tool()
         self._object, self._goal = (getattr(self.env, name) for name in self._names)
         self._command, self._before = (self.tcp_pose(), self.gripper_width()), self.tcp_pose()
         self._angles = self._entity.get_qpos()[self._places]
 
     def _lay_out(self, seed: int) -> None:
-        """Set up the scene of this seed; the next one, where its objects do not rest or are the other arm's."""
+        """Set up the scene of this seed, or the next usable one.
+
+        A scene is unusable if its objects do not rest or lie on the other arm's side.
+        """
         for attempt in range(ATTEMPTS):
             if self._begun:
                 self.env.close_env(clear_cache=self._begun % CLEARED == 0)
@@ -123,7 +129,7 @@ class Simulator:
             self.env.scene.step()
 
     def drive(self, width: float) -> None:
-        """Have the gripper opened to a width [m], where ``WIDEST_M`` is as far as it opens."""
+        """Command the gripper's width [m]; ``WIDEST_M`` opens it fully."""
         self._robot.set_gripper(min(width / WIDEST_M, 1.0), self._arm, gripper_eps=0.0)
 
     def tcp_pose(self) -> np.ndarray:
@@ -157,14 +163,14 @@ class Simulator:
         return self._sapien.Pose(pose[:3], pose[3:])
 
     def _in_base(self, pose: Any) -> np.ndarray:
-        """From the arm's base."""
+        """Return a pose (7,) in the arm's base frame."""
         pose = self._base.inv() * pose
         return np.concatenate([pose.p, pose.q[[1, 2, 3, 0]]]).astype(float)
 
 
 @contextlib.contextmanager
 def _inside(folder: Path) -> Iterator[None]:
-    """RoboTwin finds its assets from its own folder: be there, and back."""
+    """Change to RoboTwin's folder, from which it finds its assets, and back."""
     before = Path.cwd()
     os.chdir(folder)
     try:

@@ -1,6 +1,7 @@
-"""Two Franka Pandas side by side in MuJoCo, each with a peg and a mark of its own to bring it to: a station with two arms.
+"""Two Franka Pandas side by side in MuJoCo, a station with two arms.
 
-Arms, hands and controllers are those of ``franka_mujoco``.
+Each holds a peg and has its own mark to bring it to. Arms, hands and controllers are those of
+``franka_mujoco``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ PACKAGE, INSTALL = "mujoco", "make setup"
 
 BASES = {"left": (0.0, 0.4, 0.0), "right": (0.0, -0.4, 0.0)}  # in the world [m]
 MARK_M = 0.05                                                # height of a mark's top
-ABOVE_M, NEAR_M = 0.03, 0.03                                 # where each peg belongs: so far above, within so much
+ABOVE_M, NEAR_M = 0.03, 0.03  # height of the goal above a mark; tolerance
 
 
 class Simulator(Tabletop):
-    """See ``sim_bridges.core.interface.Arms``. A TCP is the tip of its peg; the table's top is z = 0 for both.
+    """See ``sim_bridges.core.interface.Arms``. A TCP is the tip of its peg.
+
+    The table's top is z = 0 for both.
 
     Args:
         mark_range_m: half the side of the square about (0.5, 0) of the arm with the mark's centre
@@ -51,7 +54,10 @@ class Simulator(Tabletop):
         self._begin()
 
     def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
-        """One tick; after 200 ms without a target an arm holds where it is. The pegs are held all the time."""
+        """Advance one tick. After 200 ms without a target an arm holds its pose.
+
+        The pegs are held all the time.
+        """
         self._tick(*(targets[name] for name in self._arms))
 
     def tcp_poses(self) -> dict[str, np.ndarray]:
@@ -66,18 +72,18 @@ class Simulator(Tabletop):
             "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
-        """Both pegs are above their marks."""
+        """Return whether both pegs are above their marks."""
         return all(bool(np.linalg.norm(arm.tcp_pose()[:3] - self._mark(name)[:3] - [0.0, 0.0, ABOVE_M]) < NEAR_M)
                    for name, arm in self._arms.items())
 
     def _mark(self, name: str) -> np.ndarray:
-        """(7,) the top of an arm's mark in that arm's base frame."""
+        """Return the pose (7,) of a mark's top in its arm's base frame."""
         return np.concatenate([self.data.mocap_pos[self._marks[name]] - BASES[name] + [0.0, 0.0, MARK_M],
                                [0.0, 0.0, 0.0, 1.0]])
 
 
 def _model() -> Any:
-    """The compiled scene: table and marks, and the same arm twice."""
+    """Return the compiled scene: table, marks, and the same arm twice."""
     import mujoco
 
     root = xml.Element("mujoco")
