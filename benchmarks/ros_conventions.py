@@ -74,8 +74,9 @@ def executables() -> dict[str, str]:
 def nodes_with(pattern: re.Pattern) -> list[str]:
     """Executables whose module, or one of our packages that it imports for its node, matches."""
     from rlinf_core.robots.drivers.franka import Driver
+    from rlinf_core.robots.grippers.gripper_command import Gripper
 
-    modules = executables() | {"driver": Driver.node}
+    modules = executables() | {"driver": Driver.node, "gripper": Gripper.node}
     matching = []
     for name, module in modules.items():
         try:
@@ -88,12 +89,12 @@ def nodes_with(pattern: re.Pattern) -> list[str]:
 
 
 def _sources(module) -> list[str]:
-    """Its own source, and those of the classes of nodes that it uses, with their bases."""
-    classes = [value for _, value in inspect.getmembers(module, inspect.isclass) if value.__module__.startswith("rlinf_")]
-    modules = {base.__module__ for value in classes for base in value.__mro__ if base.__module__.startswith("rlinf_")}
-    siblings = {name for name in re.findall(r"^from (rlinf_\w+\.\w+) import", inspect.getsource(module), re.M)
-                if name.split(".")[0] == module.__name__.split(".")[0]}
-    ours = {name for name in modules | siblings if not name.startswith(("rlinf_core", "rlinf_ros"))}
+    """Its own source, and those of its package's modules that it imports, with the bases of their classes of nodes."""
+    imported = re.findall(r"^ *from (rlinf_\w+\.\w+) import", inspect.getsource(module), re.M)
+    names = {module.__name__, *(name for name in imported if name.split(".")[0] == module.__name__.split(".")[0])}
+    classes = [value for name in names for _, value in inspect.getmembers(importlib.import_module(name), inspect.isclass)]
+    bases = {base.__module__ for value in classes for base in value.__mro__ if base.__module__.startswith("rlinf_")}
+    ours = {name for name in names | bases if not name.startswith(("rlinf_core", "rlinf_ros"))}
     return [inspect.getsource(importlib.import_module(name)) for name in sorted(ours | {module.__name__})]
 
 

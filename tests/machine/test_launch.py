@@ -178,7 +178,7 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
 
 @pytest.mark.patient
 @pytest.mark.parametrize("name, words, sign, domain", [
-    ("sim", "lockstep:=true", "now waits for you", 209), *(pytest.param(*others, marks=pytest.mark.slow) for others in (
+    ("sim", "lockstep:=true managed:=true", "now waits for you", 209), *(pytest.param(*others, marks=pytest.mark.slow) for others in (
         ("collect", "", "now waits for you", 210), ("safety_drill", "json:={out}.json", r"held +S2", 211),
         ("fleet", "recipe:=demo_tiny stations:=1 set:=station.domain_id=213", "demonstrations succeeded", 212)))])
 def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign, domain):
@@ -191,6 +191,9 @@ def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign,
             message_text = ros.ros2("topic echo --once --no-daemon --qos-durability transient_local "  # it may not tick now
                                     "/station_a/safety rlinf_msgs/msg/SafetyState", domain)
             assert "state: " in message_text and "limits_hash" in message_text
+        if name == "sim":
+            launch.until("operator is active")
+            assert "active [3]" in ros.ros2("lifecycle get --no-daemon --spin-time 4 /station_a/environment", domain)
 
 
 @pytest.mark.slow

@@ -83,6 +83,7 @@ class Member:
             self.state = goal
         if self.state == ACTIVE:
             self.brought_up = identity
+            self.node.get_logger().info(f"{self.name} is active")
         return True
 
     async def _answer(self, client: Any, request: Any) -> Any:
