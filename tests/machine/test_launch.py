@@ -178,7 +178,8 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
 
 @pytest.mark.patient
 @pytest.mark.parametrize("name, words, sign, domain", [
-    ("sim", "lockstep:=true managed:=true", "now waits for you", 209), *(pytest.param(*others, marks=pytest.mark.slow) for others in (
+    ("sim", "lockstep:=true managed:=true", "now waits for you", 209),
+    *(pytest.param(*others, marks=pytest.mark.slow) for others in (
         ("collect", "", "now waits for you", 210), ("safety_drill", "json:={out}.json", r"held +S2", 211),
         ("fleet", "recipe:=demo_tiny stations:=1 set:=station.domain_id=213", "demonstrations succeeded", 212)))])
 def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign, domain):
