@@ -21,7 +21,7 @@ from std_msgs.msg import Bool, Header, String
 from rlinf_ros.arms import arm_topic, arms_of
 from rlinf_ros.conversions import set_stamp
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import run
+from rlinf_ros.spinning import STEADY, run
 from rlinf_ros.workarounds import wait_for_nobody
 
 DT = 0.05
@@ -76,9 +76,9 @@ class People(Node):
         self.stalls = self.create_publisher(Header, "drill/stalls", 50)
         self.create_subscription(String, "drill/do", self._on_do, 10)
         self.watched_at = time.monotonic()
-        self.create_timer(DT, self._stream)
-        self.create_timer(PERIOD_S, self._keep_alive)
-        self.create_timer(WATCH_S, self._watch)
+        self.create_timer(DT, self._stream, clock=STEADY)  # a person goes on when a clock is set
+        self.create_timer(PERIOD_S, self._keep_alive, clock=STEADY)
+        self.create_timer(WATCH_S, self._watch, clock=STEADY)
 
     def _on_do(self, message: String) -> None:
         """Do it at once: what is released or pressed is said now, and not at the next period."""

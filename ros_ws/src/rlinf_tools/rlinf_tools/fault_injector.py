@@ -22,7 +22,7 @@ from rlinf_core.core.errors import RlinfError, nearest
 from rlinf_core.interlock.scenarios import Corrupt, Delay, Drop, Fault, Offset, Repeat, Scale, Shift, read_fault
 from rlinf_ros.conversions import NS, set_stamp, to_ns
 from rlinf_ros.qos import profile
-from rlinf_ros.spinning import run
+from rlinf_ros.spinning import STEADY, run
 from rlinf_ros.workarounds import wait_for_nobody
 
 
@@ -98,7 +98,7 @@ class FaultInjector(Node):
             self.outputs[route].publish(message)
             self.destroy_timer(timer)
 
-        timer = self.create_timer(fault.seconds, hand_on)
+        timer = self.create_timer(fault.seconds, hand_on, clock=STEADY)
         return []
 
     def _reorder(self, route: str, fault: Fault, message: Any) -> list:
