@@ -1,6 +1,7 @@
-"""``rlinf arm`` and ``rlinf disarm``: all arms are armed or none; each is asked to disarm at once, whatever one answers.
+"""``rlinf arm`` and ``rlinf disarm``.
 
-After an arming that fails in part, no arm stays armed that nobody knows of.
+Either all arms are armed or none. Each arm is asked to disarm at once, whatever another one
+answers. If an arming fails in part, every arm is asked to disarm again.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_ros.arms import arm_topic, disarm_topics, whose
 from rlinf_ros.station_state import GOES_ON, command, is_directed, stands
 
-AGAIN_S = 1.0    # the middleware drops an answer whose asker it has not met yet, and to be asked twice changes nothing
+# the middleware drops an answer to a client that it has not discovered; a repeated request changes
+# nothing
+AGAIN_S = 1.0
 PUBLISH_S = 0.1
-ANSWER_S = 12.0  # the interlock's desk answers within five
+ANSWER_S = 12.0  # the interlock's services answer within five
 
 
 
@@ -33,9 +36,9 @@ class Station(Protocol):
 
     Attributes:
         name: of the station.
-        node: that publishes and calls.
-        arms: names of the arms; "" where there is only one.
-        patience_s: how long an answer may take [s].
+        node: publishes and calls.
+        arms: names of the arms; "" if there is only one.
+        patience_s: timeout of an answer [s].
         latest: the newest message of each topic, by its name.
     """
 
@@ -46,23 +49,27 @@ class Station(Protocol):
     latest: dict[str, Any]
 
     def meet(self) -> SafetyState:
-        """Wait for the interlocks; RlinfError says who is there instead."""
+        """Wait for the interlocks; an RlinfError names the nodes found instead."""
 
     def call(self, client: Client, request: Any) -> Any:
-        """The answer to a request; RlinfError if none comes."""
+        """Return the answer to a request; raise RlinfError if none comes."""
 
     def parameter(self, node: str, name: str) -> Any:
-        """A parameter of a node."""
+        """Return a parameter of a node."""
 
     def changed(self, state: int) -> SafetyState:
-        """The interlocks' state, once it is another."""
+        """Return the interlocks' state once it differs from ``state``."""
 
     def within(self, seconds: float, ready: Callable[[], bool], awaited: str = "") -> bool:
-        """Whether something becomes true in time; a line every 5 s names what is awaited."""
+        """Return whether something becomes true in time; a line every 5 s names ``awaited``."""
 
 
 def disarm(station: Station) -> None:
-    """RlinfError names each arm whose interlock did not say that it is disarmed."""
+    """Disarm all arms.
+
+    Raises:
+        RlinfError: an interlock did not confirm; the message names each such arm.
+    """
     clients = {arm: station.node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in station.arms}
     topics, published_s = disarm_topics(station.node, list(clients)), float("-inf")
     pending: dict[str, list[Future]] = {arm: [] for arm in clients}
@@ -71,7 +78,8 @@ def disarm(station: Station) -> None:
     def ask() -> bool:
         nonlocal published_s
         now = time.monotonic()
-        if now - published_s > PUBLISH_S:  # until its interlock has been discovered, and has heard it
+        # repeat until its interlock has been discovered, and has heard it
+        if now - published_s > PUBLISH_S:
             published_s = now
             for topic in topics:
                 topic.publish(Empty())
@@ -89,7 +97,7 @@ def disarm(station: Station) -> None:
         station.within(ANSWER_S, lambda: ask() or all(answer(arm) is not None for arm in clients if pending[arm]),
                        awaited)
     if not any(pending.values()):
-        station.meet()  # says who is there
+        station.meet()  # raises an error that names the nodes found
     troubles = []
     for arm in clients:
         result = answer(arm)
@@ -104,7 +112,7 @@ def disarm(station: Station) -> None:
 
 
 def _taken_back(station: Station, clients: Mapping[str, Client], topics: Sequence[Publisher]) -> list[str]:
-    """Ask each arm to disarm; of those that do not say that they have, what to do."""
+    """Ask each arm to disarm; return advice for each that does not confirm."""
     for topic in topics:
         topic.publish(Empty())
     pending = {arm: client.call_async(SetBool.Request(data=False)) for arm, client in clients.items()
@@ -116,7 +124,10 @@ def _taken_back(station: Station, clients: Mapping[str, Client], topics: Sequenc
 
 
 def arm(station: Station) -> None:
-    """Arm all arms; RlinfError says why not. A real arm is armed by a person, at a terminal."""
+    """Arm all arms; an RlinfError gives the reason for a refusal.
+
+    A person arms a real arm, at a terminal.
+    """
     before = station.meet()
     if is_directed(station.node, f"/{station.name}"):
         print(GOES_ON)
@@ -128,11 +139,13 @@ def arm(station: Station) -> None:
     refused, unheard = list[str](), True
     try:
         for name, client in clients.items():
-            answer = station.call(client, SetBool.Request(data=not refused))  # nor is one armed alone
+            # after a refusal, the others are asked to disarm, so that no arm is armed alone
+            answer = station.call(client, SetBool.Request(data=not refused))
             refused += [] if answer.success else [f"{whose(name)}{answer.message}"]
         unheard = False
     finally:
-        if unheard or (refused and len(clients) > 1):  # all of them are armed, or none; and none of which nobody knows it
+        # all arms are armed or none, and none without a confirmation
+        if unheard or (refused and len(clients) > 1):
             refused += _taken_back(station, clients, topics)
             if refused and unheard:
                 print("; ".join(refused), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Listens while a person guides an arm by hand, and makes a box and a home of where its tool was; commands nothing.
+"""Makes a box and a home from the poses of an arm that a person guides by hand; commands nothing.
 
     rlinf calibrate RECIPE [--write]
 """
@@ -44,8 +44,8 @@ class Listener:
     """A node that hears one arm.
 
     Args:
-        recipe: of the station.
-        arm: its name; empty where there is one.
+        recipe: the station's recipe.
+        arm: the arm's name; empty if there is only one.
     """
 
     def __init__(self, recipe: Recipe, arm: str) -> None:
@@ -75,8 +75,9 @@ class Listener:
             self.guided.add(pose[:3])
 
     def _on_joints(self, message: JointState) -> None:
-        """Take a message that has all joints of the limits. A gripper's driver may publish its own
-        joints on the same topic.
+        """Take a message that has all joints of the limits.
+
+        A gripper's driver may publish its own joints on the same topic.
         """
         names = self.limits.joint_names
         angles = angles_of(message, names)
@@ -89,13 +90,13 @@ class Listener:
                             "(rlinf disarm)")
 
     def spin(self) -> None:
-        """Process incoming messages. Raises RlinfError if nobody may guide the arm now."""
+        """Process incoming messages; raise RlinfError if nobody may guide the arm now."""
         rclpy.spin_once(self.node, timeout_sec=0.02)
         if self.trouble:
             raise RlinfError(self.trouble)
 
     def meet(self) -> None:
-        """Until the arm says where it is."""
+        """Wait until the arm reports its pose."""
         until = time.monotonic() + PATIENCE_S
         while not self.at:
             self.spin()
@@ -103,7 +104,8 @@ class Listener:
                 raise RlinfError("current_pose: " + silence_message(self.node, "pose of the arm", PATIENCE_S))
 
     def silent(self, joints: bool) -> str:
-        """Why it is not known where the arm is now, or, where ``joints`` are asked for, they are; in words, or empty."""
+        """Return why the arm's pose is unknown now, or with ``joints`` its joints; empty if known.
+        """
         late = time.monotonic() - SILENT_S
         lacks = "current_pose" if self.at < late else \
             "joint_states with the joints of the limits" if joints and self.joints_at < late else ""
@@ -112,7 +114,7 @@ class Listener:
 
     @property
     def where(self) -> str:
-        """For people: what has been shown so far."""
+        """The poses shown so far, as text for people."""
         low, high = self.guided.extent
         spans = ", ".join(f"{axis} {a:.3f} to {b:.3f}" for axis, a, b in zip(AXES, low, high, strict=True))
         home = "no home" if self.guided.home is None else f"home {self.guided.home.round(3).tolist()}"
@@ -120,7 +122,11 @@ class Listener:
 
 
 def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], dict[str, Any]]:
-    """Until a person is done: the box, and what the pose was at home; RlinfError where they leave it."""
+    """Ask until a person is done; return the box, and the pose and joints at home.
+
+    Raises:
+        RlinfError: the person leaves it.
+    """
     at_home: dict[str, Any] = {}
     shown = 0.0
     print(WORDS, flush=True)
@@ -153,7 +159,7 @@ def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], di
 
 
 def _home(at_home: dict[str, Any], limits: Limits, turns: bool) -> dict[str, Any]:
-    """As a robot.yaml says it, in the words of the task's actions."""
+    """Return the home as robot.yaml holds it, in the coordinates of the task's actions."""
     if limits.control_mode == "joint_delta":
         return {"joints": {name: round(at_home["joints"][name], 4) for name in limits.joint_names}}
     pose = at_home["pose"]
@@ -178,7 +184,11 @@ def _limits_of(robot: Robot, arm: str) -> Path:
 
 
 def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -> None:
-    """The whole of it; RlinfError says what is in the way, and nothing is written."""
+    """Calibrate an arm's box and home.
+
+    Raises:
+        RlinfError: something prevents it; nothing is written.
+    """
     path = _limits_of(station_robot(recipe), arm)
     listener = Listener(recipe, arm)
     listener.meet()
@@ -214,7 +224,7 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
 
 
 def main() -> None:
-    """Entry point: recipe, overrides."""
+    """Run with recipe and overrides."""
     parser = argparse.ArgumentParser()
     parser.add_argument("recipe")
     parser.add_argument("overrides", nargs="*")

@@ -1,4 +1,4 @@
-"""Looks through a camera of a station that runs, for whoever puts it up: where it is, and whether it is where it was.
+"""Shows a running station's camera to the person who mounts it: its place, and any displacement.
 
     rlinf camera locate RECIPE CAMERA --on tool --board 8x5 --square 0.03 [--write]
     rlinf camera align RECIPE CAMERA [--write]
@@ -39,11 +39,11 @@ STILL_S = 0.5
 STILL_M = 0.0005
 STILL_RAD = 0.002
 FILE = "hand_eye.yaml"
-LEAST_PIXELS = 15  # of a square of the board: corners are refined within 11
+LEAST_PIXELS = 15  # smallest square of the board; corners are refined within 11 pixels
 
 
 class Looker:
-    """Hears a camera, and the arm's pose."""
+    """Subscribes to a camera and the arm's pose."""
 
     def __init__(self, recipe: Recipe, camera: str, arm: str) -> None:
         self.recipe = recipe
@@ -79,7 +79,11 @@ class Looker:
         self.poses.append((now, np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])))
 
     def meet(self, pose: bool) -> None:
-        """Until there is a picture, and where that is needed its lens and the arm's pose; RlinfError says what lacks."""
+        """Wait for a picture, and with ``pose`` for its lens and the arm's pose.
+
+        Raises:
+            RlinfError: one of them is missing; the message names it.
+        """
         until = time.monotonic() + PATIENCE_S
         while self.pixels is None or (pose and not (self.poses and self.lens)):
             rclpy.spin_once(self.node, timeout_sec=0.05)
@@ -93,26 +97,24 @@ class Looker:
 
     @property
     def newest(self) -> np.ndarray:
-        """The picture (H, W, 3)."""
+        """The newest picture (H, W, 3)."""
         assert self.pixels is not None, "meet() has waited for it"
         return self.pixels
 
     @property
     def silent_s(self) -> float:
-        """After which a camera that says nothing has fallen silent; of a slow one, three pictures."""
+        """Time without a picture after which a camera is silent [s]; at least three pictures."""
         return max(SILENT_S, 3.0 / getattr(self.robot.devices.get(self.camera), "fps", 30.0))
 
     def sees_anew(self) -> bool:
-        """Whether another picture comes from now on, in time."""
+        """Return whether another picture comes in time from now on."""
         begun = time.monotonic()
         while self.received_at <= begun and time.monotonic() < begun + self.silent_s:
             rclpy.spin_once(self.node, timeout_sec=0.05)
         return self.received_at > begun
 
     def silent(self) -> str:
-        """Wait up to SILENT_S for a new image and a new pose, and return which of them did not
-        come; empty if both did.
-        """
+        """Wait up to SILENT_S for a new image and a new pose; return the missing one, or ""."""
         begun = time.monotonic()
         while time.monotonic() < begun + SILENT_S:
             rclpy.spin_once(self.node, timeout_sec=0.05)
@@ -122,7 +124,10 @@ class Looker:
 
     @property
     def rests(self) -> bool:
-        """Whether the arm has, since before the picture was taken: it neither goes nor turns, and is heard throughout."""
+        """Whether the arm has rested, and was heard throughout, since before the picture was taken.
+
+        A resting arm neither moves nor turns.
+        """
         poses = np.array([pose for _, pose in self.poses])
         units = poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)
         turned = 2.0 * np.arccos(np.minimum(np.abs(units @ units[-1]), 1.0))  # q and -q are one rotation
@@ -145,7 +150,7 @@ class Looker:
 
 
 def locate(looker: Looker, options: argparse.Namespace) -> None:
-    """Views until a person is done; then where the camera is."""
+    """Collect views until a person is done; then report the camera's place."""
     columns, rows = (int(number) for number in options.board.split("x"))
     looker.meet(pose=True)
     frame = load_limits(looker.robot.interlocks[options.arm]).frame
@@ -179,7 +184,7 @@ def locate(looker: Looker, options: argparse.Namespace) -> None:
 
 
 def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: float) -> str:
-    """One view, or why there is none."""
+    """Take one view; return a report, or the reason why there is none."""
     if silent := looker.silent():
         return f"no view: expected a new {silent} within {SILENT_S:g} s, got none. See to its driver: it has fallen silent"
     if not looker.rests:
@@ -196,14 +201,17 @@ def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: 
 
 
 def _larger(looker: Looker) -> str:
-    """Return how to get a larger image than the published one, if there is a way."""
+    """Return advice for a larger image than the published one, if it is scaled down."""
     device = looker.robot.devices.get(looker.camera)
     size = getattr(device, "published", None)
     return f". The picture is made {size[0]} x {size[1]}: take 'published' out of robot.yaml meanwhile" if size else ""
 
 
 def align(looker: Looker, options: argparse.Namespace) -> None:
-    """Until a person is done: how the picture lies to its reference; or the reference, the first time."""
+    """Report the picture's displacement from its reference until a person is done.
+
+    With ``--write``, save the picture as the reference.
+    """
     looker.meet(pose=False)
     path = options.reference or place(robot_folder(looker.recipe.station.robot), looker.camera)
     if options.write:

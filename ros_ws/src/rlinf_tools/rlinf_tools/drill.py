@@ -1,9 +1,9 @@
-"""The safety drill: a simulated station under the limits of a real arm, to which one thing after the other goes wrong.
+"""The safety drill: provokes faults at a simulated station under a real arm's limits.
 
     rlinf drill [--only WORD] [--json FILE] [--two-arms]
 
-Stands at the place of the policy, the operator and the e-stop, puts a fault injector between the topics, kills and stops
-processes, and measures what the interlock makes of it. Scenarios: configs/drill.yaml and
+It plays the policy, the operator and the e-stop, puts a fault injector between the topics, kills
+and stops processes, and measures the interlock's reaction. Scenarios: configs/drill.yaml and
 drill_two_arms.yaml. On a real arm: docs/safety.md.
 """
 
@@ -46,11 +46,12 @@ from rlinf_tools.drill_checks import CHECKS
 from rlinf_tools.drill_station import CAMERA, NODES, ROUTES, DrilledStation, Row, reached
 
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
-ARM_RESTS_M = 0.0005  # what measuring says of an arm that rests
-CREEPS_M, SETTLES = 0.002, 3  # so far within 0.7 s, and so often, does an arm whose target stands still come closer to it
-DOMAIN = "42"         # where the shell says none, as of a recipe
-STAYS = ("FAULT", f"HOLD {OPERATOR_SILENT}")  # until a person ends it
-FRESH_S = 0.5         # an interlock says ten times a second how it stands
+ARM_RESTS_M = 0.0005  # measurement noise of a resting arm
+# an arm that still closes in on a fixed target moves at most this in 0.7 s; number of such periods
+CREEPS_M, SETTLES = 0.002, 3
+DOMAIN = "42"  # if the shell sets none; the default of a recipe
+STAYS = ("FAULT", f"HOLD {OPERATOR_SILENT}")  # states that last until a person ends them
+FRESH_S = 0.5  # an interlock publishes its state ten times a second
 
 
 class Drill(DrilledStation):
@@ -62,7 +63,11 @@ class Drill(DrilledStation):
 
     @classmethod
     def check(cls, scenario: Scenario) -> None:
-        """RecipeError where a scenario speaks of what this station has not."""
+        """Check that a scenario uses only routes, processes and requirements of this station.
+
+        Raises:
+            RecipeError: it uses another one.
+        """
         for key, got, choices in (("inject.route", scenario.inject and scenario.inject.route, (*cls.routes, CAMERA)),
                                 ("process", scenario.process, cls.processes),
                                 ("requirement", scenario.requirement, cls.requirements)):
@@ -93,11 +98,11 @@ class Drill(DrilledStation):
         self.add(Row(scenario.requirement, scenario.trap, scenario.name, bound, measured + words, held and others))
 
     def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
-        """Whether other arms stopped as they must, and in words."""
+        """Return whether other arms stopped as required, and a text about it."""
         return True, ""
 
     def _go_wrong(self, scenario: Scenario) -> float:
-        """Do it; returns when it happened."""
+        """Provoke the fault; return its time."""
         began = self._signal(scenario) if scenario.process else time.time()
         if scenario.inject:
             route = scenario.inject.route
@@ -109,13 +114,17 @@ class Drill(DrilledStation):
         words = scenario.say.model_dump(exclude_unset=True, exclude_none=True) if scenario.say else {}
         if words.pop("end_episode", False):
             self.do(streaming=False)
-            self.spin_for(0.02)  # the last chunk comes by another way, and must not come after the end
+            # the last chunk travels on another topic, and must not arrive after the end
+            self.spin_for(0.02)
             began = time.time()
             self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
         return self.do(**words) if words else began
 
     def _signal(self, scenario: Scenario) -> float:
-        """Kill or stop a process; one that is stopped for some seconds goes on by itself, whatever this one does."""
+        """Kill or stop a process and return the time.
+
+        A process stopped for some seconds resumes by itself, whatever happens to the drill.
+        """
         process, began = self.supervisor.children[scenario.process].popen, time.time()
         if scenario.process.startswith("interlock"):
             self.deaths.append((time.time_ns(), time.time_ns() + round((scenario.seconds or 10.0) * 1e9)))
@@ -139,10 +148,11 @@ class Drill(DrilledStation):
         return held, "; ".join(measured), "; ".join(bounds)
 
     def _goes_on(self, scenario: Scenario, before: SafetyState, began: float) -> tuple[bool, str, str]:
-        """Something that must not stop the arm, but be counted."""
+        """Check a disturbance that must not stop the arm, but be counted."""
         self.spin_for(1.5)
         stopped = [m for at, m in self.states[-200:] if at > began and m.state in (SafetyState.HOLD, SafetyState.FAULT)]
-        patience_s = 20.0 if scenario.process else 1.0  # an episode may just have ended, whose recorder is to close it
+        # an episode may just have ended, and its recorder must still close it
+        patience_s = 20.0 if scenario.process else 1.0
         now = self.spin(lambda: self._stands(scenario.expect), patience_s)
         words, name = f"stopped: {stopped[0].cause}" if stopped else "" if now else self._how_it_stands(), scenario.counts
         if not name:
@@ -160,7 +170,10 @@ class Drill(DrilledStation):
         return f"stands at {Mode(self.state().state).name}" if self._fresh() else "the interlock is not heard any more"
 
     def _arm_stops(self, began: float, within: float) -> tuple[bool, str, str]:
-        """Without an interlock, by the robot side's own timeout; the measured pose tells."""
+        """Check that the robot side's own timeout stops the arm without an interlock.
+
+        The measured pose shows it.
+        """
         last, quiet_since = self.pose, time.time()
         while time.time() - began < within / 1e3 + 2.0 and time.time() - quiet_since < 0.3:
             self.spin_for(0.02)
@@ -171,9 +184,13 @@ class Drill(DrilledStation):
         return took <= within, f"the arm rests after {took:.0f} ms", f"within {within:g} ms"
 
     def _stays_stopped(self, scenario: Scenario) -> tuple[bool, str]:
-        """With the cause gone and commands going on nothing moves, target or arm: a person must end it."""
+        """Check that neither target nor arm moves once the cause is gone and commands continue.
+
+        Only a person may end such a stop.
+        """
         self._mend(scenario)
-        self.spin_for(0.7 + (scenario.seconds or 0.0))  # what hung is back, and has followed what it missed
+        # a process that hung has resumed and caught up
+        self.spin_for(0.7 + (scenario.seconds or 0.0))
         at, rests = self.targets[-1][2], False
         for _ in range(SETTLES):
             arm = self.pose
@@ -183,7 +200,8 @@ class Drill(DrilledStation):
                 break
         is_stopped = rests and math.dist(self.targets[-1][2][:3], self.pose[:3]) < ARM_RESTS_M
         stays = any(reached(self.state(), expectation) for expectation in STAYS)
-        still = stays and rests and (moved < 1e-9 or is_stopped)  # S17: begun where found
+        # S17: the set-point started at the measured pose
+        still = stays and rests and (moved < 1e-9 or is_stopped)
         return still, f"then {1e3 * (arm_moved if is_stopped else max(moved, arm_moved)):.0f} mm by itself"
 
     def _mend(self, scenario: Scenario) -> None:
@@ -217,13 +235,14 @@ def main() -> None:
     parser.add_argument("--two-arms", action="store_true", help="at a station with two arms (configs/drill_two_arms.yaml)")
     parser.add_argument("--scenarios", type=Path, help="another list of scenarios")
     options, _ = parser.parse_known_args()
-    os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or DOMAIN  # its own node's, too
+    # for the drill's own node, too
+    os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or DOMAIN
     with asking():
         sys.exit(perform(options))
 
 
 def perform(options: argparse.Namespace) -> int:
-    """The scenarios that are asked for; 1 where one did not hold."""
+    """Run the selected scenarios; return 1 if one did not hold."""
     kind: type[Drill] = Drill
     listed = "drill.yaml"
     if options.two_arms:
@@ -238,7 +257,8 @@ def perform(options: argparse.Namespace) -> int:
                           f"{'; '.join(scenario.name for scenario in all_scenarios)}")
     run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
     domain_id = int(os.environ.get("ROS_DOMAIN_ID") or DOMAIN)
-    for interlock in ("/station_a", "/station_a/left", "/station_a/right"):  # of a robot, whose faults a drill would reset
+    # a real robot's station, whose faults a drill would reset
+    for interlock in ("/station_a", "/station_a/left", "/station_a/right"):
         only_one(interlock).close()
     with only_station("station_a", domain_id), kind(_new(run_dir), domain_id) as drill:
         for scenario in scenarios:
@@ -250,7 +270,7 @@ def perform(options: argparse.Namespace) -> int:
         result = drill.result()
         evidence = {"scenarios": drill.began, "targets": drill.targets, "reseeds": drill.reseeds, "stops": drill.deaths,
                  "stalls": drill.stalls}
-        (run_dir / "heard.json").write_text(json.dumps(evidence))  # for whoever wants to look closer
+        (run_dir / "heard.json").write_text(json.dumps(evidence))  # for a closer look
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
     print(f"\n{len(drill.rows) - len(result['not_held'])} of {len(drill.rows)} held; requirements held and measured: "
@@ -261,7 +281,11 @@ def perform(options: argparse.Namespace) -> int:
 
 
 def _new(run_dir: Path) -> Path:
-    """Made; RlinfError where it is there already, or cannot be."""
+    """Make a new folder and return it.
+
+    Raises:
+        RlinfError: it exists, or cannot be made.
+    """
     try:
         run_dir.mkdir(parents=True)
     except OSError as error:
@@ -270,7 +294,7 @@ def _new(run_dir: Path) -> Path:
 
 
 class TwoArmDrill(Drill):
-    """At a station with two arms: what goes wrong at the left one, or for both, stops the right one too (S27)."""
+    """A drill with two arms: faults of the left arm, or of both, also stop the right one (S27)."""
 
     requirements = (*REQUIREMENTS, "S27")
     arm = "left"
@@ -316,7 +340,7 @@ class TwoArmDrill(Drill):
         return tuple({**dict(process.remappings), **injected}.items())
 
     def _arm(self) -> Any:
-        """Both."""
+        """Arm both arms."""
         arming, resetting = self.theirs
         if self.others and self.others[-1][1].state == SafetyState.FAULT:
             self.ask(resetting, ResetFault.Request(cause=self.others[-1][1].cause))
@@ -329,11 +353,12 @@ class TwoArmDrill(Drill):
         return answer
 
     def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
-        """The right arm: within the left one's bound and two ticks, and then its target rests."""
+        """Check that the right arm stops within the left one's bound and two ticks, and then rests.
+        """
         expect, within = scenario.others, scenario.others_within_ms or (scenario.within_ms or 0.0) + 20.0
         if not expect:
             return True, ""
-        self.spin_for(0.6)  # it brakes
+        self.spin_for(0.6)  # the arm brakes
         took = 1e3 * (next((at for at, safety in self.others if at >= began and reached(safety, expect)), math.inf) - began)
         at = self.their_targets[-1][2]
         self.spin_for(0.3)

@@ -1,6 +1,4 @@
-"""Checks of the safety drill beside its scenarios: over all recorded messages, and by requests to
-the nodes.
-"""
+"""The safety drill's checks besides its scenarios: over all recorded messages, and by requests."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ NS = 1_000_000_000
 
 
 def reaction(drill: DrilledStation) -> None:
-    """S1."""
+    """Check S1: the reaction time."""
     drill.ready()
     drill.spin_for(1.5)
     worst, tick = float(drill.reaction.get("reaction_p99_ms", "inf")), 1e3 * drill.limits.tick
@@ -44,7 +42,7 @@ def reaction(drill: DrilledStation) -> None:
 
 
 def configuration(drill: DrilledStation) -> None:
-    """S19."""
+    """Check S19: limits set live."""
     loose, tight, back = (set_limit(drill, "speed", value) for value in (0.5, 0.2, 0.25))
     drill.add(Row("S19", 0, "speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE", "refused, taken, refused",
                   ", ".join("taken" if answer.successful else "refused" for answer in (loose, tight, back)),
@@ -59,7 +57,7 @@ def configuration(drill: DrilledStation) -> None:
 
 
 def turning(drill: DrilledStation) -> None:
-    """Four seconds of turning one way: the rotation stays inside its cone."""
+    """Turn one way for four seconds and check that the rotation stays inside its cone."""
     drill.ready()
     began = drill.do(turn=0.4)
     drill.spin_for(4.0)
@@ -70,7 +68,7 @@ def turning(drill: DrilledStation) -> None:
 
 
 def aligned(drill: DrilledStation) -> None:
-    """Arming and resuming: the first target lies where the arm is."""
+    """Check that the first target after arming and resuming lies at the arm."""
     for trap, name in ((4, "first target after arming, from the measured pose"),
                        (3, "first target after a hold, from the measured pose")):
         drill.ready()
@@ -88,15 +86,15 @@ def aligned(drill: DrilledStation) -> None:
 
 
 def commanders(drill: DrilledStation) -> None:
-    """Return the publishers that can move the arm."""
+    """Check that only the interlock publishes targets."""
     publishers = sorted({info.node_name for info in drill.node.get_publishers_info_by_topic(
-        f"/{drill.recipe.station.name}/target_pose")})  # one that was killed is still remembered
+        f"/{drill.recipe.station.name}/target_pose")})  # includes publishers of killed processes
     drill.add(Row("", 10, "who can command the robot side, resets included", "the interlock alone",
                   ", ".join(publishers), publishers == ["interlock"]))
 
 
 def second_interlock(drill: DrilledStation) -> None:
-    """S23: another interlock of the same station does not start, however it is started."""
+    """Check S23: a second interlock of the same station never starts."""
     command = [sys.executable, "-m", "rlinf_interlock.interlock", "--ros-args", "-r",
                f"__ns:=/{drill.recipe.station.name}", "-p", f"limits_file:={drill.run_dir / 'robot/limits.yaml'}"]
     code, output = _run(drill, command)
@@ -105,7 +103,7 @@ def second_interlock(drill: DrilledStation) -> None:
 
 
 def wrong_resets(drill: DrilledStation) -> None:
-    """S13, and a spoofed release of a pressed e-stop."""
+    """Check S13, and a spoofed release of a pressed e-stop."""
     drill.ready()
     drill.do(estop="press")
     drill.spin(lambda: drill.state().state == SafetyState.FAULT, 2.0)
@@ -125,7 +123,7 @@ def wrong_resets(drill: DrilledStation) -> None:
 
 
 def requests(drill: DrilledStation) -> None:
-    """S25: whatever is asked while the arm moves, the interlock ticks on."""
+    """Check S25: the interlock keeps ticking under any request while the arm moves."""
     drill.ready()
     pid, ticks = drill.supervisor.children["interlock"].popen.pid, drill.state().ticks
     changing = drill.node.create_client(ChangeState, "interlock/change_state")
@@ -143,7 +141,7 @@ def requests(drill: DrilledStation) -> None:
 
 
 def heavy_messages(drill: DrilledStation) -> None:
-    """S25: messages of any size are refused unread, and the e-stop is heard at once beside them."""
+    """Check S25: messages of any size are refused unread, and do not delay the e-stop."""
     drill.ready()
     heavy = publisher(drill.node, "teleop/action")
     drill.spin(heavy.get_subscription_count, 5.0)
@@ -165,7 +163,7 @@ def heavy_messages(drill: DrilledStation) -> None:
 
 
 def scripted_operator(drill: DrilledStation) -> None:
-    """S26: no script arms a real arm: at an interlock of one, the scripted operator ends, however it was started."""
+    """Check S26: the scripted operator ends at the interlock of a real arm, however it started."""
     settings = {"limits_file": str(drill.run_dir / "robot/limits.yaml")}
     drill.supervisor.start(Process("real_interlock", "rlinf_interlock", "interlock", "rlinf_interlock.interlock",
                                    "/real_arm", settings))
@@ -184,7 +182,10 @@ def _task_file(drill: DrilledStation) -> str:
 
 
 def _run(drill: DrilledStation, command: list[str]) -> tuple[int, str]:
-    """Exit code and last words of a process that should refuse to start; the drill goes on listening meanwhile."""
+    """Run a process that should refuse to start; return its exit code and last line.
+
+    The drill keeps listening meanwhile.
+    """
     process = subprocess.Popen(command, env=drill.supervisor.environment, stderr=subprocess.PIPE, text=True)
     if not drill.spin(lambda: process.poll() is not None, 60.0):
         process.kill()
@@ -193,7 +194,7 @@ def _run(drill: DrilledStation, command: list[str]) -> tuple[int, str]:
 
 
 def envelope(drill: DrilledStation) -> None:
-    """Every target of the drill: by its stamps, and from tick to tick."""
+    """Check every target of the drill, by its stamps and from tick to tick."""
     limits = drill.limits
     group = Group("position", limits.tick, limits.speed, limits.acceleration, limits.jerk, limits.box_low, limits.box_high)
     worst = np.zeros(3)
@@ -210,7 +211,7 @@ def envelope(drill: DrilledStation) -> None:
         if placed:
             run = []
         elif at_ns - before_ns > 1.5 * tick_ns and (_steps([*rest, target[:3]], limits.tick) <= bound).all():
-            run = rest  # the tick was late, and the arm stood there meanwhile: from rest
+            run = rest  # the tick was late, and the arm rested meanwhile: start from rest
         if not placed:
             fastest = max(fastest, math.dist(before[:3], target[:3]) / max((at_ns - before_ns) / NS, 1e-9))
         run = [*run[-3:], target[:3]]
@@ -225,7 +226,10 @@ def envelope(drill: DrilledStation) -> None:
 
 
 def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
-    """The last speed, acceleration and jerk of up to four positions, one a tick; 0 where there are too few."""
+    """Return the last speed, acceleration and jerk of up to four positions, one per tick.
+
+    An entry is 0 if there are too few positions.
+    """
     result = np.zeros(3)
     for order in range(1, len(run)):
         result[order - 1] = np.linalg.norm(np.diff(np.array(run[-order - 1:]), order, axis=0)[-1]) / tick**order
@@ -233,8 +237,9 @@ def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
 
 
 def silence(drill: DrilledStation) -> None:
-    """S12: never silence while it is armed. What the machine itself stood still is told apart."""
-    limit = 25.0 + 1e3 * drill.limits.tick  # S1's worst case without a real-time kernel, after a tick
+    """Check S12: no silence while armed. Stalls of the whole machine count separately."""
+    # S1's worst case without a real-time kernel, after a tick
+    limit = 25.0 + 1e3 * drill.limits.tick
     longest_s = 0.0
     raw = 0.0
     when_ns = 0
@@ -255,7 +260,10 @@ def silence(drill: DrilledStation) -> None:
 
 
 def one_joint(drill: DrilledStation) -> None:
-    """In joint mode, through the core: the group stops together (the simulated arm takes poses)."""
+    """Check in joint mode, through the core, that all joints stop together.
+
+    The core is used because the simulated arm takes poses.
+    """
     limits = replace(drill.limits, control_mode="joint_delta")
     joints = tuple(0.5 * (a + b) for a, b in zip(limits.joint_low, limits.joint_high, strict=True))
     joints = (*joints[:3], limits.joint_high[3] - limits.joint_margin - 0.05, *joints[4:])
@@ -277,7 +285,7 @@ def one_joint(drill: DrilledStation) -> None:
 
 
 def limits_in_force(drill: DrilledStation) -> None:
-    """S9."""
+    """Check S9: the limits in force."""
     limits = drill.limits
     infinite = [name for name, value in vars(limits).items() if value == math.inf]
     drill.add(Row("S9", 7, "limits in force: those of the FR3, none infinite", "0.25 m/s, 1 m/s^2, 10 m/s^3",
@@ -286,17 +294,18 @@ def limits_in_force(drill: DrilledStation) -> None:
 
 
 def evidence(drill: DrilledStation) -> None:
-    """S20."""
+    """Check S20: the evidence of faults."""
     boxes = sorted((drill.run_dir / "faults/closed").glob("*"))
     modes = [False, *(safety.state == SafetyState.FAULT for _, safety in drill.states)]
-    faults = sum(now > before for before, now in pairwise(modes))  # of a list of one's own, maybe none
+    # a custom list of scenarios may have none
+    faults = sum(now > before for before, now in pairwise(modes))
     drill.add(Row("S20", 0, "events, and recordings of the half minute before a fault", "of every fault",
                   f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
                   drill.events > (50 if faults >= 5 else faults - 1) and len(boxes) >= min(5, faults)))
 
 
 def set_limit(drill: DrilledStation, name: str, value: float) -> Any:
-    """The answer to setting one limit live."""
+    """Set one limit live; return the answer."""
     wanted = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
     request = SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=wanted)])
     return drill.ask(drill.setting, request).results[0]

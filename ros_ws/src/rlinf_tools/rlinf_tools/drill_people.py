@@ -1,7 +1,8 @@
-"""The people around the arm of a safety drill: a policy's stream, an operator, an enable, an e-stop; and impersonators.
+"""The people around the arm of a safety drill: policy, operator, enable, e-stop and impersonators.
 
-A process of its own, so that what the drill itself is busy with makes nobody late. It does what ``drill/do`` says (JSON, as
-``Doing``), announces on ``injected`` when it first did it, and on ``drill/stalls`` when the whole machine stood still.
+It has its own process, so that the drill's work delays nobody. It follows ``drill/do`` (JSON, as
+``Doing``), announces its first act on ``injected``, and stalls of the whole machine on
+``drill/stalls``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from rlinf_ros.workarounds import wait_for_nobody
 DT = 0.05
 SPEED = 0.08
 TURN = 0.2  # of the stream: [s], [m/s], [rad/s]
-ROGUE = "rogue"                    # the frame of its targets: the drill must not take them for the interlock's
-WATCH_S, STALL_S = 0.005, 0.01     # how often, and how late, the machine is looked at
+# frame of the impersonator's targets, by which the drill tells them from the interlock's
+ROGUE = "rogue"
+WATCH_S, STALL_S = 0.005, 0.01  # period and tolerance of the check for stalls
 PERIOD_S = 0.02
 HANGS_AFTER_S = 0.2
 
@@ -38,14 +40,16 @@ class Doing:
     """An act of the people in the drill.
 
     Attributes:
-        streaming: the policy commands; ``taking_over`` the operator does, beside it.
-        operator_hangs: the operator takes over for HANGS_AFTER_S, and says nothing more, not even that they let go.
-        turn: how fast the stream turns the tool [rad/s].
+        streaming: the policy commands.
+        taking_over: the operator commands, too.
+        operator_hangs: the operator takes over for HANGS_AFTER_S and then falls silent, without a
+            release.
+        turn: turning speed of the stream [rad/s].
         enabled: the enable is held.
         estop: released, press, or silent.
-        fault: what the robot says of itself.
-        rogue: a topic on which somebody else publishes too, or empty.
-        number: of the instruction, announced with it.
+        fault: the robot's own fault report.
+        rogue: a topic with a second publisher, or empty.
+        number: number of the act, announced with it.
     """
 
     streaming: bool = False
@@ -60,14 +64,14 @@ class Doing:
 
 
 class People(Node):
-    """Publishes for everybody that the drill does not run as a node of its own."""
+    """Publishes for every part that the drill does not run as a node of its own."""
 
     def __init__(self) -> None:
         super().__init__("people", start_parameter_services=False)
         self.doing = Doing()
         self.seq = 0
         self.hangs_at = 0.0
-        self.arms = arms_of(self)  # what the robot says of itself is the first one's
+        self.arms = arms_of(self)  # the robot's own faults are the first arm's
         self.rogue: Publisher | None = None
         self.fault = arm_topic(self.arms[0] if self.arms else "", "robot/fault")
         self.say = {topic: publisher(self, topic) for topic in (
@@ -81,7 +85,7 @@ class People(Node):
         self.create_timer(WATCH_S, self._watch, clock=STEADY)
 
     def _on_do(self, message: String) -> None:
-        """Do it at once: what is released or pressed is said now, and not at the next period."""
+        """Act at once: a release or a press must not wait for the next period."""
         request, before = json.loads(message.data), self.doing
         self.doing = Doing(**{field.name: request[field.name] for field in fields(Doing) if field.name in request})
         if self.rogue is not None:
@@ -101,7 +105,7 @@ class People(Node):
         self.injected.publish(Header(stamp=now, frame_id=f"do:{self.doing.number}"))
 
     def _stream(self) -> None:
-        """Back and forth and round, as a policy would: 20 chunks a second of two actions each."""
+        """Stream a motion back and forth and round: 20 chunks a second of two actions each."""
         doing = self.doing
         taking_over = doing.taking_over or (doing.operator_hangs and time.monotonic() < self.hangs_at)
         if not (doing.streaming or taking_over):
@@ -115,14 +119,14 @@ class People(Node):
             self._command("teleop/action", "operator", action)
 
     def _command(self, topic: str, source: str, action: list[float]) -> None:
-        action = action[:3] * len(self.arms) or action  # several arms go alike, and do not turn
+        action = action[:3] * len(self.arms) or action  # several arms move alike, and do not turn
         chunk = ActionChunk(source=source, session=f"drill-{source}", seq=self.seq, dt=DT, control_mode="tcp_delta",
                             horizon=2, dim=len(action), data=action * 2, execute=1)
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
         self.say[topic].publish(chunk)
 
     def _let_go(self) -> None:
-        """The operator's release."""
+        """Publish the operator's release."""
         self.seq += 1
         chunk = ActionChunk(source="operator", session="drill-operator", seq=self.seq, dt=DT, control_mode="tcp_delta")
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
@@ -137,8 +141,9 @@ class People(Node):
             self.rogue.publish(self._impersonate())
 
     def _impersonate(self) -> Any:
-        """Publish as somebody else: another pose, the policy's own session, a released e-stop, an
-        enable.
+        """Return an impersonator's message for the current topic.
+
+        It is another pose, the policy's own session, a released e-stop, or an enable.
         """
         rogue, stamp = self.doing.rogue, self.get_clock().now().to_msg()
         if rogue in ("enable", "estop/pendant"):
@@ -155,7 +160,7 @@ class People(Node):
         return pose
 
     def _watch(self) -> None:
-        """Late although it had nothing to do: the machine had no time for anybody."""
+        """Report a stall: this timer was late without any work, so the machine served nobody."""
         now = time.monotonic()
         late, self.watched_at = now - self.watched_at - WATCH_S, now
         if late > STALL_S:

@@ -1,4 +1,5 @@
-"""The station of a safety drill: its processes, what is asked of the people around it, what it published, and the table."""
+"""The station of a safety drill: its processes, the people around it, its messages, and the table.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ Self = TypeVar("Self", bound="DrilledStation")
 
 
 class DrilledStation:
-    """One simulated station, everybody around it, and what was heard of it; of several arms, of the first."""
+    """One simulated station, the people around it, and its messages (of its first arm)."""
 
     arm = ""
     task_name = "peg_insertion"
@@ -82,23 +83,24 @@ class DrilledStation:
         self.states: list[tuple[float, SafetyState]] = []
         self.targets: list[tuple[float, int, Pose]] = []
         self.reseeds: list[int] = []
-        self.deaths: list[tuple[int, int]] = []  # when the interlock was killed, or stopped, and until when
-        self.stalls: list[tuple[int, int]] = []  # when the whole machine stood still
+        # start and end of each kill or stop of the interlock
+        self.deaths: list[tuple[int, int]] = []
+        self.stalls: list[tuple[int, int]] = []  # start and end of each stall of the whole machine
         self.events = 0
         self.rows: list[Row] = []  # the drill's table
-        self.began: list[tuple[float, str]] = []  # when each scenario began [s, epoch], and its name
+        self.began: list[tuple[float, str]] = []  # start [s, epoch] and name of each scenario
         self.longest_silence_ms = math.nan
         self.pose: tuple[float, ...] = ()
         self.moved_at = 0.0
         self.injected: dict[str, float] = {}
         self.reaction: dict[str, str] = {}
         self.doing = Doing()
-        self.goal: Any = None  # what was asked of the environment
+        self.goal: Any = None  # the goal sent to the environment
         self.episode_id = ""
         self._interfaces()
 
     def _robot(self) -> Path:
-        """The simulated arm under the real one's limits."""
+        """Write the simulated arm with the real one's limits; return its folder."""
         folder = self.run_dir / "robot"
         folder.mkdir(parents=True)
         limits = load_plain((shared() / "robots/franka_fr3/limits.yaml").read_text())
@@ -127,12 +129,12 @@ class DrilledStation:
         self.runner = ActionClient(node, RunEpisodes, "run_episodes")
 
     def _clients(self, arm: str) -> tuple[Client, Client]:
-        """Arming, and resetting."""
+        """Return the clients for arming and resetting."""
         return (self.node.create_client(SetBool, arm_topic(arm, "interlock/arm")),
                 self.node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")))
 
     def _through(self, process: Process) -> tuple[tuple[str, str], ...]:
-        """The remappings of a process, where it hears what has gone through the fault injector."""
+        """Return a process's remappings of the topics that pass the fault injector."""
         if process.executable == "interlock":
             return tuple((topic, f"drill/{topic}") for topic in self.routes)
         return ((CAMERA, f"drill/{CAMERA}"),) if process.executable == "environment" else ()
@@ -142,7 +144,8 @@ class DrilledStation:
         routes.append(f"{CAMERA}:drill/{CAMERA}:sensor_msgs/msg/Image")
         policy = self.run_dir / "policy.safetensors"
         making = multiprocessing.get_context("spawn").Process(target=make_policy, args=(self.task.spec, policy))
-        making.start()  # in a process of its own: with torch loaded, starting others would take too long
+        # in its own process: with torch loaded, starting other processes would take too long
+        making.start()
         making.join()
         namespace = f"/{self.recipe.station.name}"
         processes = [Process("fault_injector", "rlinf_tools", "fault_injector", "rlinf_tools.fault_injector", namespace,
@@ -157,7 +160,7 @@ class DrilledStation:
                                          parameters=process.parameters | extra.get(process.name, {})))
         return processes
 
-    # What comes in; times are those of the stamps, so that whoever is late here is late for himself
+    # Incoming messages; times are their stamps, so that a delay here does not count
     def _on_safety(self, m: SafetyState) -> None:
         self.states.append((to_ns(m.header.stamp) / 1e9, m))
 
@@ -193,18 +196,18 @@ class DrilledStation:
             if status.name.endswith("/interlock"):
                 self.reaction = {value.key: value.value for value in status.values}
 
-    # What the people around the arm do
+    # Acts of the people around the arm
     def do(self, **what: Any) -> float:
-        """Have the people do it; returns when they first did."""
+        """Make the people act; return the time of their first act."""
         self.doing = replace(self.doing, **what, number=self.doing.number + 1)
         key = f"do:{self.doing.number}"
-        for _ in range(60):  # a process that has just started may not be heard yet, on a busy machine for long
+        for _ in range(60):  # discovery of a new process may take long on a busy machine
             self.people.publish(String(data=json.dumps(asdict(self.doing))))
             if self.spin(lambda: key in self.injected, 0.5):
                 return self.injected.pop(key)
         raise SystemExit(f"the drill's people do not answer; logs in {self.run_dir / 'logs'}")
 
-    # Waiting and asking
+    # Waiting and requests
     def spin(self, until: Callable[[], Any], seconds: float) -> bool:
         end = time.monotonic() + seconds
         while not until():
@@ -228,7 +231,10 @@ class DrilledStation:
         return self.states[-1][1] if self.states else SafetyState()
 
     def first_state(self, expect: str, began: float, seconds: float) -> float:
-        """When the expected state was first heard since then; infinity if it is not within so many seconds."""
+        """Return the time of the expected state's first message since ``began``.
+
+        It is infinity if none comes within ``seconds``.
+        """
         looked_at = next((index for index in range(len(self.states) - 1, -1, -1) if self.states[index][0] < began), 0)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -247,13 +253,17 @@ class DrilledStation:
               flush=True)
 
     def none_due(self, before_ns: int, at_ns: int) -> bool:
-        """Whether targets may be missing between: its interlock had died, or nothing was armed, and the arm may be lost."""
+        """Return whether targets may be missing in between.
+
+        They may if the interlock had died, or if it was disarmed and the arm may be lost.
+        """
         last = bisect.bisect_right(self.states, at_ns / 1e9, key=lambda sample: sample[0]) - 1
         stopped = last >= 0 and self.states[last][1].state in (SafetyState.DISARMED, SafetyState.FAULT)
         return stopped or any(start - 50_000_000 <= at_ns and before_ns <= end + 200_000_000 for start, end in self.deaths)
 
     def ready(self, real: bool = False) -> None:
-        """Healthy, armed and moving: under the drill's own stream, or the real policy's."""
+        """Make the station healthy, armed and moving, under the drill's stream or the real policy.
+        """
         for _ in range(3):
             trouble = self._make_ready(real)
             if not trouble:
@@ -263,7 +273,7 @@ class DrilledStation:
                          f"logs in {self.run_dir / 'logs'}")
 
     def _make_ready(self, real: bool) -> str:
-        """Empty, or what kept it from moving."""
+        """Return the reason why the arm does not move, or an empty string."""
         self.do(**{field.name: field.default for field in fields(Doing) if field.name != "number"})
         for route in (*self.routes, CAMERA):
             self.inject.publish(String(data=yaml.safe_dump({"route": route, "kind": "none"})))
@@ -285,7 +295,7 @@ class DrilledStation:
         return "" if moving else f"{self.state().cause} ({answer.message if answer else 'no answer to arming'})"
 
     def _arm(self) -> Any:
-        """From however it stands; the answer to the arming, or None."""
+        """Arm from any state; return the answer to the arming, or None."""
         if self.state().state == SafetyState.FAULT:
             self.ask(self.resetting, ResetFault.Request(cause=self.state().cause))
         if self.state().state != SafetyState.DISARMED:
@@ -297,12 +307,15 @@ class DrilledStation:
         return answer
 
     def _end_episodes(self) -> None:
-        """The real policy falls silent: its environment's goal is cancelled, its episodes aborted until none begins."""
+        """Silence the real policy.
+
+        Cancel its environment's goal, and abort its episodes until none begins.
+        """
         handle = self.goal.result() if self.goal and self.goal.done() else None
         if handle is not None and handle.accepted:
             ended = handle.get_result_async()
             handle.cancel_goal_async()
-            for _ in range(8):  # an environment that was killed says nothing of its end
+            for _ in range(8):  # a killed environment does not report its end
                 self.spin_for(0.2)
                 self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode_id,
                                                    detail="the drill's scenario is over"))
@@ -320,7 +333,7 @@ class DrilledStation:
 
 
 def reached(safety: SafetyState, expect: str) -> bool:
-    """Whether an interlock stands as a scenario expects, e.g. 'HOLD contact'."""
+    """Return whether an interlock's state is the expected one, e.g. 'HOLD contact'."""
     state, _, cause = expect.partition(" ")
     if state == "STOP":  # whichever of the two comes first
         return safety.state in (SafetyState.HOLD, SafetyState.FAULT) and bool(safety.cause)
@@ -328,7 +341,7 @@ def reached(safety: SafetyState, expect: str) -> bool:
 
 
 def make_policy(spec: StationSpec, path: Path) -> None:
-    """Save a network that always goes up, slowly."""
+    """Save a network that always moves up, slowly."""
     import torch
 
     from rlinf_core.policies.serialization import save_policy

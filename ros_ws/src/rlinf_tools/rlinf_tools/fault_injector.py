@@ -1,10 +1,13 @@
-"""Fault injector: stands between topics and does to their messages what networks, sensors and programs do.
+"""Fault injector: damages messages between topics as networks, sensors and programs do.
 
-    ros2 run rlinf fault_injector --ros-args -p routes:="['policy/action:drill/action:rlinf_msgs/msg/ActionChunk']"
-    ros2 topic pub --once inject std_msgs/String "{data: '{route: policy/action, kind: corrupt, field: data, value: nan}'}"
+    ros2 run rlinf fault_injector --ros-args -p
+    routes:="['policy/action:drill/action:rlinf_msgs/msg/ActionChunk']"
+    ros2 topic pub --once inject std_msgs/String "{data: '{route: policy/action, kind: corrupt,
+    field: data, value: nan}'}"
 
-Each route is ``from:to:type``. One fault at a time per route, given as YAML on ``inject``; ``kind: none`` ends it. Faults:
-``rlinf_core/interlock/scenarios.py``. The first message that a fault alters is announced on ``injected`` with its time.
+Each route is ``from:to:type``. A route has one fault at a time, given as YAML on ``inject``;
+``kind: none`` ends it. Faults: ``rlinf_core/interlock/scenarios.py``. It announces the first
+message that a fault alters on ``injected``, with its time.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from rlinf_ros.workarounds import wait_for_nobody
 
 
 class FaultInjector(Node):
-    """Passes messages on unharmed until it is told otherwise."""
+    """Passes messages on unchanged until a fault is injected."""
 
     def __init__(self) -> None:
         super().__init__("fault_injector", start_parameter_services=False)
@@ -47,7 +50,7 @@ class FaultInjector(Node):
         quality: QoSProfile | int
         try:
             quality = profile(source)
-        except RlinfError:  # somebody's own topic
+        except RlinfError:  # a topic outside the robot interface
             quality = 10
         self.outputs[source] = self.create_publisher(kind, target, quality)
         self.create_subscription(kind, source, partial(self._on_message, source), quality)
@@ -75,14 +78,15 @@ class FaultInjector(Node):
                                     f"{error}. Its messages pass unharmed")
             del self.faults[route]
             fault, outputs = None, [message]
-        passed = isinstance(fault, Drop) and outputs  # of which a fraction is lost alone
+        # a drop that loses only a fraction, and not this message
+        passed = isinstance(fault, Drop) and outputs
         if fault and fault.kind != "none" and not passed and route not in self.altered:
             self.altered.add(route)
             self.injected.publish(Header(stamp=self.get_clock().now().to_msg(), frame_id=route))
         for output in outputs:
             self.outputs[route].publish(output)
 
-    # What can be done to a message
+    # Faults
     def _none(self, route: str, fault: Fault, message: Any) -> list:
         return [message]
 
@@ -149,7 +153,7 @@ def _change(message: Any, path: str, change: Any) -> None:
 def main() -> None:
     """Entry point."""
     wait_for_nobody()
-    run(FaultInjector, priority=25, listens=False)  # it must not be what is late
+    run(FaultInjector, priority=25, listens=False)  # the injector itself must not add a delay
 
 
 if __name__ == "__main__":

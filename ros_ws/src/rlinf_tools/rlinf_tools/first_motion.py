@@ -1,10 +1,11 @@
-"""The first motion of a real arm: at a tenth of its speeds, under a drill in which a person does what can go wrong.
+"""The first motion of a real arm, at a tenth of its speeds: a drill of its faults.
 
     rlinf first-motion RECIPE
 
-The station runs, disarmed, and its operator is in another terminal. Speeds in the interlock are lowered to a tenth, then
-one thing after the other is asked for, and what the interlock and the arm make of it is measured. It publishes nothing and
-arms nothing: what moves the arm is a person, at their device, through the interlock as ever.
+The station runs, disarmed, with its operator in another terminal. The drill lowers the interlock's
+speeds to a tenth. Then it asks the person to provoke one fault after another, and measures how
+interlock and arm react. It publishes nothing and arms nothing: a person moves the arm, with their
+device, through the interlock.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from rlinf_tools.first_motion_watch import StampedValues, Watcher, disarmed, lat
 SLOWER = 0.1
 PATIENCE_S = 180.0
 FAR_M = 0.005
-SPEED_S = 0.1  # over which a speed is measured: what arrives late by a few milliseconds is a small part of it
+SPEED_S = 0.1  # window of a speed measurement; delays of a few milliseconds are a small part of it
 STOPPED = (SafetyState.HOLD, SafetyState.FAULT, SafetyState.DISARMED, SafetyState.ARMED)
 
 
 def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
-    """One thing after the other, each with what to do."""
+    """Yield the results of one act after another; each tells the person what to do."""
     yield _moves(watcher, speeds["joint_speed" if watcher.by_joints else "speed"])
-    silent_s = max(0.15, 1.5 * watcher.period_s)  # from one action of a hand to the next a period passes
+    # consecutive actions of a device are one period apart
+    silent_s = max(0.15, 1.5 * watcher.period_s)
     yield _stops(watcher, "S2", "let go of your device while the arm moves", "the device was let go",
                  lambda: watcher.event_times.get("command", math.inf) if time.monotonic() - watcher.event_times.get(
                      "command", math.inf) > silent_s else None, lambda state: state.state in STOPPED,
@@ -57,7 +59,7 @@ def _say(text: str) -> None:
 
 
 def _moving(watcher: Watcher) -> None:
-    """Armed by a person, and moved by them."""
+    """Wait until a person has armed the arm and moved it."""
     watcher.event_times.clear()
     watcher.begun = time.monotonic()
     start = watcher.poses[-1][1]
@@ -66,7 +68,7 @@ def _moving(watcher: Watcher) -> None:
 
 
 def _moves(watcher: Watcher, speed: float) -> Row:
-    """It goes where it is told to, and no faster than it may."""
+    """Check that the arm follows its command, within its speed limit."""
     _say("clear the table, hold the hardware e-stop, arm (e), and move the tool a little, then stop")
     _moving(watcher)
     begun = watcher.begun
@@ -86,7 +88,7 @@ def _moves(watcher: Watcher, speed: float) -> Row:
 
 
 def _spaced_pairs(poses: list[StampedValues]) -> Iterator[tuple[StampedValues, StampedValues]]:
-    """Each with the first that came SPEED_S after it."""
+    """Yield each pose with the first one that came SPEED_S after it."""
     last = 0
     for first in poses:
         while last < len(poses) and poses[last][0] < first[0] + SPEED_S:
@@ -97,7 +99,7 @@ def _spaced_pairs(poses: list[StampedValues]) -> Iterator[tuple[StampedValues, S
 
 def _stops(watcher: Watcher, requirement: str, do: str, name: str, happened: Callable[[], float | None],
            expected: Callable[[SafetyState], bool], within_ms: float) -> Row:
-    """Someone does it, the interlock says so in time, and the arm comes to rest."""
+    """Check that the interlock reports a person's act in time, and that the arm comes to rest."""
     _say(f"arm (e) and move the tool; then, {do}")
     _moving(watcher)
 
@@ -113,7 +115,11 @@ def _stops(watcher: Watcher, requirement: str, do: str, name: str, happened: Cal
 
 
 def _stops_by_itself(watcher: Watcher) -> Row:
-    """The robot says that it has, or falls silent, as a Franka does at a reflex; where it rests is seen after the reset."""
+    """Check a stop by the robot itself.
+
+    The robot reports it, or falls silent, as a Franka does at a reflex. The resting pose is known
+    only after the reset.
+    """
     do = "while the arm moves, press the robot's own stop (or touch it until it stops by itself)"
     _say(f"arm (e) and move the tool; then, {do}")
     _moving(watcher)
@@ -127,7 +133,7 @@ def _stops_by_itself(watcher: Watcher) -> Row:
     cause = watcher.states[-1][1].cause
     if stop_times and min(stop_times) <= latch() + 0.05:
         at, within_ms = min(stop_times), 55.0
-    else:  # of its silence, which ended a motion, the interlock knew before its driver
+    else:  # the interlock noticed the silence that ended a motion before the driver did
         before = [when for when, _ in watcher.poses if when <= latch()]
         at, within_ms = before[-1], 1e3 * (watcher.limits.lost_state + 0.1)
     took = 1e3 * max(latch() - at, 0.0)
@@ -136,11 +142,12 @@ def _stops_by_itself(watcher: Watcher) -> Row:
 
 
 def _row(watcher: Watcher, requirement: str, name: str, at: float, took: float, within_ms: float) -> Row:
-    """Once the arm rests: how far it has come since."""
+    """Wait until the arm rests, and return the row with its distance from the start of the stop."""
     watcher.spin(lambda: watcher.rests, 5.0, "the arm to rest")
     moved = [pose for _, pose in watcher.since(watcher.poses, at)]
     distance = max((math.dist(moved[0], pose) for pose in moved), default=0.0)
-    bound = watcher.limits.speed * SLOWER * 0.5 + 0.01  # half a second's way at a tenth, and a centimetre
+    # half a second at a tenth of the speed, and a centimetre
+    bound = watcher.limits.speed * SLOWER * 0.5 + 0.01
     return Row(requirement, 0, name, f"within {within_ms:.0f} ms; {1e3 * bound:.0f} mm",
                f"after {took:.0f} ms; {1e3 * distance:.1f} mm", took <= within_ms and distance <= bound)
 
@@ -151,7 +158,7 @@ def _reset(watcher: Watcher, cause: str) -> None:
 
 
 def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
-    """The whole of it; 1 where something was not held."""
+    """Run the drill; return 1 if a requirement was not held."""
     watcher = Watcher(recipe, arm)
     watcher.meet()
     rows: list[Row] = []

@@ -1,5 +1,6 @@
-"""The messages of one arm for `rlinf first-motion` (interlock, pose, people), and the speed limits
-that it sets.
+"""The messages of one arm for `rlinf first-motion`, and the speed limits that it sets.
+
+The messages are those of the interlock, the arm's pose and the people.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from rlinf_ros.station_state import asker, silence_message
 MEET_S = 8.0
 SPEEDS = ("speed", "rotation_speed", "joint_speed")
 REST_M, REST_S = 0.0005, 0.3
-DELIVERY_S = 0.3  # after which nothing is under way that an interlock said before: it speaks ten times a second
-PRIORITY = 5  # above what computes, or it is itself late in what it measures; below what controls
-StampedValues = tuple[float, tuple[float, ...]]  # when, and where
+# after this time no older message of an interlock is in flight: it publishes ten times a second
+DELIVERY_S = 0.3
+PRIORITY = 5  # above programs that compute, which would delay its measurements; below control
+StampedValues = tuple[float, tuple[float, ...]]  # time and position
 
 
 class Watcher:
-    """Hears one arm's interlock, its pose, and who asks for what."""
+    """Subscribes to one arm's interlock, its pose, and the commands and stops of people."""
 
     def __init__(self, recipe: Recipe, arm: str) -> None:
         self.robot = station_robot(recipe)
@@ -51,13 +53,14 @@ class Watcher:
         self.poses = list[StampedValues]()
         self.joints = list[StampedValues]()
         self.targets = list[StampedValues]()
-        self.begun = 0.0  # the present one of what is asked for
-        self.event_times: dict[str, float] = {}  # what people did, and when it was last heard
+        self.begun = 0.0  # start of the present step of the drill
+        # people's acts, and the time of the latest message of each
+        self.event_times: dict[str, float] = {}
         self.node = asker(recipe.station.name)
         self._hear(arm_topic(arm, "safety"), self._on_safety, witnessed("safety"))
         self._hear(arm_topic(arm, "current_pose"), partial(self._on_pose, self.poses), OVERHEARD)
         self.by_joints = self.limits.control_mode == "joint_delta"
-        self.measured = self.joints if self.by_joints else self.poses  # of what is commanded
+        self.measured = self.joints if self.by_joints else self.poses  # the commanded quantity
         if self.by_joints:
             for name, into in (("joint_states", self.joints), ("target_joints", self.targets)):
                 self._hear(arm_topic(arm, name), partial(self._on_joints, into), overheard(AT_ONCE))
@@ -68,8 +71,8 @@ class Watcher:
         for name in self.robot.estops:
             self._hear(f"estop/{name}", partial(self._on_estop, name))
         self.stands = hear_safety(self.node, [name for name in self.robot.interlocks if name], lambda _: None)
-        self.lowered = False  # whether an interlock has other speeds for us
-        self.slowed: dict[str, str] = {}  # the limits of each arm at a tenth, by their hash
+        self.lowered = False  # whether an interlock has our speeds
+        self.slowed: dict[str, str] = {}  # hash of each arm's lowered limits
         self.setting, self.getting = (
             {
                 name: self.node.create_client(
@@ -82,7 +85,7 @@ class Watcher:
         prioritise(PRIORITY)
 
     def _hear(self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None) -> None:
-        """By the name that the robot has for it."""
+        """Subscribe to a topic by the robot's own name for it."""
         subscription(self.node, topic, callback, quality=quality, at=self.robot.topics.get(topic, topic))
 
     def _on_safety(self, message: SafetyState) -> None:
@@ -102,7 +105,7 @@ class Watcher:
             self.event_times.setdefault(f"robot:{fault.data}", time.monotonic())
 
     def _on_command(self, chunk: ActionChunk) -> None:
-        if chunk.data:  # else it is a release
+        if chunk.data:  # no data: a release
             self.event_times["command"] = time.monotonic()
 
     def _on_estop(self, name: str, pressed: Bool) -> None:
@@ -112,7 +115,11 @@ class Watcher:
             self.event_times.pop(f"estop:{name}", None)
 
     def spin(self, until: Callable[[], Any], seconds: float, what: str) -> None:
-        """RlinfError where it does not come."""
+        """Spin until ``until()`` is true.
+
+        Raises:
+            RlinfError: it is not within ``seconds``.
+        """
         end = time.monotonic() + seconds
         while not until():
             rclpy.spin_once(self.node, timeout_sec=0.02)
@@ -127,12 +134,12 @@ class Watcher:
 
     @property
     def rests(self) -> bool:
-        """Whether the arm has for REST_S."""
+        """Whether the arm has rested for REST_S."""
         lately = [at for _, at in self.since(self.poses, time.monotonic() - REST_S)]
         return len(lately) > 2 and max(math.dist(lately[0], at) for at in lately) < REST_M
 
     def meet(self) -> None:
-        """Until the interlock and the arm are heard."""
+        """Wait until the interlock and the arm are heard, and check that it is disarmed."""
         try:
             self.spin(lambda: self.states and self.poses and self.measured and all(
                 client.service_is_ready() for client in (*self.setting.values(), *self.getting.values())), MEET_S, "it")
@@ -143,8 +150,9 @@ class Watcher:
             raise RlinfError(f"expected the interlock DISARMED before the first motion, it is {self.words}: rlinf disarm")
 
     def speeds(self) -> dict[str, dict[str, float]]:
-        """Return the speed limits of each arm's interlock now; somebody may have changed those of
-        the file.
+        """Return the present speed limits of each arm's interlock.
+
+        They may differ from those of the file.
         """
         speeds = dict[str, dict[str, float]]()
         for arm, client in self.getting.items():
@@ -155,8 +163,12 @@ class Watcher:
         return speeds
 
     def set_speeds(self, wanted: dict[str, dict[str, float]]) -> None:
-        """Set the speed limits of every arm, since a person's device may move another arm than they
-        think. Raises RlinfError if an interlock refuses.
+        """Set the speed limits of every arm.
+
+        Every arm, because a person's device may move another arm than expected.
+
+        Raises:
+            RlinfError: an interlock refuses.
         """
         done = list[str]()
         for arm, speeds in wanted.items():
@@ -170,10 +182,12 @@ class Watcher:
             done.append(arm)
 
     def slow_down(self, factor: float) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-        """Every arm's speeds at most its limits times that, and an RlinfError once they no longer are.
+        """Lower every arm's speeds to at most ``factor`` times its limits.
+
+        From then on ``spin`` raises an RlinfError once they no longer hold.
 
         Returns:
-            What they were, and what this arm's are now. Where somebody had set less than that, it stays.
+            The earlier speeds of each arm, and the present ones of this arm. Lower speeds stay.
         """
         before = self.speeds()
         slow = {arm: {name: min(value, factor * getattr(load_limits(self.robot.interlocks[arm]), name))
@@ -205,15 +219,16 @@ class Watcher:
         return where[bisect_left(where, when, key=itemgetter(0)):]
 
     def first(self, when: float, holds: Callable[[SafetyState], bool]) -> float:
-        """When the interlock first stood so; infinity while it has not."""
+        """Return the time at which the interlock first had such a state; infinity if it had none.
+        """
         return next((at for at, state in self.since(self.states, when) if holds(state)), math.inf)
 
 
 def disarmed(state: SafetyState) -> bool:
-    """Whether the interlock is."""
+    """Return whether the interlock is disarmed."""
     return bool(state.state == SafetyState.DISARMED)
 
 
 def latched(cause: str, state: SafetyState) -> bool:
-    """Whether the interlock is, for a cause that begins so."""
+    """Return whether the interlock has latched a fault whose cause begins so."""
     return bool(state.state == SafetyState.FAULT and state.cause.startswith(cause))

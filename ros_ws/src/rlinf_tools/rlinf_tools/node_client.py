@@ -1,6 +1,8 @@
-"""A client of one node of a running station: its parameters and its life cycle, by the services that ROS gives every node.
+"""A client of one node of a running station: its parameters and its life cycle.
 
     rlinf param list | rlinf param get | rlinf param set | rlinf lifecycle
+
+It uses the services that ROS gives every node.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ class NodeClient:
     """Asks one node.
 
     Args:
-        station: which it is of.
-        said: its name, as ``rlinf status`` shows it, or in full.
+        station: the node's station.
+        node_name: its name, as ``rlinf status`` shows it, or in full.
 
     Raises:
         RlinfError: there is no such node.
@@ -51,7 +53,7 @@ class NodeClient:
                              f"There are: {', '.join(names)}")
 
     def ask(self, kind: Any, service: str, **request: Any) -> Any:
-        """A service's answer."""
+        """Call a service and return its answer."""
         client = self.station.node.create_client(kind, f"{self.name}/{service}")
         return self.station.call(client, kind.Request(**request))
 
@@ -63,7 +65,7 @@ class NodeClient:
         return dict(zip(names, zip(values, descriptors, strict=True), strict=True))
 
     def parameter(self, name: str) -> tuple[ParameterValue, ParameterDescriptor]:
-        """RlinfError names the one that may have been meant."""
+        """Return a parameter's value and description; an RlinfError suggests the nearest name."""
         parameters = self.parameters()
         if name not in parameters:
             raise RlinfError(f"{self.name}: expected one of its parameters, got '{name}'{nearest(name, parameters)}. "
@@ -71,7 +73,11 @@ class NodeClient:
         return parameters[name]
 
     def set(self, name: str, text: str) -> None:
-        """RlinfError where it is fixed, is no such value, or the node refuses it."""
+        """Set a parameter from text.
+
+        Raises:
+            RlinfError: it is fixed, the text is no such value, or the node refuses it.
+        """
         before, about = self.parameter(name)
         if about.read_only:
             live = [parameter_name for parameter_name, (_, other) in self.parameters().items() if not other.read_only]
@@ -84,7 +90,11 @@ class NodeClient:
         print(f"{self.name}: {name} is {shown(wanted.get_parameter_value())}, was {shown(before)}")
 
     def change(self, label: str) -> None:
-        """Take it through a transition of its life cycle; RlinfError where there is none of that name, or it refuses."""
+        """Execute a transition of the node's life cycle.
+
+        Raises:
+            RlinfError: there is no such transition now, or the node refuses it.
+        """
         client = self.station.node.create_client(GetAvailableTransitions, f"{self.name}/get_available_transitions")
         if not self.station.within(self.station.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"):
             raise RlinfError(f"{self.name}: expected a node with a life cycle, as an interlock has, got one without")
@@ -112,7 +122,7 @@ def read(name: str, before: ParameterValue, text: str) -> Parameter:
 
 
 def shown(value: ParameterValue) -> str:
-    """As it is typed: words as they are, everything else as JSON."""
+    """Return a value as it is typed: text unchanged, other values as JSON."""
     plain = parameter_value_to_python(value)
     if isinstance(plain, str):
         return plain or "''"
@@ -120,7 +130,7 @@ def shown(value: ParameterValue) -> str:
 
 
 def listed(node: NodeClient) -> None:
-    """Print every parameter with its value, its range, whether it may change, and what it means."""
+    """Print every parameter with its value, range, mutability and meaning."""
     rows = []
     for name, (value, about) in node.parameters().items():
         text, ranges = shown(value), [*about.floating_point_range, *about.integer_range]
@@ -131,7 +141,7 @@ def listed(node: NodeClient) -> None:
 
 
 def main() -> None:
-    """Entry point; an RlinfError is one line on stderr, and its exit code."""
+    """Run the command; an RlinfError becomes one line on stderr, and its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["list", "get", "set", "lifecycle"])
     for name in ("station", "node", "parameter", "value"):

@@ -1,6 +1,9 @@
-"""A client of a running station: hears how it is, and asks its interlock what a person may ask. It commands nothing.
+"""A client of a running station: reports its state and makes a person's requests.
 
-    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate | rlinf set-instruction
+    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate | rlinf
+    set-instruction
+
+It commands nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +37,10 @@ from rlinf_ros.station_state import HELPERS, asker, asking, command, silence_mes
 from rlinf_tools import arming
 from rlinf_tools.arming import ANSWER_S, disarm
 
-LATCHED = {"policy/status": "policy", "trainer/status": "uplink", "prompt": "environment"}  # topic, and whose it is
-AT_LEAST_S = 1.5  # discovery takes one second; and a station that plays says a time step meanwhile
-LATE = "tick_late_"  # of the interlock's diagnostics
+# topic, and the node that publishes it
+LATCHED = {"policy/status": "policy", "trainer/status": "uplink", "prompt": "environment"}
+AT_LEAST_S = 1.5  # discovery takes one second; meanwhile a playing station publishes a time step
+LATE = "tick_late_"  # in the interlock's diagnostics
 
 
 class StationClient:
@@ -44,8 +48,8 @@ class StationClient:
 
     Args:
         station: its namespace, without the slash.
-        patience_s: how long to look for it.
-        arms: their names, where it has several.
+        patience_s: timeout of the search for it.
+        arms: the names of its arms, if it has several.
     """
 
     def __init__(self, station: str, patience_s: float, arms: Sequence[str] = ()) -> None:
@@ -70,7 +74,8 @@ class StationClient:
                     self.latest[arm_topic(arm, "diagnostics")] = {value.key: value.value for value in status.values}
 
     def nodes(self) -> list[str]:
-        """Names of the station's nodes that are alive, below their arm's or camera's name where they are of one."""
+        """Return the names of the station's live nodes, below their arm's or camera's name, if any.
+        """
         root = f"/{self.name}"
         namespaces = {root, *(f"{root}/{arm}" for arm in self.arms if arm)}
         names = self.node.get_node_names_and_namespaces()
@@ -78,10 +83,10 @@ class StationClient:
                       if namespace in namespaces or namespace.startswith(f"{root}/camera/"))
 
     def meet(self) -> SafetyState:
-        """Listen until everybody who is there has been heard; returns the interlock's state.
+        """Listen until every present node has been heard; return the interlock's state.
 
         Raises:
-            RlinfError: there is no such station, or its interlock says nothing.
+            RlinfError: there is no such station, or its interlock is silent.
         """
         began = time.monotonic()
         owed = LATCHED | {arm_topic(arm, "diagnostics"): arm_topic(arm, "interlock") for arm in self.arms}
@@ -98,7 +103,7 @@ class StationClient:
         raise RlinfError(silence_message(self.node, "interlock", self.patience_s))
 
     def call(self, client: Client, request: Any) -> Any:
-        """A service's answer; RlinfError where there is none."""
+        """Call a service and return its answer; raise RlinfError if there is none."""
         if not self.within(self.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"):
             node = client.srv_name.split("/")[-2]
             raise RlinfError(f"nobody answers '{client.srv_name}'. Is the {node} running?")
@@ -115,12 +120,15 @@ class StationClient:
         return values[0].string_value or values[0].bool_value if values else None
 
     def changed(self, state: int) -> SafetyState:
-        """The interlock's state once it is another, or after a while."""
+        """Return the interlock's state once it differs from ``state``, or after 2 s."""
         self.within(2.0, lambda: self.latest["safety"].state != state)
         return self.latest["safety"]
 
     def within(self, seconds: float, ready: Callable[[], bool], awaited: str = "") -> bool:
-        """Whether it came true meanwhile; a line on stderr every 5 s names what is awaited."""
+        """Spin until ``ready()`` is true; return whether it became true in time.
+
+        A line on stderr names ``awaited`` every 5 s.
+        """
         began = reported_at = time.monotonic()
         while not ready() and time.monotonic() < began + seconds:
             rclpy.spin_once(self.node, timeout_sec=0.05)
@@ -131,7 +139,7 @@ class StationClient:
 
 
 def status(station: StationClient, expected: list[str], recipe: str) -> None:
-    """Print how the station is, a line for each part."""
+    """Print the station's state, one line per part."""
     safety = station.meet()
     rows = [("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
             ("interlock", stands(safety))]
@@ -219,7 +227,7 @@ def _nodes(alive: list[str], expected: list[str], recipe: str) -> str:
 
 
 def reset_fault(station: StationClient, cause: str) -> None:
-    """Ask for the reset of a fault by its name; RlinfError says why it was refused."""
+    """Reset a fault by its name; an RlinfError gives the reason for a refusal."""
     safety = station.meet()
     if not cause:
         if safety.state != SafetyState.FAULT:
@@ -241,7 +249,8 @@ def reset_fault(station: StationClient, cause: str) -> None:
 
 
 def activate(station: StationClient) -> None:
-    """Have the grippers that ask for it open and close once; RlinfError says why not."""
+    """Open and close the grippers that need activation once; an RlinfError gives the reason if not.
+    """
     clients = {arm: station.node.create_client(Trigger, arm_topic(arm, "gripper/activate")) for arm in station.arms}
     if not station.within(station.patience_s, lambda: any(client.service_is_ready() for client in clients.values())):
         raise RlinfError(f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says what is",
@@ -255,7 +264,11 @@ def activate(station: StationClient) -> None:
 
 
 def instruct(station: StationClient, words: str) -> None:
-    """Ask the policy for something else, or, without words, for what scene and task say; RlinfError says why not."""
+    """Change the policy's instruction; without words, return to that of scene and task.
+
+    Raises:
+        RlinfError: the environment refuses it.
+    """
     station.meet()
     client = station.node.create_client(SetParameters, "environment/set_parameters")
     value = Parameter("instruction", value=words).to_parameter_msg()
@@ -266,7 +279,7 @@ def instruct(station: StationClient, words: str) -> None:
 
 
 def main() -> None:
-    """Entry point; an RlinfError is one line on stderr, and its exit code."""
+    """Run the command; an RlinfError becomes one line on stderr, and its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["status", "reset", "arm", "disarm", "activate", "set-instruction"])
     parser.add_argument("--station", required=True)

@@ -1,6 +1,8 @@
-"""Listens to a robot side before anything commands it: is each topic there that limits and task need, and as it must be?
+"""Checks a robot side before anything commands it: every topic that limits and task need.
 
     rlinf doctor station RECIPE
+
+It listens for each topic, and checks its type, rate, stamps and content.
 """
 
 from __future__ import annotations
@@ -40,25 +42,29 @@ from rlinf_ros.station_state import asker, asking
 
 LISTEN_S = 4.0
 LATE_S = 0.05
-ENOUGH = 0.7  # of the rate that is asked for
-UNIT, REACH_M = 1e-2, 2.0  # of a quaternion's norm; beyond the workspace no arm of a station reaches
-# beyond a limit by noise; no joint turns further
+ENOUGH = 0.7  # share of the required rate
+# tolerance of a quaternion's norm; largest distance of an arm from its workspace
+UNIT, REACH_M = 1e-2, 2.0
+# tolerance beyond a limit for noise; the third value is the largest angle of any joint
 EDGE_M = 0.02
 EDGE_RAD = 0.02
 TURN_RAD = 7.0
 ENCODINGS = ("rgb8", "bgr8")
 IMAGE = "sensor_msgs/msg/Image"
-COMMANDS = ("target", "command", "goal", "desired", "reference")  # in names of what moves an arm
-UNSUGGESTED = ("estop/", "enable", "task/success", "distance")  # a wrong topic would deceive the interlock
-PING_MS = 1.0  # of a controller at 1 kHz
+# words in the names of topics that command an arm
+COMMANDS = ("target", "command", "goal", "desired", "reference")
+# a wrong topic would deceive the interlock
+UNSUGGESTED = ("estop/", "enable", "task/success", "distance")
+PING_MS = 1.0  # largest round trip to a controller at 1 kHz
 OURS = ("driver", "recorder")  # nodes of the station that hear a target and move no arm
 STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image")
 
 
 class TopicProbe:
-    """One topic of the robot interface, as it comes; of joints, the messages that hold each of ``joints``.
+    """One topic of the robot interface.
 
-    Others may speak there too, as a gripper's driver: the station passes over what they say.
+    For joints it counts the messages that hold each of ``joints``. Others, such as a gripper's
+    driver, may publish on the same topic; the station ignores their messages.
     """
 
     def __init__(self, node: Node, name: str, theirs: str, of_tool: bool, joints: tuple[str, ...]) -> None:
@@ -87,12 +93,12 @@ class TopicProbe:
 
     @property
     def hz(self) -> float:
-        """How often it came."""
+        """Rate of its messages [Hz]."""
         return (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-3) if len(self.times) > 1 else 0.0
 
 
 def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Finding]:
-    """Listens for LISTEN_S, spinning with ``spin``, then a line for each topic."""
+    """Listen for LISTEN_S, spinning with ``spin``, then yield a line for each topic."""
     robot = station_robot(recipe)
     task = station_task(recipe)
     root = f"/{recipe.station.name}"
@@ -130,7 +136,8 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
         finding = _finding(node, one, of[one.name], task.spec.control_hz, taken)
         if finding.fix and one.name.startswith("camera/") and (camera := robot.devices.get(one.name.split("/")[1])):
             finding = replace(finding, fix=_device(camera))
-        yield replace(finding, needed=one.name not in unused_images)  # what the task does not look through may be missing
+        # images that the task does not use may be missing
+        yield replace(finding, needed=one.name not in unused_images)
     yield from _listeners(node, recipe, every)
     for arm, limits in every.items():
         yield Finding(arm_topic(arm, "limits"), f"{limits.hash}, box {list(limits.box_low)} to {list(limits.box_high)} m, "
@@ -147,7 +154,7 @@ def _note(faults: list[str], fault: String) -> None:
 
 
 def _device(camera: DeviceCamera) -> str:
-    """Whether a camera that nobody publishes is there."""
+    """Return whether the device of an unpublished camera is present."""
     try:
         camera.open().close()
     except RlinfError as error:
@@ -156,7 +163,7 @@ def _device(camera: DeviceCamera) -> str:
 
 
 def _ping(address: str) -> Finding:
-    """How far the robot's controller is."""
+    """Measure the round trip to the robot's controller."""
     try:
         ran = subprocess.run(["ping", "-c", "50", "-i", "0.01", "-q", "-W", "1", address], text=True, capture_output=True,
                              timeout=20)
@@ -223,7 +230,7 @@ def _content(probe: TopicProbe, limits: Limits, summary: str) -> Finding:
 
 
 def pose_trouble(pose: Pose, limits: Limits) -> str:
-    """Why a pose cannot be one in metres with a unit quaternion; empty if it can."""
+    """Return why a pose is not one in metres with a unit quaternion; empty if it is."""
     p, q = pose.position, pose.orientation
     position, norm = (p.x, p.y, p.z), math.hypot(q.x, q.y, q.z, q.w)
     if not (all(map(math.isfinite, position)) and abs(norm - 1.0) <= UNIT):
@@ -242,7 +249,7 @@ def pose_trouble(pose: Pose, limits: Limits) -> str:
 
 
 def joints_trouble(message: JointState, limits: Limits) -> str:
-    """Why joint angles cannot be those of the arm in radians; empty if they can."""
+    """Return why joint angles cannot be the arm's in radians; empty if they can."""
     angles = dict(zip(message.name, message.position, strict=False))
     names = limits.joint_names or tuple(angles)
     low = limits.joint_low or (-TURN_RAD,) * len(names)
@@ -260,7 +267,7 @@ def joints_trouble(message: JointState, limits: Limits) -> str:
 
 
 def image_trouble(image: Image) -> str:
-    """Why a station cannot see by an image; empty if it can."""
+    """Return why a station cannot use an image; empty if it can."""
     if image.encoding not in ENCODINGS:
         return f"expected {' or '.join(ENCODINGS)}, got '{image.encoding}': set the camera driver's encoding"
     if not image.height or not image.width or len(image.data) != image.height * image.step:
@@ -270,10 +277,10 @@ def image_trouble(image: Image) -> str:
 
 
 def _suggested(node: Node, probe: TopicProbe, taken: frozenset[str]) -> str:
-    """Topics of its type that a driver publishes, as a line of the robot's YAML.
+    """Return a line for the robot's YAML, with the driver's topics of the same type.
 
-    A topic that robot.yaml names already, the station's commands among them, is not suggested, nor what
-    commands another arm. Of several, a person chooses: the line names none.
+    It suggests neither topics that robot.yaml names already, among them the station's commands, nor
+    commands of another arm. If there are several, the line names none: a person chooses.
     """
     candidates = [name for name, types in node.get_topic_names_and_types()
              if probe.type in types and node.count_publishers(name) and name not in taken
@@ -304,7 +311,7 @@ def _kernel() -> Finding:
 
 
 def main() -> None:
-    """Entry point: recipe and overrides; exit code 1 where something that is needed is missing."""
+    """Run with recipe and overrides; the exit code is 1 if a required topic is missing."""
     with asking():
         recipe = load_recipe(sys.argv[1], sys.argv[2:])
         node = asker(recipe.station.name)
