@@ -43,9 +43,9 @@ class Prose(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """README.md and all pages of docs/ but the generated reference."""
+    """README.md and all pages of docs/ but the generated reference and the translations."""
     docs = sorted((ROOT / "docs").rglob("*.md"))
-    return [ROOT / "README.md", *(page for page in docs if page.parent != ROOT / "docs/reference")]
+    return [ROOT / "README.md", *(page for page in docs if page.parent.name not in ("reference", "zh"))]
 
 
 def sentences(markdown: str) -> list[str]:

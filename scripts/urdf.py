@@ -1,4 +1,5 @@
-"""Writes the URDFs of the shipped robots, from the models of their simulators and the published parameters of a UR5e.
+"""Writes the URDFs of the shipped robots, from the models of their simulators and the published parameters of
+a UR5e and an SO-101.
 
     .venv/bin/python scripts/urdf.py [NAME ...]
 
@@ -248,6 +249,42 @@ def ur5e() -> xml.Element:
     return result
 
 
+SO101 = (  # TheRobotStudio's so101_new_calib.urdf (Apache-2.0): joint, child, origin xyz [m] and rpy [rad], limits [rad]
+    ("shoulder_pan", "shoulder_link", "0.0388353 0 0.0624", "3.14159265 0 -3.14159265", -1.91986, 1.91986),
+    ("shoulder_lift", "upper_arm_link", "-0.0303992 -0.0182778 -0.0542", "-1.57079633 -1.57079633 0", -1.74533, 1.74533),
+    ("elbow_flex", "lower_arm_link", "-0.11257 -0.028 0", "0 0 1.57079633", -1.69, 1.69),
+    ("wrist_flex", "wrist_link", "-0.1349 0.0052 0", "0 0 -1.57079633", -1.65806, 1.65806),
+    ("wrist_roll", "gripper_link", "0 -0.0611 0.0181", "1.57079633 0.0486795 3.14159265", -2.74385, 2.84121),
+)
+SO101_TOOL = ("-0.0079 -0.000218121 -0.0981274", "0 3.14159265 0")
+
+
+def so101() -> xml.Element:
+    """An SO-101 of its published joints, with cylinders for its links; angle 0 is the middle of a joint, as in LeRobot."""
+    result, before = robot("so101", BASE), BASE
+    for name, link, place, turn, low, high in SO101:
+        xml.SubElement(result, "link", name=link)
+        joint = xml.SubElement(result, "joint", name=name, type="revolute")
+        joint.extend([xml.Element("origin", xyz=place, rpy=turn), xml.Element("parent", link=before),
+                      xml.Element("child", link=link), xml.Element("axis", xyz="0 0 1"),
+                      xml.Element("limit", lower=_number(low), upper=_number(high), effort="0", velocity="0")])
+        _rod(result, before, np.array(place.split(), float))
+        before = link
+    xml.SubElement(result, "link", name="gripper_frame_link")
+    joint = xml.SubElement(result, "joint", name="gripper_frame_joint", type="fixed")
+    joint.extend([xml.Element("origin", xyz=SO101_TOOL[0], rpy=SO101_TOOL[1]), xml.Element("parent", link=before),
+                  xml.Element("child", link="gripper_frame_link")])
+    _rod(result, before, np.array(SO101_TOOL[0].split(), float))
+    return result
+
+
+def _rod(result: xml.Element, link: str, end: np.ndarray) -> None:
+    """What is shown of a link: a cylinder from its origin to the next joint."""
+    length = float(np.linalg.norm(end))
+    shown = next(element for element in result.findall("link") if element.get("name") == link)
+    shown.append(visual(end / 2, _facing(end / length), "cylinder", np.array([0.02, length / 2, 0.0])))
+
+
 def _facing(direction: np.ndarray) -> np.ndarray:
     """(3, 3): a rotation whose z is this direction."""
     other = np.array([1.0, 0.0, 0.0]) if abs(direction[0]) < 0.9 else np.array([0.0, 1.0, 0.0])
@@ -263,6 +300,7 @@ ROBOTS: dict[str, tuple[Path, Callable[[], xml.Element]]] = {
     "sawyer": (SIMULATORS / "metaworld/sawyer_metaworld/sawyer.urdf", sawyer),
     "fetch": (SIMULATORS / "gymnasium_robotics/fetch/fetch.urdf", fetch),
     "ur5e": (ROOT / "robots/ur5e_twin/ur5e.urdf", ur5e),
+    "so101": (ROOT / "robots/so101/so101.urdf", so101),
 }
 
 if __name__ == "__main__":

@@ -11,9 +11,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from rlinf_core.core.errors import RecipeError
+from rlinf_core.interlock import load_limits
+from rlinf_core.robots.config import load_robot
+from rlinf_core.robots.description import read
 from rlinf_core.specs.arrays import ActionSpec
 from rlinf_core.tasks.task import Channels, turn_between
-from sim_bridges.twins.universal_robots_state import tool_pose
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Gain = Annotated[float, Field(gt=0, le=1)]
@@ -285,12 +288,19 @@ class JointsOperator(ScriptedArm):
 
     Args:
         reach: fraction of the distance to the goal per step, within the action's scale.
+        robot: robot whose URDF and limits have these joints
+        link: link of the URDF that is the tool
     """
 
     channels = ("current_pose", "goal_pose", "joint_states")
 
-    def __init__(self, action: ActionSpec, reach: Reach = 0.6, **common: Any) -> None:
-        self.reach = reach
+    def __init__(self, action: ActionSpec, reach: Reach = 0.6, robot: str = "ur5e_twin", link: str = "tool0",
+                 **common: Any) -> None:
+        self.reach, self.link = reach, link
+        folder = load_robot(robot)
+        if not folder.urdf or not folder.limits:
+            raise RecipeError(f"script.robot: expected a robot of one arm with a URDF, got '{robot}'")
+        self.description, self.joints = read(folder.urdf.read_text()), load_limits(folder.limits).joint_names
         self.unsteady, self.scale_rad = action.dim, np.asarray(action.scale)
         super().__init__(action, **common)
 
@@ -298,7 +308,11 @@ class JointsOperator(ScriptedArm):
         """Return a normalised action (J,)."""
         hesitates, joints = self.hesitates(), channels["joint_states"]
         delta = (0.0 if hesitates else self.reach) * (channels["goal_pose"][:3] - channels["current_pose"][:3])
-        here = tool_pose(joints)[:3]
-        slope = np.stack([(tool_pose(joints + STEP_RAD * unit)[:3] - here) / STEP_RAD for unit in np.eye(len(joints))], 1)
+        here = self._tool(joints)
+        slope = np.stack([(self._tool(joints + STEP_RAD * unit) - here) / STEP_RAD for unit in np.eye(len(joints))], 1)
         turn = slope.T @ np.linalg.solve(slope @ slope.T + DAMPING ** 2 * np.eye(3), delta) / self.scale_rad
         return np.clip(turn / max(1.0, np.abs(turn).max()) + self._noise, -1, 1)
+
+    def _tool(self, joints: np.ndarray) -> np.ndarray:
+        """Position (3,) of the tool at these joint angles [m]."""
+        return np.array(self.description.pose(self.link, dict(zip(self.joints, joints.tolist(), strict=True)))[0])

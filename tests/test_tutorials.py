@@ -41,6 +41,13 @@ def test_first_run(tmp_path):
 
 
 @station
+def test_classifier(tmp_path):
+    output = follow("tutorials/classifier.md", tmp_path)
+    assert "frames of held-out episodes" in output
+    assert (tmp_path / "runs/seen/success.safetensors").is_file()
+
+
+@station
 def test_your_task(tmp_path):
     output = follow("tutorials/your_task.md", tmp_path)
     assert "does not fit this station" in output and "refused, as it should be" in output

@@ -13,13 +13,18 @@ from rlinf_core.cli.demo import direct_to_its_end, prepare, say_where, served
 from rlinf_core.cli.terminal import Display, clock, terminal_as_before
 from rlinf_core.config.overrides import quoted
 from rlinf_core.core.errors import RecipeError, escape_ascii
+from rlinf_core.core.extras import how_to_get, missing
 from rlinf_core.data.takes import DemonstrationStats, takes_of
 from rlinf_core.launch.graph import collecting, collecting_processes
+from rlinf_core.launch.preflight import why_taken
 from rlinf_core.launch.supervisor import Supervisor, only_station
-from rlinf_core.recipes import Recipe
+from rlinf_core.page import PORT as PAGE_PORT
+from rlinf_core.recipes import Recipe, station_robot, station_task
 from rlinf_core.reports.curves import read_events
+from rlinf_core.robots.drivers import SIMULATOR
 from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
-from rlinf_core.robots.operators.keyboard import ASKS
+from rlinf_core.robots.operators.device import axes
+from rlinf_core.robots.operators.keyboard import ASKS, PAIRS, PAUSE
 
 WORDS = {"ready": "the scene is ready", "success": "success", "failure": "failure", "rerecord": "once more",
          "discard": "discard", "arm": "arm", "disarm": "disarm"}
@@ -30,9 +35,12 @@ def collect(name: str, overrides: list[str], run_dir: Path, episodes: int | None
             web: int | None = None) -> int:
     """Collect until ``episodes`` have succeeded, including those in ``run_dir``. Returns an exit code."""
     recipe, before = collecting(name, [*overrides, *served(web)], run_dir, episodes)
+    pictured = web is None and _shows_picture(recipe)
+    if pictured:
+        recipe, before = collecting(name, [*overrides, *served(PAGE_PORT)], run_dir, episodes)
     missing = recipe.collect.episodes - before.succeeded
     _check(recipe, missing)
-    code = _run(recipe, run_dir, before, quiet) if missing > 0 else 0
+    code = _run(recipe, run_dir, before, quiet, pictured) if missing > 0 else 0
     print(_result_text(recipe, takes_of(run_dir, recipe), run_dir), flush=True)
     if code:
         print(f"stopped before its end; the same command with --out {run_dir} goes on", flush=True)
@@ -51,34 +59,52 @@ def _check(recipe: Recipe, missing: int) -> None:
                           "with another device (station.operator.kind)")
 
 
-def _run(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool) -> int:
+def _shows_picture(recipe: Recipe) -> bool:
+    """Return whether the page shows a simulated arm to the person at this terminal."""
+    station = recipe.station
+    person = station.operator.kind != SCRIPTED and sys.stdin.isatty() and not station.web.port
+    if not person or station_robot(recipe).driver != SIMULATOR:
+        return False
+    reason = "it needs the extra 'page': " + how_to_get("page") if missing("page") else why_taken("127.0.0.1", PAGE_PORT)
+    if reason:
+        print(f"no picture of the scene: {reason}", flush=True)
+    return not reason
+
+
+def _run(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, pictured: bool) -> int:
     """Run to the end. Returns an exit code; 130 after Ctrl-C."""
     try:
         with only_station(recipe.station.name, recipe.station.domain):
             prepare(recipe, run_dir)
-            _start(recipe, run_dir, before, quiet)
+            _start(recipe, run_dir, before, quiet, pictured)
     except KeyboardInterrupt:
         return 130
     return 130 if read_events(run_dir)[-1]["event"] == "stopped" else 0
 
 
-def _start(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool) -> None:
+def _start(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, pictured: bool) -> None:
     print(f"run folder: {run_dir}: {before.succeeded} of {recipe.collect.episodes} demonstrations are there", flush=True)
-    say_where(recipe)
+    if pictured:
+        web = recipe.station.web
+        print(f"a picture of the scene: http://{web.host}:{web.port}. The keys of this terminal move the arm",
+              flush=True)
+    else:
+        say_where(recipe)
     with terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
-        *processes, director = collecting_processes(recipe, run_dir, before, terminal=True)
+        *processes, director = collecting_processes(recipe, run_dir, before, terminal=True, with_page=pictured)
         (run_dir / "status.json").unlink(missing_ok=True)  # of an earlier run
         for process in processes:
             supervisor.start(process)
-        direct_to_its_end(supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before))
+        direct_to_its_end(supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before, pictured))
 
 
 class CollectDisplay(Display):
     """Shows takes, disk space, the current wait, and the meaning of keys and buttons."""
 
-    def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool, before: DemonstrationStats) -> None:
+    def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool, before: DemonstrationStats, pictured: bool) -> None:
         super().__init__(recipe, run_dir, quiet)
-        self.run_dir, self.before, self.roles = run_dir, before, roles_of(recipe)
+        self.run_dir, self.before, self.roles = run_dir, before, roles_of(recipe, pictured)
+        self.moves = moves_of(recipe, pictured)
 
     def _changes(self, status: dict[str, Any]) -> Any:
         return status["done"], status["dropped"], status["waiting_for"]
@@ -93,6 +119,7 @@ class CollectDisplay(Display):
         operator = status["operator"] or last_words(self.run_dir / "logs/operator.log")
         texts_by_title = {"waiting for you": status["waiting_for"], "operator": operator}
         rows += [(title, text) for title, text in texts_by_title.items() if text]
+        rows += [("to move", self.moves)] if self.moves else []
         return [*rows, *([("now", keys)] if (keys := self._keys(status)) else [])]
 
     def _disk(self) -> str:
@@ -115,12 +142,25 @@ def last_words(log: Path) -> str:
     return escape_ascii(lines[-1].rpartition("]: ")[2]) if lines else ""
 
 
-def roles_of(recipe: Recipe) -> dict[str, list[str]]:
+def moves_of(recipe: Recipe, pictured: bool = False) -> str:
+    """Return the keys of this terminal that move the arm; empty where it has none."""
+    station = recipe.station
+    if station.operator.kind == SCRIPTED or not sys.stdin.isatty() or (station.web.port and not pictured):
+        return ""
+    action = station_task(recipe).spec.action
+    arm = action.of_arm(action.arms[0]) if action.arms else action
+    joints = arm.control_mode != "tcp_delta"
+    keys = [(PAIRS[axis], f"joint {place + 1}" if joints and axis != "grip" else PAIRS[axis][1])
+            for axis, place in axes(arm).items()]
+    return f"{', '.join(f'{pair[0]}/{pair[1]} {text}' for (pair, _), text in keys)}; {PAUSE} rests"
+
+
+def roles_of(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
     """Return the keys and buttons of the operator's devices by their role."""
     station, devices_by_role = recipe.station, dict[str, list[str]]()
     if station.operator.kind == SCRIPTED:
         return devices_by_role
-    if not station.web.port and sys.stdin.isatty():
+    if (pictured or not station.web.port) and sys.stdin.isatty():
         devices_by_role |= {role: [key] for key, role in ASKS.items()}
     for device in (
         settings.model_dump()

@@ -73,7 +73,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
     check_trainer(recipe, run_dir)
     check_policy_device(recipe)
     with Progress(1 + REPORT_STEPS) as progress:
-        with _alone(recipe, run_dir) as supervisor:
+        with alone(recipe, run_dir) as supervisor:
             print(f"run folder: {run_dir}", flush=True)
             if remark := too_short(recipe):
                 print(remark, flush=True)
@@ -110,7 +110,7 @@ def _check_stations(recipe: Recipe, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _alone(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
+def alone(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
     """Check a station, hold the lock of its name, write its recipe, and yield its supervisor."""
     check(recipe, run_dir)
     station = recipe.station
@@ -214,7 +214,7 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
         extras.require("serving" if station.policy.backend == "remote" else "policy",
                        f"rlinf up, station.policy.backend {station.policy.backend}")
         check_policy_device(recipe)
-    with _alone(recipe, run_dir) as supervisor:
+    with alone(recipe, run_dir) as supervisor:
         silent = ("policy",) if episodes else ()
         for process in composed(recipe, station_processes(recipe, run_dir, without=silent)):
             supervisor.start(process)

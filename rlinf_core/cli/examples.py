@@ -47,6 +47,9 @@ EXAMPLES: dict[str, str] = {
     "fake-device": """
         rlinf fake-device spacemouse                       # prints the path of its device file
         rlinf fake-device pedal --path pedal.dev""",
+    "replay": """
+        rlinf replay runs/x/recordings/EPISODE             # at the simulated station that recorded it
+        rlinf replay EPISODE --recipe my/recipe.yaml       # at another station of the same robot""",
     "completion": """
         eval "$(rlinf completion bash)"                    # in ~/.bashrc
         eval "$(rlinf completion zsh)"                     # in ~/.zshrc""",
@@ -113,6 +116,10 @@ EXAMPLES: dict[str, str] = {
     "data throughput": "rlinf data throughput runs/x",
     "data export lerobot": "rlinf data export lerobot runs/x --out lerobot_x",
     "data export rerun": "rlinf data export rerun runs/x --out rerun_x",
+    "data push": "rlinf data push runs/x --to me/takes",
+    "data pull": "rlinf data pull me/takes --out runs/takes",
+    "policy push": "rlinf policy push runs/x --to me/policy",
+    "policy pull": "rlinf policy pull me/policy --out runs/policy",
     "data import lerobot": """
         rlinf data import lerobot lerobot_x --out runs/imported --recipe demo_vision
         rlinf data import lerobot lerobot_x --out runs/imported --recipe demo_vision --camera front=laptop""",

@@ -15,6 +15,7 @@ from rlinf_core.cli.parsers import (
     data_commands,
     fleet_commands,
     monitor_commands,
+    policy_commands,
     reward_commands,
     station_commands,
     world_commands,
@@ -31,6 +32,7 @@ from rlinf_core.cli.parsing import (
     command,
     open_streams,
     recipe_command,
+    run_folder,
     show_command,
     teach,
     unread,
@@ -303,9 +305,20 @@ def _parser() -> argparse.ArgumentParser:
             "`garbage`, `unplug`."
         ),
     )
-    fake_device.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader", "robotiq"])
+    fake_device.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader", "feetech", "robotiq"])
     fake_device.add_argument("--path", type=Path, help="path of its device file, which must not exist "
                              "(default: in a new folder)")
+    replay = command(commands, "replay", "cli.replay:replay",
+                     "play the recorded actions of an episode again on a station", (
+        "Starts the station of the recording's recipe, or of --recipe, and plays the actions through its interlock. In "
+        "simulation in lockstep the motion is the same to the last bit. On a real arm a person arms at this terminal (e), "
+        "and any key that moves the arm ends the replay."))
+    replay.add_argument("recording", type=Path, help="the folder of an episode")
+    replay.add_argument("--recipe", help="recipe of the station (default: that of the run that holds the recording)")
+    replay.add_argument("--set", **SET, help="override of that recipe, e.g. station.domain_id=7")
+    replay.add_argument("--out", dest="run_dir", metavar="OUT", type=run_folder, default="",
+                        help="run folder (default: runs/<time>)")
+    replay.add_argument("--json", **JSON, help="write same and difference")
     shell = command(commands, "completion", "cli.completion:completion", "print the script by "
                                                                          "which a shell completes commands and options", (
         'Put eval "$(rlinf completion bash)" into ~/.bashrc, or eval "$(rlinf completion zsh)" into ~/.zshrc.'))
@@ -332,6 +345,7 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--temperature", type=at_least(0, float), default=0.0, metavar="T",
                       help="sampling temperature of tokens; 0 takes the likeliest one (default)")
     data_commands(commands)
+    policy_commands(commands)
     reward_commands(commands)
     monitor_commands(commands)
     world_commands(commands)

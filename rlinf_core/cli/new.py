@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -24,12 +25,10 @@ instruction: reach the goal
 control_hz: 10.0
 max_steps: 40
 observation:
-  tcp_position: {{source: current_pose,  take: position, shape: [3], unit: m,   low: {low}, high:
-      {high}}}
-  tcp_velocity: {{source: current_twist, take: linear,   shape: [3], unit: m/s, low: [-0.5], high:
-      [0.5]}}
-  goal_offset:  {{source: goal_pose,     take: offset,   shape: [3], unit: m,   low: [-{far}],
-      high: [{far}]}}
+  tcp_position:
+    {{source: current_pose, take: position, shape: [3], unit: m, low: {low}, high: {high}}}
+  tcp_velocity: {{source: current_twist, take: linear, shape: [3], unit: m/s, low: [-0.5], high: [0.5]}}
+  goal_offset: {{source: goal_pose, take: offset, shape: [3], unit: m, low: [-{far}], high: [{far}]}}
 action:
   control_mode: tcp_delta
   dimensions:
@@ -47,6 +46,27 @@ collect: {{episodes: 40}}
 sft: {{steps: 2000}}
 simulation: {{env_steps: 2000, evaluate_every: 1000}}
 """
+COMMENTS = {
+    "model": "do not move this file",
+    "joints": "from base to tool",
+    "tool": "site or body of the model",
+    "tool_offset": "from there to the tool [m]",
+    "home": "joint angles where an episode begins [rad or m]",
+    "gripper_open": "of each actuator or joint",
+    "gripper_closed": "likewise",
+    "gripper_width": "between the open fingers [m]",
+    "goal_low": "corner of the box of goals, base frame [m]",
+    "goal_high": "the opposite corner [m]",
+    "start_range_m": "an episode begins within this of home [m]",
+    "radius_m": "a goal is reached within this [m]",
+    "box_low": "corner of the tool's workspace, base frame [m]",
+    "box_high": "the opposite corner [m]",
+    "speed": "[m/s]",
+    "acceleration": "[m/s^2]",
+    "orientation": "of the tool, quaternion x y z w",
+    "cone": "around it [rad]",
+    "front": "height and width of the picture",
+}
 SPEED_FACTOR = 1.25  # ratio of the interlock's speed limit to the speed of the largest action
 
 
@@ -86,7 +106,7 @@ def new_robot(
     print(
         f"{model}: looking for arm, tool, gripper and workspace (seconds to a minute)", flush=True
     )
-    plan = design(model.resolve(), tuple(joints), tool, tuple(home), gripper)
+    plan = design(real_path(model), tuple(joints), tool, tuple(home), gripper)
     files = robot_files(name, model, folder, plan)
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
@@ -103,12 +123,21 @@ def _name_of(model: Path) -> str:
     )
 
 
+def real_path(model: Path) -> Path:
+    """The model's path without links. A link to a file of another kind is kept, as a cache of blobs has it: the meshes lie
+    beside the link.
+    """
+    real = model.resolve()
+    return real if real.suffix == model.suffix else model.parent.resolve() / model.name
+
+
 def robot_files(name: str, model: Path, folder: Path, plan: Any) -> dict[str, str]:
     """Return the text of each file of a robot, by file name."""
     low, high = plan.box.round(3).tolist()
     gripper = plan.options.get("gripper")
-    near = model.resolve().is_relative_to(folder.resolve().parent)
-    path = os.path.relpath(model.resolve(), folder.resolve()) if near else str(model.resolve())
+    real = real_path(model)
+    near = real.is_relative_to(folder.resolve().parent)
+    path = os.path.relpath(real, folder.resolve()) if near else str(real)
     options = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in plan.options.items()
@@ -156,9 +185,12 @@ def robot_files(name: str, model: Path, folder: Path, plan: Any) -> dict[str, st
 
 
 def _yaml(document: dict[str, Any]) -> str:
-    return yaml.safe_dump(
-        document, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+    """A block for each mapping, a line for each list, and a comment for what has a unit."""
+    text = yaml.safe_dump(
+        document, sort_keys=False, default_flow_style=None, width=math.inf, allow_unicode=True
     )
+    lines = [(line, COMMENTS.get(line.strip().partition(":")[0], "")) for line in text.splitlines()]
+    return "".join(f"{line}{f'  # {comment}' if comment else ''}\n" for line, comment in lines)
 
 
 def _report(plan: Any, folder: Path) -> None:

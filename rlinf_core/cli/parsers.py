@@ -28,7 +28,7 @@ NAMES: dict[str, Any] = {"help": "recipe of the station, for the names (default:
 def data_commands(commands: Commands) -> None:
     """Add the commands for recordings."""
     data_parser = commands.add_parser(
-        "data", help="list, check, repair, copy and convert recordings"
+        "data", help="list, check, repair, copy, convert, push and pull recordings"
     )
     data = data_parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -65,6 +65,36 @@ def data_commands(commands: Commands) -> None:
     rerun = of("rerun", "write an .rrd for Rerun's viewer, one for each episode", "cli.data:export_rerun", True, formats)
     rerun.add_argument("--recipe", **NAMES)
     _imports(data)
+    push = of("push", "send intact episodes, or a LeRobot data set, to the Hugging Face Hub", "cli.hub:push_data")
+    _push(push)
+    _pull(command(data, "pull", "cli.hub:pull_data", "download a data set from the Hugging Face Hub", (
+        "Checks the seal of each recording. The folder appears complete or not at all.")))
+
+
+def policy_commands(commands: Commands) -> None:
+    """Add the commands for policies at the Hub."""
+    policies = commands.add_parser("policy", help="push policies to the Hugging Face Hub, and pull them").add_subparsers(
+        required=True, metavar="COMMAND")
+    push = command(policies, "push", "cli.hub:push_policy",
+                   "send a policy with its recipe and report to the Hugging Face Hub")
+    push.add_argument("path", type=Path, help="a policy file, a run for its newest policy, or "
+                      "a folder of `rlinf vla lerobot`")
+    _push(push)
+    _pull(command(policies, "pull", "cli.hub:pull_policy", "download a policy from the Hugging Face Hub", (
+        "`rlinf eval FOLDER` and `rlinf serve FOLDER` take the folder.")))
+
+
+def _push(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", dest="repository", required=True, metavar="OWNER/NAME",
+                        help="the repository, which is created if it is not there")
+    parser.add_argument("--public", action="store_true", help="a new repository is public (default: private)")
+    parser.add_argument("--message", default="", metavar="SENTENCE", help="message of the commit")
+
+
+def _pull(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("repository", metavar="OWNER/NAME", help="the repository")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
+    parser.add_argument("--revision", default="", help="a branch, tag or commit (default: main)")
 
 
 def _imports(data: Commands) -> None:

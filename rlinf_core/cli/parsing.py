@@ -145,7 +145,7 @@ def recipe_command(commands: Commands, name: str, run: str, text: str, default: 
     parser.add_argument("name", metavar="recipe", nargs="?" if default else None, default=default,
                         help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""))
     parser.add_argument("--set", **SET, help="override, e.g. online.max_minutes=5")
-    parser.add_argument("--out", dest="run_dir", metavar="OUT", type=_run_dir, default="",
+    parser.add_argument("--out", dest="run_dir", metavar="OUT", type=run_folder, default="",
                         help="run folder (default: runs/<time>)")
     return parser
 
@@ -164,7 +164,7 @@ def teach(parser: argparse.ArgumentParser) -> None:
             action.help = f"{action.help or ''} (default: {values})".strip()
 
 
-def _run_dir(text: str) -> Path:
+def run_folder(text: str) -> Path:
     """Return the run folder; the caller makes it once the recipe is checked."""
     return Path(text or time.strftime("runs/%Y%m%d-%H%M%S")).resolve()
 

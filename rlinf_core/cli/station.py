@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,16 @@ def twin(kind: str, path: Path | None = None) -> int:
     """Imitate a device until the end of input or Ctrl-C; invalid input is reported and ignored."""
     from rlinf_core.robots.operators.twins import Events, Leader, Pedal, SpaceMouse
     from sim_bridges.twins.robotiq import Robotiq
+    from sim_bridges.twins.servos import Servos
 
-    twins = {"spacemouse": SpaceMouse, "gamepad": Events, "pedal": Pedal, "leader": Leader, "robotiq": Robotiq}
+    twins: dict[str, Any] = {
+        "spacemouse": SpaceMouse, "gamepad": Events, "pedal": Pedal, "leader": Leader, "robotiq": Robotiq,
+        "feetech": partial(Servos, kind="feetech", ids=range(1, 7))}
     path = path or Path(tempfile.mkdtemp(prefix="rlinf-twin-")) / kind
     device: Any = twins[kind](path)
     where = "in robot.yaml: gripper: " if kind == "robotiq" else "--set station.operator="
-    print(f"a {kind} without hardware is at {path}: {where}{{kind: {kind}, device: {path}}}\n"
+    keys = "leader, bus: feetech, baud: 1000000" if kind == "feetech" else kind
+    print(f"a {kind} without hardware is at {path}: {where}{{kind: {keys}, device: {path}}}\n"
           "move it: NAME VALUE ..., press NAME, release NAME, rest, silent, garbage, unplug; Ctrl-D ends it", flush=True)
     try:
         for line in filter(str.strip, sys.stdin):

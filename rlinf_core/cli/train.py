@@ -83,6 +83,12 @@ def _line(steps: int, entry: dict[str, float]) -> str:
             f"  {entry['steps_per_second']:5.0f} steps/s  ({spent})")
 
 
+def _helped(run: Run, station: str) -> str:
+    """A station's intervention rate, in words; nothing before its first training episode."""
+    rate = run.data.intervention_rate(station)
+    return "" if rate is None else f", taken over in {rate:.0%} of the last time steps"
+
+
 def _words(run: Run) -> str:
     """Return the progress of a run that stations or editors feed, in words."""
     if run.recipe.learns_from_feedback:
@@ -90,7 +96,7 @@ def _words(run: Run) -> str:
         return (f"{counts.get('feedback_served', 0):,.0f} completions, {counts.get('feedback_accepted', 0):,.0f} with "
                 f"feedback, newest reward {counts.get('feedback_reward', 0.0):.0%}, {run.updates:,} updates, "
                 f"policy version {run.version}")
-    stations = "; ".join(f"{name}: {counts['episodes']} episodes, {counts['steps']:,} steps" for name, counts in
-                         run.data.by_station().items()) or "no station yet"
+    stations = "; ".join(f"{name}: {counts['episodes']} episodes, {counts['steps']:,} steps{_helped(run, name)}"
+                         for name, counts in run.data.by_station().items()) or "no station yet"
     return (f"{run.phase}, {run.data.demonstrations.episodes} demonstrations, {run.updates:,} updates, policy version "
             f"{run.version}; {stations}")

@@ -19,6 +19,7 @@ PURPOSE = {  # in the order of need
     "report": "rlinf run on a station: the report at its end",
     "sim": "rlinf demo, eval, check sim: the demo's simulators",
     "data": "rlinf data export, import: LeRobot data sets",
+    "hub": "rlinf data push, pull and rlinf policy push, pull: the Hugging Face Hub",
     "rerun": "rlinf data export rerun",
     "page": "the operator's page: rlinf up --web",
     "teleop": "a leader arm as the operator's device",

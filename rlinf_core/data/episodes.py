@@ -149,14 +149,22 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
 
 def _attached(folder: Path) -> StationSpec | None:
     """Return the specs that a recorder attached; None if there are none, or they are unreadable."""
+    with suppress(RlinfError, ValueError, KeyError, TypeError):
+        if data := attachment(folder, SPECS):
+            return StationSpec.from_dict(json.loads(data))
+    return None
+
+
+def attachment(folder: Path, name: str) -> bytes | None:
+    """Return a file that the recorder attached to an episode; None if there is none."""
     from mcap.exceptions import McapError
     from mcap.reader import make_reader
 
     for path in sorted(folder.glob("*.mcap")):
-        with suppress(McapError, RlinfError, ValueError, KeyError, TypeError), path.open("rb") as file:
-            for attachment in make_reader(file).iter_attachments():
-                if attachment.name == SPECS:
-                    return StationSpec.from_dict(json.loads(attachment.data))
+        with suppress(McapError), path.open("rb") as file:
+            for attached in make_reader(file).iter_attachments():
+                if attached.name == name:
+                    return bytes(attached.data)
     return None
 
 

@@ -200,6 +200,11 @@ def recorded(folder: Path) -> Iterator[Raw]:
                            "`rlinf data repair` keeps what is whole") from error
 
 
+def message(raw: Raw) -> Any:
+    """A recorded message, by the definition in its file."""
+    return _store(raw.kind, raw.definition).deserialize_cdr(raw.data, raw.kind)
+
+
 def _episode(folder: Path, messages: Messages) -> Episode:
     ended = [event for event in messages["episode"] if event.kind == ENDED]
     steps = sorted((step for step in messages["timestep"] if ended and step.episode_id == ended[-1].episode_id),

@@ -31,7 +31,7 @@ from rlinf_core.robots.calibration.hand_eye import TOOL
 from rlinf_core.robots.calibration.hand_eye import load as load_hand_eye
 from rlinf_core.robots.config import Robot, robot_folder
 from rlinf_core.robots.drivers import SIMULATOR
-from rlinf_core.robots.operators import KEYBOARD, PAGE, SCRIPTED
+from rlinf_core.robots.operators import KEYBOARD, PAGE, REPLAY, SCRIPTED
 from rlinf_core.robots.operators.homing import homes_of
 from rlinf_core.specs.arrays import ActionSpec
 from rlinf_core.specs.topics import VECTORS
@@ -116,6 +116,7 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
     if robot.twin:
         processes.append(_node(recipe, "twin", "rlinf_drivers.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
                                priority=CONTROLLER, simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),
+                               settings=robot.driver_node.model_dump_json() if robot.driver_node else "{}",
                                control_hz=spec.control_hz, **rendered))
     if driver := robot.driver_node:
         node = _node(recipe, "driver", "rlinf_drivers.driver", SHUTDOWN, module=driver.node,
@@ -128,7 +129,7 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
                    lockstep=lockstep, custom_kinds=custom_kinds(recipe.policy) or [""],
                    monitor=_monitor(recipe), **observed, **_remote(recipe))
     environment = _node(recipe, "environment", "rlinf_station.environment", task_file=task, station=station.name,
-                        lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
+                        lockstep=lockstep, person=_waits_for_person(recipe), external=robot.driver != SIMULATOR,
                         homes=bool(home(recipe)), joints=_joints(robot), axes=_axes(robot), **observed)
     if composed := station.policy.backend == "composed" and "policy" not in without:
         environment.parameters.update(policy.parameters | {"composed": True})
@@ -228,6 +229,12 @@ def check_operator(recipe: Recipe) -> None:
                               f"episode (max_steps of task '{recipe.station.task}'), got {after}: it would never take over")
 
 
+def _waits_for_person(recipe: Recipe) -> bool:
+    """Whether a person says that the scene is ready: not where a script or a replay is the operator in simulation."""
+    kind = recipe.station.operator.kind
+    return kind != SCRIPTED and not (kind == REPLAY and station_robot(recipe).without_hardware)
+
+
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
     """Return the operator's process: a script, or the node that reads a person's devices.
 
@@ -236,8 +243,9 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
     operator, task = recipe.station.operator, str(task_file(recipe))
     lockstep = recipe.station.lockstep and station_robot(recipe).driver == SIMULATOR
     if operator.kind != SCRIPTED:
+        replay = {"simulated": station_robot(recipe).without_hardware} if operator.kind == REPLAY else {}
         return _node(recipe, "operator", "rlinf_operator.operator", task_file=task, kind=operator.kind, home=home(recipe),
-                     lockstep=lockstep, **_devices(recipe))
+                     lockstep=lockstep, **_devices(recipe), **replay)
     return _node(recipe, "operator", "rlinf_operator.operator", task_file=task, kind=operator.kind, noise=operator.noise,
                  joints=_joints(station_robot(recipe)), lockstep=lockstep,
                  takes_over=operator.takes_over, seed=recipe.seed,
@@ -470,7 +478,8 @@ def collecting(
     return recipe, takes_of(run_dir, recipe)
 
 
-def collecting_processes(recipe: Recipe, run_dir: Path, before: DemonstrationStats, terminal: bool) -> list[Process]:
+def collecting_processes(recipe: Recipe, run_dir: Path, before: DemonstrationStats, terminal: bool,
+                         with_page: bool = False) -> list[Process]:
     """Write the director's plan and return the processes, the director last.
 
     Args:
@@ -478,11 +487,13 @@ def collecting_processes(recipe: Recipe, run_dir: Path, before: DemonstrationSta
         run_dir: folder of the recordings.
         before: existing takes.
         terminal: whether this terminal reads the operator's devices and keyboard.
+        with_page: whether the keyboard counts also where the operator's page is served.
     """
     person = recipe.station.operator.kind != SCRIPTED
     write_plan(recipe, run_dir, episodes=recipe.collect.episodes - before.succeeded, only=False, ends=True, person=person,
                **({} if before.next_seed is None else {"first_seed": before.next_seed}))
-    processes = station_processes(recipe, run_dir, NOT_NEEDED)
-    if person and terminal and not recipe.station.web.port:
+    read_here = person and terminal and (with_page or not recipe.station.web.port)
+    processes = station_processes(recipe, run_dir, (*NOT_NEEDED, *(("operator",) if read_here else ())))
+    if read_here:
         processes.append(replace(operator_process(recipe, run_dir), terminal=True))
     return [*composed(recipe, processes), director_process(recipe, run_dir)]

@@ -67,7 +67,7 @@ def _check_batches(recipe: Recipe) -> None:
 
 def _check_port(bridge: Bridge) -> None:
     """Raise BridgeError if the trainer's port is in use."""
-    if why := _taken(bridge.host.strip("[]"), bridge.port):
+    if why := why_taken(bridge.host.strip("[]"), bridge.port):
         raise BridgeError(f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
                           "another address of this machine with bridge.host, or another bridge.port",
                           code="RL-E205")
@@ -75,13 +75,13 @@ def _check_port(bridge: Bridge) -> None:
 
 def check_page(web: Web) -> None:
     """Raise RecipeError if the page's port is in use, for example by another station's page."""
-    if web.port and (why := _taken(web.host, web.port)):
+    if web.port and (why := why_taken(web.host, web.port)):
         raise RecipeError(f"station.web.port: expected one that is free on {web.host}, got {web.port}: {why}. Another "
                           "station's page may be there. End what listens there, or take another: --web PORT",
                           code="RL-E205")
 
 
-def _taken(host: str, port: int) -> str:
+def why_taken(host: str, port: int) -> str:
     """Return why a server cannot listen on host and port; empty if it can."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

@@ -323,7 +323,8 @@ def load_robot(name: str) -> Robot:
     if robot.simulator:
         options = _options(robot.simulator, document.place(("simulator",)), document.below(("options",)), folder)
     elif robot.driver != EXTERNAL:
-        options = values(checked(driver(robot.driver), document.below(("options",))))
+        kind = driver(robot.driver)
+        options = _from_folder(kind, values(checked(kind, document.below(("options",)))), folder)
         if robot.grippers and driver(robot.driver)(**options).has_gripper:
             raise RecipeError(f"{document.place(('driver',))}: 'gripper': expected none beside the one that driver: "
                               f"{robot.driver} tells. Leave it out, or say options: {{hand: false}}")
@@ -362,10 +363,13 @@ def _options(simulator: str, where: str, document: Document, folder: Path | None
 
     kind = options_of(simulator, where)
     options = values(checked(kind, document))
-    if folder:
-        options |= {name: str((folder / options[name]).resolve()) for name, item in kind.model_fields.items()
-                    if FROM_FOLDER in item.metadata and options[name]}
-    return options
+    return _from_folder(kind, options, folder) if folder else options
+
+
+def _from_folder(kind: type[Settings], options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Options whose relative paths begin at the folder of the robot's YAML."""
+    return options | {name: str((folder / options[name]).resolve()) for name, item in kind.model_fields.items()
+                      if FROM_FOLDER in item.metadata and options.get(name)}
 
 
 def robot_folder(name: str) -> Path:

@@ -64,6 +64,29 @@ class Description:
         return [_placed(joint, value) for joint in self.joints
                 if joint.kind in MOVABLE and (value := _position(joint, positions)) is not None]
 
+    def pose(self, link: str, positions: Mapping[str, float]) -> tuple[Vector, Quaternion]:
+        """Position [m] and orientation (x, y, z, w) of a link in the root.
+
+        Args:
+            link: of the robot.
+            positions: of all movable joints between the root and the link [rad, m].
+
+        Raises:
+            RecipeError: the robot has no such link, or a joint on the way has no position.
+        """
+        frames = {frame.child: frame for frame in [*self.fixed(), *self.moved(positions)]}
+        position: Vector = (0.0, 0.0, 0.0)
+        orientation, name = STILL, link
+        while name != self.root:
+            if name not in frames:
+                raise RecipeError(f"robot_description: expected a link '{link}' whose joints all have a position, got "
+                                  f"'{name}' without a place. Its links: {', '.join(self.links)}")
+            frame = frames[name]
+            x, y, z = _rotated(frame.orientation, position)
+            position = (x + frame.position[0], y + frame.position[1], z + frame.position[2])
+            orientation, name = multiplied(frame.orientation, orientation), frame.parent
+        return position, orientation
+
 
 def read(text: str) -> Description:
     """Read a URDF.

@@ -26,6 +26,7 @@ from rlinf_core.core.machine import HeldError, refused, take_device
 
 TURN = 4096
 RAD = 2 * math.pi / TURN
+TRIES = 5
 Kind = Literal["feetech", "dynamixel"]
 Id = Annotated[int, Field(ge=0, le=252)]
 Tick = Annotated[float, Field(ge=-TURN, le=2 * TURN)]
@@ -245,7 +246,10 @@ class Bus:
 
     def positions(self) -> dict[int, int] | None:
         """Return ticks by id; None if a servo has not answered, or its answer was broken."""
-        if self._call(self._reading.txRxPacket) != 0:
+        try:
+            if self._call(self._reading.txRxPacket) != 0:
+                return None
+        except IndexError:  # Feetech's client, on a packet that ends early
             return None
         return {
             servo: to_signed(
@@ -271,21 +275,24 @@ class Bus:
             DeviceError: a servo does not confirm.
         """
         for servo in self.ids:
-            result, _ = self._call(
-                self.packets.write1ByteTxRx, self.port, servo, self.table.torque, int(on)
-            )
+            for _ in range(TRIES):  # a bus loses a packet now and then
+                result, _ = self._call(
+                    self.packets.write1ByteTxRx, self.port, servo, self.table.torque, int(on)
+                )
+                if result == 0:
+                    break
             if result != 0:
                 raise DeviceError(
                     f"servo {servo} at {self.device}: expected an answer to torque {'on' if on else 'off'}, "
                     "got none. Look at its power, id and baud rate"
                 )
 
-    def fault(self) -> str:
-        """Return the first servo's fault in words; empty for none."""
+    def fault(self) -> str | None:
+        """Return the first servo's fault in words; empty for none, None if a servo does not answer."""
         for servo in self.ids:
             _, result, error = self._call(self.packets.ping, self.port, servo)
             if result != 0:
-                return f"servo {servo} is silent"
+                return None
             if words := [text for bit, text in self.table.faults.items() if error & bit]:
                 return f"servo {servo}: {', '.join(words)}"
         return ""

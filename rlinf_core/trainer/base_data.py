@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from rlinf_core.data.replay import ORIGINS, ReplayBuffer
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.serialization import policy_files, policy_version, read_info
 from rlinf_core.recipes import Recipe
-from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, IMAGINED, Experience, Trajectory
+from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, IMAGINED, TRAIN, Experience, Trajectory
 from rlinf_core.specs.arrays import Arrays
 from rlinf_core.specs.embodiment import JointSpec
 from rlinf_core.trainer.governor import Governor
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Replay: TypeAlias = "ReplayBuffer | ReplayShards"
 MAX_DEMONSTRATION_STEPS = 50_000  # capacity for demonstrations beside a replay buffer
+
+RECENT_EPISODES = 50  # of which the terminal shows the intervention rate
 
 
 class Data(ABC):
@@ -58,6 +60,7 @@ class Data(ABC):
         self.steps = 0
         self.statuses: dict[str, int] = defaultdict(int)
         self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})
+        self.taken_over: dict[str, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=RECENT_EPISODES))
         self.versions: dict[int, int] = {}
 
     def _buffer(self, capacity: int) -> ReplayBuffer:
@@ -84,6 +87,9 @@ class Data(ABC):
         """Insert one episode and return its status. Time steps of stations count here."""
         if trajectory.station:
             self.stations[trajectory.station]["episodes"] += 1  # its place in this dict is its origin
+            if trajectory.mode == TRAIN:
+                helped = sum(source == "operator" for source in trajectory.sources)
+                self.taken_over[trajectory.station].append((helped, len(trajectory)))
         if trajectory.mode != EVALUATE:
             trajectory = replace(trajectory, observations=self.policy.annotated(trajectory.observations))
         if trajectory.mode == EVALUATE:
@@ -197,6 +203,13 @@ class Data(ABC):
                       for name, value in counts.items()}
         return {"steps": float(self.steps), "demonstrations": float(self.demonstrations.episodes),
                 "stale": float(self.statuses["stale"]), "evaluations": float(self.statuses["evaluation"]), **by_station}
+
+    def intervention_rate(self, station: str) -> float | None:
+        """Share of the time steps in which a person commanded, of a station's last RECENT_EPISODES training episodes; None
+        before the first one.
+        """
+        recent = self.taken_over.get(station)
+        return sum(helped for helped, _ in recent) / sum(steps for _, steps in recent) if recent else None
 
     def by_station(self) -> dict[str, dict[str, int]]:
         """Return episodes, time steps and drawn samples of each station."""

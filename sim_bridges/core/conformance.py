@@ -239,7 +239,7 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
               "; ".join(f"{name} {sum(won)} of {len(won)}, {figures[f'{name}_steps_per_s']:.0f} steps/s"
                         for name, won in front_ends.items()) + remark, "70 % behind the interlock")
     half = 0.5 * float(np.mean(front_ends["vectorised_interlock"]))
-    yield Row("random actions do not", (by_chance := chance(vector, scenes)) <= half, f"{by_chance:.0%}",
+    yield Row("random actions rarely solve the task", (by_chance := chance(vector, scenes)) <= half, f"{by_chance:.0%}",
               f"at most {half:.0%}, half of what the script solves")
     if agreed is not None:
         yield Row("what we call success is the simulator's too", agreed >= 0.9, f"{agreed:.0%} of our successes",

@@ -8,6 +8,7 @@ that.
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,6 +38,7 @@ class Servos(Serial):
         self.goals = dict(self.ticks)
         self.torque = dict.fromkeys(self.ticks, False)
         self.homing, self.overloaded, self.moved_at = homing, 0, time.monotonic()
+        self._moving = threading.Lock()
         super().__init__(path)
 
     def deflect(self, values: dict[str, float]) -> None:
@@ -45,18 +47,26 @@ class Servos(Serial):
             if name == "fault":
                 self.overloaded = int(value)
             elif int(name) in self.ticks:
-                self.ticks[int(name)] = self.goals[int(name)] = TURN / 2 + value / RAD
+                with self._moving:  # as a hand does: one with torque goes back to its goal
+                    self.ticks[int(name)] = TURN / 2 + value / RAD
             else:
                 raise KeyError(f"no servo {name}")
+
+    def place(self, ticks: dict[int, float]) -> None:
+        """Servos by id to these ticks at once, and their goals, too."""
+        with self._moving:
+            self.ticks |= ticks
+            self.goals |= ticks
 
     def advance(self) -> None:
         """Move the servos that have torque by the time since the last call."""
         now = time.monotonic()
-        step, self.moved_at = SPEED_TICKS_S * (now - self.moved_at), now
-        for servo, on in self.torque.items():
-            if on and servo != self.overloaded:
-                away = self.goals[servo] - self.ticks[servo]
-                self.ticks[servo] += min(max(away, -step), step)
+        with self._moving:
+            step, self.moved_at = SPEED_TICKS_S * (now - self.moved_at), now
+            for servo, on in self.torque.items():
+                if on and servo != self.overloaded:
+                    away = self.goals[servo] - self.ticks[servo]
+                    self.ticks[servo] += min(max(away, -step), step)
 
     # The control table
     def _read(self, servo: int, address: int, size: int) -> bytes:
@@ -85,7 +95,10 @@ class Servos(Serial):
 
     # The packets
     def _answer(self, request: bytes) -> bytes:
-        return self._feetech(request) if self.kind == "feetech" else self._dynamixel(request)
+        one = self._feetech if self.kind == "feetech" else self._dynamixel
+        while (rest := one(request)) != request:  # several packets may come at once
+            request = rest
+        return request
 
     def _feetech(self, request: bytes) -> bytes:
         """Header FF FF, id, length, instruction, parameters, inverted sum."""

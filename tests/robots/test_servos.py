@@ -79,6 +79,17 @@ def test_a_ping_is_the_manuals(twin, kind):
 
 
 @KINDS
+def test_requests_that_come_together_are_all_answered(bus, twin):
+    """A goal is written, and a position is asked for at once: nothing answers the goal."""
+    bus.torque(True)
+    answers = 0
+    for count in range(50):
+        bus.command({1: 2048 + count, 2: 2048, 3: 2048})
+        answers += bus.positions() is not None
+    assert answers >= 40, "a busy machine may keep an answer from coming in time"
+
+
+@KINDS
 def test_ticks_below_zero_and_homing_offsets_come_back(tmp_path, kind):
     """Feetech has a sign bit (15, and 11 of the homing offset), Dynamixel two's complement."""
     pytest.importorskip(TABLES[kind].module)
@@ -98,7 +109,7 @@ def test_silence_garbage_and_an_overload_are_told(bus, twin):
     assert bus.positions() is None
     with pytest.raises(DeviceError, match="servo 1 at .*expected an answer to torque on"):
         bus.torque(True)
-    assert bus.fault() == "servo 1 is silent"
+    assert bus.fault() is None
     twin.rest()
     twin.garbage()
     assert bus.positions() is None
@@ -177,3 +188,20 @@ def test_a_leader_of_either_kind_shows_its_joints(twin, kind):
     assert until(lambda: leader.poll() is not None and leader.raw)
     assert np.allclose(leader.angles, [0.5, -0.25, 0.0], atol=RAD)
     leader.close()
+
+
+def test_the_doctor_names_the_port_and_the_calibration(tmp_path):
+    from rlinf_core.robots.drivers.servo_arm import Driver
+
+    settings = {"bus": "feetech", "device": str(tmp_path / "port"), "urdf": "a.urdf", "joints": {"a": {"id": 1}}}
+    port, calibration = Driver(**settings).findings()
+    assert port[0] == "servo bus" and "absent" in port[1] and "ls /dev/serial/by-id" in port[2]
+    assert calibration[1].startswith("none") and "lerobot-calibrate" in calibration[2]
+    (tmp_path / "port").touch()
+    path = tmp_path / "arm.json"
+    row = {"id": 1, "drive_mode": 0, "homing_offset": 0, "range_min": 700, "range_max": 3300}
+    path.write_text(json.dumps({"a": row}))
+    good = Driver(**settings, calibration=str(path)).findings()
+    assert [fix for *_, fix in good] == ["", ""] and good[1][1] == str(path)
+    path.write_text(json.dumps({"b": row}))
+    assert "without 'a'" in Driver(**settings, calibration=str(path)).findings()[1][2]

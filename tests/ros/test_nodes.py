@@ -27,10 +27,11 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.robots.operators.device import axes
 from rlinf_core.robots.operators.keyboard import Keyboard
 from rlinf_core.specs.arrays import ActionSpec
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.person import Person, axes
+from rlinf_operator.person import Person
 from rlinf_ros.conversions import fill_observation, to_ns
 from rlinf_ros.qos import profile
 from tests.ros.stand import listen, start

@@ -1,10 +1,12 @@
 """What is kept of episodes that are learned from in parts, or later: how much room it takes, and who waits meanwhile."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from rlinf_core.cli.train import _words
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
 from rlinf_core.trainer.data import data_for
@@ -41,6 +43,20 @@ def test_of_what_a_person_has_corrected_that_alone_takes_room_beside_what_was_de
     assert drawn == shown | {(float(number), step) for number in range(1, 17) for step in (7.0, 8.0, 30.0)}
     assert gated.online.inserted == STEPS + 16 * 3 and gated.steps == 16 * STEPS
     assert gated.order()["expert_fraction"] == pytest.approx(gated.config.expert_fraction(16)), "of whole episodes"
+
+
+def test_the_terminal_shows_how_much_a_person_has_commanded_lately(gated):
+    run = SimpleNamespace(data=gated, recipe=load_recipe("sim_dagger"), phase="online", updates=7, version=3)
+    assert gated.intervention_rate("a") is None and _words(run).endswith("no station yet")
+    gated.insert(episode(0, *range(STEPS), mode=DEMONSTRATION), 0)
+    assert gated.intervention_rate("a") is None, "a demonstration is no takeover"
+    gated.insert(episode(1, *range(30)), 0)
+    gated.insert(episode(2, 7, 8), 0)
+    assert gated.intervention_rate("a") == 32 / (2 * STEPS)
+    assert "a: 3 episodes, 80 steps, taken over in 40% of the last time steps" in _words(run)
+    for number in range(50):
+        gated.insert(episode(number), 0)
+    assert gated.intervention_rate("a") == 0.0, "of the last fifty"
 
 
 @pytest.mark.parametrize("chunk, begins", [

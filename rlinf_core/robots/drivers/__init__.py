@@ -39,6 +39,10 @@ class DriverSettings(Settings):
         """Whether the driver also commands a gripper."""
         return False
 
+    def findings(self) -> list[tuple[str, str, str]]:
+        """Rows of `rlinf doctor station` about its hardware: name, state, and the remedy; no remedy where all is well."""
+        return []
+
 
 def drivers() -> list[str]:
     """Return the names of all driver nodes."""

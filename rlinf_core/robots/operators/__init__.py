@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SCRIPTED = "scripted"
 KEYBOARD = "keyboard"
 PAGE = "page"
+REPLAY = "replay"
 OURS = {
     "scripted": "rlinf_core.robots.operators:Scripted",
     "keyboard": "rlinf_core.robots.operators.keyboard:Keyboard",
@@ -29,6 +30,7 @@ OURS = {
     "pedal": "rlinf_core.robots.operators.gamepad:Pedal",
     "leader": "rlinf_core.robots.operators.leader:Leader",
     "page": "rlinf_core.robots.operators.page:Page",
+    "replay": "rlinf_core.robots.operators:Replay",
     "vr": "rlinf_core.robots.operators.vr:Vr",
 }
 
@@ -59,8 +61,8 @@ def make_device(text: str) -> Device:
         RecipeError: the settings are invalid.
     """
     kind = json.loads(text)["kind"]
-    if kind == SCRIPTED:
-        raise RecipeError("operator: expected a device that a person holds, got scripted")
+    if kind in (SCRIPTED, REPLAY):
+        raise RecipeError(f"operator: expected a device that a person holds, got {kind}")
     return operator(kind)(**values(settings_of(kind).model_validate_json(text), "kind"))
 
 
@@ -80,3 +82,14 @@ class Scripted:
     def __init__(self, noise: Annotated[float, Field(ge=0, le=1)] = 0.12,
                  takes_over: Annotated[int, Field(ge=0, le=100_000)] = 0) -> None:
         self.noise, self.takes_over = noise, takes_over
+
+
+class Replay:
+    """Sends the actions of a recording again, as `rlinf replay` sets it. On a real arm a person arms at the terminal.
+
+    Args:
+        recording: the folder of the episode.
+    """
+
+    def __init__(self, recording: Annotated[str, Field(min_length=1)]) -> None:
+        self.recording = recording

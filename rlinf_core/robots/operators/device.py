@@ -26,6 +26,19 @@ FORGET_S = 0.5  # for this long, a key that was read late would still move
 FIRST_MESSAGE_S = 1.0  # time in which a silent device is tolerated after opening
 
 
+def axes(action: ActionSpec) -> dict[str, int]:
+    """Those of a device's axes that one arm's actions have, in their order: where each stands in them."""
+    if action.control_mode != "tcp_delta":
+        return {"x": 0, "y": 1, "z": 2} | ({"grip": action.dim - 1} if grips(action) else {})
+    arm = ("x", "y", "z", "rx", "ry", "rz")[:6 if action.dim >= 6 else 3]
+    return {axis: place for place, axis in enumerate((*arm, "grip")[:action.dim])}
+
+
+def grips(action: ActionSpec) -> bool:
+    """Whether the last number of an arm's joint action is its gripper's, as its name says."""
+    return "grip" in action.names[-1]
+
+
 class Device:
     """A device in a person's hands; it only requests.
 

@@ -32,12 +32,14 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import RecipeError
+from rlinf_core.episodes.actions import SentChunk
 from rlinf_core.interlock import Mode
-from rlinf_core.robots.operators import KEYBOARD, SCRIPTED, make_device
+from rlinf_core.robots.operators import KEYBOARD, REPLAY, SCRIPTED, make_device
 from rlinf_core.robots.operators.homing import Homes, next_action
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.tasks.task import load_task
 from rlinf_operator.person import Person
+from rlinf_operator.replay_operator import CONTINUES, ReplayOperator
 from rlinf_operator.scripted_operator import ScriptedOperator
 from rlinf_ros.arms import arm_topic, arms_of, hear_safety
 from rlinf_ros.conversions import NS, action_chunk, angles_of, release_chunk, to_ns, to_stamp
@@ -292,15 +294,21 @@ class Operator(Managed, StationNode):
         Discovery(self, "interlock", arming[0].service_is_ready)
         enables = self.enables = publisher(self, "enable")
         self.script = ScriptedOperator(self, arms, arming, self.actions, task, enables) if kind == SCRIPTED else None
-        if self.script and endpoints is not None:
-            endpoints.nodes.append(self.script.latest.node)
         device_settings = self._devices(kind)
+        self.replay: ReplayOperator | None = None
+        if kind == REPLAY:
+            simulated = self.declare_parameter("simulated", False).value
+            self.replay = ReplayOperator(self, arms, arming, self.actions, enables, simulated)
+            device_settings = device_settings[1:]
+        if endpoints is not None:
+            endpoints.nodes += [player.latest.node for player in (self.script, self.replay) if player]
         kinds = [json.loads(text)["kind"] for text in device_settings]
         if len({*kinds}) < len(kinds):
             raise RecipeError(f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave one out: "
                               "settings, second_operator or page")
         devices = {kind: make_device(text) for kind, text in zip(kinds, device_settings, strict=True)}
-        self.person = Person(self, arming, self.spec, devices, enables) if devices else None
+        at_terminal = self.replay is not None and sys.stdin.isatty()  # whose keyboard arms and stops
+        self.person = Person(self, arming, self.spec, devices, enables) if devices or at_terminal else None
         self.homing = self._homing(self.declare_parameter("home", "").value)
         if not self.lockstep:  # there a command lasts as long as the simulator waits
             self.create_timer(LOOK_S, self._look)
@@ -337,16 +345,24 @@ class Operator(Managed, StationNode):
         self.takeover = None
         if self.script:
             self.script.arming.end()
+        if self.replay:
+            self.replay.deactivate()
         self.enables.publish(Bool(data=False))
 
     def check(self) -> None:
-        """RlinfError where a script finds itself at a real arm."""
-        if self.script:
-            self.script.check()
+        """RlinfError where a script finds itself at a real arm, or a replay far from its start."""
+        for player in (self.script, self.replay):
+            if player:
+                player.check()
 
-    def _answer(self, step: TimeStep) -> np.ndarray | None:
-        """A person goes before the script."""
+    def _answer(self, step: TimeStep) -> np.ndarray | SentChunk | None:
+        """A person goes before the script, and ends a replay."""
         moves = self.person.asks() if self.person else []
+        if self.replay:
+            if self.person and (self.person.trouble or any(any(move.values()) for move in moves)):
+                self.replay.end(self.person.trouble or "a device moves the arm")
+            if not self.replay.ended:
+                return self.replay.answer(step)
         if self.script and not (self.person and (self.person.trouble or moves)):
             return self.script.answer(step)
         return self.person.answer(step.mode, moves) if self.person else None
@@ -355,6 +371,9 @@ class Operator(Managed, StationNode):
         last = step.step_type == TimeStep.LAST
         self.stepped_at = float("-inf") if last else time.monotonic()
         action = self._answer(step) if self.active and not last else None
+        if action is CONTINUES:
+            self.takeover = self.takeover and (time.monotonic(), self.takeover[1])
+            return
         if action is not None:
             self._say(action, step.header.stamp)
         elif self.takeover and (last or self._is_at_rest()):
@@ -380,11 +399,14 @@ class Operator(Managed, StationNode):
         homing = not self.active or self.homing is not None and self.homing.handle is not None
         return homing or time.monotonic() - self.stepped_at < PLAYING_S
 
-    def _say(self, action: np.ndarray, stamp: Time) -> None:
-        """An action in answer to a state of that time."""
+    def _say(self, action: np.ndarray | SentChunk, stamp: Time) -> None:
+        """An action, or a recorded chunk, in answer to a state of that time."""
         self.seq, self.takeover = self.seq + 1, (time.monotonic(), stamp)
-        chunk = action_chunk(self.spec, action, source="operator", session=self.session, seq=self.seq, version=-1,
+        values = np.zeros((action.horizon, self.spec.action.dim)) if isinstance(action, SentChunk) else action
+        chunk = action_chunk(self.spec, values, source="operator", session=self.session, seq=self.seq, version=-1,
                              observation_stamp=stamp)
+        if isinstance(action, SentChunk):  # to the last bit
+            chunk.execute, chunk.data = action.execute, action.data
         chunk.header.stamp = stamp if self.lockstep else self.get_clock().now().to_msg()
         self.actions.publish(chunk)
 

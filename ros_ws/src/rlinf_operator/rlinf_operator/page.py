@@ -26,11 +26,10 @@ from rlinf_core.page.access import Access, Web, token_of
 from rlinf_core.page.server import Server
 from rlinf_core.page.views import NOBODY_COMMANDS, History, Views, next_step, why
 from rlinf_core.policies.monitor import ASKS
-from rlinf_core.robots.operators.device import LABELS
+from rlinf_core.robots.operators.device import LABELS, axes
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.task import load_task
 from rlinf_operator.page_asks import PageAsks
-from rlinf_operator.person import axes
 from rlinf_ros.arms import arm_topic, arms_of, hear, hear_safety
 from rlinf_ros.conversions import from_image
 from rlinf_ros.latest import Latest

@@ -14,7 +14,7 @@ from rclpy.publisher import Publisher
 from std_msgs.msg import Bool, String
 
 from rlinf_core.robots.operators import KEYBOARD
-from rlinf_core.robots.operators.device import LABELS, Device, Guard
+from rlinf_core.robots.operators.device import LABELS, Device, Guard, axes, grips
 from rlinf_core.robots.operators.keyboard import Keyboard
 from rlinf_core.specs.arrays import ActionSpec, StationSpec
 from rlinf_ros.arms import ArmRequests
@@ -24,19 +24,6 @@ from rlinf_ros.station_state import Stands
 
 LOOK_S, SAY_S = 0.02, 1.0
 CHOOSE = " They move arm {}; choose by number: {}. The others rest, and arming is for all."
-
-
-def axes(action: ActionSpec) -> dict[str, int]:
-    """Those of a device's axes that one arm's actions have, in their order: where each stands in them."""
-    if action.control_mode != "tcp_delta":
-        return {"x": 0, "y": 1, "z": 2} | ({"grip": action.dim - 1} if _grips(action) else {})
-    arm = ("x", "y", "z", "rx", "ry", "rz")[:6 if action.dim >= 6 else 3]
-    return {axis: place for place, axis in enumerate((*arm, "grip")[:action.dim])}
-
-
-def _grips(action: ActionSpec) -> bool:
-    """Whether the last number of an arm's joint action is its gripper's, as its name says."""
-    return "grip" in action.names[-1]
 
 
 class Person:
@@ -189,7 +176,7 @@ class Person:
         arm.
         """
         action = self._action
-        joints = 0 if action.control_mode == "tcp_delta" else action.dim - _grips(action)
+        joints = 0 if action.control_mode == "tcp_delta" else action.dim - grips(action)
         return self.axes | {f"j{number + 1}": number for number in range(joints)}
 
     def finish(self) -> None:

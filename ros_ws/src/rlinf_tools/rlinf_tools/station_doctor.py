@@ -142,6 +142,8 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     for arm, limits in every.items():
         yield Finding(arm_topic(arm, "limits"), f"{limits.hash}, box {list(limits.box_low)} to {list(limits.box_high)} m, "
                       f"{limits.speed:g} m/s, of {robot.interlocks[arm]}")
+    for name, state, fix in robot.driver_node.findings() if robot.driver_node is not None else ():
+        yield Finding(name, state, fix, needed=not robot.without_hardware)
     if robot.driver_node is not None and robot.driver_node.address:
         yield _ping(robot.driver_node.address)
     profiles = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "none")

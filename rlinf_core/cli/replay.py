@@ -1,0 +1,170 @@
+"""``rlinf replay``: the recorded actions of an episode again, through the interlock of a station."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rlinf_core.cli.demo import alone, direct_to_its_end, say_where
+from rlinf_core.cli.terminal import Display, terminal_as_before
+from rlinf_core.config.overrides import quoted
+from rlinf_core.core.errors import EpisodeError, RecipeError, escape_ascii
+from rlinf_core.data.episodes import attachment, spec_of
+from rlinf_core.episodes.actions import RecordedActions, motion_difference, read_actions
+from rlinf_core.episodes.read import read_episode
+from rlinf_core.interlock import load_limits
+from rlinf_core.launch.graph import (
+    SHUTDOWN,
+    composed,
+    director_process,
+    operator_process,
+    station_processes,
+    write_plan,
+)
+from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
+from rlinf_core.robots.drivers import SIMULATOR
+from rlinf_core.robots.operators import REPLAY
+
+PERIOD = 0.2  # by so much of a time step the recorded rate may differ
+
+
+def replay(
+    recording: Path, recipe: str | None, overrides: list[str], run_dir: Path, json_file: Path | None
+) -> int:
+    """Play a recording on the station of its recipe, or of another; returns an exit code.
+
+    In simulation the station is armed by itself. On a real arm a person arms at this terminal.
+    """
+    actions = read_actions(recording)
+    operator = f"station.operator={{kind: {REPLAY}, recording: {quoted(recording.resolve())}}}"
+    name = recipe or str(_recipe_of(recording))
+    loaded = load_recipe(
+        name, [*overrides, operator, "collect.episodes=1", "collect.no_training=true"]
+    )
+    check(actions, recording, loaded, name)
+    code = _play(loaded, actions, run_dir)
+    return code or _compare(actions, loaded, run_dir, json_file)
+
+
+def _recipe_of(recording: Path) -> Path:
+    """The recipe of the run in which an episode lies."""
+    above = (parent / "recipe.yaml" for parent in recording.resolve().parents)
+    recipe_file = next(filter(Path.is_file, above), None)
+    if recipe_file is None:
+        raise RecipeError(
+            f"rlinf replay: expected a recording in the folder of its run, with recipe.yaml, got {recording}. "
+            "Name the recipe: --recipe RECIPE"
+        )
+    return recipe_file
+
+
+def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) -> None:
+    """EpisodeError where the recording is of another robot, of other limits, units or another rate than the station."""
+    episode, robot, spec = actions.episode, station_robot(recipe), station_task(recipe).spec
+    recorded = spec_of(episode, recording, None)
+    period_s = float(episode.stamps_ns[-1] - episode.stamps_ns[0]) / 1e9 / len(episode)
+    if abs(period_s * spec.control_hz - 1.0) > PERIOD:
+        raise EpisodeError(
+            f"{recording}: expected {spec.control_hz:g} time steps a second, as the station has, got "
+            f"{1.0 / period_s:.1f}. Name the recipe that it was recorded with: --recipe"
+        )
+    if recorded.hash != spec.hash and episode.spec_hash != spec.hash:
+        difference = spec.difference(recorded) or "units or scales of the actions differ"
+        raise EpisodeError(
+            f"{recording}: expected the specs of the station of '{name}' ({spec.hash}), got "
+            f"{episode.spec_hash}:\n{difference}\nName the recipe that it was recorded with: --recipe"
+        )
+    before = _robot_of(recording)
+    if before and Path(before).name != Path(recipe.station.robot).name:
+        raise EpisodeError(
+            f"{recording}: expected a recording of robot '{recipe.station.robot}', got one of '{before}'. "
+            "Name a recipe of that robot: --recipe"
+        )
+    limits = "+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))
+    if episode.limits_hash != limits:
+        raise EpisodeError(
+            f"{recording}: expected limits {limits}, as the station has, got {episode.limits_hash}"
+            f"{_limits_difference(recording, robot.interlocks[''])}. The same actions would move the arm "
+            "otherwise. Name the recipe and robot that it was recorded with"
+        )
+
+
+def _robot_of(recording: Path) -> str:
+    """Name of the robot in the recipe that the recorder attached; empty if it attached none."""
+    import yaml
+
+    document = yaml.safe_load(attachment(recording, "recipe.yaml") or b"") or {}
+    return str(document.get("station", {}).get("robot", "")) if isinstance(document, dict) else ""
+
+
+def _limits_difference(recording: Path, ours: Path) -> str:
+    """The keys of the attached limits file that differ, in words."""
+    import yaml
+
+    try:
+        theirs, mine = (
+            yaml.safe_load(attachment(recording, "limits.yaml") or b""),
+            yaml.safe_load(ours.read_text()),
+        )
+    except (OSError, yaml.YAMLError):
+        return ""
+    if not isinstance(theirs, dict) or not isinstance(mine, dict):
+        return ""
+    names = [name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name)]
+    return (
+        f" ({', '.join(f'{name} {theirs.get(name)}, here {mine.get(name)}' for name in names)})"
+        if names
+        else ""
+    )
+
+
+def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
+    terminal = sys.stdin.isatty() and not recipe.station.web.port
+    if not (station_robot(recipe).without_hardware or terminal or recipe.station.web.port):
+        raise RecipeError(
+            "rlinf replay: expected a terminal, where a person arms the arm, got none. Run it in one"
+        )
+    operator = replace(operator_process(recipe, run_dir), terminal=terminal, restart=SHUTDOWN)
+    with terminal_as_before(), alone(recipe, run_dir) as supervisor:
+        print(f"run folder: {run_dir}", flush=True)
+        say_where(recipe)
+        processes = station_processes(recipe, run_dir, without=("policy", "uplink", "operator"))
+        for process in composed(recipe, [*processes, operator]):
+            supervisor.start(process)
+        write_plan(
+            recipe,
+            run_dir,
+            first_seed=actions.episode.seed,
+            person=not station_robot(recipe).without_hardware,
+        )
+        direct_to_its_end(
+            supervisor,
+            director_process(recipe, run_dir),
+            run_dir,
+            Display(recipe, run_dir, quiet=True),
+        )
+    return 0
+
+
+def _compare(
+    actions: RecordedActions, recipe: Recipe, run_dir: Path, json_file: Path | None
+) -> int:
+    """Print how far the motion was from the recorded one; 1 where a repeatable simulation differs."""
+    closed = sorted((run_dir / "spool/closed").iterdir(), key=lambda folder: folder.stat().st_mtime)
+    difference = motion_difference(actions.episode, read_episode(closed[-1]))
+    lockstep = recipe.station.lockstep and station_robot(recipe).driver == SIMULATOR
+    same = difference == 0.0
+    text = (
+        "the same motion, to the last bit"
+        if same
+        else (
+            f"largest difference of the motion: {difference:.3g} (units of actions and observations)"
+        )
+    )
+    print(f"{text}; {escape_ascii(shlex.quote(str(closed[-1])))}", flush=True)
+    if json_file:
+        json_file.write_text(json.dumps({"same": same, "difference": min(difference, 1e9)}) + "\n")
+    return int(lockstep and not same)

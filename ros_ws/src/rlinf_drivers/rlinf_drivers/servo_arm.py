@@ -1,0 +1,216 @@
+"""ServoArm: an arm of Feetech or Dynamixel servos by its bus alone (docs/robots/so101.md).
+
+The servos are limp until a person arms the interlock for the first time. A hand may move them until then.
+While the interlock is armed they follow ``target_joints``. Otherwise they hold their last goal.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from geometry_msgs.msg import PoseStamped
+from rlinf_msgs.msg import SafetyState
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64, String
+
+from rlinf_core.core.errors import DeviceError, RlinfError
+from rlinf_core.robots.drivers.servo_arm import Driver
+from rlinf_core.robots.servos import Bus
+from rlinf_drivers.device import DeviceNode
+from rlinf_ros.action_clients import STATE
+from rlinf_ros.qos import publisher, subscription
+from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
+
+PERIOD_S, REPEAT_S, FAULT_CHECK_S = 0.015, 0.1, 0.5
+FRESH_S = 0.2  # an older target or interlock state is not followed
+ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
+FAR_RAD = 0.5  # from a target to its joint; the limits' joint_divergence is smaller
+STARTING, SILENT = "starting", "silent"
+
+
+class ServoArm(DeviceNode):
+    """Publishes ``joint_states``, ``current_pose`` and ``gripper/state``; sends the interlock's targets to the servos.
+
+    Inactive, it reads the bus alone: nothing is published, so the interlock holds, and the servos hold their last goal.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("driver")
+        settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.settings, self.homing = settings.calibrated()
+        self.description = self.settings.description()
+        self.what = f"servos at {self.settings.device}"
+        self.joints, self.poses = publisher(self, "joint_states"), publisher(self, "current_pose")
+        self.widths, self.faults = publisher(self, "gripper/state"), publisher(self, "robot/fault")
+        self.target: tuple[float, list[float]] = (-math.inf, [])  # time of arrival, angles [rad]
+        self.width: float | None = None
+        self.safety: tuple[float, int] = (-math.inf, SafetyState.DISARMED)
+        self.fault, self.reset, self.torque, self.far = STARTING, False, False, False
+        self.answered_at = self.checked_at = -math.inf
+        subscription(self, "target_joints", self._on_target)
+        subscription(self, "gripper/command", self._on_width)
+        subscription(self, "safety", self._on_safety)
+        subscription(self, "robot/reset", self._on_reset)
+        self.create_timer(REPEAT_S, self._repeat_fault)
+        self.diagnostics = Diagnostics(self, self._health)
+        self.begin()
+
+    def _on_target(self, target: JointState) -> None:
+        names = list(self.settings.joints)
+        if sorted(target.name) == sorted(names) and all(map(math.isfinite, target.position)):
+            by_name = dict(zip(target.name, target.position, strict=True))
+            self.target = time.monotonic(), [by_name[name] for name in names]
+
+    def _on_width(self, command: Float64) -> None:
+        if math.isfinite(command.data):
+            self.width = command.data
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        self.safety = time.monotonic(), safety.state
+
+    def _on_reset(self, _: String) -> None:
+        """A person resets: servos that an overload switched off may hold again."""
+        self.reset = True
+
+    def activate(self) -> str:
+        """Targets of before count no more."""
+        self.target, self.width = (-math.inf, []), None
+        return ""
+
+    def _repeat_fault(self) -> None:
+        if self.active:
+            self.faults.publish(String(data=self.fault))
+
+    # In the thread that reads
+    def open(self) -> Bus:
+        settings = self.settings
+        self.fault, self.torque = SILENT, False
+        bus = Bus(settings.bus, settings.device, settings.ids, settings.baud)
+        self.answered_at = time.monotonic()
+        try:
+            self._check_calibration(bus)
+        except RlinfError:
+            bus.close()
+            raise
+        return bus
+
+    def _check_calibration(self, bus: Bus) -> None:
+        """RlinfError where the homing offsets in the servos are not those of the calibration file."""
+        for servo, expected in self.homing.items():
+            if (measured := bus.homing_offset(servo)) != expected:
+                raise RlinfError(
+                    f"servo {servo} at {self.settings.device}: expected the homing offset {expected} of "
+                    f"{self.settings.calibration}, got {measured} in the servo. The file belongs to another arm, or the "
+                    "arm was calibrated again. Run lerobot-calibrate, and name the file that it writes"
+                )
+
+    def turn(self, device: Bus) -> None:
+        now, ticks = time.monotonic(), device.positions()
+        if ticks is None:
+            if now - self.answered_at > self.settings.silence_s:
+                self._set_fault(SILENT)
+                raise DeviceError(
+                    f"silent: expected answers of servos {device.ids}, got none, or broken ones, for "
+                    f"{self.settings.silence_s:g} s. Look at power, ids and baud rate"
+                )
+            return
+        self.answered_at = now
+        if now - self.checked_at > FAULT_CHECK_S or self.reset:
+            self.checked_at = now
+            self._check_servos(device, ticks)
+        angles = [joint.angle(ticks[joint.id]) for joint in self.settings.joints.values()]
+        if self.active:
+            self._publish(angles, ticks)
+            self._follow(device, now, angles, ticks)
+        self.tell(self.fault)
+        self.over.wait(PERIOD_S)
+
+    def _check_servos(self, device: Bus, ticks: dict[int, int]) -> None:
+        """A fault of a servo stays until a person resets it and the servo reports none."""
+        if (
+            fault := device.fault()
+        ) is None:  # ``positions`` notices a silent bus; one lost packet is no fault
+            return
+        if fault:
+            self._set_fault(fault)
+        elif self.reset or self.fault in (STARTING, SILENT):
+            if (
+                self.fault and self.torque
+            ):  # the servo may have switched itself off, and the arm sunk
+                device.command(ticks)
+                device.torque(True)
+            self._set_fault("")
+        self.reset = False
+
+    def _set_fault(self, fault: str) -> None:
+        if fault != self.fault:
+            self.fault = fault
+            self._repeat_fault()
+
+    def _follow(self, device: Bus, now: float, angles: list[float], ticks: dict[int, int]) -> None:
+        (state_at, state), (sent_at, target) = self.safety, self.target
+        if self.fault or state not in ARMED or now - state_at > FRESH_S or now - sent_at > FRESH_S:
+            return
+        self.far = (
+            max(abs(goal - angle) for goal, angle in zip(target, angles, strict=True)) > FAR_RAD
+        )
+        if self.far:
+            return
+        if not self.torque:
+            device.command(ticks)  # else the servos would jump to an old goal
+            device.torque(True)
+            self.torque = True
+        joints = self.settings.joints.values()
+        goals = {joint.id: joint.ticks(angle) for joint, angle in zip(joints, target, strict=True)}
+        if self.settings.jaw and self.width is not None:
+            goals[self.settings.jaw.id] = self.settings.jaw.goal(self.width)
+        device.command(goals)
+
+    def _publish(self, angles: list[float], ticks: dict[int, int]) -> None:
+        names = list(self.settings.joints)
+        position, orientation = self.description.pose(
+            self.settings.tool, dict(zip(names, angles, strict=True))
+        )
+        pose = PoseStamped()
+        p, q = pose.pose.position, pose.pose.orientation
+        p.x, p.y, p.z = position
+        q.x, q.y, q.z, q.w = orientation
+        pose.header.frame_id = "base_link"
+        messages: list[tuple[Any, Any]] = [
+            (self.joints, JointState(name=names, position=angles)),
+            (self.poses, pose),
+        ]
+        if jaw := self.settings.jaw:
+            messages.append(
+                (self.widths, JointState(name=STATE, position=[jaw.opening(ticks[jaw.id])]))
+            )
+        stamp = self.get_clock().now().to_msg()
+        for output, message in messages:
+            message.header.stamp = stamp
+            output.publish(message)
+
+    def _health(self) -> Health:
+        values = {
+            "device": self.settings.device,
+            "torque": "on" if self.torque else "off until armed",
+        }
+        if self.fault:
+            return Health(ERROR, self.fault, values)
+        if self.far:
+            return Health(
+                WARN,
+                f"does not follow a target that is more than {FAR_RAD:g} rad from its joint",
+                values,
+            )
+        return Health(OK, "follows its targets", values)
+
+
+def main() -> None:
+    """Entry point."""
+    run(ServoArm, priority=20, listens=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The twin of a servo arm: its bus on a pseudo-terminal, a goal, and a scene that resets itself.
+
+``rlinf param set twin say "fault 3"`` passes words to ``sim_bridges.twins.servos``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from geometry_msgs.msg import PoseStamped
+from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+from rclpy.action import ActionServer
+from rclpy.action.server import ServerGoalHandle
+from rclpy.parameter import Parameter
+from rlinf_msgs.action import ResetScene
+
+from rlinf_core.core.errors import DeviceError
+from rlinf_core.robots.drivers.servo_arm import Driver
+from rlinf_ros.qos import publisher
+from rlinf_ros.spinning import ControlNode, run
+from sim_bridges.twins.servos import Servos
+
+TICK_S, GOAL_RAD = 0.05, 0.35
+HOME_RAD = (0.0, -0.6, 0.6, 0.6, 0.0)  # of an SO-101: folded above the table
+
+
+class Twin(ControlNode):
+    """One arm on the port that the driver's settings name."""
+
+    def __init__(self) -> None:
+        super().__init__("twin")
+        settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.declare_parameter(
+            "say",
+            "",
+            ParameterDescriptor(
+                description="words to the twin: '1 0.5' turns servo 1, 'fault 3', 'fault 0', silent, rest, garbage"
+            ),
+        )
+        self.settings, self.description = settings, settings.description()
+        path = Path(settings.device)
+        if path.is_symlink() and not os.access(path, os.R_OK | os.W_OK):
+            path.unlink()  # of a twin that ended
+        self.servos = Servos(path, settings.bus, settings.ids)
+        self.home = np.resize(HOME_RAD, len(settings.joints))
+        self._place(self.home)
+        self.goal = self._tool(self.home + GOAL_RAD / 2)
+        self.goals = publisher(self, "goal_pose")
+        self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
+        self.add_on_set_parameters_callback(self._on_say)
+        self.create_timer(TICK_S, self._tick)
+
+    def _place(self, angles: np.ndarray) -> None:
+        joints = self.settings.joints.values()
+        self.servos.place(
+            {joint.id: joint.ticks(angle) for joint, angle in zip(joints, angles, strict=True)}
+        )
+
+    def _tool(self, angles: np.ndarray) -> list[float]:
+        """Position (3,) of the tool [m]."""
+        positions = dict(zip(self.settings.joints, angles.tolist(), strict=True))
+        return list(self.description.pose(self.settings.tool, positions)[0])
+
+    def _on_say(self, parameters: list[Parameter]) -> SetParametersResult:
+        for parameter in parameters:
+            if parameter.name == "say" and parameter.value:
+                try:
+                    self.servos.say(parameter.value)
+                except DeviceError as error:
+                    return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
+        """Place the goal elsewhere within reach, and the arm at its home."""
+        random = np.random.default_rng(handle.request.seed)
+        self._place(self.home)
+        self.goal = self._tool(self.home + random.uniform(-GOAL_RAD, GOAL_RAD, len(self.home)))
+        handle.succeed()
+        return ResetScene.Result(success=True, stamp=self.get_clock().now().to_msg())
+
+    def _tick(self) -> None:
+        goal = PoseStamped()
+        goal.header.stamp, goal.header.frame_id = self.get_clock().now().to_msg(), "base_link"
+        place = goal.pose.position
+        place.x, place.y, place.z = self.goal
+        goal.pose.orientation.w = 1.0
+        self.goals.publish(goal)
+
+    def destroy_node(self) -> None:
+        """Remove the port, too."""
+        self.servos.unplug()
+        super().destroy_node()
+
+
+def main() -> None:
+    """Entry point."""
+    run(Twin, priority=25, listens=False)
+
+
+if __name__ == "__main__":
+    main()

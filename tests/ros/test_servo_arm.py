@@ -1,0 +1,277 @@
+"""An SO-101 by its servos' bus, beside its twin: the interlock guards it, silence and overloads stop it."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import PoseStamped
+from rcl_interfaces.msg import Parameter, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rlinf_msgs.msg import ActionChunk, SafetyState
+from rlinf_msgs.srv import ResetFault
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, String
+from std_srvs.srv import SetBool
+
+from rlinf_core.core.errors import RecipeError
+from rlinf_core.robots.config import load_robot
+from rlinf_core.robots.drivers.servo_arm import Driver
+from rlinf_ros.qos import publisher
+from sim_bridges.twins.servos import Servos
+from tests.ros.conftest import peer_in
+from tests.ros.stand import Arm, listen, start
+
+pytest.importorskip("scservo_sdk", reason="make setup installs feetech-servo-sdk")
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
+ROBOT = yaml.safe_load(Path("robots/so101_twin/robot.yaml").read_text())
+
+
+class Bench(Arm):
+    """The people and the policy of a station whose robot side is the driver of servos, beside its twin."""
+
+    def __init__(self, peer):
+        self.peer, self.seq, self.enabled, self.step = peer, 0, True, 0.0
+        self.states, self.targets = (
+            listen(peer, SafetyState, "safety"),
+            listen(peer, JointState, "target_joints"),
+        )
+        self.faults, self.joints = (
+            listen(peer, String, "robot/fault"),
+            listen(peer, JointState, "joint_states"),
+        )
+        self.poses, self.widths = (
+            listen(peer, PoseStamped, "current_pose"),
+            listen(peer, JointState, "gripper/state"),
+        )
+        self.health = []
+        peer.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        self.say = {
+            topic: publisher(peer.node, topic)
+            for topic in ("estop/pendant", "enable", "policy/action")
+        }
+        self.arming = peer.node.create_client(SetBool, "interlock/arm")
+        self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
+        self.setting = peer.node.create_client(SetParameters, "twin/set_parameters")
+        peer.node.create_timer(0.1, self.ten_hertz)
+        peer.every(
+            0.02,
+            lambda: (
+                self.say["enable"].publish(Bool(data=self.enabled)),
+                self.say["estop/pendant"].publish(Bool(data=False)),
+            ),
+        )
+
+    def _on_diagnostics(self, message):
+        self.health += [
+            {value.key: value.value for value in status.values}
+            for status in message.status
+            if status.name == "station_a/driver"
+        ]
+
+    def ten_hertz(self):
+        self.seq += 1
+        self.say["policy/action"].publish(
+            ActionChunk(
+                source="policy",
+                session="policy",
+                seq=self.seq,
+                dt=0.1,
+                control_mode="joint_delta",
+                horizon=1,
+                dim=5,
+                execute=1,
+                data=[self.step, 0.0, 0.0, 0.0, 0.0],
+                observation_stamp=self.peer.node.get_clock().now().to_msg(),
+            )
+        )
+
+    def tell(self, words):
+        """Words to the twin."""
+        value = ParameterValue(type=4, string_value=words)
+        request = SetParameters.Request(parameters=[Parameter(name="say", value=value)])
+        assert self.ask(self.setting, request).results[0].successful
+
+    def inject(self, what):
+        self.tell("fault 0")
+        self.tell("rest")
+
+    def arm(self, value=True):
+        """Ask until it is armed: an arming while the set-point comes to the arm does not count."""
+        super().arm(value)
+
+        def armed():
+            if self.states[-1].state == DISARMED:
+                self.ask(self.arming, SetBool.Request(data=value))
+                self.peer.for_s(0.3)
+            return self.states[-1].state != DISARMED
+
+        self.peer.spin(armed, 60, lambda: f"arming: {self.answered}")
+
+    def reach(self, state, cause=""):
+        def recent():
+            states = dict.fromkeys((safety.state, safety.cause) for safety in self.states[-300:])
+            return f"{state} {cause}: {list(states)}, robot/fault '{self.faults[-1].data}'"
+
+        self.peer.spin(
+            lambda: (self.states[-1].state, self.states[-1].cause) == (state, cause), 30, recent
+        )
+
+    @property
+    def pan(self):
+        return self.joints[-1].position[0]
+
+    def torque(self):
+        begun = len(self.health)
+        self.peer.spin(lambda: len(self.health) > begun + 1, what="diagnostics")
+        return self.health[-1]["torque"]
+
+
+def robot_at(folder, **options):
+    """The twin's robot on a port of its own."""
+    robot = folder / "robot"
+    robot.mkdir()
+    urdf = str(Path("robots/so101/so101.urdf").resolve())
+    document = ROBOT | {"limits": str(Path("robots/so101/limits.yaml").resolve()), "urdf": urdf}
+    document["options"] = document["options"] | {
+        "device": str(folder / "bus"),
+        "urdf": urdf,
+        **options,
+    }
+    (robot / "robot.yaml").write_text(yaml.safe_dump(document))
+    return robot
+
+
+@contextlib.contextmanager
+def standing(folder, *names):
+    robot = robot_at(folder)
+    with peer_in(folder, 228) as peer:
+        bench = Bench(peer)
+        for name in names:
+            start(
+                peer,
+                name,
+                f"station.robot='{robot}'",
+                "station.task=so101_reach",
+                "station.lockstep=false",
+            )
+        bench.settings = load_robot(str(robot)).driver_node
+        peer.spin(
+            lambda: (
+                bench.joints
+                and bench.poses
+                and bench.widths
+                and bench.faults
+                and not bench.faults[-1].data
+            ),
+            what="the arm's state",
+        )
+        yield bench
+
+
+def test_the_interlock_guards_an_arm_of_servos(tmp_path):
+    with standing(tmp_path, "twin", "driver", "interlock") as bench:
+        peer = bench.peer
+        pose = bench.poses[-1].pose.position
+        angles = dict(zip(bench.joints[-1].name, bench.joints[-1].position, strict=True))
+        expected = bench.settings.description().pose("gripper_frame_link", angles)[0]
+        assert (pose.x, pose.y, pose.z) == pytest.approx(expected, abs=2e-3)
+        assert angles["shoulder_lift"] == pytest.approx(-0.6, abs=2e-3), "the twin's home"
+        assert bench.torque() == "off until armed"
+        bench.tell("5 0.4")
+        peer.spin(
+            lambda: abs(bench.joints[-1].position[4] - 0.4) < 2e-3,
+            what="a hand that turns a limp wrist",
+        )
+        bench.arm()
+        bench.reach(ACTIVE)
+        bench.step = 0.04
+        peer.spin(lambda: bench.pan > 0.3, what="motion of the first joint")
+        assert bench.joints[-1].position[4] == pytest.approx(0.4, abs=0.02), "the others hold"
+        assert bench.torque() == "on"
+        bench.step = 0.0
+        bench.tell("fault 2")
+        bench.reach(FAULT, "robot:servo 2: overload")
+        bench.tell("2 -0.3")  # the shoulder sinks meanwhile
+        bench.tell("fault 0")
+        peer.spin(lambda: bench.clear(bench.states[-1].cause).success, what="the reset")
+        peer.spin(lambda: bench.states[-1].state == DISARMED)
+        bench.tell("silent")
+        bench.reach(FAULT, "robot:silent")
+
+
+def test_targets_are_followed_only_while_armed_and_only_from_near(tmp_path):
+    """The driver alone: the test is the interlock."""
+    with standing(tmp_path, "twin", "driver") as bench:
+        peer, state, target = (
+            bench.peer,
+            SafetyState(),
+            JointState(name=list(bench.settings.joints)),
+        )
+        say = {name: publisher(peer.node, name) for name in ("safety", "target_joints")}
+        target.position = list(bench.joints[-1].position)
+
+        def tick():
+            say["safety"].publish(state)
+            say["target_joints"].publish(target)
+
+        def goes(pan, mode):
+            state.state, target.position[0] = mode, pan
+
+        peer.node.create_timer(0.02, tick)
+        goes(0.3, DISARMED)
+        peer.for_s(0.7)
+        assert abs(bench.pan) < 0.01, "disarmed"
+        goes(0.9, ARMED)
+        peer.for_s(0.7)
+        assert abs(bench.pan) < 0.01, "a target more than half a radian off"
+        goes(0.3, HOLD)
+        peer.spin(lambda: abs(bench.pan - 0.3) < 0.01, what="motion to a near target")
+        goes(0.0, FAULT)
+        peer.for_s(0.7)
+        assert abs(bench.pan - 0.3) < 0.01, "it holds its last goal"
+
+
+def test_a_calibration_of_another_arm_is_refused(tmp_path):
+    """The driver compares the homing offsets in the servos with the file's, and names both."""
+    row = {"drive_mode": 0, "homing_offset": 17, "range_min": 700, "range_max": 3300}
+    path = tmp_path / "calibration.json"
+    joints = ROBOT["options"]["joints"] | {"gripper": {"id": 6}}
+    path.write_text(json.dumps({name: row | {"id": joint["id"]} for name, joint in joints.items()}))
+    robot = robot_at(tmp_path, calibration="../calibration.json")
+    settings = load_robot(str(robot)).driver_node
+    calibrated, homing = settings.calibrated()
+    assert (
+        calibrated.joints["elbow_flex"].zero == 2000 and calibrated.joints["elbow_flex"].low == 700
+    )
+    assert homing == dict.fromkeys(range(1, 7), 17)
+    assert calibrated.jaw.open_at == 3300 and calibrated.jaw.opening(2000) == pytest.approx(0.035)
+    twin = Servos(tmp_path / "bus", "feetech", settings.ids, homing=23)
+    with peer_in(tmp_path, 228) as peer:
+        start(
+            peer,
+            "driver",
+            f"station.robot='{robot}'",
+            "station.task=so101_reach",
+            "station.lockstep=false",
+        )
+        log = peer.supervisor.run_dir / "logs/driver.log"
+        with pytest.raises(AssertionError):
+            peer.spin(
+                lambda: log.exists() and "expected the homing offset 17" in log.read_text(), 30
+            )
+    twin.unplug()
+    joints.pop("wrist_flex")
+    path.write_text(json.dumps({name: row | {"id": joint["id"]} for name, joint in joints.items()}))
+    with pytest.raises(RecipeError, match="without 'wrist_flex'"):
+        settings.calibrated()
+
+
+def test_joints_of_no_urdf_are_refused():
+    document = ROBOT["options"] | {"urdf": str(Path("robots/so101/so101.urdf").resolve())}
+    document["joints"] = document["joints"] | {"wrist_rol": {"id": 9}}
+    with pytest.raises(RecipeError, match="options.joints: expected joints of .*got 'wrist_rol'"):
+        Driver(**document).description()
