@@ -7,6 +7,7 @@ import contextlib
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,14 +53,16 @@ class Batcher:
         self.infer, self.max_batch, self.max_wait_s, self.callers = infer, max_batch, max_wait_s, callers
         self.waiting: list[Waiting] = []
         self._expected, self._busy, self._ended, self._come = 1, False, False, threading.Condition()
-        self._took_s = math.inf
+        # of the last batches [s]; the least counts, since a busy machine delays some
+        self._durations = deque([math.inf], maxlen=4)
 
     async def ask(self, kind: Hashable, request: Any) -> Waiting:
         """Wait for the answer to a request. An exception of ``infer`` about this request is raised here."""
         waiting = Waiting(kind, request, asyncio.get_running_loop().create_future())
         with self._come:
             self._expected = min(self.max_batch, self.callers())
-            at_once = self._expected <= 1 and self._took_s < QUICK_S and not self.waiting and not self._busy
+            is_quick = min(self._durations) < QUICK_S
+            at_once = self._expected <= 1 and is_quick and not self.waiting and not self._busy
             if not at_once:
                 self.waiting.append(waiting)
                 self._come.notify()
@@ -104,9 +107,11 @@ class Batcher:
     def _timed(self, batch: list[Waiting]) -> None:
         began = time.monotonic()
         results = self._answered(batch)
-        self._took_s = time.monotonic() - began
+        took_s = time.monotonic() - began
+        self._durations.append(took_s)
         for waiting, result in zip(batch, results, strict=True):
-            waiting.request, waiting.began, waiting.took_s, waiting.size = result, began, self._took_s, len(batch)
+            waiting.request, waiting.began, waiting.took_s = result, began, took_s
+            waiting.size = len(batch)
 
     def _answered(self, batch: list[Waiting]) -> list[Any]:
         """Return an answer or an exception for each request. If a batch fails, each request is tried alone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +23,22 @@ KINDS = "biuf"  # allowed dtype kinds: booleans and numbers; no objects, records
 MAX_BYTES = 64 << 20
 MAX_ELEMENTS = 100_000  # sum over all lists and maps of a message, nested ones included
 MAX_DEPTH = 16
+PACKER_BYTES = 1 << 20  # of a packer's buffer between messages
 MAX_DIMENSIONS = 8
+
+
+class _Packers(threading.local):
+    """A packer of each thread, whose buffer is allocated once."""
+
+    def __init__(self) -> None:
+        self.packer = msgpack.Packer(default=_pack, buf_size=PACKER_BYTES)
 
 
 def packed(message: dict[str, Any]) -> bytes:
     """Pack a message. Raises TypeError for a value that msgpack cannot hold."""
-    data: bytes = msgpack.packb(message, default=_pack)
+    data: bytes = _packers.packer.pack(message)
+    if len(data) > PACKER_BYTES:  # the buffer has grown to that size, and would stay so
+        _packers.packer = msgpack.Packer(default=_pack, buf_size=PACKER_BYTES)
     return data
 
 
@@ -104,6 +115,9 @@ def _pack(value: Any) -> Any:
         return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
     data = np.ascontiguousarray(value).data.cast("B") if value.size else b""  # a view: no copy
     return {b"__ndarray__": True, b"data": data, b"dtype": value.dtype.str, b"shape": value.shape}
+
+
+_packers = _Packers()
 
 
 def _unpack(entry: dict[Any, Any]) -> Any:
