@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from types import SimpleNamespace
 
+import msgpack
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -395,3 +396,45 @@ def test_numbers_of_every_type_come_back_as_they_were():
     for wrong in (np.array(["text"]), object(), np.complex64(1.0)):
         with pytest.raises(TypeError):
             packed({"a": wrong})
+
+
+def test_one_delay_of_the_machine_does_not_send_a_quick_policy_to_the_thread(monkeypatch):
+    """The least of the last batches counts; a policy that stays slow leaves the event loop."""
+    monkeypatch.setattr("rlinf_core.deploy.serving.batching.QUICK_S", 0.03)
+    durations, threads = [0.0] * 3 + [0.1] + [0.0] * 2 + [0.05] * 6, []
+
+    def infer(kind, requests):
+        threads.append(threading.current_thread().name)
+        time.sleep(durations[len(threads) - 1])
+        return requests
+
+    async def ask_all():
+        batcher = Batcher(infer, 2, 0.0, lambda: 1)
+        batcher.start()
+        for _ in durations:
+            await batcher.ask("kind", 1)
+        batcher.close()
+
+    asyncio.run(ask_all())
+    assert threads[0] == threads[-1] == "inference", "the first one may be slow"
+    assert "inference" not in threads[1:7]
+
+
+@pytest.mark.parametrize("value", [
+    None, -(2 ** 40), 2 ** 40, 1.5, "x" * 40, "y" * 300, "z" * 70_000, b"a" * 3, b"b" * 300, b"c" * 70_000,
+    msgpack.ExtType(5, b"d"), msgpack.ExtType(5, b"e" * 16), msgpack.ExtType(5, b"f" * 300), [1] * 20, {"g": [[]] * 20}])
+def test_headers_of_all_kinds_of_values_are_read_as_the_library_reads_them(value):
+    message = {"before": 1, "value": [value, value], "behind": {str(number): 2 for number in range(20)}}
+    assert unpacked(msgpack.packb(message)) == message
+    with pytest.raises(ServingError):
+        unpacked(msgpack.packb(message)[:-1])
+
+
+def test_a_packer_is_as_new_after_an_error_and_after_a_large_message():
+    small = {"actions": np.ones((2, 3))}
+    before = packed(small)
+    with pytest.raises(TypeError):
+        packed({"a": np.ones(4), "b": object()})
+    assert packed(small) == before
+    packed({"large": np.zeros(1 << 18)})
+    assert packed(small) == before
