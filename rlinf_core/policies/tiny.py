@@ -35,6 +35,7 @@ class Family:
             unknown ones; False for one of bytes alone, like GPT-2's, Qwen's and SmolLM's.
         others: further special tokens of the published tokenizer.
         layout: the module beside its network's that writes its folder; empty if the network's does.
+        letters: tokens of one letter each, beside the bytes.
         unused: number of tokens at the vocabulary's end that are no words.
     """
 
@@ -46,6 +47,7 @@ class Family:
     others: tuple[str, ...] = ()
     layout: str = ""
     unused: int = 0
+    letters: tuple[str, ...] = ()
 
 
 def _paligemma(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -88,7 +90,7 @@ FAMILIES: dict[str, Family] = {
     "openvla": Family("openvla", **_LLAMA),
     OFT: Family("openvla", **_LLAMA),
     "pi0_fast": Family("pi0_fast", ("<bos>",), _pi0_fast, words=True,
-                       others=("<pad>", "<eos>", "<unk>"), unused=256),
+                       others=("<pad>", "<eos>", "<unk>"), unused=256, letters=("|",)),
     "qwen_vl": Family("qwen_vl", (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"), _qwen),
 }
 
@@ -154,7 +156,7 @@ def byte_tokenizer(family: Family) -> str:
     if family.words:
         vocabulary = {token: number for number, token in enumerate(
             (*special, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "\n",
-             *(f"<unused{number}>" for number in range(family.unused))))}
+             *family.letters, *(f"<unused{number}>" for number in range(family.unused))))}
         tokenizer = Tokenizer(BPE(vocabulary, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
         tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
