@@ -1,9 +1,10 @@
-"""Interlock node: the only publisher of commands. Feeds the pure core one tick at a time and publishes what it says.
+"""Interlock node: the only publisher of commands. It steps the pure core and publishes its output.
 
-Not a functional-safety certified device: the robot's own safety controller and a hardware e-stop stay in charge.
-This process imports no torch, no ray and no network library, and spins one single-threaded executor. It waits for nobody:
-no disk, no log, no request. Services, parameters, its life cycle and its log are its desk's (``interlock_desk``), a process
-beside it. ``Requests`` answers what people ask through the desk: in words, and never so that the process ends (S25).
+It is not a functional-safety certified device: the robot's own safety controller and a hardware
+e-stop remain necessary. The process imports no torch, no ray and no network library, and spins one
+single-threaded executor. It waits for no disk, log or request. Services, parameters, life cycle and
+log are in its desk (``interlock_desk``), a separate process. ``Requests`` answers people's requests
+through the desk, in words; no request can end the process (S25).
 """
 
 from __future__ import annotations
@@ -68,20 +69,21 @@ SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; wh
           "robot/fault": "the robot's own faults would not be heard: its driver's node hangs, or offers them without "
                          "durability"}
 
-UNANSWERED_S = 2.0  # after an arming, in which its desk may have ended before the answer; a hang is noticed in one
-LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
+# after an arming, its desk may have ended before the answer; a hang is noticed in 1 s
+UNANSWERED_S = 2.0
+LAST_TICKS = 10  # ticks at rest before the end, so that the last target is published repeatedly
 OVERRULED = "somebody disarmed meanwhile. Arm again"
 INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"
 
 
 class Granted(NamedTuple):
-    """A reset that a tick has yet to take.
+    """A reset that a tick has yet to execute.
 
     Attributes:
         number: of the request.
-        said: with it.
-        ticks: that there had been before.
-        until: then it is refused [s, CLOCK_MONOTONIC].
+        arguments: of the request.
+        ticks: number of ticks before it.
+        until: time after which it is refused [s, CLOCK_MONOTONIC].
     """
 
     number: int
@@ -91,19 +93,22 @@ class Granted(NamedTuple):
 
 
 class Requests:
-    """Answers what has come from the desk. A refusal is its reason; an empty string means it is done, or on its way."""
+    """Answers the desk's requests.
+
+    A refusal returns its reason. An empty string means that it is done or under way.
+    """
 
     def __init__(self, node: Interlock) -> None:
         self.node = node
-        self.armings = 0  # asked for so far, granted or not: what the desk writes down must not be older
+        self.armings = 0  # requests so far, granted or not; the desk must not write an older state
         self.granted: list[Granted] = []
         self.ending: int | None = None
         self.rested = 0
-        self.armed_s = -math.inf     # when an arming was granted last [s, CLOCK_MONOTONIC]
+        self.armed_s = -math.inf  # time of the last granted arming [s, CLOCK_MONOTONIC]
         self.disarmed_s = -math.inf  # by the topic ``disarm`` [s, CLOCK_MONOTONIC]
 
     def answer(self) -> None:
-        """Everything that has come since the last tick."""
+        """Answer all requests since the last tick."""
         self._confirm()
         for request in self.node.desk.requests():
             until = request.get("asked", time.monotonic()) + TAKEN_S
@@ -115,7 +120,7 @@ class Requests:
                 self.node.over()
 
     def listen(self) -> None:
-        """For when no tick is due: the topic ``disarm`` and the desk."""
+        """Take the topic ``disarm`` and the desk's requests while no tick is due."""
         node = self.node
         if not node.active or node.settings["lockstep"]:
             node.inputs.take_disarm()
@@ -124,7 +129,7 @@ class Requests:
         self.answer()
 
     def take_disarm(self) -> bool:
-        """Disarm if the topic ``disarm`` says so, without any desk; whether it did."""
+        """Disarm if the topic ``disarm`` requests it, without any desk; return whether it did."""
         is_requested, self.node.inputs.disarm = self.node.inputs.disarm, False
         if is_requested:
             self.disarmed_s = time.monotonic()
@@ -133,7 +138,10 @@ class Requests:
         return is_requested
 
     def _take(self, number: int, do: str, arguments: dict[str, Any], until: float) -> None:
-        """Do it and answer. A reset is answered once a tick has taken it: in lockstep that may be at once."""
+        """Execute a request and answer it.
+
+        A reset is answered once a tick has executed it: in lockstep that may be at once.
+        """
         node, ticks = self.node, self.node.counts["ticks"]
         try:
             arms = do == "arm" and arguments["value"]
@@ -142,7 +150,8 @@ class Requests:
             overruled = arms and until - TAKEN_S < self.disarmed_s
             reason = OVERRULED if overruled else "" if stops else self._too_late(until)
             reason = reason or getattr(self, f"_{do}")(**arguments)
-        except Exception as error:  # a request may be anything; it must not be able to end what holds the arm
+        # a request may hold anything; it must not end the process that holds the arm
+        except Exception as error:
             node.desk.log("error", traceback.format_exc())
             reason = f"not understood: {type(error).__name__}: {error}"
         if do == "reset" and reason == "" and node.state.mode is Mode.FAULT:
@@ -151,15 +160,16 @@ class Requests:
             node.desk.reply(number, reason)
 
     def _too_late(self, until: float) -> str:
-        """Why it is not done any more: who asked was told that it was not, or soon is; empty if there is time."""
+        """Return why a request is too old; empty if it is not.
+
+        Its sender was told, or soon will be, that it was not executed.
+        """
         late_s = time.monotonic() - until
         return "" if late_s <= 0.0 else (f"refused: the interlock got the request after {TAKEN_S + late_s:.1f} s, "
                                          f"expected within {TAKEN_S:g} s. Was the interlock stopped? Ask again")
 
     def _confirm(self) -> None:
-        """Report what a tick has made of requested resets. A fault that stands by then may be a
-        newer one.
-        """
+        """Answer resets after their tick. A fault that is still present may be a newer one."""
         node = self.node
         now = time.monotonic()
         waiting = self.granted
@@ -170,7 +180,7 @@ class Requests:
             if cleared:
                 node.desk.reply(request.number, "")
             elif now > request.until:
-                node.wanted.pop("reset_fault", None)  # nobody waits for it any more
+                node.wanted.pop("reset_fault", None)  # its sender no longer waits
                 node.desk.reply(request.number, f"refused: no tick has cleared it for {TAKEN_S:g} s. Is the robot side "
                                              "running?")
             else:
@@ -190,8 +200,8 @@ class Requests:
         return reason
 
     def on_new_desk(self) -> None:
-        """The desk was replaced. Whoever has just armed may never get their answer: it is taken back."""
-        self.granted.clear()  # the new desk counts its questions from one
+        """Withdraw a recent arming after a change of desk: its sender may get no answer."""
+        self.granted.clear()  # the new desk counts its requests from one
         if time.monotonic() - self.armed_s < UNANSWERED_S and self.node.active and self.node.state.mode is not Mode.FAULT:
             self._want(arm=False)
             self.node.desk.log("error", "an arming was taken back: its answer was lost with the services' process")
@@ -201,7 +211,8 @@ class Requests:
         node = self.node
         if not node.active:
             return INACTIVE
-        if self.ending is not None or node.wanted.get("arm") is False:  # one tick must not swallow a disarming
+        # one tick must not lose a disarming
+        if self.ending is not None or node.wanted.get("arm") is False:
             return "a disarming is in progress. Ask again"
         if not (node.settings["teleports"] or node.inputs.estops or node.settings["no_estop_reason"]):
             return NO_ESTOP
@@ -234,7 +245,7 @@ class Requests:
         return f"{cause} ({SILENT[topic]})" if kind == "silent" and topic in SILENT else cause
 
     def _why_unknown(self, inputs: core.Inputs) -> str:
-        """Why it is not known where the arm is; empty if it is."""
+        """Return why the arm's position is unknown; empty if it is known."""
         node, topic = self.node, self.node.inputs.state_topic
         if wrong_topic := in_other_units(node.limits, inputs):
             values = {"joint_states": inputs.joints, "current_pose": (inputs.pose or ())[:3]}.get(
@@ -256,7 +267,11 @@ class Requests:
                 f"{node.limits.stale_state} s, got {got}. Is the robot side running?")
 
     def _reset(self, cause: str, recovering: bool = False) -> str:
-        """``recovering`` is the same request again, while the robot comes back; disarmed, that is all there is to do."""
+        """Request the reset of a fault.
+
+        ``recovering`` marks a repetition of the same request while the robot recovers. While
+        disarmed, nothing else is necessary.
+        """
         node = self.node
         if not node.active:
             return INACTIVE
@@ -282,8 +297,8 @@ class Requests:
         return ""
 
     def _recover(self, cause: str, robot_fault: str) -> None:
-        """S17: whoever can bring the robot back is asked to; and it shall come back to where it is (S13)."""
-        if not robot_fault.startswith("gripper"):  # of which alone the arm does not stop to follow
+        """S17: ask for the robot's recovery, and realign the set-point with the arm (S13)."""
+        if not robot_fault.startswith("gripper"):  # a gripper's fault alone does not stop the arm
             self._want(recover=True)
         self.node.resets.publish(String(data=cause))
 
@@ -301,7 +316,7 @@ class Requests:
         if not reason:
             node.limits = node.inputs.limits = limits
             for topic in () if node.settings["lockstep"] else needs(limits) - node.inputs.listeners.keys():
-                node.inputs.hear(topic)  # until it is heard, it is silent
+                node.inputs.hear(topic)  # silent until its first message
             node.state = state
             node.desk.limits_are(limits)
             node.desk.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
@@ -321,7 +336,7 @@ class Requests:
         return ""
 
     def _shutdown(self, id: int) -> None:
-        """Brake, then end; the answer comes when all stands."""
+        """Brake, then end; the answer follows when the arm is at rest."""
         self.ending = id
         if self.node.active:
             self._want(arm=False)
@@ -347,7 +362,7 @@ PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "la
               "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0], "driver": False,
               "follows": ""}
 COLLECT_TICKS, STOPPED = 10, (Mode.DISARMED, Mode.FAULT)
-MAX_EVENTS = 32     # said of one tick; more are counted
+MAX_EVENTS = 32  # events published per tick; the rest are counted
 _MCL_CURRENT = 1
 _MCL_FUTURE = 2
 _MCL_ONFAULT = 4
@@ -358,7 +373,7 @@ _RESERVED_BYTES = 64 << 20
 
 
 class Interlock(StationNode):
-    """Ticks while it is active; see ``interlock_clock`` for when."""
+    """Ticks while it is active; ``interlock_clock`` decides when."""
 
     def __init__(self) -> None:
         super().__init__("interlock", start_parameter_services=False, enable_rosout=False,
@@ -400,7 +415,8 @@ class Interlock(StationNode):
             self.activate()
         self.create_timer(1.0, self._once_a_second)
         self.create_timer(0.1, self._keep_desk)
-        self.listening = self.create_timer(0.02, self.requests.listen)  # while inactive, or in lockstep, nothing else asks
+        # needed while inactive and in lockstep
+        self.listening = self.create_timer(0.02, self.requests.listen)
         self._publish_safety(0 if self.settings["lockstep"] else self.get_clock().now().nanoseconds)
         if memory_bus.bus() is None:
             _stay_in_memory()
@@ -429,13 +445,13 @@ class Interlock(StationNode):
 
     # S14: a stop survives a restart
     def _remember(self) -> State:
-        """DISARMED, or FAULT if the interlock before this one did not end disarmed."""
+        """Return DISARMED, or FAULT if the previous interlock did not end disarmed."""
         self.why_latched = Latch(self.settings["latch_file"]).why_latched()
         return State(Mode.FAULT, "restarted") if self.why_latched else State()
 
-    # Life
+    # Life cycle
     def activate(self) -> None:
-        """Begin to tick. What was asked for before does not count."""
+        """Start to tick; earlier requests do not count."""
         if self.active:
             return
         self.wanted.pop("arm", None)
@@ -448,19 +464,19 @@ class Interlock(StationNode):
         self.active = True
 
     def deactivate(self) -> None:
-        """Tick no more. Only disarmed and at rest: ``Requests`` sees to that."""
+        """Stop ticking. ``Requests`` allows it only while disarmed and at rest."""
         if self.clock is not None and self.active:
             self.clock.stop(self)
         self.active = False
 
     def over(self) -> None:
-        """The life cycle is at its end: as if somebody had asked the process to end."""
+        """End the process after the life cycle's end, as a signal would."""
         if bus := memory_bus.bus():
             bus.ended_by = self
         os.kill(os.getpid(), signal.SIGTERM)
 
     def finish(self) -> bool:
-        """Asked to end: brake, and say when all stands."""
+        """End the process: brake, and report when the arm is at rest."""
         if self.active and not (self.state.still and (self.state.mode in STOPPED or self.settings["lockstep"])):
             self.wanted["arm"] = False
             if self.clock is not None:
@@ -474,7 +490,7 @@ class Interlock(StationNode):
     # One tick
     def _tick(self, now_ns: int, pose_age_ns: int, late_s: float) -> None:
         clock = self.clock
-        if clock is None:  # it is the clock that calls
+        if clock is None:  # the clock itself calls this
             return
         self.requests.take_disarm()
         self.requests.answer()
@@ -506,15 +522,17 @@ class Interlock(StationNode):
         ) != self.published_state or self.counts["ticks"] % 10 == 0:
             self._publish_safety(now_ns)
         if self.counts["ticks"] % COLLECT_TICKS == 0 and not gc.isenabled():
-            gc.collect(0)  # of the last ticks alone; left to the end of a day, it would take a second at once
+            # collects only the last ticks; a full collection late in the day would take a second
+            gc.collect(0)
 
     def _step(self, inputs: core.Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:
-        """The core never raises; if it did, the arm must brake all the same, and somebody must hear why."""
+        """Step the core. It never raises; if it did, the arm must still brake, with a report."""
         try:
             return step(self.limits, self.state, inputs, now_ns)
         except Exception:
             self.desk.log("fatal", f"a defect in the interlock's core; the arm is stopped:\n{traceback.format_exc()}")
-            return step(self.limits, self.state, core.Inputs(robot_fault="interlock"), now_ns)  # which stops the others too
+            # this also stops the other arms
+            return step(self.limits, self.state, core.Inputs(robot_fault="interlock"), now_ns)
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind in OVER:
@@ -522,13 +540,18 @@ class Interlock(StationNode):
         elif event.kind == EpisodeEvent.STARTED and self.settings["teleports"]:
             self.wanted["restart"] = True
 
-    # What goes out
+    # Outputs
     def _publish_target(self, now_ns: int, gripper_reports: bool) -> None:
-        """To a gripper that is not heard nothing: one that begins anew elsewhere would go where it was wanted before."""
+        """Publish the target.
+
+        A silent gripper gets no command: after a restart elsewhere it would move to its old target.
+        """
         output = self.output
-        if output.gripper is not None and gripper_reports:  # first: in lockstep a simulator moves on at its target
+        # first, because in lockstep a simulator moves on at its target
+        if output.gripper is not None and gripper_reports:
             self.gripper_commands.publish(Float64(data=output.gripper))
-        if output.suppress_setpoint and not self.settings["lockstep"]:  # where a simulator moves at its target alone
+        # in lockstep, a simulator moves only at its target
+        if output.suppress_setpoint and not self.settings["lockstep"]:
             return
         if output.target is not None:
             messages.set_pose(self.answer.pose, output.target)
@@ -540,7 +563,7 @@ class Interlock(StationNode):
         self.targets.publish(self.answer)
 
     def _publish_events(self, events: tuple[Event, ...]) -> None:
-        """S20: every intervention, on a topic and in the recording."""
+        """Publish every intervention, which the recording also holds (S20)."""
         for index, event in enumerate(events):
             self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
             if event.kind in ("refused", "mode", "reseeded"):
@@ -571,7 +594,7 @@ class Interlock(StationNode):
 
 
 def _stay_in_memory() -> None:
-    """No page is fetched from a disk while it ticks, where the system grants it; garbage is collected when it says so."""
+    """Keep all pages in memory while ticking, if allowed; collect garbage only by hand."""
     gc.disable()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if os.geteuid() == 0 or soft == resource.RLIM_INFINITY:
@@ -579,7 +602,10 @@ def _stay_in_memory() -> None:
 
 
 def _stay_awake() -> Any:
-    """No core sleeps so deeply that it wakes late, while this file is open; None where the system does not grant it."""
+    """Keep cores from deep sleep, which would delay wake-ups, while the returned file is open.
+
+    None if the system does not allow it.
+    """
     try:
         request = open("/dev/cpu_dma_latency", "wb", buffering=0)  # noqa: SIM115 (held for life)
         request.write(struct.pack("i", 0))
@@ -589,8 +615,9 @@ def _stay_awake() -> Any:
 
 
 def _keep_memory() -> None:
-    """Memory that was used once stays this process's: to give back and to fetch anew what a large message takes, page by
-    page, costs more than the message. Before any thread begins.
+    """Keep used memory in this process; call it before any thread starts.
+
+    Returning and refetching a large message's pages would cost more than the message.
     """
     libc = ctypes.CDLL("libc.so.6")
     for option, value in ((_M_ARENA_MAX, 1), (_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1)):
@@ -600,7 +627,8 @@ def _keep_memory() -> None:
 
 def main() -> None:
     """Entry point."""
-    if not given("lockstep"):  # a simulator waits for the interlock: there nothing may be lost, and nobody is hurt
+    # a simulator waits for the interlock: nothing may be lost, and nobody can be hurt
+    if not given("lockstep"):
         wait_for_nobody()
         _keep_memory()
     run(Interlock, priority=30, listens=False)

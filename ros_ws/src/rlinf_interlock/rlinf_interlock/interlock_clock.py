@@ -1,4 +1,7 @@
-"""The interlock ticks at a fixed rate in real time, once per measured pose in lockstep (docs/explain/timing.md)."""
+"""The interlock's clock: a fixed rate in real time, one tick per measured pose in lockstep.
+
+See docs/explain/timing.md.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,16 @@ from rlinf_ros.memory_bus import Envelope
 from rlinf_ros.phase import PhaseLockedTimer
 from rlinf_ros.qos import received, subscription
 
-Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
+Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], lateness of the tick [s]
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
-LOOK_NS = 7_500_000         # for who else speaks: not at every tick where they come more often
+LOOK_NS = 7_500_000  # interval of the search for other publishers, if ticks are more frequent
 
 
 class RealTime:
-    """A timer, phase-locked to the chunks. Stamps are never closer than a tick: the limits hold by measured time (S24)."""
+    """A timer that is phase-locked to the chunks.
+
+    Stamps are at least one tick apart, so that the limits hold by measured time (S24).
+    """
 
     def __init__(self, node: Node, inputs: Inputs, period_s: float, tick: Tick) -> None:
         self.inputs = inputs
@@ -51,30 +57,36 @@ class RealTime:
         self.tick(self.stamp_ns + self.offset_ns, self.inputs.age_ns(self.inputs.state_topic), max(late, 0) / NS)
         if now - self.looked_ns > LOOK_NS:
             self.looked_ns = now
-            self.inputs.look_around()  # for the next tick: the command does not wait for it
+            self.inputs.look_around()  # for the next tick, so that the command does not wait for it
 
     def _follow_clock(self, now: int) -> None:
-        """Stamps are of this machine's clock. One that is set moves nothing: it holds until armed anew (S4)."""
+        """Follow this machine's clock, which stamps the messages.
+
+        A step of the clock causes no motion: the interlock holds until it is armed anew (S4).
+        """
         offset_ns = time.time_ns() - now
         if abs(offset_ns - self.offset_ns) > CLOCK_STEP_NS:
             self.clock_stepped = True
         self.offset_ns = offset_ns
 
     def wanted(self) -> None:
-        """Somebody asked for something: the next tick is soon enough."""
+        """Do nothing: the next tick handles a request soon enough."""
 
     def stop(self, node: Node) -> None:
-        """Tick no more."""
+        """Stop ticking."""
         self.phase.stop(node)
 
 
 class Lockstep:
-    """A pose from the simulator is credit for one tick, while a chunk covers it and the environment has seen the step.
+    """A clock for simulators: each pose allows one tick.
 
-    A chunk that is played for several time steps gives credit for the ticks of each only once the environment has taken
-    that time step, so that every observation is of its own time. Where there are other arms, each waits until it knows how
-    the others fared in the tick before: so all go by the same, whichever is first. While the operator commands, a chunk of
-    the policy gives no credit before theirs has had the time to come. A guard keeps time when nothing comes.
+    It does if a chunk covers it and the environment has seen the step.
+
+    A chunk that spans several time steps allows the ticks of each one only once the environment has
+    taken that time step, so that every observation is of its own time. With other arms, each waits
+    for the others' state of the previous tick, so that the order does not matter. While the
+    operator commands, a policy's chunk allows no tick before the operator's chunk has had time to
+    arrive. A guard keeps time if nothing arrives.
     """
 
     clock_stepped = False
@@ -90,7 +102,8 @@ class Lockstep:
         self.late_ms: deque[float] = deque(maxlen=1000)
         self.credits_ns = dict.fromkeys(ROLES.values(), 0)
         self.taken_over_ns = self.looked_ns = self.dt_ns = self.ticked_ns = 0
-        self.step_ns: int | None = None  # of the newest time step; None until there is an environment
+        # of the newest time step; None until there is an environment
+        self.step_ns: int | None = None
         self.pending = self.forced = self.running_on = self.answered = self.stopped = False
         self.last_ns = self.since_ns = time.monotonic_ns()
         self.subscriptions = [
@@ -126,7 +139,7 @@ class Lockstep:
     def _on_timestep(self, raw: bytes | Envelope) -> None:
         try:
             step = raw.message if isinstance(raw, Envelope) else deserialize_message(raw, TimeStep)
-        except Exception:  # as every broken message here: it is one message less
+        except Exception:  # a broken message is dropped, as everywhere here
             self.inputs.counts["unreadable"] += 1
             return
         self.step_ns = to_ns(step.header.stamp) if step.step_type != TimeStep.LAST else 0
@@ -155,7 +168,7 @@ class Lockstep:
             self._tick_if_due()
 
     def wanted(self) -> None:
-        """Somebody asked for something: answer with the present state, if it is not answered yet."""
+        """Answer a request with the present state, if that is still unanswered."""
         self.forced = True
         self._tick_if_due()
 
@@ -172,10 +185,14 @@ class Lockstep:
             self._tick()
 
     def _on_guard(self) -> None:
-        """No tick credit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
-        waited_s = (time.monotonic_ns() - self.since_ns) / NS  # from the pose on: a new scene's first tick is its chunk's
+        """Tick without credit after too long a wait.
+
+        It goes on at the real rate while ACTIVE, else once per guard period.
+        """
+        # since the pose: the first tick of a new scene belongs to its chunk
+        waited_s = (time.monotonic_ns() - self.since_ns) / NS
         if waited_s > self.guard_s:
-            self.taken_over_ns = 0  # they have let go
+            self.taken_over_ns = 0  # the operator has let go
         running_on = self.running_on and self.mode() is Mode.ACTIVE
         if self.pending and (waited_s > self.guard_s or (running_on and waited_s > self.period_s)):
             self.running_on = True
@@ -196,7 +213,7 @@ class Lockstep:
         self.tick(self.inputs.pose_stamp_ns, 0, 0.0)
 
     def stop(self, node: Node) -> None:
-        """Tick no more, not even for what the executor has in hand already."""
+        """Stop ticking, even for messages that the executor has already taken."""
         self.stopped = True
         node.destroy_timer(self.timer)
         for handle in self.subscriptions:

@@ -1,8 +1,9 @@
-"""The interlock's desk: its services, parameters, life cycle, log and persisted latch, in a process of its own.
+"""The interlock's desk: its services, parameters, life cycle, log and persisted latch.
 
-Everything here may take as long as it likes: requests of any size, a disk that syncs, a terminal that nobody reads. The
-interlock answers at its next tick what the desk asks, and goes on when the desk hangs or dies: then it starts another.
-``Channel`` is the line between the two: JSON objects, bounded in size, and neither end ever waits to send one.
+The desk is a separate process and may be slow: requests of any size, a disk that syncs, a blocked
+terminal. The interlock answers the desk's requests at its next tick. If the desk hangs or dies, the
+interlock goes on and starts another. ``Channel`` connects the two with JSON objects of bounded
+size; neither end ever waits to send one.
 """
 
 from __future__ import annotations
@@ -45,16 +46,19 @@ from rlinf_ros.spinning import escape_logs
 from rlinf_ros.workarounds import end_soon
 
 MAX_BYTES = 60_000
-TAKEN_S = 3.0   # what is not done so long after it was asked for is refused; the desk waits longer
-ROBOT_FAULT_PREFIX = "robot's own; "  # begins the answer to a reset that nothing but the robot's own fault forbids
+TAKEN_S = 3.0  # a request older than this is refused; the desk waits longer
+# prefix of the answer to a reset that only the robot's own fault forbids
+ROBOT_FAULT_PREFIX = "robot's own; "
 Message = dict[str, Any]
 
 
 class Channel:
-    """One end. What does not fit into the line is lost and counted: the control loop waits for nobody.
+    """One end of the connection.
+
+    Messages that do not fit into it are lost and counted, because the control loop never waits.
 
     Args:
-        end: of a socket pair of kind SOCK_SEQPACKET.
+        end: end of a socket pair of kind SOCK_SEQPACKET.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -64,7 +68,7 @@ class Channel:
         end.setblocking(False)
 
     def send(self, message: Message) -> bool:
-        """Whether it is on its way."""
+        """Send a message; return whether it was handed to the socket."""
         raw = json.dumps(message).encode()
         if self.open and len(raw) <= MAX_BYTES:
             with contextlib.suppress(BlockingIOError):
@@ -93,32 +97,34 @@ class Channel:
         return messages
 
     def wait(self, seconds: float) -> None:
-        """Until something has come, or so long."""
+        """Wait for a message, at most ``seconds``."""
         select.select([self._end], [], [], seconds)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.open = False
         self._end.close()
 
 
-ANSWER_S = 5.0           # a lifecycle shutdown brakes first
+ANSWER_S = 5.0  # a lifecycle shutdown brakes first
 REPLACED = (
     "describe_parameters", "get_parameter_types", "get_parameters", "list_parameters", "set_parameters",
     "set_parameters_atomically", "change_state", "get_state", "get_available_states", "get_available_transitions",
     "get_transition_graph")
 NO_ANSWER = "no answer from the interlock"
 REQUESTS_CLOSED = "the interlock takes no requests now. Ask again"
-MAX_PARAMETERS = 64     # in one request
+MAX_PARAMETERS = 64  # in one request
 BEAT_S, HANGS_S = 0.1, 0.7
-LOOK_S = 5.0            # between two looks at the limits file
-STARVED_S, STARTS_S = 10.0, 60.0  # on a busy machine: of a desk that would run, and until its first beat
-START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "  # not ours
+LOOK_S = 5.0  # between two checks of the limits file
+# limits on a busy machine: for a desk that waits for the CPU; until its first beat
+STARVED_S, STARTS_S = 10.0, 60.0
+# not the interlock's scheduling
+START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "
          "from rlinf_interlock.interlock_desk import main; main()")
 
 
 class Desk:
-    """The interlock's side: the process, and what is said to it. Never waits."""
+    """The interlock's side: the process and its messages. It never waits."""
 
     def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
         self._hello = {"settings": settings, "limits": _listed(asdict(limits)), "file_hash": limits.hash}
@@ -134,7 +140,8 @@ class Desk:
         place = arguments.index("--ros-args") + 1
         command = [sys.executable, "-c", START, str(theirs.fileno()), *arguments[:place],
                    "-r", "__node:=interlock_desk", *remaps, *arguments[place:]]
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until it imports rlinf
+        # until it imports rlinf
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         except OSError:
@@ -150,10 +157,12 @@ class Desk:
         self.channel.send({"hello": self._hello | {"armings": armings}})
 
     def keep(self, armings: int) -> bool:
-        """Replace a desk that has died or hangs, also while the arm moves. To be called several times a second.
+        """Replace a desk that has died or hangs, also while the arm moves.
+
+        Call it several times a second.
 
         Args:
-            armings: that had been asked for by then, which the new one goes on to count.
+            armings: number of arming requests so far, from which the new desk continues to count.
 
         Returns:
             Whether it was replaced.
@@ -167,12 +176,12 @@ class Desk:
         self._disarmed = -1
         try:
             self._open(armings)
-        except OSError:  # no process to be had now: in a second, maybe; the interlock goes on
+        except OSError:  # no process available now: retry in a second; the interlock goes on
             self.opened = time.monotonic()
         return True
 
     def requests(self) -> list[Message]:
-        """All requests since the last call."""
+        """Return all requests since the last call."""
         self._receive()
         requests, self._requests = self._requests, []
         return requests
@@ -185,41 +194,45 @@ class Desk:
                 self._requests.append(message)
 
     def _hangs(self) -> bool:
-        """Whether the process is stopped, or its main loop does not go on. It has the CPU, and does not use it."""
+        """Return whether the process is stopped, or its main loop hangs although it has the CPU."""
         self._receive()
         now, before_s = time.monotonic(), self.checked_s
         self.checked_s = now
         if math.isinf(self.beat_s):
             return now - self.opened > STARTS_S
-        if now - before_s > HANGS_S / 2:  # this process stood still itself, perhaps with all others
+        if now - before_s > HANGS_S / 2:  # this process itself stalled, perhaps with all others
             self.beat_s = now
         silent_s = now - self.beat_s
         return silent_s > STARVED_S or (silent_s > HANGS_S and not _starved(self.process.pid))
 
     def reply(self, number: int, reason: str) -> None:
-        """Answer one request; an empty reason is a yes."""
+        """Answer one request; an empty reason means success."""
         self.channel.send({"reply": number, "reason": reason})
 
     def log(self, level: str, text: str) -> None:
-        """One line for people, by way of the desk; lost if nobody reads there."""
+        """Log one line through the desk; it is lost if the desk does not read."""
         self.channel.send({"log": level, "text": text[:4000]})
 
     def limits_are(self, limits: Limits) -> None:
-        """Note the limits that a service process which replaces a dead one reports."""
+        """Store the limits that a replacement of a dead desk will report."""
         self._hello["limits"] = _listed(asdict(limits))
 
     def say_disarmed(self, armings: int) -> None:
-        """All stands, and nothing is armed; ``armings`` says how many requests to arm had been dealt with by then."""
+        """Report that the arm is at rest and disarmed.
+
+        ``armings`` counts the arming requests handled so far.
+        """
         if armings != self._disarmed:
             self._disarmed = armings if self.channel.send({"disarmed": armings}) else -1
 
     def close(self) -> None:
-        """Hang up; the desk writes what it has to and ends."""
+        """Close the connection; the desk finishes its writing and ends."""
         self.channel.close()
 
 
 def _starved(pid: int) -> bool:
-    """Whether a thread of that process waits for a CPU or for a disk, so that its silence says nothing."""
+    """Return whether a thread of a process waits for a CPU or a disk, which explains its silence.
+    """
     try:
         states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
     except (OSError, IndexError):
@@ -228,14 +241,12 @@ def _starved(pid: int) -> bool:
 
 
 def _listed(values: dict[str, Any]) -> dict[str, Any]:
-    """As parameters hold them, and JSON carries them."""
+    """Return values as parameters and JSON hold them."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()}
 
 
 class Front:
-    """The interlock's side of the channel, for the node of its services: requests with answers, and
-    everything else.
-    """
+    """The desk's side of the channel: requests with answers, and other messages."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -248,14 +259,14 @@ class Front:
         self.writing, self.listened_s = False, time.monotonic()
 
     def beat(self) -> None:
-        """Tell the interlock, from a thread, that this process runs and that its main loop does not hang."""
+        """Send beats, from a thread, while this process runs and its main loop does not hang."""
         while self.channel.open:
             if self.writing or time.monotonic() - self.listened_s < HANGS_S:
                 self.channel.send({"beat": True})
             time.sleep(BEAT_S)
 
     def listen(self) -> None:
-        """Take what has come."""
+        """Process received messages."""
         self.listened_s = time.monotonic()
         for message in self.channel.receive(1000):
             if "hello" in message:
@@ -266,11 +277,12 @@ class Front:
                 self.answers[message["reply"]] = message["reason"]
             elif "log" in message:
                 self.lines.append((message["log"], message["text"]))
-            elif message.get("disarmed") == self.armings:  # older than the last arming, it says nothing
+            # a report older than the last arming means nothing
+            elif message.get("disarmed") == self.armings:
                 self._write(Mode.DISARMED)
 
     def _write(self, mode: Mode) -> str:
-        """The latch, however slow the disk is; why not, or empty."""
+        """Write the latch, however slow the disk is; return the reason for a failure, or ""."""
         self.writing = True
         try:
             return self.latch.note(mode.name)
@@ -278,12 +290,12 @@ class Front:
             self.writing, self.listened_s = False, time.monotonic()
 
     def ask(self, do: str, arrival_s: float | None = None, **values: Any) -> str:
-        """The interlock's answer: empty for yes, else why not.
+        """Ask the interlock; return an empty string for success, else the reason.
 
         Args:
             do: the request.
-            arrival_s: when the request reached this process [s, CLOCK_MONOTONIC]; now, if None.
-            values: what belongs to it.
+            arrival_s: arrival of the request at this process [s, CLOCK_MONOTONIC]; now, if None.
+            values: the request's arguments.
         """
         self.last_id += 1
         number, arrival_s = self.last_id, time.monotonic() if arrival_s is None else arrival_s
@@ -298,27 +310,32 @@ class Front:
         return self.answers.pop(number)
 
     def arm(self, value: bool) -> str:
-        """Write down that it is armed before it is."""
+        """Arm or disarm; write the latch before the arm is armed."""
         if not value:
             return self.ask("arm", value=False)
-        arrival_s, before = time.monotonic(), self.latch.noted  # a slow disk makes it no younger
+        # a slow disk does not make the request younger
+        arrival_s, before = time.monotonic(), self.latch.noted
         reason = self._write(Mode.ARMED)
         if reason:
             return reason
         self.armings += 1
         reason = self.ask("arm", arrival_s, value=True)
-        self.armings -= reason == REQUESTS_CLOSED  # any other is counted at the other end too, whatever becomes of it
-        if reason and before == Mode.DISARMED.name and not reason.startswith(NO_ANSWER):  # refused: it is as before
+        # the interlock counts every other request, too, whatever its answer
+        self.armings -= reason == REQUESTS_CLOSED
+        # refused: restore the latch
+        if reason and before == Mode.DISARMED.name and not reason.startswith(NO_ANSWER):
             self._write(Mode.DISARMED)
         return reason
 
 
 class LimitsFileWatch:
-    """Notices a limits file that changes during a run, also behind a symbolic link. The loaded limits stay in force.
+    """Notices a limits file that changes during a run, also behind a symbolic link.
+
+    The loaded limits stay in force.
 
     Args:
-        path: of the limits file, as the interlock was given it.
-        loaded: hash of the limits that the interlock has read there.
+        path: of the limits file, as the interlock received it.
+        loaded: hash of the limits that the interlock read there.
     """
 
     def __init__(self, path: str, loaded: str) -> None:
@@ -340,7 +357,7 @@ class LimitsFileWatch:
                 "with what was set since. Restart the station to load the file")
 
     def run(self, front: Front) -> None:
-        """In a thread, because a disk may take long."""
+        """Check repeatedly; call it in a thread, because a disk may be slow."""
         while front.channel.open:
             if warning := self.look():
                 front.lines.append(("warning", warning))
@@ -348,9 +365,9 @@ class LimitsFileWatch:
 
 
 def main() -> None:
-    """Entry point of the desk's process; the interlock starts it with the line's file descriptor."""
+    """Run the desk's process; the interlock starts it with the connection's file descriptor."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends when the interlock hangs up
+        signal.signal(number, signal.SIG_IGN)  # it ends when the interlock closes the connection
     front = Front(Channel(socket.socket(fileno=int(sys.argv[1]))))
     while front.hello is None:
         front.channel.wait(1.0)
@@ -362,13 +379,13 @@ def main() -> None:
 
 
 def describe(name: str) -> tuple[str, bool]:
-    """Meaning of a limit for people, and whether it never changes."""
+    """Return a limit's meaning for people, and whether it never changes."""
     about = TABLE[name].metadata
     return about["meaning"] + (f" [{about['unit']}]" if about["unit"] else ""), about["tighter"] == FIXED
 
 
-ARRIVES_S = 1.0  # the answer to a shutdown, on a busy machine
-AT_ONCE_S = 0.05  # what is taken so soon after another request may have come while that was answered
+ARRIVES_S = 1.0  # time for the answer to a shutdown on a busy machine
+AT_ONCE_S = 0.05  # a request read this soon after another may have arrived during its answer
 RECOVERY_START_S = 1.0  # until a robot reports that it recovers
 RECOVERS_S = 5.0  # for a recovery; afterwards the person resets again
 WAITED = (f"refused: the request waited for more than {TAKEN_S:g} s behind others, perhaps a reset, so its sender may no "
@@ -377,7 +394,10 @@ GONE = "the requester has gone before the answer. Arm again"
 
 
 class Services(SafeTransitions, LifecycleNode):
-    """A managed node: configured from the start, active if the interlock is, ended when that has braked and ended."""
+    """A managed node: configured from the start, and active while the interlock is.
+
+    It ends once the interlock has braked and ended.
+    """
 
     def __init__(self, front: Front) -> None:
         super().__init__("interlock_desk", parameter_overrides=[Parameter("start_type_description_service", value=False)])
@@ -385,7 +405,7 @@ class Services(SafeTransitions, LifecycleNode):
         self.front = front
         self.starting = True
         self.ending = False
-        self.busy_since = self.busy_until = 0.0  # with one request after the other
+        self.busy_since = self.busy_until = 0.0  # busy with one request after the other
         self.turn_began = time.monotonic()
         hello = front.hello or {}
         settings, limits = hello["settings"], hello["limits"]
@@ -404,22 +424,24 @@ class Services(SafeTransitions, LifecycleNode):
         self.starting = False
 
     def turned(self, began: float) -> None:
-        """The executor has looked for requests, since then; they may have taken it long."""
+        """Note the end of an executor's turn; its requests may have taken long."""
         now = time.monotonic()
         if now - began > AT_ONCE_S:
             self.busy_since = self.busy_since if began - self.busy_until < AT_ONCE_S else began
             self.busy_until = now
 
     def _waited(self) -> bool:
-        """Whether a request may have waited for so long, while others were answered, that nobody counts on it any more."""
+        """Return whether a request may have waited so long behind others that its sender gave up.
+        """
         now = time.monotonic()
-        stood_still = now - self.turn_began > TAKEN_S  # the process was stopped while it waited for this request
+        # the process was stopped while it waited for this request
+        stood_still = now - self.turn_began > TAKEN_S
         return stood_still or (self.busy_until - self.busy_since > TAKEN_S and now - self.busy_until < AT_ONCE_S)
 
     def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         reason = WAITED if request.data and self._waited() else self.front.arm(request.data)
         if request.data and not reason and not self.count_clients("interlock/arm"):
-            self.front.arm(False)  # nobody is there to hear that it is armed
+            self.front.arm(False)  # its sender is gone and would not learn that it is armed
             reason = GONE
             self.get_logger().warning(f"an arming was taken back: {GONE}")
         word = "arm" if request.data else "disarm"
@@ -433,7 +455,8 @@ class Services(SafeTransitions, LifecycleNode):
         return response
 
     def _recovered(self, cause: str, reason: str) -> str:
-        """S17: where nothing but the robot's own fault forbids a reset, it is being brought back: what came of that."""
+        """Wait for a robot's recovery if only its own fault forbids a reset; return the answer
+        (S17)."""
         first, begun = reason, time.monotonic()
         while reason.startswith(ROBOT_FAULT_PREFIX) and time.monotonic() - begun < (
             RECOVERY_START_S if reason == first else RECOVERS_S
@@ -489,7 +512,7 @@ def _range(name: str, value: Any) -> list[FloatingPointRange]:
 
 
 def say(logger: RcutilsLogger, level: str, text: str) -> None:
-    """One line; rclpy lets each place in the code speak with one severity only."""
+    """Log one line; rclpy allows each call site only one severity."""
     if level == "fatal":
         logger.fatal(text)
     elif level == "error":
@@ -501,7 +524,7 @@ def say(logger: RcutilsLogger, level: str, text: str) -> None:
 
 
 def serve(front: Front) -> None:
-    """Until the interlock hangs up."""
+    """Serve until the interlock closes the connection."""
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     node = Services(front)
     executor = SingleThreadedExecutor()
@@ -518,7 +541,7 @@ def serve(front: Front) -> None:
                 executor.spin_once(timeout_sec=0.02)
             except ExternalShutdownException:
                 raise
-            except Exception as error:  # whatever was asked, the next one is answered
+            except Exception as error:  # a failed request must not prevent the next answer
                 logger.error(f"a request failed: {type(error).__name__}: {error}")
             node.turned(began)
             front.listen()
@@ -526,7 +549,7 @@ def serve(front: Front) -> None:
                 level, text = front.lines.popleft()
                 say(logger, level, text)
     if node.ending:
-        time.sleep(ARRIVES_S)  # its answer lies in this process until whoever asked has taken it
+        time.sleep(ARRIVES_S)  # the answer stays in this process until its client has taken it
     end_soon(0)
     executor.shutdown()
     rclpy.try_shutdown()

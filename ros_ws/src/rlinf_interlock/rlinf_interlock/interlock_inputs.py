@@ -1,8 +1,7 @@
-"""The interlock's inputs: taken at its ticks, e-stops first, bounded in size and number, each with
-its age.
+"""The interlock's inputs: taken at its ticks, e-stops first, bounded in size and number, with ages.
 
-Nothing wakes the interlock but its own tick, so that no sender, however busy, keeps it from hearing an e-stop. Who speaks
-is known by topic: a message's own words about its source count for nothing (S6).
+Only the interlock's own tick wakes it, so that no sender, however busy, can keep it from hearing an
+e-stop. The topic identifies the sender: a message's own claim about its source does not count (S6).
 """
 
 from __future__ import annotations
@@ -34,31 +33,32 @@ OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
 NO_ESTOP = ("no e-stop source is named, and this is no simulator. Name the sources that there are, as "
             "estops: [pendant] in robot.yaml; or confirm that it is armed without any: "
             "no_estop_reason: '<why>' in robot.yaml (docs/safety.md)")
-MAX_AT_ONCE = 10                # messages of one topic a tick
+MAX_AT_ONCE = 10  # messages of one topic per tick
 MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
-FEW_BYTES = 1_024                # of everything else
-TO_OTHERS = "safety/to_others"   # of another arm: below its name
+FEW_BYTES = 1_024  # of all other types
+TO_OTHERS = "safety/to_others"  # of another arm: below its name
 FEW_TICKS = 4
 UNHEARD = "unheard"
 NOW_AND_THEN = 100
-FAULT_TOPIC = "robot/fault"      # latched: one that offers it otherwise is heard by nobody (S17)
-DRIVER_S = 0.5                   # without a word of it, a driver's node that says it again and again hangs
+FAULT_TOPIC = "robot/fault"  # latched: a publisher with other durability is not heard (S17)
+DRIVER_S = 0.5  # a driver's node that repeats its fault but is silent this long hangs
 STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", *ROLES)
 
 
 @dataclass
 class Listener:
-    """One topic: how it is heard, and when it was last."""
+    """One topic: its subscription, and the time of its last message."""
 
     topic: str
     kind: type
     subscription: Any
-    received_ns: int = 0            # monotonic; 0 before anything came
+    received_ns: int = 0  # monotonic; 0 before the first message
     arrived: list[int] = field(default_factory=list)
 
 
 class OtherArm:
-    """The last reports of another arm's interlock: why it could not move, or nothing (S27)."""
+    """The last reports of another arm's interlock: the reason why it could not move, or none (S27).
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,9 +67,10 @@ class OtherArm:
         self.blocked_at: dict[int, str] = {}  # by the time of its tick, the last few
 
     def hear(self, stamp_ns: int, blocked: str) -> None:
-        """One of its ticks."""
+        """Take the report of one of its ticks."""
         self.blocked_at[stamp_ns] = self.newest = blocked
-        if blocked and self.held in ("", *OF_THE_POLICY):  # which hide nothing that holds an operator, too
+        # holds of the policy hide none that also holds an operator
+        if blocked and self.held in ("", *OF_THE_POLICY):
             self.held = blocked
         while len(self.blocked_at) > FEW_TICKS:
             del self.blocked_at[next(iter(self.blocked_at))]
@@ -79,10 +80,10 @@ class OtherArm:
         self.held = ""
 
     def now(self, before_ns: int | None) -> Other:
-        """Return the holds that count in this tick: since the last one; in lockstep, where ticks
-        are common, those of the last.
+        """Return the report that counts in this tick.
 
-        So it does not matter there which arm ticks first.
+        It is a hold since the last tick, else the newest report. In lockstep it is the report of
+        the last tick: all arms share their ticks, so it does not matter which one ticks first.
         """
         if before_ns is None:
             return Other(self.name, self.held or self.newest)
@@ -90,29 +91,30 @@ class OtherArm:
         return Other(self.name, self.blocked_at[max(earlier)] if earlier else UNHEARD)
 
     def up_to(self) -> int:
-        """The time of its newest tick [ns]; 0 before any."""
+        """Return the time of its newest tick [ns]; 0 before any."""
         return max(self.blocked_at, default=0)
 
 
 def needs(limits: Limits) -> set[str]:
-    """Topics without which a limit in force could not be kept."""
+    """Return the topics that the limits in force need."""
     felt = min(limits.contact_force, limits.contact_torque, limits.contact_fault) < float("inf")
     other = {"current_pose"} if limits.control_mode == "joint_delta" else {"joint_states"} if limits.joint_names else set()
     return other | ({"wrench"} if felt else set()) | ({"gripper/state"} if limits.gripper_width else set())
 
 
 class Inputs:
-    """Everything that comes in over topics.
+    """All inputs that arrive on topics.
 
     Args:
-        owner: the interlock's node, whose names the topics have.
-        limits: what must be heard follows from them.
+        owner: the interlock's node, which resolves topic names.
+        limits: they decide which topics must be heard.
         estops: names of e-stop sources.
         distance: whether the station declares a distance input.
-        lockstep: no message may be lost, and ages mean nothing.
+        lockstep: whether no message may be lost, and ages mean nothing.
         others: names of the station's other arms.
-        rows: which numbers of an action are this arm's.
-        driver: a node beside the vendor's driver says the robot's faults, ten times a second.
+        rows: the numbers of an action that are this arm's.
+        driver: whether a node beside the vendor's driver publishes the robot's faults, ten times a
+            second.
     """
 
     def __init__(self, owner: Node, limits: Limits, estops: list[str], distance: bool, lockstep: bool,
@@ -143,7 +145,7 @@ class Inputs:
         self.doubled: tuple[str, ...] = ()
         self.unmatched = False
         self.fault_speakers = -1
-        self.looks = 0  # of who speaks of faults
+        self.looks = 0  # number of checks for publishers of faults
         self.commands: tuple[str, ...] = ()
         self.others = {f"{name}/{TO_OTHERS}": OtherArm(name) for name in others}
         for name in estops:
@@ -161,14 +163,14 @@ class Inputs:
         self.pulled_ns = time.monotonic_ns()
 
     def hear(self, topic: str) -> None:
-        """Listen to it from now on."""
+        """Subscribe to a topic."""
         name, quality = self.owner.resolve_topic_name(topic), received(topic, self.lockstep)
         self.listeners[topic] = Listener(topic, kind(topic), subscription(
             self.node, topic, _ignore, quality=quality, at=name, raw=True))
 
     # Taking
     def pull(self) -> None:
-        """Take what has arrived, in the order in which the listeners were made: e-stops and enable first."""
+        """Take new messages in the order of subscription: e-stops and enable first."""
         now = time.monotonic_ns()
         since_ns, self.pulled_ns = now - self.pulled_ns, now
         released = False
@@ -182,15 +184,15 @@ class Inputs:
                     listener.received_ns = now - age_ns
                     listener.arrived.append(listener.received_ns)
                 released |= topic == "enable" and not message.data
-        if released:  # a release counts, however soon it is taken back
+        if released:  # a release counts even if it is renewed at once
             self.enable = self.enable_renewed = False
 
     def take_disarm(self) -> None:
-        """Only whether somebody disarms, between two ticks."""
+        """Take only disarm messages, between two ticks."""
         self.disarm |= bool(self._take(self.listeners["disarm"], 0))
 
     def _take(self, listener: Listener, since_ns: int) -> list[tuple[bytes | Envelope, int]]:
-        """Raw messages with how long ago they arrived [ns], at most as long ago as the last look."""
+        """Return raw messages with their ages [ns], at most the time since the last call."""
         taken: list[tuple[bytes | Envelope, int]] = []
         while len(taken) < MAX_AT_ONCE:
             got = take(listener.subscription, raw=True)
@@ -198,13 +200,17 @@ class Inputs:
                 break
             arrived = got[1]["received_timestamp"]
             if not isinstance(got[0], Envelope) and len(got[0]) > FEW_BYTES * 64:
-                taken.append((got[0], 0))  # the next one at the next tick: each costs the time of its copy
+                # the next one at the next tick, because each copy costs time
+                taken.append((got[0], 0))
                 break
             taken.append((got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0))
         return taken
 
     def decode(self, topic: str, kind: type, raw: bytes | Envelope) -> Any:
-        """The message, or None for one that is too large or cannot be read; such a command is refused by the core."""
+        """Return the message, or None if it is too large or unreadable.
+
+        The core refuses such a command.
+        """
         try:
             if isinstance(raw, Envelope):
                 if kind not in MAX_BYTES or len(raw.raw) <= MAX_BYTES[kind]:
@@ -212,16 +218,16 @@ class Inputs:
             elif len(raw) <= MAX_BYTES.get(kind, FEW_BYTES):
                 return deserialize_message(raw, kind)
             self.counts["oversized"] += 1
-        except Exception:  # whatever a broken message makes the middleware raise: it is one message less
+        except Exception:  # a broken message may raise anything in the middleware; it is dropped
             self.counts["unreadable"] += 1
         if topic in ROLES:
             self.chunks.append(messages.no_chunk(ROLES[topic], self.limits.control_mode))
-        elif topic == FAULT_TOPIC:  # whatever it says, it is no all-clear
+        elif topic == FAULT_TOPIC:  # an unreadable report is no all-clear
             self.robot_fault = "unreadable"
         return None
 
     def hand_over(self) -> tuple[dict[str, Any], list[EpisodeEvent]]:
-        """Inputs of the core, and the episode events; what is an event and no state is handed over once."""
+        """Return the core's inputs and the episode events; events are handed over only once."""
         inputs = self.outside() | {"chunks": tuple(self.chunks), "wrench": self.wrench, "pose": self.pose,
                                    "joints": self.joints}
         inputs["enable_renewed"] = self.enable_renewed
@@ -236,7 +242,7 @@ class Inputs:
         return inputs, events
 
     def receive(self, topic: str, message: Any) -> bool:
-        """Keep what one message says; False where it says nothing of the arm."""
+        """Store one message; return False if it holds nothing about the arm."""
         if topic in ROLES:
             self.chunks.append(messages.to_chunk(message, ROLES[topic], self.rows))
         elif topic.startswith("estop/"):
@@ -270,7 +276,10 @@ class Inputs:
         return True
 
     def _joints(self, message: JointState) -> bool:
-        """In the order of the limits; a message that lacks one of their joints, or has it twice, says nothing."""
+        """Store joint angles in the order of the limits.
+
+        A message that lacks one of their joints, or has it twice, is ignored.
+        """
         angles = angles_of(message, self.limits.joint_names)
         if angles is None:
             self.counts["of_other_joints"] += 1
@@ -278,7 +287,7 @@ class Inputs:
         self.joints = angles
         return True
 
-    # Who speaks
+    # Publishers
     def look_around(self) -> None:
         """Find other publishers of commands, and second publishers of topics that must have one
         (S23).
@@ -296,27 +305,27 @@ class Inputs:
             self.fault_speakers, self.unmatched = speakers, DurabilityPolicy.VOLATILE in offered
 
     def of_other_type(self, topic: str) -> str:
-        """How it is published in types that nobody here hears, for people; empty if it is not."""
+        """Return, as text, the unexpected types in which a topic is published; empty if none."""
         infos, expected = self.owner.get_publishers_info_by_topic(self._name(topic)), topic_of(topic).type
         types = ", ".join(sorted({info.topic_type for info in infos} - {expected}))
         return f"published as {types}; expected {expected}" if types else ""
 
     def who(self, topic: str) -> str:
-        """The nodes that publish on a topic, for people."""
+        """Return the nodes that publish on a topic, for people."""
         infos = self.owner.get_publishers_info_by_topic(self.owner.resolve_topic_name(topic))
         return ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos))
 
     def _name(self, topic: str) -> str:
         return self.listeners[topic].subscription.topic_name
 
-    # What it amounts to
+    # Results
     def age_ns(self, topic: str) -> int:
-        """How long ago a topic was last heard [ns]; a very long time if never."""
+        """Return the time since a topic's last message [ns]; a very long time if there was none."""
         received_ns = self.listeners[topic].received_ns
         return time.monotonic_ns() - received_ns if received_ns else 10**18
 
     def silent(self) -> tuple[str, ...]:
-        """Names of inputs that a limit needs and that are not heard now (S22)."""
+        """Return the inputs that a limit needs and that are silent now (S22)."""
         oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
         needed, unheard = (
             {*needs(self.limits), *self.others},
@@ -338,4 +347,4 @@ class Inputs:
 
 
 def _ignore(_: Any) -> None:
-    """Never called: nobody spins the node of these topics."""
+    """Do nothing; never called, because nobody spins the node of these topics."""

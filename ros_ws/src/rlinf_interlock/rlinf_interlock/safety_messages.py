@@ -1,4 +1,4 @@
-"""Between the interlock core's types and the messages of its topics."""
+"""Conversions between the interlock core's types and the messages of its topics."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ LEVELS = {core.Mode.FAULT: DiagnosticStatus.ERROR, core.Mode.HOLD: DiagnosticSta
 
 
 def to_chunk(message: ActionChunk, role: str, rows: Rows = ALL) -> core.Chunk:
-    """The message as the core's type, with the authority of its topic: what it says of its own source is a label.
+    """Return the core's chunk, with the authority of its topic.
 
-    A size that does not fit becomes an empty plan, which the core refuses. ``rows`` are this arm's. An operator's chunk
-    that announces no action and executes none is a release.
+    The message's own source is only a label.
+
+    A wrong size becomes an empty plan, which the core refuses. ``rows`` are this arm's. An
+    operator's chunk that announces no action and executes none is a release.
     """
     data, dim = message.data.tolist(), message.dim
     fits = dim > 0 and len(data) == dim * message.horizon and dim == (rows.of or dim)
@@ -34,30 +36,30 @@ def to_chunk(message: ActionChunk, role: str, rows: Rows = ALL) -> core.Chunk:
 
 
 def no_chunk(role: str, control_mode: str) -> core.Chunk:
-    """A command that could not even be read: the core refuses it by its size."""
+    """Return an unreadable command as a chunk that the core refuses by its size."""
     return core.Chunk(role, "", 0, -1, 0, 0.1, control_mode, ())
 
 
 def to_pose(message: PoseMessage) -> core.Pose:
-    """x y z [m] and the quaternion x y z w."""
+    """Return x y z [m] and the quaternion x y z w."""
     p, q = message.position, message.orientation
     return p.x, p.y, p.z, q.x, q.y, q.z, q.w
 
 
 def set_pose(message: PoseMessage, pose: core.Pose) -> None:
-    """The reverse of ``to_pose``, in place."""
+    """Set a message's pose in place, the reverse of ``to_pose``."""
     p, q = message.position, message.orientation
     p.x, p.y, p.z, q.x, q.y, q.z, q.w = pose
 
 
 def norms(wrench: Wrench) -> tuple[float, float]:
-    """Force [N] and torque [Nm]."""
+    """Return the norms of force [N] and torque [Nm]."""
     f, t = wrench.force, wrench.torque
     return math.hypot(f.x, f.y, f.z), math.hypot(t.x, t.y, t.z)
 
 
 def applied(record: core.Applied, limits_hash: str, rows: Rows = ALL) -> Applied:
-    """One action's outcome; what other arms made of theirs is zero here."""
+    """Return one action's outcome as a message; the parts of other arms are zero."""
     message = Applied(source=record.source, session=record.session, seq=record.seq, index=record.index,
                       policy_version=record.policy_version, observation_stamp=to_stamp(record.observation_stamp_ns),
                       requested=list(record.requested), executed=list(rows.among(record.executed)),
@@ -67,7 +69,7 @@ def applied(record: core.Applied, limits_hash: str, rows: Rows = ALL) -> Applied
 
 
 def safety_event(event: core.Event, output: core.Output, tick: int, limits_hash: str) -> SafetyEvent:
-    """One intervention, with what is commanded instead (S20)."""
+    """Return one intervention as a message, with the command sent instead (S20)."""
     message = SafetyEvent(kind=event.kind, cause=event.cause, tick=tick, source=event.source, session=event.session,
                           seq=max(event.seq, 0), requested=list(event.requested),
                           commanded=list(output.target or output.joints), limits_hash=limits_hash)
@@ -76,8 +78,7 @@ def safety_event(event: core.Event, output: core.Output, tick: int, limits_hash:
 
 
 def safety_state(output: core.Output, counts: Counter[str], limits_hash: str, now_ns: int) -> SafetyState:
-    """Make the message of the interlock's state: the commander, or the cause of a hold, and counts.
-    """
+    """Return the interlock's state as a message: commander, or cause of a hold, and counts."""
     message = SafetyState(state=int(output.mode), source=output.source, cause=output.cause, limits_hash=limits_hash,
                           **{name: counts[name] for name in ("ticks", "holds", "refused", "dropped", "limited")})
     set_stamp(message.header.stamp, now_ns)
@@ -85,8 +86,9 @@ def safety_state(output: core.Output, counts: Counter[str], limits_hash: str, no
 
 
 def to_others(output: core.Output, now_ns: int) -> SafetyState:
-    """Make the message for the other arms' interlocks at each tick (S27): ``cause`` is why this arm
-    could not move now.
+    """Return the message for the other arms' interlocks at each tick (S27).
+
+    Its ``cause`` is the reason why this arm could not move now.
     """
     stopped = output.mode.name.lower() if output.mode in (core.Mode.DISARMED, core.Mode.FAULT) else ""
     message = SafetyState(state=int(output.mode), cause=stopped or output.blocked)
@@ -96,7 +98,7 @@ def to_others(output: core.Output, now_ns: int) -> SafetyState:
 
 def diagnostics(name: str, state: core.State, counts: Counter[str], times_ms: dict[str, Iterable[float]],
                 limits_hash: str) -> DiagnosticArray:
-    """For /diagnostics: counts, and p50, p99 and the worst of each series of times."""
+    """Return the message for /diagnostics: counts, and p50, p99 and maximum of each time series."""
     values: dict[str, float] = dict(counts)
     for series, times in times_ms.items():
         ranked = sorted(times)

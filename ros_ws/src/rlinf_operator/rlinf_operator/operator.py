@@ -1,7 +1,8 @@
-"""Operator node: a person with a device who arms and takes over; in simulation, a script may stand in and demonstrate.
+"""Operator node: a person with a device arms and takes over; in simulation, a script may stand in.
 
-Between episodes the device moves the arm, too, in real time. Where no robot side resets the scene, ``Homing`` brings the
-arms home, by its own chunks, behind the interlock.
+The script also demonstrates. Between episodes the device moves the arm, too, in real time. If no
+robot side resets the scene, ``Homing`` brings the arms home, with its own chunks, behind the
+interlock.
 """
 
 from __future__ import annotations
@@ -50,21 +51,23 @@ from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import Diagnostics, StationNode, is_active, run
 from rlinf_ros.station_state import Discovery, is_directed, speakers
 
-GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
+GOALS = "run_episodes/_action/status"  # the status topic of every ROS action server
 ACTIVE_STATUSES = (GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING)
 MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
-HELD_LOOK_S, REST_S = 1.0, 1.0  # a key that is held is first repeated after as much as 0.7 s
+HELD_LOOK_S, REST_S = 1.0, 1.0  # a held key may repeat first after 0.7 s
 
 
 class BetweenEpisodes:
-    """To try a station, to show a camera its board. A device that was held on is believed once it has been let go.
+    """Device motion between episodes, to try a station or to show a camera its board.
+
+    A device that was already held must be let go before it commands.
 
     Args:
-        node: the operator's.
-        person: with their devices.
-        spec: of the station.
-        busy: whether an episode is in play, or the arm on its way home.
-        say: publishes an action as the operator's, of a state of that time.
+        node: the operator's node.
+        person: the person and their devices.
+        spec: the station's spec.
+        busy: returns whether an episode is in play, or an arm on its way home.
+        say: publishes an action as the operator's, for a state of the given time.
     """
 
     def __init__(self, node: Node, person: Person, spec: StationSpec, busy: Callable[[], bool],
@@ -74,7 +77,7 @@ class BetweenEpisodes:
         self.busy = busy
         self.say = say
         self.request_active = self.rested = False
-        self.directed = True  # until it has looked
+        self.directed = True  # until the first look
         self.rests_since = math.inf
         self.safety = SafetyState()
         self.received_at = 0.0
@@ -85,7 +88,11 @@ class BetweenEpisodes:
         node.create_timer(1.0 / spec.control_hz, self.go)
 
     def _on_goals(self, goals: GoalStatusArray) -> None:
-        """One at a time is played: of older ones rclpy may keep some whose asker never heard that they were accepted."""
+        """Note whether the newest goal is active.
+
+        Only one goal runs at a time. rclpy may keep older ones whose client never heard of their
+        acceptance.
+        """
         newest = max(goals.status_list, key=lambda goal: to_ns(goal.goal_info.stamp), default=None)
         self.request_active, self.servers = (
             newest is not None and newest.status in ACTIVE_STATUSES,
@@ -93,18 +100,21 @@ class BetweenEpisodes:
         )
 
     def _on_safety(self, safety: SafetyState) -> None:
-        if safety.header.stamp != self.safety.header.stamp:  # of several arms one has spoken, which may be another
+        # with several arms, only one has spoken, perhaps another one
+        if safety.header.stamp != self.safety.header.stamp:
             self.received_at = time.monotonic()
         self.safety = safety
 
     def _look(self) -> None:
-        """Whether a director is there, who goes on asking, and an environment, without which nobody can."""
+        """Note whether a director, which keeps requesting episodes, and an environment are present.
+        """
         self.directed = is_directed(self.node)
         self.servers = self.servers or speakers(self.node, GOALS)
-        self.request_active &= bool(speakers(self.node, GOALS) & self.servers)  # another one was never asked
+        # a new server has no request
+        self.request_active &= bool(speakers(self.node, GOALS) & self.servers)
 
     def go(self) -> None:
-        """Once a time step: what the devices ask, stamped by the interlock's clock."""
+        """Publish the devices' action once per time step, stamped by the interlock's clock."""
         now = time.monotonic()
         if self.request_active or self.directed or self.busy():
             self.rested, self.rests_since = False, math.inf
@@ -120,23 +130,28 @@ class BetweenEpisodes:
             self.rested, self.rests_since = False, math.inf
 
 
-GOES_ON = ("stale_command", "stale_state", "silent:", "clock", "stalled", "realigning", "handing_back")  # holds that pass
-SETTLED_S = 1.5  # at home without a command, so that an episode begins with none: more than the recorder's EARLY_S
+# holds that pass
+GOES_ON = ("stale_command", "stale_state", "silent:", "clock", "stalled", "realigning", "handing_back")
+# rest at home without a command, so that an episode begins with none; longer than the recorder's
+# EARLY_S
+SETTLED_S = 1.5
 STUCK_S, LONGEST_S = 3.0, 60.0
-NEARER = 0.05    # of the task's largest action
+NEARER = 0.05  # of the task's largest action
 NEVER = float("-inf")
 
 
 class Homing:
-    """Server of ``home``: while the arms may move, nobody moves them by hand, and they come nearer.
+    """Server of ``home``: moves the arms home while they may move and nobody moves them by hand.
+
+    The motion ends if an arm comes no nearer.
 
     Args:
-        node: the operator's.
-        spec: of the station.
-        homes: where to go.
-        by_hand: whether a device asks for motion now.
-        say: publishes an action as the operator's, of a state of that time.
-        playing: whether an episode is in play.
+        node: the operator's node.
+        spec: the station's spec.
+        homes: the goals.
+        by_hand: returns whether a device requests motion now.
+        say: publishes an action as the operator's, for a state of the given time.
+        playing: returns whether an episode is in play.
     """
 
     def __init__(self, node: Node, spec: StationSpec, homes: Homes, by_hand: Callable[[], bool],
@@ -185,7 +200,7 @@ class Homing:
         self.timer.reset()
 
     def _look(self) -> None:
-        """Once a time step: the next action, or the end."""
+        """Publish the next action once per time step, or end the motion."""
         self._hear()
         now = time.monotonic()
         trouble = self._stopped(now)
@@ -195,7 +210,10 @@ class Homing:
             self._go(now)
 
     def _hear(self) -> None:
-        """The newest state of each arm; a message that lacks one of its joints, or a number, says nothing of it."""
+        """Take the newest state of each arm.
+
+        A message that lacks one of its joints, or holds a non-finite number, is ignored.
+        """
         self.latest.messages.clear()
         self.latest.pull()
         for arm, topic in self.topics.items():
@@ -204,7 +222,7 @@ class Homing:
                 self.measured[arm] = (message.header.stamp, *state)
 
     def _go(self, now: float) -> None:
-        """A step of the way; an arm that has come home waits for the others."""
+        """Publish one step towards the homes; an arm at its home waits for the others."""
         action, far = np.zeros(self.spec.action.dim), 0.0
         for arm, goal in self.homes.goals.items():
             arm_spec = self.spec.action.of_arm(arm) if arm else self.spec.action
@@ -219,7 +237,7 @@ class Homing:
             self.say(action, min((stamp for stamp, *_ in self.measured.values()), key=lambda at: (at.sec, at.nanosec)))
 
     def _stopped(self, now: float) -> str:
-        """Why it must not go on; empty if it may."""
+        """Return why the motion must stop; empty if it may go on."""
         safety = self.safety
         held = safety.state == SafetyState.HOLD and not safety.cause.startswith(GOES_ON)
         if self.handle is None or self.handle.is_cancel_requested:
@@ -265,15 +283,16 @@ def _measured(message: PoseStamped | JointState, joints: Collection[str]) -> tup
     return (pose, {}) if np.isfinite(pose).all() and np.linalg.norm(pose[3:]) > 0.5 else None
 
 
-PLAYING_S = 1.0  # after a time step that was not the last
+PLAYING_S = 1.0  # since the last time step that was not LAST
 LOOK_S = 0.02
-ENDS_PERIODS = 2.5  # after its publication a command has ended, and the state that it answers was older
+# control periods after its publication at which a command has ended; its state was older
+ENDS_PERIODS = 2.5
 
 
 class Operator(Managed, StationNode):
-    """Commands on ``teleop/action``; asks the interlock to arm through its service, like everybody else.
+    """Commands on ``teleop/action``, and arms through the interlock's service.
 
-    Inactive, it has let go of the enable, commands nothing and passes only ``disarm`` on.
+    While inactive it has let go of the enable, commands nothing and passes on only ``disarm``.
     """
 
     def __init__(self) -> None:
@@ -283,7 +302,8 @@ class Operator(Managed, StationNode):
         self.session = uuid.uuid4().hex[:12]
         self.seq = 0
         self.stepped_at = float("-inf")
-        self.takeover: tuple[float, Time] | None = None  # when it commanded last [s], and the stamp; None once released
+        # time of the last command [s] and its stamp; None once released
+        self.takeover: tuple[float, Time] | None = None
         self.lockstep = self.declare_parameter("lockstep", False).value
         endpoints = EndpointReport(self) if self.lockstep else None
         self.actions = publisher(self, "teleop/action")
@@ -310,7 +330,7 @@ class Operator(Managed, StationNode):
         at_terminal = self.replay is not None and sys.stdin.isatty()  # whose keyboard arms and stops
         self.person = Person(self, arming, self.spec, devices, enables) if devices or at_terminal else None
         self.homing = self._homing(self.declare_parameter("home", "").value)
-        if not self.lockstep:  # there a command lasts as long as the simulator waits
+        if not self.lockstep:  # in lockstep a command lasts as long as the simulator waits
             self.create_timer(LOOK_S, self._look)
         if self.person and not self.lockstep:
             self.between = BetweenEpisodes(self, self.person, self.spec, self._busy, self._say)
@@ -335,7 +355,7 @@ class Operator(Managed, StationNode):
                       lambda: time.monotonic() - self.stepped_at < PLAYING_S) if homes_json and person else None
 
     def activate(self) -> str:
-        """A device that is held on now must be let go before it commands."""
+        """Activate; a device that is held now must be let go before it commands."""
         if self.person:
             self.person.doubt()
         return ""
@@ -380,22 +400,22 @@ class Operator(Managed, StationNode):
             self._release(step.header.stamp)
 
     def _on_episode(self, event: EpisodeEvent) -> None:
-        """An episode that is aborted has no last time step."""
+        """Release the takeover: an aborted episode has no last time step."""
         if event.kind == EpisodeEvent.ABORTED and self.takeover:
             self._release(self.takeover[1])
 
     def _look(self) -> None:
-        """No time step comes any more, and nothing is asked for: the takeover is over."""
+        """Release the takeover once time steps have stopped and no device commands."""
         ended_s = ENDS_PERIODS / self.spec.control_hz
         if self.takeover and time.monotonic() - self.takeover[0] > ended_s and self._is_at_rest():
             self._release(self.takeover[1])
 
     def _is_at_rest(self) -> bool:
-        """Whether a takeover ends because nobody commands; a device that fails is no release."""
+        """Whether a takeover ends because no device commands; a failing device is no release."""
         return self.person is None or (self.person.believed and not self.person.moves)
 
     def _busy(self) -> bool:
-        """Whether an episode is in play, or the arm on its way home, or the node is inactive."""
+        """Return whether an episode is in play, an arm on its way home, or the node inactive."""
         homing = not self.active or self.homing is not None and self.homing.handle is not None
         return homing or time.monotonic() - self.stepped_at < PLAYING_S
 
@@ -411,7 +431,7 @@ class Operator(Managed, StationNode):
         self.actions.publish(chunk)
 
     def _release(self, stamp: Time) -> None:
-        """Let go of the takeover: without this word the interlock takes the enable away (S16)."""
+        """Release the takeover; without a release the interlock withdraws the enable (S16)."""
         if self.person and not self.person.believed:
             return
         self.seq, self.takeover = self.seq + 1, None
@@ -421,7 +441,7 @@ class Operator(Managed, StationNode):
 
 
 def main() -> None:
-    """Entry point; at a terminal, keys are read one by one and the terminal is put right again."""
+    """Run the node; at a terminal, read single keys and restore the terminal afterwards."""
     if not sys.stdin.isatty():
         run(Operator)
         return

@@ -1,7 +1,8 @@
-"""The operator's page at a station: what it shows. What is asked there is handed on by ``rlinf_operator.page_asks``.
+"""The operator's page at a station: its display.
 
-It commands nothing. Motion, enable and labels go to the operator node as those of any device (topic ``page``); its stop is
-an e-stop, ``estop/page``; arming and resets are the interlock's services.
+``rlinf_operator.page_asks`` forwards its requests. The page commands nothing. Motion, enable and
+labels go to the operator node like those of any device (topic ``page``). Its stop is an e-stop,
+``estop/page``. Arming and resets use the interlock's services.
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ from rlinf_station.director_status import OperatorHealth, status_fields
 STATE_S = 0.05
 FRAME_S = 1 / 60
 LOOK_S = 1.0
-INTERLOCK_SILENCE_S = 3.0  # an interlock speaks 10 times a second; but for lockstep, where it waits for the simulator
-SCENE_S = 2.0  # an object, goal or set-point that is older is not drawn; but for lockstep
+# an interlock publishes 10 times a second, except in lockstep, where it waits for the simulator
+INTERLOCK_SILENCE_S = 3.0
+SCENE_S = 2.0  # age at which an object, goal or set-point is no longer drawn, except in lockstep
 MARKS = {"object": "object_pose", "goal": "goal_pose", "target": "target_pose"}
-NO_REFERENCE = Path("/dev/null/none")  # of a view that is no camera of the robot
+NO_REFERENCE = Path("/dev/null/none")  # for a view that is no camera of the robot
 VIEW_NAMES = {"video": "simulator"}
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
 
 
 class Page(StationNode):
-    """Shows, and hands on."""
+    """Shows the station, and forwards requests."""
 
     def __init__(self) -> None:
         super().__init__("page")
@@ -77,7 +79,8 @@ class Page(StationNode):
         self.marks = {mark: of_arms(topic, self.arms) for mark, topic in MARKS.items()}
         marked = {topic for topics in self.marks.values() for topic in topics}
         self.latest, self.shown = Latest(self, {*self.poses, *self.images, *marked}, False), dict[str, int]()
-        self.view_subscriptions: list[Any] = []  # the subscriptions of the simulator's views, while a page is open
+        # the simulator's views, subscribed while a page is open
+        self.view_subscriptions: list[Any] = []
         self.asks = PageAsks(self, self.arms, list(self.declare_parameter("first_seeds", [0, 0, 0]).value))
         self.received_at, lockstep = dict[str, float](), self.declare_parameter("lockstep", False).value
         self.asks.stands = hear_safety(self, self.arms, self._on_safety, at=self.received_at)
@@ -103,7 +106,7 @@ class Page(StationNode):
         self.diagnostics = Diagnostics(self, self._health)
 
     def _health(self) -> Health:
-        """How many pages are open, and how old the interlock's state is."""
+        """Return the number of open pages and the age of the interlock's state."""
         age_s = time.monotonic() - max(self.received_at.values(), default=-math.inf)
         values = {"pages": len(self.server.pages), "safety_age_s": round(age_s, 3) if math.isfinite(age_s) else "never"}
         if age_s > self.interlock_silence_s:
@@ -124,7 +127,7 @@ class Page(StationNode):
                 "aligned": self.cameras, "boxes": boxes, "axes": list(moves), "labels": LABELS,
                 "joints": action.control_mode == "joint_delta", "lease": self.limits[0].enable_lease}
 
-    # What it hears
+    # Subscriptions
     def _on_safety(self, safety: SafetyState) -> None:
         self.safety = safety
         self.asks.stood(safety)
@@ -143,7 +146,7 @@ class Page(StationNode):
             self.played, self.player = {"operator": 0, "policy": 0}, speakers(self, "timestep")
             self.asks.begun(event)
         elif event.kind != EpisodeEvent.CLOSED and event.episode_id != self.episode.episode_id:
-            return  # the end of one before it, which whoever records has been told of late
+            return  # the late end of an earlier episode
         if event.kind == EpisodeEvent.ABORTED:
             self._on_aborted(event)
         if event.kind != EpisodeEvent.CLOSED:
@@ -157,7 +160,7 @@ class Page(StationNode):
         self.server.tell("history", self.history.curves(), keep=True)
 
     def _on_aborted(self, event: EpisodeEvent) -> None:
-        """One that was started here is not tried again by itself: a person decides, who knows why."""
+        """Withdraw the request of an aborted episode: a person decides whether to try again."""
         if self.asks.request is not None and self.asks.aborted(event):
             self._report(f"The episode ended without a result: {event.detail}. Nothing further is started.")
 
@@ -165,19 +168,21 @@ class Page(StationNode):
         self.server.tell("note", {"what": "start", "well": False, "text": words})
 
     def _on_timestep(self, step: TimeStep) -> None:
-        """The first one: an episode is played that began before this process did."""
+        """Note an episode that began before this process did, from its first message."""
         if self.episode.kind == EpisodeEvent.ABORTED and not self.episode.episode_id and step.step_type != TimeStep.LAST:
             self.episode = EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=step.episode_id, mode=step.mode)
             self.player = speakers(self, "timestep")
 
     def _look(self) -> None:
-        """Once a second: whether a director runs, and where it is."""
+        """Once a second, check whether a director runs, and its phase."""
         if self.overhears and self.episode.episode_id:
-            self.destroy_subscription(self.overhears)  # its images cost too much to be heard each time
+            # its images are too costly for permanent listening
+            self.destroy_subscription(self.overhears)
             self.overhears = None
         self.player = self.player or speakers(self, "timestep")
         if self.episode.kind == EpisodeEvent.STARTED and not self.player & speakers(self, "timestep"):
-            self.episode = EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id)  # nobody will say so
+            # its environment is gone and will not report it
+            self.episode = EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id)
         self.asks.director = "director" in self.get_node_names()
         self.asks.refusals = self._refusals()
         self._watch_views()
@@ -189,7 +194,7 @@ class Page(StationNode):
             self.phase = {}
 
     def _refusals(self) -> dict[str, str]:
-        """Why an episode of a mode cannot be played now, by the mode; empty where it can."""
+        """Return why an episode cannot be played now, by mode; empty if it can."""
         refusal = ""
         if not self.count_publishers("policy/action"):
             refusal = "no policy runs at this station."
@@ -198,7 +203,7 @@ class Page(StationNode):
         return {"demonstration": "", "train": refusal, "evaluate": refusal}
 
     def _watch_views(self) -> None:
-        """The simulator renders views for people only while somebody looks."""
+        """Subscribe to the simulator's views only while a page is open: it renders on demand."""
         if self.server.pages and not self.view_subscriptions:
             self.view_subscriptions = [subscription(self, topic := f"camera/{name}/view", partial(self._on_view, place),
                                          quality=received(topic, False)) for place, name in enumerate(self.views)]
@@ -211,7 +216,7 @@ class Page(StationNode):
         if self.server.watched:
             self.server.show(place, _jpeg(from_image(image)))
 
-    # What it shows
+    # Published to the page
     def _tell(self) -> None:
         if not self.server.pages:
             return
@@ -228,7 +233,7 @@ class Page(StationNode):
             "heard": self._hears()})
 
     def _why(self) -> str:
-        """Return why the arm is at rest, and that a run goes on once it is armed."""
+        """Return why the arm is at rest, and whether a run resumes once it is armed."""
         if self.policy.error == ASKS and self.safety.cause == "stale_command":
             return ASKS
         auto_reset = self.asks.director and self.safety.state in AT_REST
@@ -239,13 +244,16 @@ class Page(StationNode):
         return NOBODY_COMMANDS[1] if self._nobody_commands() else next_step(self.safety.cause)
 
     def _nobody_commands(self) -> bool:
-        """Whether the arm stands only because a person has let go of it: no policy is to command."""
+        """Return whether the arm rests only because a person let go of it.
+
+        No policy will command then.
+        """
         stale = self.safety.state == SafetyState.HOLD and self.safety.cause == "stale_command"
         by_hand = self.episode.mode == "demonstration" or self.episode.kind != EpisodeEvent.STARTED
         return stale and (by_hand or bool(self.asks.refusals.get("train")))
 
     def _hears(self) -> bool:
-        """Whether what is shown of the interlocks is how they stand now: each is there, and speaks."""
+        """Return whether the shown states are current: each interlock exists and publishes."""
         now, arms = time.monotonic(), self.arms or [""]
         spoke = all(arm in self.received_at and now - self.received_at[arm] < self.interlock_silence_s for arm in arms)
         return spoke and all(self.count_publishers(arm_topic(arm, "safety")) for arm in arms)
@@ -257,7 +265,7 @@ class Page(StationNode):
                 **{mark: self._mark(topics[place]) for mark, topics in self.marks.items()}}
 
     def _mark(self, topic: str) -> list[float]:
-        """Position [m] of something of the scene, in the arm's base frame; empty while nothing is heard of it."""
+        """Return a scene object's position [m] in the arm's base frame; empty if unknown."""
         recent = time.monotonic() - self.latest.taken_at[topic] < min(SCENE_S, self.interlock_silence_s)
         lockstep = self.interlock_silence_s == math.inf
         return _numbers(self.latest.channels.get(topic))[:3] if recent or lockstep else []
@@ -276,7 +284,7 @@ class Page(StationNode):
             self.trouble = str(error)
 
     def _show(self) -> None:
-        """Frames that are new, each encoded once for all pages, and only while somebody looks."""
+        """Send new frames, encoded once for all pages, while somebody watches."""
         if self.views or not (self.images and self.server.watched):
             return
         self._pull(self.images)
@@ -287,12 +295,12 @@ class Page(StationNode):
                 self.server.show(place, _jpeg(self.latest.channels[topic]))
 
     def _newest(self, camera: int) -> np.ndarray | None:
-        """Return the newest image of a camera by its index among the pictures, as the station publishes it."""
+        """Return the newest published image of a camera, by its index among the pictures."""
         name = (self.views or self.cameras)[camera]
         return self.latest.channels.get(f"camera/{name}/image")
 
     def finish(self) -> bool:
-        """Asked to end: its silence would be an e-stop, so it disarms first."""
+        """End the node, disarming first, because its silence would be an e-stop."""
         if self.safety.state in AT_REST or not self.asks.disarmed_once():
             self.server.close()
             return True
@@ -300,7 +308,7 @@ class Page(StationNode):
 
 
 def _jpeg(pixels: np.ndarray) -> bytes:
-    """An RGB picture (H, W, 3) uint8, encoded."""
+    """Return an RGB picture (H, W, 3) uint8 as JPEG."""
     picture = cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2BGR)
     return bytes(cv2.imencode(".jpg", picture, QUALITY)[1].tobytes())
 
@@ -312,7 +320,7 @@ def _numbers(values: np.ndarray | None) -> list[float]:
 def main() -> None:
     """Entry point."""
     cv2.setNumThreads(1)
-    run(Page, priority=1)  # its stop must be heard, however busy the machine is; whoever controls goes before it
+    run(Page, priority=1)  # its stop must be heard even on a busy machine; control goes before it
 
 
 if __name__ == "__main__":

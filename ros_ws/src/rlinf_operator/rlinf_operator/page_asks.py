@@ -1,5 +1,6 @@
-"""Requests of the operator's page to operator, interlock and environment. They run in the server's
-thread.
+"""Requests of the operator's page to operator, interlock and environment.
+
+They run in the server's thread.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ class PageAsks:
         self.seeds = dict(zip(MODES, first_seeds, strict=True))
         self.stands: dict[str, SafetyState] = {}
         self.director = False
-        self.refusals = dict.fromkeys(MODES, "")  # why an episode of a mode cannot be played now
+        # reasons why an episode cannot be played now, by mode
+        self.refusals = dict.fromkeys(MODES, "")
         self.labelled = 0
         self.disarmings = 0
         self.ending = False
-        self.report: Callable[[str], None] = lambda words: None  # a failure that nobody waits for any more
+        # reports a failure that no request waits for
+        self.report: Callable[[str], None] = lambda words: None
         self.request: GoalHandle | None = None  # the episode that was started here
-        self.begun_at = float("-inf")  # the episode in play
+        self.begun_at = float("-inf")  # start of the episode in play
         self.hands = publisher(node, "page")
         self.stop = publisher(node, "estop/page")
         self.arming = [node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in self.arms]
@@ -64,7 +67,7 @@ class PageAsks:
         self.labelled += 1
 
     def hand(self, hand: MotionInput) -> None:
-        """To the operator's process, which believes it as any device."""
+        """Pass motion to the operator's process, which treats it as any device's."""
         self._publish([HELD] * hand.held + [ACTIVE] * hand.active, hand.axes)
 
     def beat(self, stopped: bool) -> None:
@@ -72,7 +75,7 @@ class PageAsks:
         self.stop.publish(Bool(data=stopped))
 
     async def ask(self, ask: Request) -> str:
-        """Carry out a request and return its result; RlinfError says why it was refused."""
+        """Execute a request and return its result; an RlinfError gives the reason for a refusal."""
         do: dict[str, Callable[[Request], Coroutine[Any, Any, str]]] = {
             "arm": self._arm, "disarm": self._disarm, "reset": self._reset, "start": self._start, "cancel": self._cancel,
             **dict.fromkeys(LABELS, self._label)}
@@ -82,7 +85,7 @@ class PageAsks:
             raise RlinfError(f"{ask.what}: no answer for {ANSWER_S:.0f} s. The station's logs say more") from error
 
     def disarmed_once(self) -> bool:
-        """Request every interlock to disarm; False where there is none to ask."""
+        """Request every interlock to disarm; return False if there is none."""
         ready = [client for client in self.arming if client.service_is_ready()]
         if not self.ending:
             self._disarm_now()
@@ -92,7 +95,8 @@ class PageAsks:
         return bool(ready)
 
     def begun(self, event: EpisodeEvent) -> None:
-        """An episode, of one that was started here: also after a discarded one, whose scene is not to come again."""
+        """Advance the seed past a started episode, also a discarded one, so that no scene repeats.
+        """
         self.begun_at = time.monotonic()
         if not self.director and event.mode in self.seeds:
             self.seeds[event.mode] = max(self.seeds[event.mode], event.seed + 1)
@@ -102,36 +106,37 @@ class PageAsks:
                                buttons=[int(name in pressed) for name in BUTTONS]))
 
     async def _renew(self) -> None:
-        """The enable, and give it time to arrive: whoever presses a button is there."""
+        """Renew the enable, because a person has just pressed a button, and let it arrive."""
         self._publish([REQUESTED, ACTIVE])
         await asyncio.sleep(0.1)
 
     async def _all(self, clients: Sequence[Client], request: Any) -> list[Any]:
-        """The answers, once all are here."""
+        """Call services and return all of their answers."""
         if not all(client.service_is_ready() for client in clients):
             raise RlinfError(f"nobody answers '{clients[0].srv_name}'. Is the interlock running?")
         return await asyncio.gather(*(_answer(client.call_async(request)) for client in clients))
 
     def _disarm_now(self) -> None:
-        """On the topic, which needs no answer."""
+        """Disarm by the topic, which needs no answer."""
         for topic in self.disarms:
             topic.publish(Empty())
 
     async def _arm(self, _: Request) -> str:
-        """Arm. A disarming meanwhile takes precedence, in whatever order the two arrive."""
+        """Arm. A simultaneous disarming takes precedence, in whatever order the two arrive."""
         before, overruled = self.disarmings, RlinfError("somebody disarmed meanwhile. Arm again")
         await self._renew()
         if self.disarmings != before:
             raise overruled
         try:
             answers = await self._all(self.arming, SetBool.Request(data=True))
-        except asyncio.CancelledError:  # one has not answered in time: no arm may be armed, nor become so later
+        except asyncio.CancelledError:  # an answer is overdue: no arm may be or become armed
             self._disarm_now()
             for client in self.arming:
                 client.call_async(SetBool.Request(data=False))
             raise
         refused = [answer.message for answer in answers if not answer.success]
-        if self.disarmings != before or (refused and len(answers) > 1):  # all of them, or none
+        # either all are armed or none
+        if self.disarmings != before or (refused and len(answers) > 1):
             self._disarm_now()
             await self._all(self.arming, SetBool.Request(data=False))
         if refused:
@@ -141,7 +146,7 @@ class PageAsks:
         return str(answers[0].message)
 
     async def _disarm(self, _: Request) -> str:
-        """Those that are there, at once; that others are not is said."""
+        """Disarm all reachable arms at once; an RlinfError names the others."""
         self.disarmings += 1
         self._disarm_now()
         ready = [client for client in self.arming if client.service_is_ready()]
@@ -164,10 +169,10 @@ class PageAsks:
         return f"FAULT '{ask.cause}' is cleared. Arm to move"
 
     async def _label(self, ask: Request) -> str:
-        """By the operator's process, as a pedal's would be; what it does not believe does not count, and is said.
+        """Label through the operator's process, as a pedal does; report an ignored label.
 
-        One that comes late renews no enable: whoever pressed it may have gone to the arm. It judges no episode that they
-        had not seen yet.
+        A late label renews no enable, because its sender may have gone to the arm. It does not
+        judge an episode that its sender had not seen yet.
         """
         if ask.what != "ready" and ask.shown_at < self.begun_at:
             raise RlinfError(f"{ask.what}: it was said before the episode in play had begun, and does not count for it. "
@@ -181,17 +186,21 @@ class PageAsks:
         raise RlinfError(f"{ask.what}: the operator's process has not passed it on. Is it in trouble, or not running?")
 
     def may_start(self) -> bool:
-        """Whether an episode may be asked for: every interlock is ARMED or ACTIVE, so that no later arming begins one."""
+        """Return whether an episode may start: every interlock is ARMED or ACTIVE.
+
+        A later arming must not start one.
+        """
         return all(arm in self.stands and self.stands[arm].state in STARTS for arm in self.arms)
 
     def stood(self, safety: SafetyState) -> None:
-        """How the interlocks stand together: a fault or a disarming cancels the episode that was asked for here."""
+        """Cancel the episode that was started here if the interlocks report a fault or a disarming.
+        """
         if self.request is not None and safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
             request, self.request = self.request, None
             request.withdraw()
 
     def _on_result(self, request: GoalHandle, answer: Any) -> None:
-        """The request is over; one that failed before its episode began is reported, too."""
+        """End the request; report one that failed before its episode began."""
         if request is not self.request:
             return
         self.request = None
@@ -199,7 +208,11 @@ class PageAsks:
             self.report(f"No episode was played: {answer.result.message}. Nothing further is started.")
 
     def aborted(self, event: EpisodeEvent) -> bool:
-        """Withdraw the request that was started here, unless a person wanted another take; whether it was."""
+        """Withdraw the request that was started here, unless a person wanted another take.
+
+        Returns:
+            Whether a request was withdrawn.
+        """
         if event.mode not in self.seeds or event.detail in (AGAIN, DISCARDED):
             return False
         request, self.request = self.request, None
@@ -219,7 +232,8 @@ class PageAsks:
             raise RlinfError("nobody answers 'run_episodes'. Is the environment running?")
         await self._renew()
         goal = RunEpisodes.Goal(count=1, mode=ask.mode, first_seed=self.seeds[ask.mode])
-        for _ in range(TRIES):  # the one before is closed, and the environment about to know it
+        # the previous episode is closed, and the environment will notice soon
+        for _ in range(TRIES):
             goal_handle = GoalHandle(self.runner, goal)
             try:
                 handle = await self._of_action(goal_handle.send)
@@ -248,11 +262,14 @@ class PageAsks:
         return "no further episode: the one in play goes on to its end, or to a label"
 
     async def _of_action(self, ask: Callable[[], Future]) -> Any:
-        """The answer to what is asked in the ROS thread: in another, an answer that comes at once is lost (rclpy#1123)."""
+        """Make a request in the ROS thread and return its answer.
+
+        In another thread, an immediate answer would be lost (rclpy#1123).
+        """
         def send() -> Future | Exception:
             try:
                 return ask()
-            except Exception as error:  # out of a task it would end the executor
+            except Exception as error:  # an exception in a task would end the executor
                 return error
 
         answer = await _answer(self._task(send))
@@ -262,7 +279,7 @@ class PageAsks:
 
 
     def _task(self, do: Callable[[], Any]) -> Future:
-        """Done in the ROS thread."""
+        """Run a function in the ROS thread."""
         executor: Any = self.node.executor
         task: Future = executor.create_task(do)
         return task
@@ -273,7 +290,7 @@ async def _answer(future: Future) -> Any:
     here: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def done(answered: Future) -> None:
-        if here.set_running_or_notify_cancel():  # or nobody waits for it any more
+        if here.set_running_or_notify_cancel():  # false if the waiting was cancelled
             here.set_result(answered.result())
 
     future.add_done_callback(done)

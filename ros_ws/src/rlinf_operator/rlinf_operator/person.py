@@ -1,4 +1,4 @@
-"""A person's part of the operator node: their devices, what they ask, and what the station hears when a device fails."""
+"""A person's part of the operator node: devices, requests, and reports of failing devices."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ CHOOSE = " They move arm {}; choose by number: {}. The others rest, and arming i
 
 
 class Person:
-    """Devices that ask together: what one says renews the enable, moves are added, and trouble of one stops them all.
+    """Devices that act together.
 
-    Of several arms they move one, and the others rest meanwhile.
+    Each renews the enable, their motions add up, and the trouble of one stops all.
+
+    With several arms they move one, and the others rest.
     """
 
     def __init__(self, node: Node, arming: Sequence[Client], spec: StationSpec, devices: dict[str, Device],
                  enables: Publisher | None = None) -> None:
         self.node, self.spec = node, spec
         if KEYBOARD not in devices and sys.stdin.isatty():
-            devices = devices | {KEYBOARD: Keyboard()}  # of the terminal that it was started in
+            devices = devices | {KEYBOARD: Keyboard()}  # the terminal in which the node was started
         self.guards = [Guard(name, device) for name, device in devices.items()]
         self.enables = enables or publisher(node, "enable")
         self.labels = publisher(node, "label")
@@ -67,7 +69,7 @@ class Person:
 
     @property
     def trouble(self) -> str:
-        """Why nothing is asked of the interlock now; empty if nothing is wrong."""
+        """Why nothing is requested of the interlock now; empty if nothing is wrong."""
         return "; ".join(guard.trouble for guard in self.guards if guard.trouble)
 
     @property
@@ -99,7 +101,7 @@ class Person:
         if not is_active(self.node) and arm_name != "disarm":
             return
         if self.trouble and arm_name not in ("disarm", *LABELS):
-            return  # another device that is well does not renew the enable for one that is not
+            return  # a working device does not renew the enable for a failing one
         if label_renews or arm_name not in LABELS:
             self.enables.publish(Bool(data=arm_name != "disarm" and not self.trouble))
         if arm_name in ("arm", "disarm"):
@@ -117,7 +119,10 @@ class Person:
             self._help()
 
     def _say(self) -> None:
-        """A device fails: the enable is let go, so that the policy stops too; or it is well again."""
+        """Report a change of trouble.
+
+        A failing device releases the enable, which also stops the policy.
+        """
         if self.trouble:
             self.enables.publish(Bool(data=False))
             self.node.get_logger().error(f"{self.trouble}. Nothing is asked of the interlock until then, which holds")
@@ -139,27 +144,31 @@ class Person:
         self.diagnostics.publish(message)
 
     def doubt(self) -> None:
-        """Believe each device again only once it has been at rest."""
+        """Trust each device again only once it has been at rest."""
         for guard in self.guards:
             guard.doubt()
 
     def asks(self) -> list[dict[str, float]]:
-        """The motion that each device asks for now, if it does. Once a time step: some hand over what was moved since."""
+        """Return the motion that each device requests now, if any.
+
+        Call it once per time step: some devices return the motion since the last call.
+        """
         return [move for guard in self.guards if (move := guard.motion()) is not None]
 
     @property
     def moves(self) -> bool:
-        """Whether a device asks for motion now, and not for rest alone."""
+        """Whether a device requests motion now, not merely rest."""
         return any(any(move.values()) for guard in self.guards if (move := guard.motion()) is not None)
 
     def between(self) -> np.ndarray | None:
-        """Return the motion that the devices ask for between episodes, or None."""
+        """Return the requested motion between episodes, or None."""
         moves = self.asks()
         return self.answer("", moves) if any(any(move.values()) for move in moves) else None
 
     def answer(self, mode: str, moves: list[dict[str, float]]) -> np.ndarray | None:
-        """Return the motion of the devices. Without one, return rest in demonstrations and None
-        elsewhere; return None in trouble.
+        """Return the requested motion of the devices.
+
+        Without a request, return rest in demonstrations and None elsewhere. Return None in trouble.
         """
         if not self.believed:
             return None
@@ -172,14 +181,12 @@ class Person:
 
     @property
     def places(self) -> dict[str, int]:
-        """Return the index of each axis, and in joint_delta of each joint, in the actions of the
-        arm.
-        """
+        """The index of each axis, and in joint_delta of each joint, in the arm's actions."""
         action = self._action
         joints = 0 if action.control_mode == "tcp_delta" else action.dim - grips(action)
         return self.axes | {f"j{number + 1}": number for number in range(joints)}
 
     def finish(self) -> None:
-        """The devices are let go."""
+        """Close the devices."""
         for guard in self.guards:
             guard.close()

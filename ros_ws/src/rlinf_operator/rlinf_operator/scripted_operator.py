@@ -1,4 +1,7 @@
-"""The scripted operator of a simulated station: demonstrates, takes over, holds the enable, arms it once at its start."""
+"""The scripted operator of a simulated station.
+
+It demonstrates, takes over, holds the enable, and arms once at its start.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,18 @@ JAMMED = "divergence"
 
 
 class FirstArming:
-    """Arms a simulated interlock at its start, and again where a commander was restarted; anything else is a person's act.
+    """Arms a simulated interlock at its start, and again after the restart of a commander.
 
-    Where there are several arms it goes by how their interlocks stand together, and asks each.
+    All other arming is a person's act. With several arms it acts on their combined state and
+    requests each.
 
-    Whose interlock it is, the interlock says itself, so that it holds however this process was started. An interlock that
-    was armed before, by whomever, is not armed again once it is disarmed: ``armed_file`` keeps that over a restart.
+    The interlock itself reports whether its robot is simulated, so the check holds however this
+    process was started. An interlock that was armed before, by anyone, is not armed again after a
+    disarming: ``armed_file`` keeps that over a restart.
 
-    Where the simulated arm has jammed (FAULT of cause JAMMED: its target rests far from it), it resets that and arms again,
-    as a person who stands beside it would. Every other fault stands until a person resets it.
+    If the simulated arm has jammed (FAULT of cause JAMMED: its target rests far from it), the
+    script resets that fault and arms again, as a person beside it would. A person must reset every
+    other fault.
     """
 
     def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher,
@@ -58,29 +64,34 @@ class FirstArming:
         self.armed_interlock = self.last_standstill = self.refusal = ""
         self.begun = False
         self.released = False
-        self.release_echoes = 0  # of this node, which it hears itself
+        self.release_echoes = 0  # this node's own releases, which it hears itself
         self.requested_at = 0.0
         self.freed = False
-        self.arming_now = 0  # answers to an arming that are still to come
+        self.arming_now = 0  # outstanding answers to an arming
         self.resetting = [node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")) for arm in arms or [""]]
         self.safety = SafetyState()
         self.enables = enables
-        self.trouble: Callable[[], str] = lambda: ""  # of a person's devices beside it
+        self.trouble: Callable[[], str] = lambda: ""  # trouble of a person's devices beside it
         self.asking = [
             node.create_client(GetParameters, arm_topic(arm, "interlock/get_parameters"))
             for arm in arms or [""]
         ]
         subscription(node, "enable", self._on_enable)
-        hear_safety(node, arms, self._on_safety, witnessed("safety"))  # a short disarming must not be overlooked
+        # a short disarming must not be missed
+        hear_safety(node, arms, self._on_safety, witnessed("safety"))
         node.create_timer(0.5, self._look)
 
     def check(self) -> None:
-        """RlinfError once the interlock turned out to be a real one's."""
+        """Check that the interlock is not a real arm's.
+
+        Raises:
+            RlinfError: it is.
+        """
         if self.refusal:
             raise RlinfError(self.refusal)
 
     def health(self) -> Health:
-        """Whether it may command, and why the interlock refused the last arming."""
+        """Return whether it may command, and why the interlock refused the last arming."""
         values = {"commands": bool(self.armed_interlock), "asked": self.arming_now}
         if self.refused:
             return Health(WARN, f"arming is refused: {self.refused}", values)
@@ -89,14 +100,14 @@ class FirstArming:
         return Health(OK, "commands" if self.begun else "asks the interlock to arm", values)
 
     def end(self) -> None:
-        """The node is inactive, and lets go of the enable itself."""
+        """Note that the inactive node lets go of the enable itself."""
         self.release_echoes += 1
 
     def _on_enable(self, message: Bool) -> None:
         if self.release_echoes and not message.data:
             self.release_echoes -= 1
             return
-        self.released = not message.data  # by a person: it stays so until they hold it again
+        self.released = not message.data  # by a person: it stays released until they hold it again
 
     def _on_safety(self, safety: SafetyState) -> None:
         before, self.safety = self.safety, safety
@@ -106,14 +117,14 @@ class FirstArming:
         disarmed = self.begun and safety.state == SafetyState.DISARMED
         is_arming = self.arming_now > 0 or time.monotonic() - self.requested_at < ASK_AGAIN_S
         if disarmed and before.state != SafetyState.DISARMED and is_arming:
-            self._ask(False)  # somebody disarmed while an arming of ours was under way: theirs stands
+            self._ask(False)  # somebody disarmed during our arming, and that takes precedence
         still = standstill(safety, self.node.get_namespace()) if disarmed or safety.state == SafetyState.FAULT else ""
         if still and still != self.last_standstill:
             self.node.get_logger().warning(still)
         self.last_standstill = still
 
     def _look(self) -> None:
-        """Twice a second: get to know the interlock; hold the enable; arm it, if that is this operator's to do."""
+        """Twice a second, find the interlock, hold the enable, and arm if necessary."""
         publishers = [{bytes(info.endpoint_gid).hex() for info in self.node.get_publishers_info_by_topic(topic)}
                  for topic in self.topics]
         self.requests.expire()
@@ -143,7 +154,7 @@ class FirstArming:
                     and self.node.count_publishers("timestep"))
 
     def _meet(self, interlock: str) -> None:
-        """Ask it whether its robot is simulated, which is to say: whether its scene may jump."""
+        """Ask the interlock whether its robot is simulated, that is, whether its scene may jump."""
         missing = len(self.asking)
 
         def answered(future: Future) -> None:
@@ -172,7 +183,8 @@ class FirstArming:
 
     def _on_answer(self, future: Future) -> None:
         answer = future.result()
-        if not answer.success and answer.message != self.refused:  # it asks again and again
+        # requests repeat, so log a new reason only
+        if not answer.success and answer.message != self.refused:
             self.node.get_logger().warning(answer.message)
         self.refused = "" if answer.success else answer.message
         self.arming_now = max(self.arming_now - 1, 0)
@@ -188,7 +200,7 @@ class FirstArming:
 
 
 class ScriptedOperator:
-    """Does the task as its script knows it: in demonstrations, and in training where the policy takes too long."""
+    """Performs the task by its script, in demonstrations and overlong training episodes."""
 
     def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task,
                  enables: Publisher) -> None:
@@ -197,7 +209,8 @@ class ScriptedOperator:
         self.takes_over = node.declare_parameter("takes_over", 0).value
         self.script = make_script(task, noise=noise, seed=self.seed)
         joints = json.loads(node.declare_parameter("joints", "{}").value)
-        self.latest = Latest(node, set(self.script.channels), True, joints=joints)  # it sees more than a policy may
+        # it sees more than a policy may
+        self.latest = Latest(node, set(self.script.channels), True, joints=joints)
         self.arming = FirstArming(node, arms, arming, actions, enables)
         self.check = self.arming.check
         subscription(node, "episode", self._on_episode)
@@ -207,7 +220,7 @@ class ScriptedOperator:
             self.script.reset(event.seed + SEED_STRIDE * self.seed)
 
     def answer(self, step: TimeStep) -> np.ndarray | None:
-        """The next action, as a policy's; None where it has no say."""
+        """Return the next action, as a policy does; None if the script has no turn."""
         stuck = step.mode == "train" and 0 < self.takes_over <= step.step_index
         if not (step.mode == "demonstration" or stuck) or not self.arming.armed_interlock:
             return None

@@ -1,9 +1,7 @@
 """Fault injector: damages messages between topics as networks, sensors and programs do.
 
-    ros2 run rlinf fault_injector --ros-args -p
-    routes:="['policy/action:drill/action:rlinf_msgs/msg/ActionChunk']"
-    ros2 topic pub --once inject std_msgs/String "{data: '{route: policy/action, kind: corrupt,
-    field: data, value: nan}'}"
+    ros2 run rlinf fault_injector --ros-args -p routes:="['policy/action:drill/action:rlinf_msgs/msg/ActionChunk']"
+    ros2 topic pub --once inject std_msgs/String "{data: '{route: policy/action, kind: corrupt, field: data, value: nan}'}"
 
 Each route is ``from:to:type``. A route has one fault at a time, given as YAML on ``inject``;
 ``kind: none`` ends it. Faults: ``rlinf_core/interlock/scenarios.py``. It announces the first

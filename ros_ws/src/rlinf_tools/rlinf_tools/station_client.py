@@ -1,7 +1,6 @@
 """A client of a running station: reports its state and makes a person's requests.
 
-    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate | rlinf
-    set-instruction
+    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate | rlinf set-instruction
 
 It commands nothing.
 """
