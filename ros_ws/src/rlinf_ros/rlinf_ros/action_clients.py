@@ -1,4 +1,4 @@
-"""Clients of ROS actions: a goal that can be cancelled at any time, and the widths that a gripper is ordered to."""
+"""Clients of ROS actions: a goal that can be cancelled at any time, and commands to a gripper."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from rlinf_ros.qos import subscription
 
 
 class GoalHandle:
-    """One goal, named by whoever asks: it can be taken back though its acceptance was lost, or is yet to come.
+    """One goal with an id of the client's own.
 
-    Both methods are for the thread that spins the client's node.
+    It can be withdrawn even if its acceptance was lost or is outstanding. Call both methods in the
+    thread that spins the client's node.
     """
 
     def __init__(self, client: ActionClient, goal: Any) -> None:
@@ -29,45 +30,49 @@ class GoalHandle:
         self.withdrawn = False
 
     def send(self) -> Future:
-        """Once; whether it is accepted, as of ``send_goal_async``."""
+        """Send the goal, once; return the acceptance, as ``send_goal_async`` does."""
         answer: Future = self.client.send_goal_async(self.goal, goal_uuid=self.id)
         answer.add_done_callback(self._on_answer)
         return answer
 
     def _on_answer(self, answer: Future) -> None:
         handle = answer.result()
-        if self.withdrawn and handle is not None and handle.accepted:  # the server came to it after that
+        # the server accepted it after the withdrawal
+        if self.withdrawn and handle is not None and handle.accepted:
             handle.cancel_goal_async()
 
     def withdraw(self) -> Future:
-        """Cancel it, whether or not anything was heard of it; the answer to that. Of one that is over, nothing comes."""
+        """Cancel the goal, even if its acceptance is unknown; return the answer.
+
+        An ended goal gives no answer.
+        """
         self.withdrawn = True
         return ClientGoalHandle(self.client, self.id, None).cancel_goal_async()
 
 
-NEAR_M = 0.004               # a width that near to the last order is none of its own
+NEAR_M = 0.004  # a width this near to the last command is no new command
 STATE = ("gripper_opening",)  # the joint's name in gripper/state
 
 
 class Orders:
-    """``gripper/command`` to an action's goals; an order without an answer is a fault.
+    """``gripper/command`` as goals of an action; a missing answer is a fault.
 
     Args:
-        node: whose topics they are.
-        widest: to which it opens [m].
-        timeout_s: after which an answer is missed [s].
+        node: the node that owns the topics.
+        widest: largest width [m].
+        timeout_s: timeout of an answer [s].
 
     Attributes:
-        width: as it was measured last [m].
-        fault: in words; empty where every order was answered in time.
-        said: what came of the last one, for diagnostics.
+        width: last measured width [m].
+        fault: description; empty if every command was answered in time.
+        last_result: result of the last command, for diagnostics.
     """
 
     def __init__(self, node: Node, widest: float, timeout_s: float) -> None:
         self.widest, self.timeout_s = widest, timeout_s
         self.width: float | None = None
         self.wanted: float | None = None
-        self.ordered: tuple[str, float] | None = None  # the last order: which, and its width
+        self.ordered: tuple[str, float] | None = None  # the last command: its kind and its width
         self.order = 0
         self.sent = False
         self.since = 0.0
@@ -76,25 +81,28 @@ class Orders:
         self.last_result = "no order yet"
         subscription(node, "gripper/command", self._on_command)
 
-    # Of each gripper
+    # Of one gripper
     def verb(self, width: float) -> str:
         """Return the command that brings the fingers there."""
         return "move"
 
     def goal(self, verb: str, width: float) -> tuple[ActionClient, Any]:
-        """Whom to ask, and what."""
+        """Return the action client and the goal."""
         raise NotImplementedError
 
     def outcome(self, result: Any) -> str:
         """Return the result in words."""
         raise NotImplementedError
 
-    # Of all
+    # Of all grippers
     def _on_command(self, command: Float64) -> None:
         self.wanted = min(max(command.data, 0.0), self.widest)
 
     def look(self) -> None:
-        """At every tick: the next order, if the last one is through; or how long that takes."""
+        """Send the next command once the last one is answered, or note a missed answer.
+
+        Call it at every tick.
+        """
         if self.waiting and not self.sent:
             self._send()
         if self.waiting and self.late:
@@ -105,7 +113,7 @@ class Orders:
             self.give()
 
     def give(self) -> None:
-        """The order that stands, from now on."""
+        """Start the current command."""
         self.order = self.order + 1
         self.waiting = True
         self.sent = False
@@ -116,11 +124,11 @@ class Orders:
         return time.monotonic() - self.since > self.timeout_s
 
     def _differs(self, width: float) -> bool:
-        """From the last order, or, before there is one, from where the fingers are."""
+        """Return whether a width differs from the last command, or else the fingers' width."""
         return abs(width - (self.ordered[1] if self.ordered else self.width or 0.0)) > NEAR_M
 
     def words(self) -> str:
-        """The order that stands."""
+        """Return the current command in words."""
         return f"{self.ordered[0]} {self.ordered[1]:.3f}" if self.ordered else "nothing"
 
     def _send(self) -> None:
@@ -140,12 +148,12 @@ class Orders:
             lambda answer: self.through(number, self.outcome(answer.result().result)))
 
     def through(self, number: int, how: str) -> None:
-        """An order was answered, however late. That nothing was grasped is a result, and no fault."""
+        """Note the answer to a command, however late. An empty grasp is a result, not a fault."""
         if number == self.order:
             self.waiting, self.fault, self.last_result = False, "", f"{self.words()}: {how}"
 
     def forget(self, why: str) -> None:
-        """It is told anew from here on."""
+        """Forget the last command, so that the next one is sent anew."""
         self.order = self.order + 1
         self.waiting = False
         self.fault = ""

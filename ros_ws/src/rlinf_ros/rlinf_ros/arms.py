@@ -1,4 +1,4 @@
-"""A station's arms: which there are, how their interlocks stand together, and how every requester arms and disarms them."""
+"""A station's arms: their names, the combined state of their interlocks, and arming requests."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SEVEREST = (SafetyState.FAULT, SafetyState.DISARMED, SafetyState.HOLD, SafetySta
 
 
 def arms_of(node: Node) -> list[str]:
-    """The names that the node's parameter ``arms`` gives; none where there is one arm, without a name."""
+    """Return the names in the node's parameter ``arms``; none for one arm without a name."""
     return [name for name in node.declare_parameter("arms", [""]).value if name]
 
 
 def arm_topic(arm: str, name: str) -> str:
-    """A topic or service of one arm; of the one without a name, where that is empty."""
+    """Return the topic or service of an arm; the plain name if the arm has none."""
     return f"{arm}/{name}" if arm else name
 
 
@@ -41,19 +41,23 @@ def hear(node: Node, topic: str, arms: Sequence[str], callback: Callable[[Any], 
 
 
 def whose(arm: str) -> str:
-    """Before what is said of one of several arms."""
+    """Return the prefix for a text about one of several arms."""
     return f"arm '{arm}': " if arm else ""
 
 
 def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState], None],
                 quality: QoSProfile | None = None, at: dict[str, float] | None = None) -> dict[str, SafetyState]:
-    """Tell how the interlocks stand together, whenever one says how it stands and all have been heard.
+    """Call ``callback`` with the combined state at each report, once all have been heard.
 
     Args:
-        at: when each was heard last (time.monotonic), by its arm, as it comes in.
+        node: subscribes.
+        arms: the arms' names.
+        callback: takes the combined state.
+        quality: replaces the topic's own.
+        at: receives the time of each arm's last report (time.monotonic), by arm.
 
     Returns:
-        What each has said last, by its arm, as it comes in.
+        Each arm's last report, by arm, updated on arrival.
     """
     states_by_arm: dict[str, SafetyState] = {}
 
@@ -70,7 +74,10 @@ def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState
 
 
 def together(states: Iterable[SafetyState]) -> SafetyState:
-    """How several interlocks stand: the severest state with its cause, one's own cause before another arm's; all counts."""
+    """Return the combined state of several interlocks: the severest with its cause, and all counts.
+
+    An arm's own cause precedes that of another arm.
+    """
     by_severity = sorted(states, key=lambda state: (SEVEREST.index(state.state), state.cause.startswith(OTHER),
                                              state.source != "operator"))
     if len(by_severity) == 1:
@@ -85,19 +92,22 @@ EXPIRES_S = 6.0  # the interlock answers within five, or its services hang
 
 
 def disarm_topics(node: Node, arms: Sequence[str]) -> list[Publisher]:
-    """Publishers on each arm's ``disarm``, which the interlock itself hears, also while its services hang."""
+    """Return publishers on each arm's ``disarm``.
+
+    The interlock hears them even if its services hang.
+    """
     return [publisher(node, name) for name in of_arms("disarm", [arm for arm in arms if arm])]
 
 
 class ArmRequests:
-    """Asks the interlocks of all arms.
+    """Sends requests to the interlocks of all arms.
 
     Args:
         node: publishes.
-        arms: names; none for one arm without a name.
-        clients: of ``interlock/arm``, one for each arm.
+        arms: the arms' names; none for one arm without a name.
+        clients: of ``interlock/arm``, one per arm.
         answered: gets each answer to an arming.
-        disarmed: gets each answer to a disarming; ``answered`` where it is not given.
+        disarmed: gets each answer to a disarming; ``answered`` by default.
     """
 
     def __init__(self, node: Node, arms: Sequence[str], clients: Sequence[Client],
@@ -112,14 +122,14 @@ class ArmRequests:
         self.requested_s = 0.0
 
     def arm(self) -> None:
-        """Ask every interlock to arm; ``expire`` takes it back where one does not answer in time."""
+        """Ask every interlock to arm; ``expire`` withdraws it if one does not answer in time."""
         self.requested_s = time.monotonic()
         self.pending = [client.call_async(SetBool.Request(data=True)) for client in self.clients]
         for future in self.pending:
             future.add_done_callback(self.answered)
 
     def disarm(self) -> None:
-        """Disarm on the topic and by the service; the later of an arming and a disarming counts."""
+        """Disarm by topic and by service; the later of an arming and a disarming counts."""
         self.pending = []
         for topic in self.topics:
             topic.publish(Empty())
@@ -127,7 +137,7 @@ class ArmRequests:
             client.call_async(SetBool.Request(data=False)).add_done_callback(self.disarmed)
 
     def expire(self) -> None:
-        """To be called often: an arming that was not answered in time is taken back, on every arm."""
+        """Withdraw an arming on every arm if an answer is overdue; call it often."""
         self.pending = [future for future in self.pending if not future.done()]
         if self.pending and time.monotonic() - self.requested_s > EXPIRES_S:
             self.node.get_logger().error(f"arming: no answer from the interlock within {EXPIRES_S:g} s. It is taken "

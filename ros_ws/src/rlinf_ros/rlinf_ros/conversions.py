@@ -1,4 +1,4 @@
-"""Between ROS messages and rlinf_core: stamps and nanoseconds, joint angles by name, arrays."""
+"""Conversions between ROS messages and rlinf_core: stamps, joint angles by name, arrays."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NS = 1_000_000_000
 
 
 def to_ns(stamp: Time) -> int:
-    """Nanoseconds of a stamp."""
+    """Return the nanoseconds of a stamp."""
     return stamp.sec * NS + stamp.nanosec
 
 
 def to_stamp(ns: int) -> Time:
-    """Stamp of a time in nanoseconds."""
+    """Return the stamp of a time in nanoseconds."""
     return Time(sec=ns // NS, nanosec=ns % NS)
 
 
@@ -33,13 +33,16 @@ def set_stamp(stamp: Time, ns: int) -> None:
 
 
 def any_between(sorted_ns: list[int], low: int, high: int) -> bool:
-    """Whether one of these times lies there."""
+    """Return whether one of these times lies in between, bounds included."""
     index = bisect.bisect_left(sorted_ns, low)
     return index < len(sorted_ns) and sorted_ns[index] <= high
 
 
 def angles_of(message: JointState, names: Collection[str]) -> tuple[float, ...] | None:
-    """The angles of these joints in this order [rad]; None where one is missing, or comes more than once."""
+    """Return the angles of these joints in this order [rad].
+
+    None if one is missing, or occurs more than once.
+    """
     joint_names = list(message.name)[:len(message.position)]
     angles = dict(zip(joint_names, message.position, strict=False))
     if any(name not in angles for name in names):
@@ -50,7 +53,7 @@ def angles_of(message: JointState, names: Collection[str]) -> tuple[float, ...] 
 
 
 def to_image(name: str, pixels: np.ndarray, stamp: Time) -> Image:
-    """An rgb8 image message from (H, W, 3) uint8; ``name`` becomes its frame."""
+    """Return an rgb8 image message from (H, W, 3) uint8; ``name`` becomes its frame."""
     message = Image(height=pixels.shape[0], width=pixels.shape[1], encoding="rgb8", step=pixels.shape[1] * 3)
     message.header.frame_id = name
     message.header.stamp = stamp
@@ -62,7 +65,7 @@ def compressed(image: Image, pixels: np.ndarray, quality: int) -> CompressedImag
     """Return an image as image_transport's compressed one.
 
     Args:
-        image: whose header it has.
+        image: the image, whose header is used.
         pixels: (H, W, 3) uint8, RGB.
         quality: of JPEG, 1 to 100.
     """
@@ -73,8 +76,11 @@ def compressed(image: Image, pixels: np.ndarray, quality: int) -> CompressedImag
 
 
 def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
-    """Make the CameraInfo of a pinhole camera: fx, fy, cx, cy [pixels] and distortion coefficients.
-    K is zero without calibration.
+    """Return the CameraInfo of a pinhole camera. K is zero without calibration.
+
+    Args:
+        image: the image, whose header and size are used.
+        lens: fx, fy, cx, cy [pixels] and distortion coefficients.
     """
     info = CameraInfo(header=image.header, height=image.height, width=image.width, distortion_model="plumb_bob")
     if lens:
@@ -86,7 +92,8 @@ def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
 
 
 def from_image(message: Image) -> np.ndarray:
-    """(H, W, 3) uint8 of an rgb8 or bgr8 image; refuses other encodings by name."""
+    """Return the pixels (H, W, 3) uint8 of an rgb8 or bgr8 image; refuse other encodings by name.
+    """
     if message.encoding not in ("rgb8", "bgr8"):
         raise SpecError(f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got '{message.encoding}'. "
                         "Set the camera driver to one of them (realsense2_camera: rgb_camera.color_format:=RGB8)")
@@ -106,7 +113,7 @@ def fill_observation(message: TimeStep, spec: StationSpec, observation: dict[str
 
 
 def observation_of(message: TimeStep, spec: StationSpec) -> dict[str, np.ndarray]:
-    """The observation in ``message``, checked against the spec."""
+    """Return the observation in ``message``, checked against the spec."""
     values = {vector.name: np.asarray(vector.data, np.float32) for vector in message.vectors}
     values |= {image.header.frame_id: from_image(image) for image in message.images}
     return {item.name: item.check(values[item.name].reshape(item.shape)) for item in spec.observation}
@@ -114,7 +121,7 @@ def observation_of(message: TimeStep, spec: StationSpec) -> dict[str, np.ndarray
 
 def action_chunk(spec: StationSpec, actions: np.ndarray, *, source: str, session: str, seq: int, version: int,
                  observation_stamp: Time, execute: int = 1) -> ActionChunk:
-    """A chunk message from normalised actions (horizon, dim)."""
+    """Return a chunk message from normalised actions (horizon, dim)."""
     si = spec.action.to_si(np.atleast_2d(actions))
     message = ActionChunk(source=source, session=session, seq=seq, policy_version=version,
                           observation_stamp=observation_stamp, dt=1.0 / spec.control_hz,
@@ -124,18 +131,24 @@ def action_chunk(spec: StationSpec, actions: np.ndarray, *, source: str, session
 
 
 def release_chunk(spec: StationSpec, *, session: str, seq: int, stamp: Time) -> ActionChunk:
-    """The operator's word that they let go of a takeover: a chunk without actions, of a state of that time."""
+    """Return the operator's release of a takeover: a chunk without actions, at that stamp."""
     return ActionChunk(source="operator", session=session, seq=seq, policy_version=-1, observation_stamp=stamp,
                        dt=1.0 / spec.control_hz, control_mode=spec.action.control_mode)
 
 
 def fill_drawn(message: ActionChunk, drawn: np.ndarray, log_probs: np.ndarray | None) -> None:
-    """Put what was drawn for a chunk into its message: (horizon, D) with (horizon,) log-probabilities or one, or (D,)."""
+    """Put a chunk's drawn values into its message.
+
+    Args:
+        message: the chunk.
+        drawn: (horizon, D), or (D,).
+        log_probs: (horizon,), or one.
+    """
     message.drawn, message.drawn_dim = _floats(drawn), drawn.shape[-1]
     if log_probs is not None:
         message.log_probs = _floats(log_probs)
 
 
 def _floats(values: np.ndarray) -> array.array:
-    """As float32 to the last bit; rclpy takes an array as it is, and looks at every number of a list."""
+    """Return exact float32 values; rclpy accepts an array unchecked, but checks list items."""
     return array.array("f", np.asarray(values, np.float32).tobytes())

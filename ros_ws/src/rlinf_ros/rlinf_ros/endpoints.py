@@ -1,9 +1,9 @@
-"""Endpoint matching: whether the nodes of a lockstep station hear each other, on each topic and in both directions.
+"""Endpoint matching: whether the nodes of a lockstep station hear each other on each topic.
 
-DDS matches a publisher with a subscription twice, once in each of their processes, at different times. A message that is
-published in between is lost, or comes with a later heartbeat. In lockstep one lost message changes an episode. So each node
-of the loop reports on ``endpoints`` which publishers and subscriptions it has matched, and no episode begins before all
-reports agree.
+DDS matches a publisher with a subscription twice, once in each of their processes, at different
+times. A message published in between is lost, or arrives with a later heartbeat. In lockstep one
+lost message changes an episode. Each node of the loop therefore reports its matched publishers and
+subscriptions on ``endpoints``, and no episode begins before all reports agree.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ from rlinf_ros.qos import publisher, subscription, witnessed
 
 TOPIC = "endpoints"
 POLL_S, REFRESH_POLLS = 0.05, 20
-ELSEWHERE = ("/rosout", "/parameter_events", "/diagnostics", "/tf", "/tf_static")  # not part of a time step
-Report = dict[str, dict[str, list[int]]]  # by topic: the node's "own" endpoints, and those of "others"
-Counts = dict[tuple[str, str], list[int]]  # by topic and direction: of each own endpoint
+# not part of a time step
+ELSEWHERE = ("/rosout", "/parameter_events", "/diagnostics", "/tf", "/tf_static")
+# by topic: the node's "own" endpoints, and those of "others"
+Report = dict[str, dict[str, list[int]]]
+Counts = dict[tuple[str, str], list[int]]  # by topic and direction: one count per own endpoint
 
 
 class EndpointReport:
-    """Publishes, latched, the endpoints that a node knows on each of its topics. To be made before its other publishers:
-    discovery keeps their order, so whoever knows one of them knows that a report comes.
+    """Publishes, latched, the endpoints that a node knows on each of its topics.
+
+    Make it before the node's other publishers. Discovery keeps their order, so a node that knows
+    one of them knows that a report comes.
 
     Attributes:
-        nodes: those of this process whose endpoints count. Helper nodes, which nobody spins, are to be added.
+        nodes: the nodes of this process whose endpoints count. Add helper nodes, which nobody
+            spins.
     """
 
     def __init__(self, node: Node) -> None:
@@ -47,14 +52,14 @@ class EndpointReport:
             return
         report = self._report(counts)
         if report is None:
-            return  # discovery is at work: asked again at the next poll
+            return  # discovery is still at work: retry at the next poll
         self._counts, document = counts, json.dumps([self.node.get_fully_qualified_name(), report])
         if document != self._published:
             self._published = document
             self._reports.publish(String(data=document))
 
     def _matched(self) -> Counts:
-        """How many endpoints each own one has matched."""
+        """Return the number of matches of each own endpoint."""
         counts: Counts = {}
         for node in self.nodes:
             for topic, direction, count in [
@@ -65,8 +70,9 @@ class EndpointReport:
         return counts
 
     def _report(self, counts: Counts) -> Report | None:
-        """Return the matches of each topic; None while fewer endpoints of reporting nodes are
-        matched than are known.
+        """Return the matches of each topic.
+
+        None while fewer endpoints of reporting nodes are matched than are known.
         """
         names = {self.node.get_fully_qualified_name()}
         reporting = {_name(info) for info in self.node.get_publishers_info_by_topic(self._reports.topic_name)}
@@ -97,8 +103,9 @@ class Endpoints:
         name, self.reports[name] = (read := json.loads(message.data))[0], read[1]
 
     def unmatched(self) -> str:
-        """Return which nodes have not matched each other, in words; empty once every publisher and
-        subscription of the loop has.
+        """Return, in words, the nodes that have not matched each other.
+
+        It is empty once every publisher and subscription of the loop has.
         """
         names = {_name(info) for info in self.node.get_publishers_info_by_topic(self._topic)}
         if silent := sorted(names - self.reports.keys()):
@@ -115,7 +122,7 @@ def _unmatched(reports: dict[str, Report]) -> Iterable[str]:
 
 
 def _name(info: Any) -> str:
-    """The node of an endpoint; that of a helper node counts as its owner's."""
+    """Return the node of an endpoint; a helper node counts as its owner."""
     node = str(info.node_name)
     for helper in ("_inputs", "_poses"):
         node = node.removesuffix(helper)

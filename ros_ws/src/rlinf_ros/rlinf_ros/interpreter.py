@@ -1,10 +1,11 @@
-"""Choose the Python of a node that ROS starts, and of a launch file, when it starts.
+"""Chooses the Python of a node that ROS starts, and of a launch file, at its start.
 
-``colcon build`` and bloom install the nodes for ROS's own Python. The distribution ``rlinf`` (rlinf_core, sim_bridges, and
-what they need) may be installed in a virtual environment. The first of these Pythons that can import it runs the node:
+``colcon build`` and bloom install the nodes for ROS's own Python. The distribution ``rlinf``
+(rlinf_core, sim_bridges and their dependencies) may be installed in a virtual environment. The
+first of these Pythons that can import it runs the node:
 
 1. ``RLINF_PYTHON``;
-2. the Python that runs already;
+2. the running Python;
 3. the active environment (``VIRTUAL_ENV``);
 4. the environment that has this module, or ``.venv`` in a folder above the workspace.
 
@@ -22,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 CHOICE = "RLINF_PYTHON"
-CHOSEN = "_RLINF_PYTHON_CHOSEN"  # of a process that has switched, so that it switches once
+CHOSEN = "_RLINF_PYTHON_CHOSEN"  # marks a process that has switched, so that it switches once
 DISTRIBUTION = "rlinf_core"
 WHERE = "import sys, sysconfig, rlinf_core; print(*sys.version_info[:2], sysconfig.get_path('purelib'), sep='\\n')"
 
@@ -36,7 +37,8 @@ def switch() -> None:
     switched = os.environ.pop(CHOSEN, "")
     if switched or not _is_executable(sys.argv[0]):
         return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy reads it: rlinf_core/core/ros.py says why
+    # before NumPy reads it: rlinf_core/core/ros.py gives the reason
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     chosen = os.environ.get(CHOICE)
     if os.path.abspath(chosen) == sys.executable if chosen else find_spec(DISTRIBUTION):
         return
@@ -45,10 +47,10 @@ def switch() -> None:
 
 
 def find() -> tuple[str, list[str]]:
-    """The chosen Python other than this one, and its major version, minor version and folder of packages.
+    """Return the chosen Python other than this one, and its major, minor and package folder.
 
     Raises:
-        ImportError: there is none. It names those that were tried.
+        ImportError: there is none; the message names those that were tried.
     """
     tried = []
     for python in _candidates():
@@ -63,13 +65,16 @@ def find() -> tuple[str, list[str]]:
 
 
 def importable() -> str:
-    """Make the distribution importable in the Python of ``ros2 launch``, before what the machine's Python has of its own.
+    """Make the distribution importable in the Python of ``ros2 launch``.
+
+    It precedes the packages of the machine's own Python.
 
     Returns:
-        The Python that the distribution is installed for.
+        The Python with the distribution.
 
     Raises:
-        ImportError: there is none, or it has another version, whose compiled packages this one cannot load.
+        ImportError: there is none, or it has another version, whose compiled packages this one
+            cannot load.
     """
     if not os.environ.get(CHOICE) and find_spec(DISTRIBUTION):
         return sys.executable
@@ -87,7 +92,7 @@ def importable() -> str:
 
 
 def _is_executable(path: str) -> bool:
-    """Whether a path is that of an executable of a ROS package of ours: lib/<package>/<name>."""
+    """Return whether a path is an executable of our ROS packages: lib/<package>/<name>."""
     parts = Path(path).parts
     return len(parts) > 2 and parts[-3] == "lib" and parts[-2].startswith("rlinf")
 

@@ -1,4 +1,5 @@
-"""The newest message of each robot-side topic, taken when wanted: topics faster than the control rate wake nobody."""
+"""The newest message of each robot-side topic, taken on demand, so that fast topics wake no node.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +25,13 @@ from rlinf_ros.qos import SHARED, kind, received, subscription
 class Latest:
     """Pulls topics into channels (rlinf_core.tasks.task).
 
-    The subscriptions live on a node that no executor spins, so that the middleware keeps the newest messages and this
-    process only pays for those it takes. With ``on_image``, images are received as they come, and that call says when
-    there is one of every camera since the last pull. Of joints, those that ``joints`` names for a topic are taken, in that
-    order; a message that lacks one of them, as a gripper's on the same topic, says nothing. Twists and wrenches of ``axes``
-    come out along the axes of the frame that it names; those of another are refused, but for the tool's, where it says so.
+    The subscriptions live on a node that no executor spins: the middleware keeps the newest
+    messages, and this process pays only for those it takes. With ``on_image``, images are received
+    on arrival, and the callback reports that every camera has sent one since the last pull.
+    ``joints`` names a topic's joints, which are taken in that order; a message that lacks one of
+    them, as a gripper's on the same topic, is ignored. Twists and wrenches in ``axes`` are
+    expressed along the axes of its frame. Those in another frame are refused, except for the
+    tool's, if it says so.
     """
 
     def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None,
@@ -52,8 +55,9 @@ class Latest:
             def take(message: Image) -> None:
                 self._images[topic] = message
                 if len(self._images) < images:
-                    with contextlib.suppress(SpecError):  # the next pull says so, of the next one
-                        self._take(self._pulled)  # what is here by now need not be read when the last image is
+                    with contextlib.suppress(SpecError):  # the next pull reports it
+                        # read now, to save work when the last image arrives
+                        self._take(self._pulled)
                 elif on_image:
                     on_image()
 
@@ -67,10 +71,10 @@ class Latest:
                                                    at=owner.resolve_topic_name(topic))
 
     def pull(self, only: Collection[str] = ()) -> None:
-        """Take everything that has arrived, or of these topics only, and convert the newest of each.
+        """Take and convert the newest message of all topics, or of ``only``.
 
         Raises:
-            SpecError: one cannot be read.
+            SpecError: a message cannot be read.
         """
         self._take(only or self._pulled)
         while self._images:
@@ -89,7 +93,7 @@ class Latest:
             angles = angles_of(message, names)
             if angles is None:
                 return
-            message = snapshot(message)  # others may have the same one
+            message = snapshot(message)  # others may share the message
             message.name, message.position = list(names), list(angles)
         values: np.ndarray | None = CHANNELS[type(message)](message)
         if topic in self.axes:
@@ -100,27 +104,33 @@ class Latest:
         self.stamps_ns[topic], self.taken_at[topic] = to_ns(message.header.stamp), time.monotonic()
 
     def _along(self, topic: str, frame: str, values: Any) -> np.ndarray | None:
-        """(6,) along the axes that are asked for; None while it is not known how the tool is turned."""
+        """Return values (6,) along the requested axes; None if the tool's orientation is unknown.
+        """
         wanted, of_tool = self.axes[topic]["frame"], self.axes[topic]["tool"]
         if frame == wanted or not (frame or of_tool):
             return np.asarray(values)
         if not of_tool:
             raise SpecError(f"{topic}: expected it along the axes of the limits' frame '{wanted}', got '{frame}'. Where "
                             f"those are the tool's: tool_axes: [{topic}] in robot.yaml; else have it said in '{wanted}'")
-        pose = self.channels.get(arm_topic(arm_of(topic), "current_pose"))  # taken before: in the order of their names
+        # already taken, by the order of the names
+        pose = self.channels.get(arm_topic(arm_of(topic), "current_pose"))
         if pose is None or not abs(np.linalg.norm(pose[3:]) - 1.0) < 0.01:
             return None
         turn = unit(tuple(pose[3:]))
         return np.array([*turned(turn, values[:3]), *turned(turn, values[3:])])
 
     def older_than(self, stamp_ns: int, taken_at: float = float("-inf")) -> list[str]:
-        """Topics whose newest message is older than that, or never came, or was taken before that time (time.monotonic)."""
+        """Return the topics whose newest message is too old.
+
+        It is if it never came, if its stamp is before ``stamp_ns``, or if it was taken before
+        ``taken_at`` (time.monotonic).
+        """
         return [topic for topic, newest_ns in self.stamps_ns.items()
                 if newest_ns < stamp_ns or self.taken_at[topic] < taken_at]
 
 
 def _ignore(_: Any) -> None:
-    """Never called: nobody spins the node of the pulled topics."""
+    """Do nothing; never called, because nobody spins the node of the pulled topics."""
 
 
 def _pose(message: PoseStamped) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Managed (lifecycle) nodes: how a node of a station is configured, activated and deactivated.
 
-The constructor reads the parameters and makes the topics. The life cycle decides what the node does with them. An inactive
-node commands nothing and begins nothing; the table in docs/howto/ros.md says it for each node.
+The constructor reads the parameters and makes the topics. The life cycle decides how the node uses
+them. An inactive node commands nothing and begins nothing; the table in docs/howto/ros.md describes
+each node.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ SUCCESS, FAILURE, ERROR = (
 
 
 class SafeTransitions(LifecycleNodeMixin):
-    """The life cycle of rclpy, without the end of the process at an impossible transition (ros2/rclpy#1209)."""
+    """rclpy's life cycle, but an impossible transition does not end the process (ros2/rclpy#1209).
+    """
 
-    get_logger: Any  # of the node, as whose mixin the class is used
+    get_logger: Any  # the node's; this class is its mixin
 
-    def _LifecycleNodeMixin__on_change_state(  # noqa: N802 (a private method has this name outside of its class)
+    def _LifecycleNodeMixin__on_change_state(  # the private method's mangled name
             self, request: ChangeState.Request, response: ChangeState.Response) -> ChangeState.Response:
         try:
             theirs = "_LifecycleNodeMixin__on_change_state"
@@ -47,34 +49,34 @@ class Managed(SafeTransitions):
     """
 
     active = False
-    declare_parameter: Any  # of the node
+    declare_parameter: Any  # the node's
 
     def __init__(self, *arguments: Any, **how: Any) -> None:
-        super(ManagedEntity, self).__init__(*arguments, **how)  # the node, which the mixin needs
+        super(ManagedEntity, self).__init__(*arguments, **how)  # the mixin needs the node
         LifecycleNodeMixin.__init__(self)
         self._autostart = bool(self.declare_parameter("autostart", True).value)
 
     def begin_life(self) -> None:
-        """Configure and activate the node once it is made, unless a lifecycle manager does (``autostart``)."""
+        """Configure and activate the node, unless a lifecycle manager does (``autostart``)."""
         if self._autostart and self.trigger_configure() == SUCCESS:
             self.trigger_activate()
 
     # Hooks
     def configure(self) -> str:
-        """Open what the node uses; return why that is impossible, or an empty string."""
+        """Open the node's resources; return why that is impossible, or an empty string."""
         return ""
 
     def activate(self) -> str:
-        """Forget what came while the node was inactive; return why it cannot be active, or an empty string."""
+        """Forget inputs from the inactive time; return why the node cannot be active, or ""."""
         return ""
 
     def deactivate(self) -> None:
-        """End what the node does; ``active`` is False already."""
+        """End the node's activity; ``active`` is False already."""
 
     def cleanup(self) -> None:
-        """Close what ``configure`` has opened."""
+        """Close the resources that ``configure`` opened."""
 
-    # Transitions of rclpy
+    # rclpy's transitions
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._transition(self.configure)
 
@@ -102,7 +104,7 @@ class Managed(SafeTransitions):
     def _transition(self, hook: Callable[[], str | None]) -> TransitionCallbackReturn:
         try:
             reason = hook()
-        except Exception as error:  # rclpy drops it
+        except Exception as error:  # rclpy discards it
             self.get_logger().error(f"{hook.__name__} failed: {type(error).__name__}: {error}")
             return ERROR
         if reason:

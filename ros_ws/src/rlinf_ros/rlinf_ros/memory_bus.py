@@ -1,12 +1,13 @@
-"""The topics of a process that hosts several nodes: its publishers hand messages to its subscriptions in memory.
+"""The topics of a process that hosts several nodes: messages pass in memory.
 
-Each endpoint is one of ROS all the same, so that the graph, the page and ``ros2 topic echo`` see it. Fast DDS
-matches no two endpoints of this process (``configs/fastdds_one_process.xml``): between them a message has one
-path, through memory, and to and from other processes it has one, through DDS. A message is published to DDS only
-while a process outside subscribes, or where it is latched. A receiver gets a copy that it shares with the other
-receivers, and must not change it.
+Each endpoint is nevertheless one of ROS, so that the graph, the page and ``ros2 topic echo`` see
+it. Fast DDS matches no two endpoints of this process (``configs/fastdds_one_process.xml``). Between
+them a message therefore has one path, through memory; to and from other processes it has one,
+through DDS. A message goes to DDS only if it is latched or a process outside subscribes. A receiver
+gets a copy that it shares with the other receivers, and must not change it.
 
-Messages wait in one queue, in the order in which they were published. A callback runs to its end before the next one.
+Messages wait in one queue, in the order of their publication. A callback runs to its end before the
+next one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from std_msgs.msg import Empty
 
 from rlinf_core.core.errors import RlinfError, harmless_lines
 
-SLICE_S = 0.002  # of messages in memory; then the executor looks for a timer, or a message from outside
+SLICE_S = 0.002  # for messages in memory; then the executor checks timers and outside messages
 ARRAYS = (array.array, np.ndarray, bytearray)
 LATCHED = DurabilityPolicy.TRANSIENT_LOCAL
 PROFILE = "fastdds_one_process.xml"
@@ -42,7 +43,8 @@ PROBE_S = 0.05
 
 
 def snapshot(message: Any) -> Any:
-    """A copy that shares nothing which could change, with each value as a serialised message would carry it."""
+    """Return a copy that shares nothing mutable, with each value as a serialised message holds it.
+    """
     kind: Any = type(message)
     copy = object.__new__(kind)
     for slot, duplicate in _slots(kind):
@@ -53,7 +55,10 @@ def snapshot(message: Any) -> Any:
 
 @cache
 def _slots(kind: Any) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
-    """Return the slots of a message class, each with the function that copies its value; None: it cannot change."""
+    """Return the slots of a message class, each with the function that copies its value.
+
+    The function is None for an immutable value.
+    """
     kinds = kind.get_fields_and_field_types()
     return tuple((slot, _duplicate(kinds.get(slot.removeprefix("_"), ""))) for slot in kind.__slots__)
 
@@ -76,7 +81,7 @@ def _list(values: Any) -> Any:
 
 
 def _text(value: str) -> str:
-    """Escape a text that has no UTF-8 bytes."""
+    """Escape a text without UTF-8 bytes."""
     if not value.isascii():
         try:
             value.encode()
@@ -90,7 +95,7 @@ def _float32(value: float) -> float:
 
 
 class Envelope:
-    """A message on its way, as it was when it was published."""
+    """A message in transit, as it was at its publication."""
 
     __slots__ = ("_raw", "message")
 
@@ -99,14 +104,15 @@ class Envelope:
 
     @property
     def raw(self) -> bytes:
-        """The message in CDR, made once."""
+        """The message in CDR, serialised once."""
         if not self._raw:
             self._raw = bytes(serialize_message(self.message))
         return self._raw
 
 
 class MemoryPublisher(Publisher):
-    """A publisher of this process. ``bus`` and what follows are set by ``Bus.connect_publisher``."""
+    """A publisher of this process. ``Bus.connect_publisher`` sets ``bus`` and the other attributes.
+    """
 
     bus: Bus
     name: str
@@ -115,7 +121,7 @@ class MemoryPublisher(Publisher):
     latched: deque[Envelope] | None
 
     def publish(self, msg: Any) -> None:
-        """As rclpy's."""
+        """Publish as rclpy does."""
         outside = self.latched is not None or super().get_subscription_count() > 0
         if not (outside or self.listeners):
             return
@@ -132,11 +138,11 @@ class MemoryPublisher(Publisher):
             super().publish(envelope.message)
 
     def get_subscription_count(self) -> int:
-        """How many are matched, here and outside."""
+        """Return the number of matched subscriptions, here and outside."""
         return int(super().get_subscription_count()) + len(self.listeners)
 
     def destroy(self) -> None:
-        """As rclpy's."""
+        """Destroy it as rclpy does."""
         publishers = self.bus.publishers[self.name]
         if self in publishers:
             publishers.remove(self)
@@ -144,10 +150,10 @@ class MemoryPublisher(Publisher):
 
 
 class MemorySubscription(Subscription):
-    """A subscription of this process. ``bus`` and what follows are set by ``Bus.connect_subscription``.
+    """A subscription of this process; ``Bus.connect_subscription`` sets its attributes.
 
     Attributes:
-        inbox: what waits to be taken, where no executor spins its node; None where its callback is called.
+        inbox: messages to be taken, if no executor spins its node; None if its callback is called.
         lazy: its callback takes an Envelope instead of bytes.
     """
 
@@ -171,12 +177,12 @@ class MemorySubscription(Subscription):
             self.callback(envelope if self.lazy else envelope.raw if self.raw else envelope.message)
 
     def get_publisher_count(self) -> int:
-        """How many are matched, here and outside."""
+        """Return the number of matched publishers, here and outside."""
         return int(super().get_publisher_count()) + sum(
             self in publisher.listeners for publisher in self.bus.publishers.get(self.name, ()))
 
     def destroy(self) -> None:
-        """As rclpy's."""
+        """Destroy it as rclpy does."""
         self.alive = False
         subscriptions = self.bus.subscriptions[self.name]
         if self in subscriptions:
@@ -188,12 +194,12 @@ class MemorySubscription(Subscription):
 
 
 class Bus:
-    """The endpoints of this process by their topics' full names, and the messages that wait.
+    """The endpoints of this process by their topics' full names, and the waiting messages.
 
     Attributes:
-        arguments: ROS arguments of the node that is made next.
-        nodes: that this process hosts, as they were made.
-        executor: that spins them, once it does.
+        arguments: ROS arguments of the next node to be made.
+        nodes: the nodes that this process hosts, in the order of their making.
+        executor: the executor that spins them, once it does.
         ended_by: the node that has asked this process to end.
     """
 
@@ -210,7 +216,7 @@ class Bus:
         self._clients: Any = None
 
     def connect_publisher(self, publisher: Any) -> Publisher:
-        """Let a publisher that rclpy has made deliver in memory."""
+        """Make a publisher of rclpy's deliver in memory."""
         publisher.__class__ = MemoryPublisher
         publisher.bus, publisher.name = self, publisher.topic_name
         quality = publisher.qos_profile
@@ -221,7 +227,7 @@ class Bus:
         return publisher
 
     def connect_subscription(self, node: Node, subscription: Any, lazy: bool = False) -> Subscription:
-        """Let a subscription that rclpy has made receive from memory, too."""
+        """Make a subscription of rclpy's receive from memory, too."""
         subscription.__class__ = MemorySubscription
         subscription.bus, subscription.name, subscription.owner = self, subscription.topic_name, node
         subscription.lazy, subscription.alive = lazy, True
@@ -236,13 +242,14 @@ class Bus:
         return subscription
 
     def post(self, subscription: MemorySubscription, envelope: Envelope) -> None:
-        """Queue a message for a callback; from any thread."""
+        """Queue a message for a callback; may be called from any thread."""
         self._queue.append((subscription, envelope))
         if self.executor is not None and threading.get_ident() != self._thread:
             self.executor.wake()
 
     def spin_once(self, timeout_s: float) -> None:
-        """Deliver messages for up to SLICE_S, then let the executor look; it waits where none is left."""
+        """Deliver messages for up to SLICE_S, then run the executor, which waits if none is left.
+        """
         assert self.executor is not None
         queue, until = self._queue, time.monotonic() + SLICE_S
         while queue and time.monotonic() < until:
@@ -256,7 +263,7 @@ class Bus:
     def client_node(self, owner: Node) -> Node:
         """Make a node for clients of actions that another node of this process serves.
 
-        It has a DDS participant of its own: within one, endpoints are not matched.
+        It has its own DDS participant, because endpoints within one are not matched.
         """
         if self._clients is None:
             self._clients = rclpy.Context()
@@ -281,33 +288,36 @@ class CallbackError(Exception):
 
 
 def _fits(publisher: MemoryPublisher, subscription: MemorySubscription) -> bool:
-    """Whether DDS would match them; reliability is no matter, as memory loses nothing."""
+    """Return whether DDS would match them, ignoring reliability, because memory loses nothing."""
     latched = publisher.qos_profile.durability == LATCHED
     return publisher.msg_type is subscription.msg_type and (
         latched or subscription.qos_profile.durability != LATCHED)
 
 
 class PulledNode(Node):
-    """A second node of a process, which no executor spins: of its topics as many messages are kept as their depth says.
+    """A second node of a process, which no executor spins: it keeps each topic's newest messages.
 
     Args:
-        owner: whose namespace and name it has.
-        suffix: behind the name.
+        owner: the node whose namespace and name it has.
+        suffix: suffix of its name.
     """
 
     def __init__(self, owner: Node, suffix: str = "_inputs") -> None:
         super().__init__(f"{owner.get_name()}{suffix}", namespace=owner.get_namespace(), context=owner.context,
                          enable_rosout=False, start_parameter_services=False,
-                         use_global_arguments=False)  # which name the owner
+                         use_global_arguments=False)  # those name the owner
 
     def create_subscription(self, *how: Any, lazy: bool = False, **more: Any) -> Subscription:
-        """As rclpy's."""
+        """Create a subscription as rclpy does."""
         subscription = super().create_subscription(*how, **more)
         return _bus.connect_subscription(self, subscription) if _bus else subscription
 
 
 def take(subscription: Subscription, raw: bool = False) -> tuple[Any, dict[str, Any]] | None:
-    """Take the oldest message that waits, with its times; ``raw`` is bytes, or an Envelope of this process."""
+    """Take the oldest waiting message, with its times.
+
+    A ``raw`` message is bytes, or an Envelope of this process.
+    """
     if inbox := getattr(subscription, "inbox", None):
         envelope = inbox.popleft()
         return (envelope if raw else envelope.message), UNTIMED
@@ -317,17 +327,21 @@ def take(subscription: Subscription, raw: bool = False) -> tuple[Any, dict[str, 
 
 
 def as_bytes(taken: Any) -> bytes:
-    """A message in CDR that was taken raw."""
+    """Return a message that was taken raw in CDR."""
     return taken.raw if isinstance(taken, Envelope) else bytes(taken)
 
 
 def action_node(owner: Node) -> Node:
-    """The node for a client of an action that may be served in this process."""
+    """Return the node for a client of an action that this process may serve."""
     return _bus.client_node(owner) if _bus else owner
 
 
 def check_middleware() -> None:
-    """RlinfError where DDS matches two endpoints of this process: each message would come twice."""
+    """Check that DDS does not match two endpoints of this process.
+
+    Raises:
+        RlinfError: it does, so that each message would arrive twice.
+    """
     node = rclpy.create_node(f"probe_{os.getpid()}", enable_rosout=False, start_parameter_services=False)
     publisher = node.create_publisher(Empty, "~/probe", 1)
     node.create_subscription(Empty, "~/probe", lambda _: None, 1)
@@ -343,12 +357,12 @@ _bus: Bus | None = None
 
 
 def bus() -> Bus | None:
-    """The bus of this process; None where it has one node."""
+    """Return the bus of this process; None if it has only one node."""
     return _bus
 
 
 def start() -> Bus:
-    """Give this process a bus, before ROS begins and before any node is made."""
+    """Give this process a bus, before ROS starts and before any node is made."""
     global _bus
     profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
     if profile.endswith("configs/fastdds.xml"):

@@ -1,4 +1,4 @@
-"""Checks that every package of the workspace has: what ``colcon test`` runs."""
+"""Checks of every package in the workspace, for ``colcon test``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FIELDS = ("description", "maintainer", "license", "test_depend")
 
 
 class PackageChecks:
-    """Extend it in ``test/test_package.py`` of a package.
+    """Base of the checks in ``test/test_package.py`` of a package.
 
     Attributes:
-        folder: of the package's sources.
+        folder: the folder of the package's sources.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class PackageChecks:
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
     def test_every_import_is_of_a_package_that_the_manifest_names(self) -> None:
-        """Those of the distribution ``rlinf`` and of Python come with it."""
+        """Check imports; those of the distribution ``rlinf`` and of Python need no entry."""
         manifest = ElementTree.parse(self.folder / "package.xml").getroot()
         declared = {element.text for element in manifest if element.tag.endswith("depend")}
         modules = {name.split(".")[0] for path in (self.folder / self.name).glob("*.py")

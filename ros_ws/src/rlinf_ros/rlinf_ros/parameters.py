@@ -1,6 +1,7 @@
-"""Every parameter of the station's nodes: what it means, and its range, as ``ros2 param describe`` says it.
+"""Every parameter of the station's nodes: its meaning and range, for ``ros2 param describe``.
 
-The interlock's limits have a table of their own (``rlinf_core.interlock.limits``); what a twin can be told stands there.
+The interlock's limits have their own table (``rlinf_core.interlock.limits``); a twin's parameters
+are declared in the twin.
 """
 
 from __future__ import annotations
@@ -111,9 +112,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 def descriptor(name: str, value: object) -> ParameterDescriptor:
-    """Describe a parameter with that default. It is read-only after the start unless it is one of
-    ``LIVE``.
-    """
+    """Return a parameter's descriptor, read-only after the start unless it is one of ``LIVE``."""
     if name not in MEANINGS:  # ROS's own
         return ParameterDescriptor()
     result = ParameterDescriptor(description=MEANINGS[name], read_only=name not in LIVE)
@@ -136,5 +135,5 @@ def expected(name: str, value: object) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The value of a limit as a limits file spells it."""
+    """Return the value of a limit as a limits file spells it."""
     return "unlimited" if isinstance(value, float) and math.isinf(value) and value > 0 else value

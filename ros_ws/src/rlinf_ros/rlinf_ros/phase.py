@@ -1,7 +1,7 @@
-"""Timing of a node's ticks: a timer whose phase settles just behind the input it waits for, and a rehearsal before each.
+"""Timing of a node's ticks: a phase-locked timer, and a warm-up before each tick.
 
-A processor runs code that it has not run for a twentieth of a second at a third of its speed: ``WarmUp`` runs it
-shortly before.
+The timer's phase settles just behind its input. A processor runs code that it has not run for 50 ms
+at a third of its speed: ``WarmUp`` runs it shortly before.
 """
 
 from __future__ import annotations
@@ -20,54 +20,58 @@ from rclpy.serialization import serialize_message
 from rlinf_core.core.errors import RlinfError
 from rlinf_ros.conversions import NS
 
-SAMPLES = 16            # inputs after which another phase may be chosen
-HISTORY = 64               # inputs that it is chosen by
-PAUSE_S = 2.0           # without an input: what was before counts no more
-STRETCH = 0.05          # of a period, by which one period may be longer than the others
-MIN_WAIT_S = 0.0001     # how long before its tick an input should be there
-SLACK_S = 0.0002        # a mean wait that would be less by so little is left alone
-AROUND = 0.02           # of a period: the same where the way to less leads around the whole of it
-RHYTHM = 0.3            # of 1: how steadily inputs must come for one phase to be better than another
-SOONEST = 0.97          # of a period, between two ticks
-MAX_CATCH_UP_S = 0.002  # by ticks that come a little sooner, where it may not hurry: stamps run ahead by as much meanwhile
-SHORTER = 0.375         # of a period: what was later finds its phase sooner by longer periods, with SOONEST and STRETCH
-SLOWEST = 0.1           # of a period, by which a timer is asked to wake sooner, at most
-NEXT = 0.5              # of a period before its tick: what comes sooner than that may be late for the one before
-PATIENCE_S = 0.004      # for an input that is late: so long, but of a period ...
-LEAST, MOST = 0.08, 0.35  # ... so much at least, and so much at most
-TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to wake
+SAMPLES = 16  # inputs after which another phase may be chosen
+HISTORY = 64  # inputs on which the choice is based
+PAUSE_S = 2.0  # a gap of this length discards older inputs
+STRETCH = 0.05  # largest extension of one period, as a part of it
+MIN_WAIT_S = 0.0001  # time by which an input should precede its tick
+SLACK_S = 0.0002  # smallest reduction of the mean wait that justifies a change
+AROUND = 0.02  # the same, of a period, if the phase must be reached through a whole period
+RHYTHM = 0.3  # of 1: smallest steadiness of the inputs that makes one phase better than another
+SOONEST = 0.97  # smallest interval of two ticks, of a period
+# largest catch-up by shorter intervals without hurry; stamps run ahead by as much meanwhile
+MAX_CATCH_UP_S = 0.002
+# of a period: a later tick finds its phase sooner by longer periods, with SOONEST and STRETCH
+SHORTER = 0.375
+SLOWEST = 0.1  # largest advance of a timer's wake-up, of a period
+NEXT = 0.5  # of a period before its tick: an earlier input may be late for the previous tick
+PATIENCE_S = 0.004  # wait for a late input, bounded by parts of a period ...
+LEAST, MOST = 0.08, 0.35  # ... smallest and largest part
+TOO_SOON_S = 0.00002  # largest difference of two clocks about a timer's wake-up
 
 
 class PhaseLock:
-    """When the next tick is due: every ``period_s``, moved a little per period to where inputs wait the least for theirs.
+    """The time of the next tick: every ``period_s``, slowly moved to minimise the inputs' wait.
 
-    Its mean rate is never above nominal by more than ``hurry``. A tick that was late leaves the phase as it is: the inputs
-    after it are in time. Where it may not hurry, no tick comes sooner than SOONEST after another, and the way to an earlier
-    phase leads through all later ones, while inputs wait half a period: it goes there once those that came before have
-    waited as long in vain, or where it was before a tick that was very late.
+    Its mean rate exceeds the nominal one by at most ``hurry``. A late tick leaves the phase
+    unchanged: the inputs after it are in time. Without hurry, no tick follows another sooner than
+    SOONEST. An earlier phase is then reached only through all later ones, while inputs wait half a
+    period. The lock takes that path once earlier inputs have waited as long in vain, or to return
+    after a very late tick.
 
     Args:
         period_s: nominal period [s].
-        hurry: of a period, by which one period may be shorter while the phase moves.
+        hurry: largest reduction of one period while the phase moves, as a part of it.
         now: monotonic time [s].
 
     Attributes:
-        due_s: when the next tick is due, monotonic [s]; ``soonest_s``, when it may come.
+        due_s: monotonic time of the next tick [s].
+        soonest_s: earliest time of the next tick [s].
     """
 
     def __init__(self, period_s: float, hurry: float, now: float) -> None:
         self.period_s, self.hurry = period_s, hurry
         self.due_s = self.soonest_s = now + period_s
-        self._inputs: deque[float] = deque(maxlen=HISTORY)  # when the newest came
+        self._inputs: deque[float] = deque(maxlen=HISTORY)  # times of the newest inputs
         self._new = 0
         self._to_go_s = 0.0
         self._in_vain_s = 0.0
 
     def ticked(self, now: float) -> float:
-        """When to wake for the next one [s], after a tick at that time."""
+        """Return the time to wake for the next tick [s], after a tick at ``now``."""
         self.due_s += max(math.floor((now - self.due_s + TOO_SOON_S) / self.period_s), 0) * self.period_s
         late = max(now - self.due_s, 0.0)
-        gone = min(late, max(self._to_go_s, 0.0))  # of the way to a later phase
+        gone = min(late, max(self._to_go_s, 0.0))  # part of the path to a later phase
         self.due_s = self.due_s + gone
         self._to_go_s = self._to_go_s - gone
         late = late - gone
@@ -80,7 +84,7 @@ class PhaseLock:
         return max(self.due_s, self.soonest_s)
 
     def came(self, inputs: Collection[float]) -> None:
-        """Inputs, at those times [s]; then, if it is time to, choose another phase for the ticks to come."""
+        """Add inputs at these times [s]; then choose another phase if enough of them are new."""
         for at in inputs:
             if self._inputs and at - self._inputs[-1] > PAUSE_S:
                 self._inputs.clear()
@@ -93,7 +97,7 @@ class PhaseLock:
             self._new = 0
 
     def _worth(self, gain_s: float, to_go_s: float) -> float:
-        """Nothing, as long as the way costs more than it has cost so far to stay."""
+        """Return the change of phase, or 0 while it costs more than staying has cost so far."""
         if gain_s <= (SLACK_S if self.hurry else AROUND * self.period_s):
             self._in_vain_s = 0.0
             return 0.0
@@ -107,20 +111,21 @@ class PhaseLock:
 
 
 class PhaseLockedTimer:
-    """Calls back at every tick of a ``PhaseLock``, so that fresh input does not lie waiting.
+    """Calls back at every tick of a ``PhaseLock``, so that fresh input does not wait.
 
-    A control loop of two unsynchronised timers waits half a period on average at each of them. Call ``arrived`` when the
-    awaited input has arrived. A timer wakes a little late, and is asked to as much sooner, so that ticks come when they are
-    due: what is late by as much each time could not be made up for.
+    A control loop of two unsynchronised timers waits half a period on average at each of them. Call
+    ``arrived`` when the awaited input has arrived. Timers wake a little late; this one asks to wake
+    earlier by the usual delay, because it could not make up for a constant one.
 
     Args:
         node: owns the timer.
         period_s: nominal period [s].
-        callback: what to do at every tick.
+        callback: called at every tick.
         hurry: see ``PhaseLock``.
-        early: of a period, by which a tick may come before its time when its input is there.
-        late: of a period, by which it may wait for an input that came in the period before and is missing now: else that
-            one, a little late, would wait for the next tick, and where the next one is in time, nobody would see it.
+        early: largest advance of a tick whose input is there, of a period.
+        late: largest wait for a missing input that came in the previous period, of a period.
+            Otherwise a slightly late input would wait for the next tick, unnoticed if the next
+            input is in time.
     """
 
     def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float,
@@ -134,24 +139,26 @@ class PhaseLockedTimer:
         self.timer, self._stopped = node.create_timer(period_s, self._on_timer), False
 
     def stop(self, node: Node) -> None:
-        """Call back no more, not even where the executor has the timer in hand already."""
+        """Stop calling back, even if the executor already holds the timer."""
         self._stopped = True
         node.destroy_timer(self.timer)
 
     def arrived(self, at: float | None = None) -> None:
-        """The awaited input is here, or was at that monotonic time [s]."""
+        """Note that the awaited input is here, or was at that monotonic time [s]."""
         self._arrivals.append(time.monotonic() if at is None else at)
         if at is None and not self._done_early and not self._opens:
             self._come_early(time.monotonic())
 
     def until_next(self) -> float:
-        """How long it is to the next tick [s]; called from within one, early or not, to the one after it."""
+        """Return the time to the next tick [s]; within a tick, early or not, to the one after it.
+        """
         return self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
 
     def _come_early(self, now: float) -> None:
-        """An input is there: its tick comes now, or as soon as it may.
+        """Tick now for a present input, or as soon as allowed.
 
-        Not where it may be late for the tick before: its own one would then be missing for the input that it is for.
+        An input that may be late for the previous tick does not count: its own input would then
+        lack a tick.
         """
         if self.lock.due_s - now <= self.early_s:
             self._early()
@@ -167,12 +174,13 @@ class PhaseLockedTimer:
         if self._stopped:
             return
         now = time.monotonic()
-        if now < self._wake_s - TOO_SOON_S:  # it was on its way when the timer was set anew
+        # the wake-up was already under way when the timer was set anew
+        if now < self._wake_s - TOO_SOON_S:
             self._set()
             return
         self._slow_s.append(min(max(now - self._wake_s, 0.0), SLOWEST * self.lock.period_s))
         soonest_s = self.lock.due_s - self.early_s if self._opens else self.lock.soonest_s
-        if now < soonest_s - TOO_SOON_S:  # it woke sooner than it usually does
+        if now < soonest_s - TOO_SOON_S:  # it woke sooner than usual
             self._wake_s = soonest_s
             self._set()
             return
@@ -182,7 +190,8 @@ class PhaseLockedTimer:
             self._early()
             return
         missing = self._expected and not self._arrivals and not self._done_early
-        if missing and not self._waits and self.late_s:  # it may have come while this process stood still: it is next then
+        # it may have arrived during a stall of this process: then it is next
+        if missing and not self._waits and self.late_s:
             self._waits = True
             self._wake(self.lock.due_s + self.late_s)
             return
@@ -194,7 +203,7 @@ class PhaseLockedTimer:
         if not self._done_early:
             self._callback()
         self._done_early = False
-        self.lock.came(self._arrivals)  # what the command does not wait for
+        self.lock.came(self._arrivals)  # after the command, which does not wait for it
         self._arrivals.clear()
 
     def _wake(self, at: float) -> None:
@@ -208,35 +217,37 @@ class PhaseLockedTimer:
 
 
 def patience(period_s: float) -> float:
-    """How long a tick waits for an input that is late, of its period."""
+    """Return how long a tick waits for a late input, as a part of its period."""
     return max(LEAST, min(MOST, PATIENCE_S / period_s))
 
 
 def better(waits: Collection[float], period_s: float, hurry: float) -> tuple[float, float]:
-    """How much less inputs would wait on average [s], had the ticks been later by the second [s], earlier if negative.
+    """Return the reduction of the mean wait [s] and the shift of the ticks [s] that gives it.
 
-    Of all phases, one just behind an input is best: with ticks earlier by the wait of the kth shortest of n, all wait less
-    by as much, and the k - 1 that then miss their tick wait longer by a period.
+    A negative shift means earlier ticks. The best phase is just behind an input. If the ticks move
+    earlier by the kth shortest wait of n, all inputs wait less by as much, and the k - 1 inputs
+    that then miss their tick wait a period longer.
     """
     direction = sum(cmath.exp(2j * math.pi * wait / period_s) for wait in waits) / len(waits)
     if abs(direction) < RHYTHM:
         return 0.0, 0.0
-    in_vain = sorted((wait - MIN_WAIT_S) % period_s for wait in waits)  # what comes later than it should may well miss it
+    # a later input may well miss its tick
+    in_vain = sorted((wait - MIN_WAIT_S) % period_s for wait in waits)
     gain, sooner = max((wait - missed / len(in_vain) * period_s, wait) for missed, wait in enumerate(in_vain))
     return gain, -sooner if sooner * STRETCH < (period_s - sooner) * hurry else period_s - sooner
 
 
-BEFORE_S = 0.004    # what has been rehearsed is then still in the caches, and over before the real thing comes
-SELDOM_S = 0.02     # what is done more often is still in the caches from the time before
+BEFORE_S = 0.004  # the warm-up then still sits in the caches, and ends before the real call
+SELDOM_S = 0.02  # more frequent calls are still in the caches
 
 
 class WarmUp:
-    """Makes a message once more, a little before the next one like it is due, and throws it away.
+    """Makes an extra message shortly before the next real one is due, and discards it.
 
     Args:
         node: owns the timer.
-        make: the message; what it does otherwise must not matter. What it is made of may be unfit by now: whoever makes
-            the real one says so, here nothing is lost.
+        make: makes the message; it must have no other effect. Its inputs may be invalid by now:
+            errors are ignored here, because the real call reports them.
     """
 
     def __init__(self, node: Node, make: Callable[[], Any]) -> None:
@@ -245,7 +256,7 @@ class WarmUp:
         self._timer.cancel()
 
     def before(self, seconds: float) -> None:
-        """The next one is due so long from now [s]."""
+        """Schedule the warm-up for a message that is due in ``seconds``."""
         if seconds > SELDOM_S:
             self._timer.timer_period_ns = round((seconds - BEFORE_S) * NS)
             self._timer.reset()

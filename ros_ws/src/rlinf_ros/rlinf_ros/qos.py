@@ -1,4 +1,5 @@
-"""The robot interface (rlinf_core.specs.topics) in ROS's own terms: by a topic's name its publisher, or who hears it."""
+"""The robot interface (rlinf_core.specs.topics) in ROS: publishers and subscriptions by topic name.
+"""
 
 from __future__ import annotations
 
@@ -24,37 +25,40 @@ def _keep(depth: int, *, reliable: bool = True, latched: bool = False) -> QoSPro
 
 
 MUCH = 5000  # messages
-SHARED, AT_ONCE = "joint_states", 8  # where others may speak too, as a gripper's driver: the newest may not be the arm's
-OVERHEARD = _keep(1, reliable=False)  # by whoever must be no burden to the sender
+# others, such as a gripper's driver, may publish there: the newest message may not be the arm's
+SHARED, AT_ONCE = "joint_states", 8
+OVERHEARD = _keep(1, reliable=False)  # for subscribers that must not burden the sender
 
 
 @cache
 def overheard(depth: int, reliable: bool = False) -> QoSProfile:
-    """Likewise, by whoever may be late."""
+    """Return such a profile with a queue, for subscribers that may be late."""
     return _keep(depth, reliable=reliable)
 
 
 @cache
 def profile(name: str) -> QoSProfile:
-    """The profile of a topic by its relative name."""
+    """Return the profile of a topic by its relative name."""
     row = topic(name)
     return _keep(row.depth, latched=row.latched)
 
 
 def witnessed(name: str) -> QoSProfile:
-    """The profile with which a topic is heard by whoever must miss nothing of it, however late he is himself."""
+    """Return the profile for a subscriber that must miss nothing, however late it is."""
     return _keep(MUCH, latched=topic(name).latched)
 
 
 @cache
 def received(name: str, lockstep: bool) -> QoSProfile:
-    """The profile with which a topic is received; where only the newest message counts, in lockstep none may be lost."""
+    """Return the profile for receiving a topic.
+
+    If only the newest message counts, the queue is short; in lockstep no message may be lost.
+    """
     return _keep(AT_ONCE if name.endswith(SHARED) else 1, reliable=lockstep) if topic(name).newest else profile(name)
 
 
 def to_override(name: str, quality: Any) -> tuple[Any, dict[str, Any]]:
-    """Return a copy of the topic's quality of service, which rclpy changes, and how to ask for
-    overrides.
+    """Return a copy of the topic's quality of service, which rclpy changes, and override options.
     """
     if not may_override(name):
         return quality, {}
@@ -63,29 +67,39 @@ def to_override(name: str, quality: Any) -> tuple[Any, dict[str, Any]]:
 
 @cache
 def kind(name: str) -> type:
-    """The message class of a topic by its relative name."""
+    """Return the message class of a topic by its relative name."""
     package, _, message = topic(name).type.split("/")
     return getattr(importlib.import_module(f"{package}.msg"), message)
 
 
 def publisher(node: Node, name: str, *, at: str = "") -> Publisher:
-    """Make a publisher of a topic by its relative name, with the type and quality of the table.
-    Raises RlinfError for other topics.
+    """Make a publisher of a topic by its relative name, with the table's type and quality.
 
     Args:
-        at: by what name the node knows it, if by another.
+        node: the node.
+        name: the topic's relative name.
+        at: the node's name for the topic, if it differs.
+
+    Raises:
+        RlinfError: the table has no such topic.
     """
     return node.create_publisher(kind(name), at or name, profile(name))
 
 
 def subscription(node: Node, name: str, callback: Callable[[Any], None], *, quality: QoSProfile | None = None, at: str = "",
                  raw: bool = False, lazy: bool = False) -> Subscription:
-    """To a topic, as ``publisher``.
+    """Make a subscription to a topic by its relative name, as ``publisher`` does.
 
     Args:
-        quality: instead of the topic's own.
-        raw: the callback takes messages as they come, not read.
-        lazy: with ``raw``: of this process it takes an Envelope (``rlinf_ros.memory_bus``) instead of bytes.
+        node: the node.
+        name: the topic's relative name.
+        callback: takes a message.
+        quality: replaces the topic's own.
+        at: the node's name for the topic, if it differs.
+        raw: the callback takes serialised messages.
+        lazy: with ``raw``, the callback takes an Envelope (``rlinf_ros.memory_bus``) for messages
+            of this process, instead of bytes.
     """
-    more: dict[str, Any] = {"lazy": True} if lazy and type(node) is not Node else {}  # rclpy's own has no bus
+    # rclpy's own has no bus
+    more: dict[str, Any] = {"lazy": True} if lazy and type(node) is not Node else {}
     return node.create_subscription(kind(name), at or name, callback, quality or profile(name), raw=raw, **more)

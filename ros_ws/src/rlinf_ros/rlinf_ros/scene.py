@@ -1,4 +1,4 @@
-"""Client of ``reset_scene``: asks the robot side for a scene, and never waits for an answer that cannot come any more."""
+"""Client of ``reset_scene``: requests a scene from the robot side, and never waits in vain."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GONE = "nobody answers 'reset_scene'. Is the robot side running?"
 
 
 async def sleep(node: Node, seconds: float) -> None:
-    """In a routine: go on after so many seconds."""
+    """Wait for ``seconds`` in a routine."""
     await either(node, Future(), seconds)
 
 
 async def either(node: Node, future: Future, seconds: float) -> bool:
-    """In a routine: go on once ``future`` is done or so many seconds have passed; returns whether it is done."""
+    """Wait in a routine for ``future`` or ``seconds``; return whether the future is done."""
     woken = Future(executor=node.executor)
     future.add_done_callback(lambda _: woken.done() or woken.set_result(None))
     timer = node.create_timer(seconds, lambda: woken.done() or woken.set_result(None))
@@ -31,16 +31,17 @@ async def either(node: Node, future: Future, seconds: float) -> bool:
 
 
 class Scene:
-    """One robot side's scenes, or an operator's way home.
+    """One robot side's scenes, or an operator's motion home.
 
     Args:
-        node: whose routines ask.
-        patience_s: after that a question counts as lost: the middleware drops an answer whose asker it has not met yet.
+        node: its routines make the requests.
+        patience_s: timeout of a request: the middleware drops an answer to a client that it has not
+            discovered.
         name: of the action.
-        gone: what is said where nobody answers.
+        gone: error text if nobody answers.
 
     Attributes:
-        instruction: what is asked for in the present scene; empty where the robot side does not say it.
+        instruction: the present scene's instruction; empty if the robot side has none.
     """
 
     instruction = ""
@@ -51,15 +52,19 @@ class Scene:
         self.name = name
         self.gone = gone
         self.client = ActionClient(action_node(node), ResetScene, name)
-        self.goal: GoalHandle | None = None  # for now
+        self.goal: GoalHandle | None = None  # the present goal
 
     def cancel(self) -> None:
-        """Nobody wants it any more, whether or not it was heard to begin."""
+        """Withdraw the present request, even if its acceptance is unknown."""
         if self.goal is not None:
             self.goal.withdraw()
 
     async def reset(self, seed: int) -> tuple[Time | None, str]:
-        """Reset to a scene, however long that takes; returns the time from which it stands, or None and what went wrong."""
+        """Reset to a scene, however long that takes.
+
+        Returns:
+            The time from which the scene is ready, or None; and the error.
+        """
         self.goal = GoalHandle(self.client, ResetScene.Goal(seed=seed))
         try:
             return await self._answer(self.goal)
@@ -77,7 +82,7 @@ class Scene:
         answer = handle.get_result_async()
         while not await either(self.node, answer, self.patience_s):
             if not self.client.server_is_ready():
-                goal.withdraw()  # or it is there, and not seen just now
+                goal.withdraw()  # it may be there after all, just not discovered now
                 return None, f"{self.gone} It went in the middle of {self.name}"
             answer = handle.get_result_async()
         result = answer.result().result

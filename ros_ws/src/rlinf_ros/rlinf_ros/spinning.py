@@ -1,7 +1,8 @@
-"""How every node of a station starts, logs, reports its health, spins on one single-threaded executor, and ends cleanly.
+"""Start, logs, health reports, single-threaded executor and clean end of a station's nodes.
 
-A log and a ROS message are UTF-8. A lone surrogate, which JSON and file names can hold, has no UTF-8 bytes, and rclpy
-raises UnicodeEncodeError for it: texts from outside are escaped, and none of them ends a node or controls a terminal.
+Logs and ROS messages are UTF-8. A lone surrogate, which JSON and file names can hold, has no UTF-8
+bytes, and rclpy raises UnicodeEncodeError for it. Texts from outside are therefore escaped, so that
+none of them ends a node or controls a terminal.
 """
 
 from __future__ import annotations
@@ -42,22 +43,23 @@ from rlinf_ros.parameters import expected
 from rlinf_ros.qos import to_override
 from rlinf_ros.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, single_threaded
 
-rcutils_logger._internal_callers.append(os.path.realpath(__file__))  # a log names its caller, not this file
+# a log names its caller, not this file
+rcutils_logger._internal_callers.append(os.path.realpath(__file__))
 
 
 class EscapingLogger(rcutils_logger.RcutilsLogger):
-    """Logs every text, with control characters and lone surrogates as their numbers."""
+    """Logs every text, with control characters and lone surrogates escaped as their numbers."""
 
     def log(self, message: object, severity: Any, **filters: Any) -> bool:
-        """As rclpy's."""
+        """Log as rclpy does."""
         return super().log(harmless_lines(str(message)), severity, **filters)
 
 
 class EscapingPublisher(Publisher):
-    """Publishes every text; one that has no UTF-8 bytes is escaped."""
+    """Publishes every text; one without UTF-8 bytes is escaped."""
 
     def publish(self, msg: Any) -> None:
-        """As rclpy's."""
+        """Publish as rclpy does."""
         try:
             super().publish(msg)
         except UnicodeEncodeError:
@@ -65,18 +67,18 @@ class EscapingPublisher(Publisher):
 
 
 def escape_logs(node: Node) -> None:
-    """Let the node's own logger escape."""
+    """Make the node's own logger escape."""
     node._logger = EscapingLogger(node.get_logger().name)
 
 
 def escape_messages(publisher: Publisher) -> Publisher:
-    """Let a publisher that rclpy has made escape."""
+    """Make a publisher of rclpy's escape."""
     publisher.__class__ = EscapingPublisher
     return publisher
 
 
 def escaped(value: Any) -> Any:
-    """A message, or a value of one, whose strings all have UTF-8 bytes."""
+    """Return a message, or a value of one, whose strings all have UTF-8 bytes."""
     if isinstance(value, str):
         return harmless_lines(value)
     if isinstance(value, list):
@@ -95,12 +97,12 @@ INACTIVE = "inactive: activate the node (rlinf lifecycle)"
 
 
 def is_active(node: Node) -> bool:
-    """Whether a node is active; one without a life cycle always is."""
+    """Return whether a node is active; one without a life cycle always is."""
     return bool(getattr(node, "active", True))
 
 
 class Health(NamedTuple):
-    """Whether all is well, in a sentence, and what can be measured of it."""
+    """A level, a sentence about the state, and measured values."""
 
     level: bytes
     message: str
@@ -108,7 +110,7 @@ class Health(NamedTuple):
 
 
 class Diagnostics:
-    """Publishes what ``look`` returns."""
+    """Publishes the result of ``look``."""
 
     def __init__(self, node: Node, look: Callable[[], Health]) -> None:
         self.node, self.look = node, look
@@ -116,7 +118,7 @@ class Diagnostics:
         node.create_timer(EVERY_S, self.say)
 
     def say(self) -> None:
-        """Now, too."""
+        """Publish now; the timer calls this, too."""
         level, message, values = self.look()
         if not is_active(self.node):
             level, message = WARN, INACTIVE
@@ -129,22 +131,23 @@ class Diagnostics:
 
 
 BACKGROUND = -1
-FINISH_S = 4.0   # whoever stops a station asks again, less kindly, after 5
+FINISH_S = 4.0  # a station's stop escalates after 5 s
 ARRIVES_S = 0.1
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 
 
 class StationNode(Node):
-    """A node whose timers go by the time that passes: simulated time stands still whenever the simulator waits.
+    """A node whose timers follow real time; simulated time stops whenever the simulator waits.
 
-    It takes ROS's ``qos_overrides`` where the robot interface leaves a topic's quality of service to its user. Its logs and
-    messages take every text (``rlinf_ros.spinning``).
+    It accepts ROS's ``qos_overrides`` if the robot interface leaves a topic's quality of service to
+    its user. Its logs and messages accept every text (``rlinf_ros.spinning``).
     """
 
     def __init__(self, name: str, **how: Any) -> None:
         if bus := memory_bus.bus():
             how["cli_args"] = [*bus.arguments, *how.get("cli_args", ())]
-        self._steady = Clock(clock_type=ClockType.STEADY_TIME)  # its own: the executor sorts the timers of each clock
+        # its own clock, because the executor sorts the timers of each clock
+        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         super().__init__(name, **how)
         escape_logs(self)
         below = f"{self.get_namespace().rstrip('/')}/"
@@ -152,9 +155,12 @@ class StationNode(Node):
 
     def declare_parameter(self, name: str, value: Any = None, descriptor: ParameterDescriptor | None = None,
                           ignore_override: bool = False) -> Parameter:
-        """As rclpy's; what it means, its range, and that it is fixed from now on stand in ``rlinf_ros.parameters``.
+        """Declare a parameter as rclpy does.
 
-        RlinfError where the value that was given is of another type, or beyond its range.
+        ``rlinf_ros.parameters`` holds its meaning and range, and whether it is fixed.
+
+        Raises:
+            RlinfError: the given value has another type, or is out of range.
         """
         try:
             return super().declare_parameter(name, value, descriptor or described(name, value), ignore_override)
@@ -164,7 +170,7 @@ class StationNode(Node):
                              f"{given!r}") from error
 
     def create_publisher(self, msg_type: Any, topic: str, qos_profile: Any, **how: Any) -> Publisher:
-        """As rclpy's."""
+        """Create a publisher as rclpy does."""
         quality, options = self._quality(topic, qos_profile)
         publisher = super().create_publisher(msg_type, topic, quality, **options, **how)
         bus = memory_bus.bus()
@@ -172,33 +178,38 @@ class StationNode(Node):
 
     def create_subscription(self, msg_type: Any, topic: str, callback: Any, qos_profile: Any, lazy: bool = False,
                             **how: Any) -> Subscription:
-        """As rclpy's; ``lazy`` as in ``rlinf_ros.qos.subscription``."""
+        """Create a subscription as rclpy does; ``lazy`` is as in ``rlinf_ros.qos.subscription``."""
         quality, options = self._quality(topic, qos_profile)
         subscription = super().create_subscription(msg_type, topic, callback, quality, **options, **how)
         bus = memory_bus.bus()
         return bus.connect_subscription(self, subscription, lazy) if bus else subscription
 
     def _quality(self, topic: str, quality: Any) -> tuple[Any, dict[str, Any]]:
-        """As the user may have it; RlinfError where that cannot be, also by the name of a robot's driver."""
+        """Return the quality of service with the user's overrides.
+
+        Raises:
+            RlinfError: an override is not allowed, also by a robot driver's topic name.
+        """
         name = self.resolve_topic_name(topic)
         self._check_overrides(lambda full: topic if full == name else "")
         return to_override(topic, quality)
 
     def _check_overrides(self, ours: Callable[[str], str]) -> None:
-        given = getattr(self, "_parameter_overrides", {})  # rclpy has no other way to those that nobody declares
+        # rclpy offers no other access to undeclared parameters
+        given = getattr(self, "_parameter_overrides", {})
         check_parameters({key: parameter.value for key, parameter in given.items()}, ours)
 
     def create_timer(self, timer_period_sec: float, callback: Callable[..., Any], callback_group: Any = None,
                      clock: Clock | None = None, autostart: bool = True) -> Timer:
-        """As rclpy's, on a steady clock unless another is given."""
-        waits = {} if autostart else {"autostart": False}  # which rclpy before 7.1.2 does not know
+        """Create a timer as rclpy does, on a steady clock unless another is given."""
+        waits = {} if autostart else {"autostart": False}  # rclpy before 7.1.2 does not know it
         return super().create_timer(timer_period_sec, callback, callback_group, clock or self._steady, **waits)
 
 
 class ControlNode(StationNode):
-    """A node of the control path: what it does is fixed when it starts, and it waits for nothing but its own topics.
+    """A node of the control path: fixed at its start, and waiting only for its own topics.
 
-    Its parameters can be asked for; the events executor spends nothing on services that nobody calls.
+    Its parameters can be read; the events executor spends no time on unused services.
     """
 
     def __init__(self, name: str, **how: Any) -> None:
@@ -207,15 +218,18 @@ class ControlNode(StationNode):
 
 @runtime_checkable
 class Ending(Protocol):
-    """A node that has something to bring to an end."""
+    """A node that needs time to end."""
 
     def finish(self) -> bool:
-        """Whether it has: asked again and again, while messages come and go, until it has or FINISH_S have passed."""
+        """Return whether the node has ended.
+
+        It is called repeatedly, while messages come and go, until it has or FINISH_S have passed.
+        """
 
 
 @runtime_checkable
 class Hosting(Protocol):
-    """A node with others in its process, which spin and end with it."""
+    """A node with other nodes in its process, which spin and end with it."""
 
     guests: list[Node]
 
@@ -225,7 +239,7 @@ class Alive(Protocol):
     """A managed node (``rlinf_ros.managed``)."""
 
     def begin_life(self) -> None:
-        """Configure and activate it, unless a manager does."""
+        """Configure and activate the node, unless a manager does."""
 
 
 @runtime_checkable
@@ -233,27 +247,29 @@ class GivingUp(Protocol):
     """A node that may have to give up."""
 
     def check(self) -> None:
-        """RlinfError where it has to; out of a callback, that would come with a traceback."""
+        """Raise an RlinfError if the node must give up; from a callback, it would show a traceback.
+        """
 
 
 def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> None:
-    """Build one node and spin it until SIGINT or SIGTERM; then let it finish (``Ending``), and end with exit code 0.
+    """Build one node and spin it until SIGINT or SIGTERM; then let it finish (``Ending``).
+
+    In a process that hosts several nodes (``rlinf_station.station_process``) the node is only
+    built: its host spins it. The exit code is 0.
 
     Args:
         make: the node's class.
-        priority: above 0, a real-time priority (SCHED_FIFO), taken where the system grants it (``rlinf doctor`` says so);
-            BACKGROUND gives way to everything that controls.
-        listens: it is no use to a station whose interlock it cannot hear.
+        priority: above 0, a real-time priority (SCHED_FIFO), used if the system grants it (``rlinf
+            doctor`` reports it); BACKGROUND yields to all control.
+        listens: whether the node is useless to a station whose interlock it cannot hear.
 
     Raises:
         SystemExit: an RlinfError as one line on stderr, with exit code 1.
-
-    In a process that hosts several nodes (``rlinf_station.station_process``) the node is built alone: its host spins it.
     """
     if bus := memory_bus.bus():
         bus.nodes.append(_begin_life(make()))
         return
-    faulthandler.enable()  # a crash, and SIGABRT, leave in the log where every thread was
+    faulthandler.enable()  # a crash, and SIGABRT, log the position of every thread
     if priority == BACKGROUND:
         os.nice(10)
     try:
@@ -269,7 +285,7 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
 
 
 def _begin_life(node: Node) -> Node:
-    """Let the managed nodes of its process begin their life."""
+    """Start the life cycle of the managed nodes in this process."""
     for member in _of_process(node):
         if isinstance(member, Alive):
             member.begin_life()
@@ -277,7 +293,11 @@ def _begin_life(node: Node) -> Node:
 
 
 def _check_time(node: Node) -> None:
-    """RlinfError where a node would take simulated time from a station that has none."""
+    """Check that a node does not use simulated time in a real-time station.
+
+    Raises:
+        RlinfError: it does.
+    """
     simulated = node.get_parameter("use_sim_time").value
     if simulated and node.has_parameter("lockstep") and not node.get_parameter("lockstep").value:
         raise RlinfError(f"{node.get_name()}: use_sim_time: expected false for a station in real time, whose limits hold "
@@ -286,9 +306,10 @@ def _check_time(node: Node) -> None:
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """ROS, from here to the end of the block; yields whether SIGINT or SIGTERM has come, or whoever started us has died.
+    """Run ROS in the block; yield a function that returns whether the process should end.
 
-    rclpy's own handlers would end the context at once, and with it the publishers of whoever has yet to finish.
+    It should after SIGINT or SIGTERM, or after the death of the parent. rclpy's own handlers would
+    end the context at once, and with it publishers that are still needed.
     """
     signals: list[int] = []
     _answer(lambda number, _: signals.append(number))
@@ -298,7 +319,8 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(signals)
     finally:
         rclpy.try_shutdown()
-        _answer(signal.SIG_IGN)  # whoever ends is asked twice, by the terminal and by ros2 launch
+        # a second signal is normal: the terminal and ros2 launch both send one
+        _answer(signal.SIG_IGN)
 
 
 def _answer(how: Any) -> None:
@@ -312,7 +334,7 @@ def _spin(node: Node, listens: bool, stop_requested: Callable[[], bool]) -> None
         executor.add_node(member)
     hearing = DiscoveryWatchdog(node, given("arms") or ()) if listens else None
     giving_up = node if isinstance(node, GivingUp) else None
-    gc.freeze()  # what a node is made of stays; collections look only at what came later
+    gc.freeze()  # the node's own objects stay; collections look only at later ones
     with contextlib.suppress(ExternalShutdownException):
         while not stop_requested():
             executor.spin_once(timeout_sec=LOOK_UP_S)
@@ -324,7 +346,8 @@ def _spin(node: Node, listens: bool, stop_requested: Callable[[], bool]) -> None
         while isinstance(node, Ending) and not node.finish() and time.monotonic() < deadline:
             executor.spin_once(timeout_sec=0.02)
         for publisher in [publisher for member in _of_process(node) for publisher in member.publishers]:
-            publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))  # what was said last must still arrive
+            # the last messages must still arrive
+            publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))
     destroy(node)
 
 
@@ -333,15 +356,19 @@ def _of_process(node: Node) -> list[Node]:
 
 
 def destroy(node: Node) -> None:
-    """The last act of a process, which has then ended soon; with exit code 1 where an exception is on its way."""
+    """Destroy a node as the last act of a process, which ends soon after.
+
+    The exit code is 1 if an exception is being raised.
+    """
     end_soon(int(sys.exc_info()[0] is not None))
     for member in _of_process(node):
         member.destroy_node()
 
 
 def given(name: str) -> Any:
-    """Return a parameter from the parameter files on the command line, before ROS begins; None if
-    they have none.
+    """Return a parameter from the parameter files on the command line, before ROS starts.
+
+    None if they do not hold it.
     """
     files = [after for option, after in zip(sys.argv, sys.argv[1:], strict=False) if option == "--params-file"]
     nodes = [section for file in files for section in _parameters(yaml.load(Path(file).read_text(), OfLaunch))]
@@ -356,10 +383,10 @@ def _parameters(data: Any) -> Iterator[dict[str, Any]]:
 
 
 def prioritise(priority: int) -> None:
-    """Every thread of this process that is there by now, the middleware's included, and those that they start.
+    """Give a real-time priority to every present thread of this process; new threads inherit it.
 
-    Only once the node is made: while processes start at real-time priority they use up what Linux grants all such threads
-    together (95 % of a second), and then those that control must wait.
+    Call it only once the node is made. Processes that start at real-time priority use up the time
+    that Linux grants all such threads together (95 % of a second), and then control must wait.
     """
     for thread in os.listdir("/proc/self/task") if priority > 0 else ():
         with contextlib.suppress(PermissionError, ProcessLookupError):

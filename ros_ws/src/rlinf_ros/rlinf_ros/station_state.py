@@ -1,7 +1,7 @@
-"""The state of a station for other nodes and for people: who is there, how its interlock stands, what the trainer said.
+"""The state of a station for other nodes and for people: its nodes, interlock and trainer.
 
-``RequestStop`` ends a request for episodes once the interlock has stopped; ``asker`` and ``asking`` are the node and the
-end of a person's command.
+``RequestStop`` ends a request for episodes once the interlock has stopped. ``asker`` and ``asking``
+are the node and the session of a person's command.
 """
 
 from __future__ import annotations
@@ -34,21 +34,26 @@ HELPERS = ("_inputs", "_desk", "_client")  # second nodes of one process
 
 
 def speakers(node: Node, topic: str, others: bool = False) -> set[tuple[int, ...]]:
-    """Return the publishers of a topic (without the node's own, of ``others``) by the middleware's
-    identifiers, which tell namesakes apart.
+    """Return a topic's publishers by the middleware's identifiers, which distinguish namesakes.
+
+    With ``others``, the node's own are left out.
     """
     return {tuple(publisher.endpoint_gid) for publisher in node.get_publishers_info_by_topic(topic)
             if not (others and publisher.node_name == node.get_name())}
 
 
 def is_directed(node: Node, namespace: str = "") -> bool:
-    """Whether a director runs the station of that namespace, by default the node's own: it goes on asking for episodes."""
+    """Return whether a director, which keeps requesting episodes, runs the station of a namespace.
+
+    The default is the node's own namespace.
+    """
     return ("director", namespace or node.get_namespace()) in node.get_node_names_and_namespaces()
 
 
 def silence_message(node: Node, of: str, seconds: float) -> str:
-    """Return an error text: the station's node ``of`` sent nothing, where it was looked for, and
-    which nodes are there.
+    """Return an error text for a silent node ``of`` of the station.
+
+    It names the place of the search and the nodes found there.
     """
     station = node.get_namespace().strip("/").partition("/")[0]
     nodes = [(name, space.strip("/")) for name, space in node.get_node_names_and_namespaces()]
@@ -69,12 +74,15 @@ def silence_message(node: Node, of: str, seconds: float) -> str:
 
 
 class Discovery:
-    """Warns, now and then, while a part of the station is not there; ``said`` is the warning, empty while all is well.
+    """Warns, now and then, while a part of the station is missing.
 
     Args:
-        node: in the station's namespace.
-        of: the name of the node that is awaited.
-        there: whether it is.
+        node: a node in the station's namespace.
+        of: the name of the awaited node.
+        is_present: returns whether it is present.
+
+    Attributes:
+        warning: the warning; empty while all is well.
     """
 
     def __init__(self, node: Node, of: str, is_present: Callable[[], bool]) -> None:
@@ -98,12 +106,12 @@ class Discovery:
 
 STOPPED = "the interlock stopped"
 AT_REST = (SafetyState.DISARMED, SafetyState.FAULT)
-GOES_ON_S = 3.0  # a director asks again so long after a person has armed
+GOES_ON_S = 3.0  # a director asks again this long after a person has armed
 GOES_ON = "A run is under way: it moves the arm once that is armed. End the run first, if the arm is to stay at rest"
 
 
 class RequestStop:
-    """Watches how the interlocks stand together.
+    """Watches the combined state of the interlocks.
 
     Attributes:
         reason: why the request in play must end; empty if it may go on.
@@ -113,11 +121,11 @@ class RequestStop:
         self.reason, self.safety = "", SafetyState()
 
     def begin(self) -> None:
-        """Another request: it came after whatever has stopped the arm."""
+        """Begin another request: an earlier stop does not concern it."""
         self.reason = ""
 
     def on_safety(self, safety: SafetyState) -> bool:
-        """Whether the interlock has stopped with this message: disarmed, or a fault that was not there before."""
+        """Return whether this message reports a stop: a disarming, or a new fault."""
         before, self.safety = self.safety.state, safety
         has_come_to_rest = safety.state in AT_REST and before not in AT_REST
         is_new_fault = safety.state == SafetyState.FAULT and before != SafetyState.FAULT
@@ -127,7 +135,10 @@ class RequestStop:
         return stops
 
     def refusal(self) -> str:
-        """Why no request is taken now; empty if one may be. Disarmed, a person's arming follows the request."""
+        """Return why no request is accepted now; empty if one may be.
+
+        While disarmed, a person arms after the request.
+        """
         fault = self.safety.state == SafetyState.FAULT
         return f"FAULT '{self.safety.cause}' stands. Reset it, arm, then ask again" if fault else ""
 
@@ -156,32 +167,33 @@ def standstill(safety: SafetyState, namespace: str) -> str:
 
 @lru_cache(maxsize=64)
 def command(what: str, station: str, cause: str = "") -> str:
-    """The ``rlinf`` command that does it at this station."""
+    """Return the ``rlinf`` command that does ``what`` at this station."""
     domain = shell_domain()
     other = [f"station.name={station}"] * (station != DEFAULT.name) + [f"station.domain_id={domain}"] * bool(domain)
     return " ".join([f"rlinf {what}", *(["--cause", shlex.quote(cause)] if cause else []),
                      *(["--set", *other] if other else [])])
 
 
-TAKES_S = 0.15  # after the answer to a request, until the interlock has ticked and said so
+TAKES_S = 0.15  # time from the answer to a request to the interlock's tick and report
 
 
 def stands(safety: SafetyState) -> str:
-    """State and cause, or who commands."""
+    """Return the state with its cause, or with the commander."""
     who = f"{safety.source} commands" if safety.state == SafetyState.ACTIVE else safety.cause
     return f"{Mode(safety.state).name} {who}".strip()
 
 
 class Stands:
-    """Logs each answer of the arm service with the state that followed, and what a person must do for the arm to move."""
+    """Logs each answer of the arm service with the following state, and the person's next step."""
 
     def __init__(self, node: Node, arms: Sequence[str]) -> None:
         self.node, self.still = node, ""
-        self.owed: list[tuple[float, str]] = []  # answers, each with the time from which on the state is of after it
+        # answers, each with the time from which states are newer
+        self.owed: list[tuple[float, str]] = []
         hear_safety(node, arms, self._on_safety)
 
     def answered(self, answer: Future) -> None:
-        """To be called with what the arm service has said."""
+        """Record an answer of the arm service."""
         self.owed.append((time.monotonic() + TAKES_S, answer.result().message))
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -197,18 +209,21 @@ class Stands:
 SETTLED_S = 2.0  # reports come twice a second
 
 def caught_up(trainer: TrainerStatus, policy: PolicyStatus, station: str, episodes: int) -> bool:
-    """Whether the trainer has so many of a station, owes nothing, and the station plays the policy that came of it."""
+    """Return whether the trainer has learned from enough of a station's episodes.
+
+    It has no backlog then, and the station plays the resulting policy.
+    """
     learned = trainer.accepting and trainer.backlog == 0 and taken(trainer, station) >= episodes
     return learned and policy.version == trainer.policy_version
 
 
 def taken(trainer: TrainerStatus, station: str) -> int:
-    """Episodes of a station that its trainer has taken in, of every mode."""
+    """Return the number of a station's episodes that its trainer accepted, of every mode."""
     return _counted(trainer, f"{station}/episodes")
 
 
 class Settled:
-    """Whether a count has been the same for SETTLED_S: what is on its way to the trainer, as its words are, has come."""
+    """Returns whether a count has been constant for SETTLED_S, so that nothing is in transit."""
 
     def __init__(self, count: Callable[[], int]) -> None:
         self.count = count
@@ -222,13 +237,17 @@ class Settled:
 
 
 def holds_back(trainer: TrainerStatus, mode: str) -> bool:
-    """Whether no episode of that mode begins now: it is held, nothing could be recorded, or the learner is behind."""
+    """Return whether no episode of that mode may begin now.
+
+    The trainer holds it, the spool is full, or the learner is behind.
+    """
     behind = mode == "train" and trainer.connected and not trainer.accepting
     return bool(trainer.held or trainer.spool_full >= 1.0 or behind)
 
 
 def refused(trainer: TrainerStatus, station: str) -> int:
-    """Episodes of a station that its trainer did not take, at the door or when it read them."""
+    """Return the number of a station's episodes that its trainer refused, on arrival or on reading.
+    """
     return trainer.set_aside + _counted(trainer, f"{station}/refused")
 
 
@@ -240,9 +259,13 @@ def _counted(trainer: TrainerStatus, name: str) -> int:
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """Start ROS for one question. An RlinfError is a line on stderr and its exit code; Ctrl-C and SIGTERM have 130."""
+    """Run ROS for one command.
+
+    An RlinfError becomes a line on stderr and its exit code; Ctrl-C and SIGTERM give 130.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)  # rclpy's own ends ROS first: nothing could be taken back
+    # rclpy's own handlers end ROS first: nothing could be withdrawn
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
         yield
     except RlinfError as error:
@@ -255,6 +278,6 @@ def asking() -> Iterator[None]:
 
 
 def asker(station: str) -> Node:
-    """Its node beside a station's own: it says nothing of itself, and nobody sets it anything."""
+    """Return a node in the station's namespace for one command, without logs and parameters."""
     return rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{station}", enable_rosout=False,
                              start_parameter_services=False)

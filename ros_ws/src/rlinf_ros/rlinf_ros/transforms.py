@@ -1,6 +1,7 @@
-"""A station as RViz and Foxglove show it while it runs: ``robot_description``, ``tf``, ``tf_static`` and ``markers``.
+"""A running station for RViz and Foxglove.
 
-This stands in for robot_state_publisher, which no wheel has: its topics are relative, and its frames begin with the
+It publishes ``robot_description``, ``tf``, ``tf_static`` and ``markers``. This replaces
+robot_state_publisher, which no wheel has. Its topics are relative, and its frames begin with the
 station's name (``rlinf_core.episodes.view``).
 """
 
@@ -25,13 +26,13 @@ EVERY_S = 1 / 30
 
 
 class Transforms:
-    """Listens while somebody looks, at people's rate, and is no burden to who speaks.
+    """Subscribes only while somebody watches, at a display rate, without a burden on the senders.
 
     Args:
-        node: whose topics they are.
-        arms: their names, or none.
+        node: the node that owns the topics.
+        arms: the arms' names, or none.
         view: computes the messages.
-        urdf: file of the robot's URDF; empty where its driver publishes ``robot_description``.
+        urdf: file of the robot's URDF; empty if its driver publishes ``robot_description``.
     """
 
     def __init__(self, node: StationNode, arms: Sequence[str], view: View, urdf: str) -> None:
@@ -49,7 +50,7 @@ class Transforms:
             node.create_timer(EVERY_S, self._publish_moving)
 
     def describe(self, urdf: str) -> None:
-        """Place the links of a URDF from now on; one that cannot be read is logged."""
+        """Place the links of a URDF from now on; an unreadable one is logged."""
         try:
             self.view.describe(urdf)
         except RlinfError as error:
@@ -58,13 +59,13 @@ class Transforms:
         self.announce()
 
     def announce(self) -> None:
-        """Publish what is latched: the frames that stand still, and the markers."""
+        """Publish the latched messages: fixed frames and markers."""
         for output, make in ((self.static, self.view.static), (self.markers, self.view.markers)):
             if output is not None:
                 self._publish(output, make)
 
     def show_state(self, arm: str, state: int, cause: str) -> bool:
-        """Publish the markers where an interlock's state is another; whether it is."""
+        """Publish the markers if an interlock's state has changed; return whether it has."""
         changed = self.view.update(arm, state, cause)
         if changed and self.markers is not None:
             self._publish(self.markers, self.view.markers)

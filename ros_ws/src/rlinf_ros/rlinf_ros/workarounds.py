@@ -1,4 +1,7 @@
-"""Workarounds of defects in rclpy, Fast DDS and launch, so that they can go. The list: docs/contribute/workarounds.md."""
+"""Workarounds for defects in rclpy, Fast DDS and launch, in one place for their removal.
+
+The list: docs/contribute/workarounds.md.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +29,26 @@ try:
 except ImportError:  # rclpy before 7.1.4
     EventsExecutor = SingleThreadedExecutor
 
-LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; with one it sleeps
-DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
+LOOK_UP_S = 0.5  # EventsExecutor.spin() without a timeout may spin on its clock; with one it sleeps
+DEAF_S = 8.0  # discovery takes 1 s, on an overloaded machine 3 s
 SIGEV_THREAD = 2
-ENDS_S = 3.0     # what the middleware may take for its own end
+ENDS_S = 3.0  # largest time of the middleware's own end
 
 
 def single_threaded(context: Context | None = None) -> Executor:
-    """One thread, woken by what arrives: a third of the time from a message to its callback that the wait set takes."""
+    """Return a single-threaded executor that arriving messages wake.
+
+    A message reaches its callback in a third of the wait set's time.
+    """
     return EventsExecutor(context=context)
 
 
 class DiscoveryWatchdog:
-    """Ends a process that finds the interlock and hears nothing of it; whoever keeps the station starts another.
+    """Ends a process that discovers the interlock but hears nothing of it.
 
-    Fast DDS's shared memory can leave a process deaf that starts right after another was killed: it is discovered and it
-    discovers, and no message arrives (eProsima/Fast-DDS#5053, #5469). ``safety`` is latched: whoever can hear has heard it.
+    The supervisor restarts the process. Fast DDS's shared memory can leave a process deaf that
+    starts right after the kill of another one: discovery works both ways, and no message arrives
+    (eProsima/Fast-DDS#5053, #5469). ``safety`` is latched, so a process that can hear has heard it.
     """
 
     def __init__(self, node: Node, arms: Sequence[str]) -> None:
@@ -54,9 +61,14 @@ class DiscoveryWatchdog:
         self.has_safety = True
 
     def check(self) -> bool:
-        """True once all is well, for good; RlinfError after DEAF_S of silence. To be asked every LOOK_UP_S."""
+        """Return True once the interlock has been heard, finally. Call it every LOOK_UP_S.
+
+        Raises:
+            RlinfError: it was silent for DEAF_S.
+        """
         now = time.monotonic()
-        busy, self.looked_at = now - self.looked_at > 2 * LOOK_UP_S, now  # e.g. loading a large policy: it did not listen
+        # e.g. loading a large policy: it did not listen
+        busy, self.looked_at = now - self.looked_at > 2 * LOOK_UP_S, now
         if self.has_safety:
             self.node.destroy_subscription(self.subscription)
         elif busy or not self.node.count_publishers(self.topic):
@@ -69,25 +81,27 @@ class DiscoveryWatchdog:
 
 
 def wait_for_nobody() -> None:
-    """To be called before ROS begins: on one machine, this process speaks by UDP alone (configs/fastdds_control.xml).
+    """Restrict this process to UDP on one machine (configs/fastdds_control.xml).
 
-    Whoever opens a shared-memory port may wait 0.33 s for a healthy one, and every publisher with it
-    (eProsima/Fast-DDS#6535).
+    Call it before ROS starts. A process that opens a shared-memory port may wait 0.33 s for a
+    healthy one, and every publisher with it (eProsima/Fast-DDS#6535).
     """
     profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
     if not profile.endswith("configs/fastdds.xml") or os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") != "LOCALHOST":
-        return  # a user's own profile, or a station over several machines, stays as it is
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"  # else ROS adds shared memory to what the profile says
+        return  # a user's own profile, or a station over several machines, stays unchanged
+    # otherwise ROS adds shared memory to the profile
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"
     for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
         os.environ[name] = profile.replace("fastdds.xml", "fastdds_control.xml")
 
 
 def end_soon(code: int, seconds: float = ENDS_S) -> None:
-    """To be called when all is done: after so many seconds this process ends with ``code``, whatever it is in.
+    """Make this process end with ``code`` after ``seconds``, whatever it is doing.
 
-    Who destroys its last node may spin for ever in Fast DDS, which waits for a callback that does not return while rclpy
-    holds Python's lock (eProsima/Fast-DDS#6513): no signal is answered then, no Python runs. So a timer of the system calls
-    ``_exit``, in a thread of its own.
+    Call it at the end. A process that destroys its last node may spin for ever in Fast DDS, which
+    waits for a callback that does not return while rclpy holds Python's lock
+    (eProsima/Fast-DDS#6513). Then it answers no signal and runs no Python. A timer of the system
+    therefore calls ``_exit``, in its own thread.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -107,7 +121,7 @@ class _SigEvent(ctypes.Structure):
 
 
 class OfLaunch(yaml.SafeLoader):
-    """Reads what launch_ros writes: it marks lists as Python's tuples (since ros2/launch_ros#33)."""
+    """Reads launch_ros's files, which mark lists as Python's tuples (since ros2/launch_ros#33)."""
 
     def of_marked(self, node: yaml.SequenceNode) -> list[Any]:
         return self.construct_sequence(node, deep=True)
@@ -117,10 +131,10 @@ OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", OfLaunch.of_marked)
 
 
 class Until:
-    """``await Until(future)`` inside a routine: its result, once it has one.
+    """``await Until(future)`` in a routine gives the future's result.
 
-    rclpy's own tasks are asked again and again whether they can go on, which costs a whole core on the events executor
-    (ros2/rclpy#1405; later rclpy: #1469).
+    rclpy polls its own tasks, which costs a whole core on the events executor (ros2/rclpy#1405;
+    later rclpy: #1469).
     """
 
     def __init__(self, future: Future) -> None:
@@ -132,13 +146,14 @@ class Until:
 
 
 def run_routine(routine: Coroutine[Future, None, Any], finished: Callable[[Any], None]) -> None:
-    """Run up to its end, one ``Until`` after the other; ``finished`` gets what it returns."""
+    """Run a routine to its end, one ``Until`` after the other; ``finished`` gets its result."""
     try:
         future = routine.send(None)
     except StopIteration as end:
         finished(end.value)
     except Exception:
-        traceback.print_exc()  # of a task that fails the events executor says nothing: it dies of SIGSEGV
+        # the events executor is silent about a failed task: it dies of SIGSEGV
+        traceback.print_exc()
         raise
     else:
         future.add_done_callback(lambda _: run_routine(routine, finished))
