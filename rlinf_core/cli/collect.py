@@ -161,7 +161,8 @@ def roles_of(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
     if station.operator.kind == SCRIPTED:
         return devices_by_role
     if (pictured or not station.web.port) and sys.stdin.isatty():
-        devices_by_role |= {role: [key] for key, role in ASKS.items()}
+        for key, role in ASKS.items():
+            devices_by_role.setdefault(role, []).append("space" if key == " " else key)
     for device in (
         settings.model_dump()
         for settings in (station.operator, station.second_operator)
@@ -169,7 +170,7 @@ def roles_of(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
     ):
         for button, role in (device.get("buttons") or {}).items():
             devices_by_role.setdefault(role, []).append(f"{button} ({device['kind']})")
-    for role in WORDS if station.web.port else ():
+    for role in WORDS if station.web.port and not pictured else ():
         devices_by_role.setdefault(role, []).append("on the page")
     return devices_by_role
 

@@ -10,6 +10,7 @@ import yaml
 
 from rlinf_core.cli.check import recipe_of
 from rlinf_core.cli.main import main
+from rlinf_core.cli.new import real_path
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.robots.config import load_robot
 from sim_bridges.core.conformance import checks
@@ -264,3 +265,28 @@ def test_an_arm_of_five_joints_keeps_to_the_position(tmp_path):
     path.write_text(text)
     main(["new", "robot", str(path), "--out", str(tmp_path / "mine")])
     assert broken(tmp_path / "mine") == []
+
+
+def test_the_files_are_written_for_people_and_links_are_followed(tmp_path):
+    """A list is a line, what has a unit names it, and the model is named without links."""
+    (tmp_path / "models").symlink_to(ARM6.parent)
+    main(["new", "robot", str(tmp_path / "models/arm6.xml"), "--out", str(tmp_path / "mine")])
+    lines = (tmp_path / "mine/robot.yaml").read_text().splitlines()
+    assert f"  model: {ARM6}  # do not move this file" in lines
+    assert any(line.startswith("  home: [") and line.endswith("[rad or m]") for line in lines)
+    for name in ("robot.yaml", "limits.yaml", "reach.yaml"):
+        text = (tmp_path / "mine" / name).read_text()
+        assert text.count("[") == text.count("]") and not any(
+            line.count("[") != line.count("]") for line in text.splitlines()
+        ), name
+
+
+def test_a_link_to_a_blob_keeps_its_name(tmp_path):
+    """As caches of models have it: the meshes lie beside the link, and the blob has no suffix."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs/0a1b").write_text("<mujoco/>")
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot/arm.xml").symlink_to("../blobs/0a1b")
+    assert real_path(tmp_path / "snapshot/arm.xml") == tmp_path.resolve() / "snapshot/arm.xml"
+    (tmp_path / "linked").symlink_to("snapshot")
+    assert real_path(tmp_path / "linked/arm.xml") == tmp_path.resolve() / "snapshot/arm.xml"

@@ -3,10 +3,11 @@
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from rlinf_core.cli.collect import next_commands, roles_of
+from rlinf_core.cli.collect import _shows_picture, moves_of, next_commands, roles_of
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.data.takes import DemonstrationStats, takes_of
@@ -82,6 +83,24 @@ def test_a_task_is_the_same_by_name_and_by_path_and_a_damaged_take_is_named(run)
 
 def test_what_was_discarded_demonstrates_nothing(run):
     assert {folder.name for folder in recorded((str(run),))} == {"a-1", "a-2", "a-3", "a-5"}
+
+
+def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(monkeypatch, capsys):
+    web = ["station.web.port=8080"]
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    by_hand = load_recipe("demo", BY_HAND)
+    assert moves_of(by_hand) == "w/s forward/back, a/d left/right, r/f up/down; p rests"
+    joints = load_recipe("ur5e_twin", BY_HAND)
+    assert moves_of(joints).startswith("w/s joint 1, a/d joint 2") and not _shows_picture(joints)
+    assert moves_of(load_recipe("demo")) == "" == moves_of(load_recipe("demo", [*BY_HAND, *web]))
+    served = load_recipe("demo", [*BY_HAND, *web])
+    assert moves_of(served, pictured=True) and "on the page" not in roles_of(served, pictured=True)["success"]
+    monkeypatch.setattr("rlinf_core.cli.collect.why_taken", lambda *_: "")
+    assert _shows_picture(by_hand) and not _shows_picture(served) and not _shows_picture(load_recipe("demo"))
+    monkeypatch.setattr("rlinf_core.cli.collect.why_taken", lambda *_: "another program has port 8080")
+    assert not _shows_picture(by_hand) and "no picture of the scene: another program" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    assert not _shows_picture(by_hand) and moves_of(by_hand) == ""
 
 
 def test_it_says_which_key_and_button_does_what(monkeypatch):

@@ -120,6 +120,12 @@ class Bench(Arm):
             lambda: (self.states[-1].state, self.states[-1].cause) == (state, cause), 30, recent
         )
 
+    def standing(self):
+        """What is known of the arm, for a failure."""
+        safety = self.states[-1]
+        targets, joints = (list(message[-1].position) for message in (self.targets, self.joints))
+        return f"{safety.state} {safety.cause}, targets {targets}, joints {joints}, {self.health[-1]}"
+
     @property
     def pan(self):
         return self.joints[-1].position[0]
@@ -189,7 +195,7 @@ def test_the_interlock_guards_an_arm_of_servos(tmp_path):
         bench.arm()
         bench.reach(ACTIVE)
         bench.step = 0.04
-        peer.spin(lambda: bench.pan > 0.3, what="motion of the first joint")
+        peer.spin(lambda: bench.pan > 0.3, 30, bench.standing)
         assert bench.joints[-1].position[4] == pytest.approx(0.4, abs=0.02), "the others hold"
         assert bench.torque() == "on"
         bench.step = 0.0
