@@ -198,3 +198,11 @@ def test_cameras_that_are_not_there_and_a_robot_that_does_not_answer_are_said(pe
     near = station_doctor._ping("127.0.0.1")
     assert "127.0.0.1" in near.result and report["robot's address"][0].startswith("127.0.0.1")
     assert station_doctor._ping("no.such.robot.invalid").fix
+
+
+@pytest.mark.parametrize("reason, port, found, fix", [
+    ("", 0, "none is named", "no_estop_reason"), ("", 8080, "STOP on the page alone", ""),
+    ("its pendant cuts the power", 8080, "none, confirmed: its pendant cuts the power", "")])
+def test_what_stops_a_real_arm_without_a_source_of_its_own(reason, port, found, fix):
+    finding = station_doctor._estops(reason, port)
+    assert finding.result.startswith(found) and fix in finding.fix and bool(finding.fix) == bool(fix)

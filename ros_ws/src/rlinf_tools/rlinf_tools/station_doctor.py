@@ -97,6 +97,15 @@ class TopicProbe:
         return (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-3) if len(self.times) > 1 else 0.0
 
 
+def _estops(no_estop_reason: str, port: int) -> Finding:
+    """Return the finding on a robot with hardware that names no e-stop source."""
+    if no_estop_reason:
+        return Finding("e-stops", f"none, confirmed: {no_estop_reason}", "")
+    if port:
+        return Finding("e-stops", "STOP on the page alone: no arming, and FAULT, while no browser has it open", "")
+    return Finding("e-stops", "none is named", f"no arming before that: {NO_ESTOP}")
+
+
 def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Finding]:
     """Listen for LISTEN_S, spinning with ``spin``, then yield a line for each topic."""
     robot = station_robot(recipe)
@@ -129,9 +138,8 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     for name, fault in ((name, fault_text[-1]) for name, fault_text in faults.items() if fault_text):
         yield Finding(name, fault or "none", fault and "end what stands there, at the robot where it is the robot's own; "
                       "then: rlinf fault reset (docs/robots/franka.md)")
-    if not (robot.estops or robot.without_hardware or recipe.station.web.port):
-        yield Finding("e-stops", f"none, confirmed: {robot.no_estop_reason}" if robot.no_estop_reason else
-                      "none is named", "" if robot.no_estop_reason else f"no arming before that: {NO_ESTOP}")
+    if not (robot.estops or robot.without_hardware):
+        yield _estops(robot.no_estop_reason, recipe.station.web.port)
     for one in listeners:
         finding = _finding(node, one, of[one.name], task.spec.control_hz, taken)
         if finding.fix and one.name.startswith("camera/") and (camera := robot.devices.get(one.name.split("/")[1])):
