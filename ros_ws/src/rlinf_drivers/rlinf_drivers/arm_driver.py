@@ -1,7 +1,7 @@
-"""The common part of the nodes beside vendors' drivers. A fault is published on every change; it
-ends only as a part of a reset (S17).
+"""The common part of the nodes beside vendors' drivers.
 
-``Steps`` asks the vendor's driver, step by step, each with a bound on its time, while a person resets.
+A fault is published at every change; it ends only as part of a reset (S17). During a person's
+reset, ``Steps`` calls the vendor's driver step by step, each with a timeout.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ from rlinf_ros.scene import either
 from rlinf_ros.spinning import ControlNode, is_active
 from rlinf_ros.workarounds import Until, run_routine
 
-STEP_S, BACK_S = 4.0, 1.0  # for an answer; until the robot says itself that it is back
+STEP_S, BACK_S = 4.0, 1.0  # timeouts: of an answer; of the robot's own report that it is back
 
 
 class Steps:
-    """Questions of a routine that never wait for ever.
+    """Requests of a routine that never wait for ever.
 
     Args:
-        node: whose routine asks.
+        node: its routine makes the requests.
     """
 
     def __init__(self, node: Node) -> None:
         self.node, self.running = node, False
 
     async def run(self) -> str:
-        """All of it; returns what went wrong, or an empty string."""
+        """Run all steps; return the error, or an empty string."""
         raise NotImplementedError
 
     async def service(self, client: Any, request: Any) -> Any:
-        """The answer of a service; None where nobody is there, nothing came in time, or the node is inactive."""
+        """Return a service's answer.
+
+        None if the service is missing or late, or the node is inactive.
+        """
         ready = client.service_is_ready() and is_active(self.node)
         return await self.answer(client.call_async(request)) if ready else None
 
@@ -49,13 +52,16 @@ class Steps:
 
 
 RECOVERING = "recovering"
-AGAIN_S = 0.1  # between two times that it says the same: whoever hears nothing for longer knows that it hangs
+AGAIN_S = 0.1  # interval of repetitions: a longer silence reveals a hanging node
 
 
 class ArmDriver(Managed, ControlNode):
-    """``robot/fault`` out, ``robot/reset`` in. A subclass makes its ``recovery`` and then calls ``begin``.
+    """``robot/fault`` out, ``robot/reset`` in.
 
-    Inactive, it publishes nothing, so that the interlock holds (``silent:robot/fault``), and recovers from nothing.
+    A subclass makes its ``recovery`` and then calls ``begin``.
+
+    While inactive it publishes nothing, so that the interlock holds (``silent:robot/fault``), and
+    starts no recovery.
     """
 
     recovery: Steps
@@ -65,20 +71,21 @@ class ArmDriver(Managed, ControlNode):
         self.published_fault: str | None = None
         self.faults = publisher(self, "robot/fault")
         self._inputs = rclpy.create_node("driver_inputs", namespace=self.get_namespace(), enable_rosout=False,
-                                         start_parameter_services=False, use_global_arguments=False)  # nobody spins it
+                                         # nobody spins it
+                                         start_parameter_services=False, use_global_arguments=False)
 
     def hear(self, kind: type, name: str) -> Subscription:
-        """A topic that may be fast, of which the newest message alone is wanted, when it is asked for: by ``newest``."""
+        """Subscribe to a topic that may be fast; ``newest`` takes its newest message on demand."""
         return self._inputs.create_subscription(kind, self.resolve_topic_name(name), lambda _: None, OVERHEARD)
 
     def begin(self) -> None:
-        """From now on."""
+        """Start to listen and report."""
         subscription(self, "robot/reset", self._on_reset)
         self.tell()
         self.create_timer(AGAIN_S, self._repeat)
 
     def activate(self) -> str:
-        """The robot's fault is published at once."""
+        """Publish the robot's fault at once."""
         self.active, self.published_fault = True, None
         self.tell()
         return ""
@@ -94,15 +101,15 @@ class ArmDriver(Managed, ControlNode):
 
     @property
     def fault(self) -> str:
-        """The robot's fault; while the robot recovers, that it does."""
+        """The robot's fault; during a recovery, RECOVERING."""
         return RECOVERING if self.recovery.running else self.arm_fault
 
     @abstractmethod
     def ends_at_the_robot(self, fault: str) -> bool:
-        """Whether a person does, and nothing that could be asked for from here."""
+        """Return whether only a person at the robot can end the fault."""
 
     def tell(self) -> None:
-        """At every change, and once at the beginning."""
+        """Publish the fault at every change, and once at the start."""
         fault = self.fault
         if self.active and fault != self.published_fault:
             self.published_fault = fault
@@ -111,7 +118,10 @@ class ArmDriver(Managed, ControlNode):
                 self.get_logger().error(f"robot/fault: {fault}")
 
     def _on_reset(self, cause: String) -> None:
-        """A person has asked the interlock to reset ``cause``: the one time at which the robot may be asked to go on."""
+        """Start a recovery if a person has asked the interlock to reset ``cause``.
+
+        The robot may be asked to continue at no other time.
+        """
         fault = self.fault
         if not fault or self.recovery.running or not self.active:
             return

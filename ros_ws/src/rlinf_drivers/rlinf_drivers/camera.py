@@ -1,6 +1,7 @@
-"""Camera: reads one camera of the station (``rlinf_core.robots.cameras``) and publishes its images; one process for each.
+"""Camera: reads one camera (``rlinf_core.robots.cameras``) and publishes its images.
 
-What a thread reads is said on /diagnostics: rate, age, what was dropped, and what is wrong.
+Each camera has its own process. /diagnostics reports the reading thread: rate, age, dropped images
+and errors.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from rlinf_ros.conversions import NS, camera_info, compressed, to_image, to_stam
 from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
-STALE_S = 0.2  # as S3 has it
-SLOW = 0.9     # of the rate that is asked for
+STALE_S = 0.2  # value of S3
+SLOW = 0.9  # of the requested rate
 
 
 class Tally:
     """Counts of images, for /diagnostics.
 
     Args:
-        fps: how much should.
+        fps: expected images per second.
     """
 
     def __init__(self, fps: float) -> None:
@@ -43,11 +44,11 @@ class Tally:
         self.last_report = (time.monotonic(), 0, 0)
 
     def begin(self) -> None:
-        """A device was opened: its count is another one."""
+        """Note that a device was opened, which restarts its count."""
         self.begun, self.newest = self.begun + 1, (-1, 0)
 
     def add(self, frame: Frame) -> None:
-        """One was published. Where the device counts none, its stamps say what was lost."""
+        """Count a published image. Stamps reveal lost images if the device does not number them."""
         number, stamp_ns = self.newest
         if stamp_ns:
             gap = frame.number - number if frame.number >= 0 else round((frame.stamp_ns - stamp_ns) / NS * self.fps)
@@ -58,7 +59,7 @@ class Tally:
         self.late_ms = max(self.late_ms, (time.time_ns() - frame.stamp_ns) / 1e6)
 
     def health(self) -> Health:
-        """Since it was last asked."""
+        """Return the health since the last call."""
         now, (at, images, lost) = time.monotonic(), self.last_report
         hz = (self.images - images) / max(now - at, 1e-3)
         new = self.lost - lost
@@ -74,7 +75,10 @@ class Tally:
 
 
 class Camera(DeviceNode):
-    """While it is active: ``image``, ``camera_info``, and where they are asked for ``image/compressed`` and ``depth``."""
+    """Publishes ``image``, ``camera_info``, and on request ``image/compressed`` and ``depth``.
+
+    It publishes only while it is active.
+    """
 
     def __init__(self) -> None:
         super().__init__("camera")
@@ -100,7 +104,7 @@ class Camera(DeviceNode):
     def depths(self) -> Publisher:
         return self._publisher("depth")
 
-    # In the thread that reads
+    # In the reading thread
     def open(self) -> Source:
         source = self.settings.open()
         self.tally.begin()
@@ -133,15 +137,19 @@ class Camera(DeviceNode):
 
 
 def shrunk_lens(lens: tuple[float, ...], size: tuple[int, ...], to: tuple[int, int]) -> tuple[float, ...]:
-    """Return the camera info of a resized image. Distortion applies to directions, so it does not
-    change.
+    """Return the camera info of a resized image.
+
+    Distortion applies to directions, so it does not change.
     """
     tall, wide = to[0] / size[0], to[1] / size[1]
     return tuple(value * by for value, by in zip(lens[:4], (wide, tall, wide, tall), strict=False)) + lens[4:]
 
 
 def depth_image(image: Image, depth: np.ndarray, size: Any) -> Image:
-    """(H, W) uint16 [mm] as 16UC1, of the size of the colours; distances are taken as they are, never mixed."""
+    """Return depth (H, W) uint16 [mm] as 16UC1, at the colour image's size.
+
+    Resizing copies distances and never mixes them.
+    """
     if size:
         depth = cv2.resize(depth, size[::-1], interpolation=cv2.INTER_NEAREST)
     message = Image(header=image.header, height=depth.shape[0], width=depth.shape[1], encoding="16UC1",

@@ -1,10 +1,11 @@
-"""Controller: tells a robot's own controller what the interlock commands, in the messages that it takes.
+"""Controller: translates the interlock's targets into the messages of a robot's own controller.
 
-It makes nothing up and keeps nothing going: one message out for one in. Where the interlock falls silent it is silent too,
-and the robot's controller stops by itself. A twist is what closes the loop from target to measured pose here, beyond the
-interlock: it is bounded by the same speeds and accelerations, those of now. It goes to zero where the interlock lets nobody
-move the arm: where that is armed alone, and where it holds; and it is zero at once where that is disarmed, in fault or not
-heard, or the pose is not fresh, finite, of the target's frame, and where an arm can have come to.
+It sends one message for each message it receives and adds none. If the interlock falls silent, so
+does this node, and the robot's controller stops by itself. A twist closes the loop from target to
+measured pose outside the interlock, so the interlock's present speeds and accelerations bound it.
+The twist ramps to zero while the interlock is ARMED or in HOLD, when nothing may move the arm. It
+is zero at once while the interlock is disarmed, in fault or silent, or while the pose is stale, not
+finite, in another frame than the target, or unreachable for an arm.
 """
 
 from __future__ import annotations
@@ -35,20 +36,23 @@ from rlinf_ros.parameters import finite
 from rlinf_ros.qos import OVERHEARD, received, subscription
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
 
-MOVES, HOLDS = (SafetyState.ACTIVE,), (SafetyState.ARMED, SafetyState.HOLD)  # armed, the target comes to the arm
+# while armed, the target comes to the arm
+MOVES, HOLDS = (SafetyState.ACTIVE,), (SafetyState.ARMED, SafetyState.HOLD)
 STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
-SLOWEST_S = 0.1  # between two messages, or three ticks; after more than that it begins from rest
-CATCHES_UP = 2.0  # times the limits' joint speed, where a robot that was slowed down is behind
-SAFETY_S = 0.5  # the interlock says how it stands several times in that
-AGAIN_S = 0.2  # after so long it is asked again what the limits are
+# largest interval of two messages, if three ticks are shorter; after a longer one, start from rest
+SLOWEST_S = 0.1
+CATCHES_UP = 2.0  # factor on the limits' joint speed for a robot that was slowed down and lags
+SAFETY_S = 0.5  # the interlock reports its state several times in this time
+AGAIN_S = 0.2  # interval of requests for the limits
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
 
 
 class Controller(Managed, ControlNode):
-    """One output topic; ``kind`` says what it takes.
+    """One output topic; ``kind`` selects its message.
 
-    Inactive, it passes no target on, and the arm lags behind the interlock's set-point. Active again, it waits until the
-    interlock is disarmed, whose set-point is then where the arm is.
+    While inactive it passes no target on, and the arm lags behind the interlock's set-point. After
+    its activation it waits until the interlock is disarmed, because the set-point is then at the
+    arm.
     """
 
     def __init__(self) -> None:
@@ -60,7 +64,8 @@ class Controller(Managed, ControlNode):
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
         self.received = self.reported = 0  # targets
-        self.aligned = self._autostart  # whether the set-point has been at the arm since the node passed nothing on
+        # whether the set-point has been at the arm since the node last passed nothing on
+        self.aligned = self._autostart
         self.frame = ""
         self.received_at = -math.inf
         self.diagnostics = Diagnostics(self, self._health)
@@ -71,20 +76,21 @@ class Controller(Managed, ControlNode):
         self.state = SafetyState.DISARMED
         self.state_at = -math.inf
         self.sent_at = -math.inf
-        self.linear, self.angular = STILL, STILL  # as sent last
+        self.linear, self.angular = STILL, STILL  # last sent values
         if self.kind == "twist":
             subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
             self.asking = self.create_client(GetParameters, "interlock/get_parameters")
             self.hash, self.requested_at = self.limits.hash, -math.inf
-            self.interlock_hash, self.agrees = "", True  # whose limits the interlock has, and whether they are those here
+            # the interlock's limits, and whether they equal those here
+            self.interlock_hash, self.agrees = "", True
         else:
             self.segment: tuple[list[float], list[float], float] = (
                 [],
                 [],
                 0.0,
-            )  # of the message before: from, to, in so long
+            )  # of the previous message: from, to, duration
             self.speed = 1.0
             subscription(self, "target_joints", self._on_joints)
             subscription(self, "safety", self._on_state)
@@ -92,7 +98,10 @@ class Controller(Managed, ControlNode):
                 self.create_subscription(Float64, slowed_by, self._on_scaling, OVERHEARD)
 
     def deactivate(self) -> None:
-        """A twist ends at once; of positions the robot's controller reaches the last one, within ``horizon_s``."""
+        """Stop a twist at once.
+
+        With positions, the robot's controller reaches the last one in ``horizon_s``.
+        """
         self.aligned = False
         if self.kind == "twist":
             self.linear, self.angular = STILL, STILL
@@ -107,7 +116,7 @@ class Controller(Managed, ControlNode):
         return self.active and self.aligned
 
     def _health(self) -> Health:
-        """Targets a second, their age, and whether the robot's controller listens."""
+        """Report the rate and age of targets, and whether the robot's controller listens."""
         new, self.reported = self.received - self.reported, self.received
         age_s = time.monotonic() - self.received_at
         values = {"targets_hz": new, "target_age_s": round(age_s, 3) if math.isfinite(age_s) else "never",
@@ -142,20 +151,24 @@ class Controller(Managed, ControlNode):
         self.output.publish(trajectory(begins if auto_reset else [], target, takes_s))
 
     def _on_scaling(self, percent: Float64) -> None:
-        """At which part of its speed the robot's controller plays what it is told."""
+        """Store the part of its speed at which the robot's controller plays."""
         if math.isfinite(percent.data):
             self.speed = min(1.0, max(0.0, percent.data / 100.0))
 
     def _on_pose(self, pose: PoseStamped) -> None:
-        """One that no arm can have come to since the last is none (S21); where it lasts, the last one gets old."""
+        """Store a pose, unless no arm could have reached it since the last one (S21).
+
+        If such poses continue, the stored one becomes stale.
+        """
         now = time.monotonic()
         since_s = now - self.pose_at
         if since_s > self.limits.stale_state or within_reach(self.pose, pose, self.limits.measured_speed * since_s):
             self.pose, self.pose_at = pose, now
 
     def _on_safety(self, safety: SafetyState) -> None:
-        """Stop the trajectory where nothing is armed: there need be no target then, and the robot
-        would follow its last one.
+        """Stop the twist if the interlock is not armed.
+
+        There need be no target then, and the robot would follow its last one.
         """
         self._on_state(safety)
         self.state, self.state_at = safety.state, time.monotonic()
@@ -169,12 +182,12 @@ class Controller(Managed, ControlNode):
             self.output.publish(TwistStamped(header=safety.header))
 
     def _on_limits(self, names: list[str], future: Future) -> None:
-        """Those that the interlock has now: they were tightened, or loosened again."""
+        """Take the interlock's present limits, which were tightened or loosened again."""
         try:
             values = dict(zip(names, map(parameter_value_to_python, future.result().values), strict=True))
             self.limits = with_values(self.limits, {
                 name: finite(value) for name, value in values.items() if value != getattr(self.limits, name)},
-                loosest_allowed=self.loosest)  # whoever it was that answered
+                loosest_allowed=self.loosest)  # whatever node answered
         except (RlinfError, ValueError) as error:
             self.get_logger().error(f"the interlock's limits cannot be read, and nothing is moved: {error}", once=True)
             return
@@ -188,7 +201,8 @@ class Controller(Managed, ControlNode):
             )
 
     def _is_expected(self, target: PoseStamped) -> bool:
-        """Whether the interlock and the arm are heard, and it may move or is to come to rest."""
+        """Return whether interlock and arm are heard, and the arm may move or should come to rest.
+        """
         now, here = time.monotonic(), self.pose.pose
         fresh = now - self.pose_at <= self.limits.stale_state and now - self.state_at <= SAFETY_S
         turn = here.orientation
@@ -224,10 +238,11 @@ class Controller(Managed, ControlNode):
 
 
 def trajectory(begins: list[float], target: JointState, takes_s: float) -> JointTrajectory:
-    """From ``begins``, or, where that is empty, from where the arm is, to ``target``; its stamp is 0: from now on.
+    """Return a trajectory from ``begins``, or if that is empty from the arm, to ``target``.
 
-    As it is set up by default, ros2_control's controller begins each message where the arm is measured, unless the message
-    says where. The arm lags: what it is told would fall back there a hundred times a second, and hardly get ahead of it.
+    Its stamp is 0, so it starts now. By default, ros2_control's controller starts each message at
+    the measured arm, unless the message contains its start. The arm lags: its target would fall
+    back there a hundred times a second, and hardly advance.
     """
     points = [JointTrajectoryPoint(positions=begins)] if begins else []
     reached = Duration(seconds=takes_s).to_msg()
@@ -236,15 +251,20 @@ def trajectory(begins: list[float], target: JointState, takes_s: float) -> Joint
 
 
 def played(start: list[float], end: list[float], takes_s: float, seconds: float) -> list[float]:
-    """Return how far the robot's controller is along its last trajectory after ``seconds``. It is
-    less far where it is slowed down, and to begin the next trajectory further on would be a jump.
+    """Return the position of the robot's controller on its last trajectory after ``seconds``.
+
+    A slowed controller is less far along, and starting the next trajectory further on would be a
+    jump.
     """
     part = min(1.0, seconds / takes_s) if takes_s else 1.0
     return [begins + part * (ends - begins) for begins, ends in zip(start, end, strict=True)]
 
 
 def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Linear and angular velocity (3,) each in the base frame [m/s, rad/s], in proportion to what is left of the way."""
+    """Return linear and angular velocity (3,) each in the base frame [m/s, rad/s].
+
+    They are proportional to the remaining error.
+    """
     p, q, a, b = pose.pose.position, pose.pose.orientation, target.pose.position, target.pose.orientation
     delta = np.array([a.x - p.x, a.y - p.y, a.z - p.z])
     turn = np.array(to_vector(product((b.x, b.y, b.z, b.w), inverse((q.x, q.y, q.z, q.w)))))
@@ -252,7 +272,7 @@ def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[
 
 
 def within_reach(before: PoseStamped, now: PoseStamped, distance_m: float) -> bool:
-    """Whether a pose is no further from another than that, and measuring."""
+    """Return whether two poses are at most ``distance_m`` apart, plus measurement noise."""
     a, b = before.pose.position, now.pose.position
     return math.dist((a.x, a.y, a.z), (b.x, b.y, b.z)) <= distance_m + NOISE_M
 
@@ -264,7 +284,7 @@ def towards(velocity: tuple[float, ...], wanted: tuple[float, ...], most: float)
 
 
 def at_most(bound: float, velocity: tuple[float, ...]) -> tuple[float, ...]:
-    """The same direction, no faster than that."""
+    """Return the velocity, scaled down to at most ``bound``."""
     speed = math.hypot(*velocity)
     return velocity if speed <= bound else tuple(component * bound / speed for component in velocity)
 

@@ -1,6 +1,7 @@
-"""A node that reads a device in a thread, since a device's library waits as it likes: the node's own goes on meanwhile.
+"""A node that reads a device in a thread, because a device's library may block.
 
-A device that is not there, is unplugged or falls silent is looked for every second, and said once.
+The node's own thread continues meanwhile. A device that is missing, unplugged or silent is retried
+every second, and reported once.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ from rlinf_ros.managed import Managed
 from rlinf_ros.spinning import ControlNode
 
 AGAIN_S = 1.0
-LOOK_S = 0.1  # whether the node ends, while it is not configured
+LOOK_S = 0.1  # interval of the check for the node's end, while it is not configured
 
 
 class Closes(Protocol):
-    """Something that is open."""
+    """An open resource."""
 
     def close(self) -> None:
-        """End, as often as it is called."""
+        """Close it; may be called repeatedly."""
 
 
 class DeviceNode(Managed, ControlNode):
-    """Base of such nodes: ``begin()`` at the end of the constructor. The device is open while the node is configured.
+    """Base of such nodes; a subclass calls ``begin()`` at the end of its constructor.
+
+    The device is open while the node is configured.
 
     Attributes:
-        what: the device, in the log.
-        trouble: what is wrong with it, in words; empty while nothing is.
+        what: the device's name in the log.
+        trouble: description of its error; empty without one.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,7 +45,7 @@ class DeviceNode(Managed, ControlNode):
         self.reading = threading.Thread(target=self._read, daemon=True)
 
     def begin(self) -> None:
-        """From now on."""
+        """Start the thread."""
         self.reading.start()
 
     def configure(self) -> str:
@@ -55,22 +58,31 @@ class DeviceNode(Managed, ControlNode):
         self.configured.clear()
 
     def check(self) -> None:
-        """End the process on an error that plugging in cannot mend."""
+        """End the process on an error that plugging in cannot repair."""
         if self.failed:
             raise self.failed
 
     def finish(self) -> bool:
-        """Asked to end: once the device is closed."""
+        """End the node once the device is closed."""
         self.over.set()
         return not self.reading.is_alive()
 
     # In the thread
     def open(self) -> Closes:
-        """Begin; DeviceError says what is missing, and it is tried again; any other RlinfError is for good."""
+        """Open the device.
+
+        Raises:
+            DeviceError: it is missing; opening is retried.
+            RlinfError: another error, which is final.
+        """
         raise NotImplementedError
 
     def turn(self, device: Any) -> None:
-        """Once, again and again; DeviceError where it must be opened anew."""
+        """Read or write once; called repeatedly.
+
+        Raises:
+            DeviceError: the device must be reopened.
+        """
         raise NotImplementedError
 
     def _read(self) -> None:
@@ -87,16 +99,18 @@ class DeviceNode(Managed, ControlNode):
             except RlinfError as error:
                 self.failed = error
                 return
-            except Exception as error:  # whatever a vendor's library raises: it is begun anew, and that is said
+            # a vendor's library may raise anything: report it and reopen
+            except Exception as error:
                 self.tell(f"{type(error).__name__}: {error}")
             finally:
                 if device is not None:
-                    with contextlib.suppress(Exception):  # of what is unplugged: it is begun anew all the same
+                    # an unplugged device may fail to close; it is reopened anyway
+                    with contextlib.suppress(Exception):
                         device.close()
             self.over.wait(AGAIN_S if self.configured.is_set() else 0.0)
 
     def tell(self, trouble: str, ended: str = "all is well again") -> None:
-        """Once each; no trouble is the end of it."""
+        """Report a new trouble, or its end, once each."""
         if trouble and trouble != self.trouble:
             self.get_logger().error(f"{self.what}: {trouble}")
         elif self.trouble and not trouble:

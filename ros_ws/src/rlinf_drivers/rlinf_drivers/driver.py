@@ -1,4 +1,7 @@
-"""Runs the module that robot.yaml names: the node beside a vendor's driver (``rlinf_core.robots.drivers``) or its twin."""
+"""Runs the module named in robot.yaml: the node beside a vendor's driver, or the driver's twin.
+
+See ``rlinf_core.robots.drivers``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from rlinf_ros.spinning import given
 
 
 def main() -> None:
-    """Entry point: of the parameter ``module``, in a file of parameters; SystemExit says what it lacks."""
+    """Run the module that the parameter file names; SystemExit names its fault."""
     name = given("module")
     if not name:
         sys.exit("driver: expected a file of parameters with 'module', what is to be run (rlinf up writes one)")

@@ -1,7 +1,8 @@
-"""Franka: translates the messages of franka_ros2 into the robot interface (docs/robots/franka.md).
+"""Franka: translates franka_ros2's messages into the robot interface (docs/robots/franka.md).
 
-It commands no motion of the arm. The robot's own errors are cleared as a part of a reset that a person asked the interlock
-for, and never else (S17). ``Hand`` is the Franka hand, by franka_gripper's actions and joint states.
+It commands no motion of the arm. It clears the robot's own errors only as a part of a reset that a
+person requested from the interlock (S17). ``Hand`` is the Franka hand, by franka_gripper's actions
+and joint states.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from rlinf_ros.spinning import ERROR, OK, Diagnostics, Health, is_active, run
 
 WIDEST_M = 0.08
 AGAIN_S = 1.0  # between two tries
-ANY = GraspEpsilon(inner=WIDEST_M, outer=WIDEST_M)  # whatever is between the fingers is held
+ANY = GraspEpsilon(inner=WIDEST_M, outer=WIDEST_M)  # an object of any width is held
 
 
 class Hand(Orders):
-    """``gripper/command`` to Move where it opens, and to Grasp where it closes; joint_states to ``gripper/state``.
+    """``gripper/command`` as Move to open and Grasp to close; joint_states to ``gripper/state``.
 
-    Fingers that were to open and did not, as of a hand that was not homed, are told again, until that is a fault: from then
-    on, when a person may be at them, they are told nothing before a reset. That nothing was grasped is a result.
+    Fingers that fail to open, as those of a hand without homing, are commanded again until that is
+    a fault. After the fault, a person may be at the fingers: they get no command before a reset. An
+    empty grasp is a result.
     """
 
     def __init__(self, node: Node, prefix: str, settings: Driver) -> None:
@@ -54,7 +56,7 @@ class Hand(Orders):
         node.create_subscription(JointState, f"{prefix}franka_gripper/joint_states", self._on_state, 1)
 
     def _on_state(self, state: JointState) -> None:
-        self.width = float(sum(state.position[:2]))  # of each finger from the middle
+        self.width = float(sum(state.position[:2]))  # each finger's distance from the middle
         if is_active(self.node):
             self.widths.publish(JointState(header=state.header, name=STATE, position=[self.width]))
 
@@ -90,7 +92,7 @@ class Hand(Orders):
         super().give()
 
     def through(self, number: int, how: str) -> None:
-        """An opening that failed stands, unless the fingers are there."""
+        """Record the answer; a failed opening remains pending, unless the fingers are open."""
         if number == self.order and how != "done" and self.ordered and self.ordered[0] == "move" and \
                 abs((self.width or 0.0) - self.ordered[1]) > NEAR_M:
             self.failed, self.last_result = how, f"{self.words()}: {how}"
@@ -103,26 +105,30 @@ class Hand(Orders):
         super().forget(why)
 
     def stop(self) -> Future:
-        """Part of a reset: what is under way is given up, and its result gives no new order."""
+        """Stop the hand as part of a reset; the result of the running action starts no new command.
+        """
         self.order = self.order + 1
         self.failed = ""
         self.wanted = None
         return self.stopping.call_async(Trigger.Request())
 
     def stopped(self) -> None:
-        """The hand has answered."""
+        """Note that the hand has answered."""
         self.forget("stopped with a reset")
 
 
 SUCCEEDED = 4  # action_msgs/GoalStatus.STATUS_SUCCEEDED
-DELIVERY_S = 0.1  # what was said before the interlock knew that the robot is brought back has arrived by then
+DELIVERY_S = 0.1  # by then, messages from before the recovery have arrived
 
 
 class Recovery(Steps):
-    """Error recovery; then the hardware component and its controllers, which franka_ros2 3 deactivates at an error.
+    """Error recovery; then the hardware component and its controllers.
 
-    Those that say where the arm is come first. What moves it waits for a target at the arm: a controller that keeps what it
-    was told last while it was inactive, as CRISP's do, would go there the moment it is active.
+    franka_ros2 3 deactivates them at an error.
+
+    The broadcasters, which report the arm's state, come first. The moving controller waits for a
+    target at the arm. A controller that keeps the last target while it is inactive, as CRISP's do,
+    would otherwise go there as soon as it is active.
     """
 
     def __init__(self, node: Franka, prefix: str, settings: Driver) -> None:
@@ -134,7 +140,7 @@ class Recovery(Steps):
         self.switching = node.create_client(SwitchController, f"{prefix}controller_manager/switch_controller")
 
     async def run(self) -> str:
-        """See ``Steps``."""
+        """Recover the arm, then the hand (see ``Steps``)."""
         self.running = True
         try:
             return (await self._arm() if self.franka.arm_fault else "") or await self._hand()
@@ -170,7 +176,8 @@ class Recovery(Steps):
         return "" if done is not None and done.ok else f"controllers {', '.join(names)} were not activated"
 
     async def _await_target(self) -> str:
-        """Until the interlock, which says no target while it does not know where the arm rests, says one again."""
+        """Wait for a new target of the interlock, which sends none while the arm's rest is unknown.
+        """
         until = time.monotonic() + STEP_S
         while self.franka.silent:
             if time.monotonic() > until:
@@ -185,7 +192,7 @@ class Recovery(Steps):
         return ""
 
     async def _back(self) -> str:
-        """Until franka_ros2 says so itself."""
+        """Wait until franka_ros2 itself reports that the arm is well."""
         until = time.monotonic() + BACK_S
         while self.franka.arm_fault and time.monotonic() < until:
             await sleep(self.node, 0.02)
@@ -202,26 +209,28 @@ class Recovery(Steps):
         return ""
 
 
-TICK_S = 0.01     # the state comes with 1 kHz: so often the newest is taken
-SILENT_S = 0.5    # franka_ros2 falls silent where a reflex has ended its control loop; as S3 has it
-OFFSET_S = 0.05   # between its clock and ours (S4)
+TICK_S = 0.01  # the state arrives at 1 kHz; the newest is taken at this interval
+SILENT_S = 0.5  # franka_ros2 falls silent if a reflex has ended its control loop; value of S3
+OFFSET_S = 0.05  # between its clock and ours (S4)
 ROBOT_STATE = "franka_robot_state_broadcaster/robot_state"
 MODES = {FrankaRobotState.ROBOT_MODE_OTHER: "other", FrankaRobotState.ROBOT_MODE_IDLE: "idle",
          FrankaRobotState.ROBOT_MODE_GUIDING: "guiding", FrankaRobotState.ROBOT_MODE_REFLEX: "reflex",
          FrankaRobotState.ROBOT_MODE_USER_STOPPED: "user_stop",
          FrankaRobotState.ROBOT_MODE_AUTOMATIC_ERROR_RECOVERY: RECOVERING}
-BY_HAND = (FrankaRobotState.ROBOT_MODE_USER_STOPPED, FrankaRobotState.ROBOT_MODE_GUIDING)  # until a person lets go
+# until a person lets go
+BY_HAND = (FrankaRobotState.ROBOT_MODE_USER_STOPPED, FrankaRobotState.ROBOT_MODE_GUIDING)
 
 
 def flags(errors: Errors) -> Iterator[str]:
-    """The names of those that are set."""
+    """Return the names of the errors that are set."""
     return (name for name in errors.get_fields_and_field_types() if getattr(errors, name))
 
 
 def fault_of(state: FrankaRobotState) -> str:
-    """Why the arm would not follow a controller, in words; empty if it does.
+    """Return why the arm would not follow a controller, in words; empty if it would.
 
-    The errors of the last motion stand until the next one: they say why it ended, where it has ended.
+    The errors of the last motion persist until the next one. They explain its end once it has
+    ended.
     """
     moves = state.robot_mode == FrankaRobotState.ROBOT_MODE_MOVE
     mode = "error" if moves else MODES.get(state.robot_mode, f"mode_{state.robot_mode}")
@@ -230,10 +239,11 @@ def fault_of(state: FrankaRobotState) -> str:
 
 
 def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Force and torque (3,) each on the tool, at the stiffness frame, in the directions of the base frame [N, Nm].
+    """Return force and torque (3,) each on the tool, in the base frame's directions [N, Nm].
 
-    What the robot exerts is positive in k_f_ext_hat_k; what is exerted on it is asked for. Its torque is about the
-    stiffness frame beyond doubt, which that of o_f_ext_hat_k is not; the forces are the same.
+    They apply at the stiffness frame. The robot's own force is positive in k_f_ext_hat_k; the
+    result is the force on the robot. Its torque is certainly about the stiffness frame, while that
+    of o_f_ext_hat_k may not be; the forces are equal.
     """
     a, b = state.o_t_ee.pose.orientation, state.ee_t_k.pose.orientation
     turn = product((a.x, a.y, a.z, a.w), (b.x, b.y, b.z, b.w))
@@ -243,7 +253,7 @@ def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[fl
 
 
 class Franka(ArmDriver):
-    """robot_state to ``robot/fault``, ``wrench`` and ``current_pose``; the hand; recovery with a reset."""
+    """robot_state to ``robot/fault``, ``wrench``, ``current_pose``; the hand; recovery."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,12 +273,12 @@ class Franka(ArmDriver):
         self.begin()
 
     def activate(self) -> str:
-        """Orders of before are of another time."""
+        """Activate, and forget earlier commands."""
         self.deactivate()
         return super().activate()
 
     def deactivate(self) -> None:
-        """The fingers get no further order; without ``robot/fault`` the interlock holds."""
+        """Send the fingers no further command; without ``robot/fault`` the interlock holds."""
         if self.hand:
             self.hand.forget("the node was inactive")
 
@@ -282,15 +292,15 @@ class Franka(ArmDriver):
 
     @property
     def fault(self) -> str:
-        """The arm's, or else the hand's; while they recover, that."""
+        """The arm's fault, else the hand's; during a recovery, the recovery."""
         return super().fault or (self.hand.fault if self.hand else "")
 
     def ends_at_the_robot(self, fault: str) -> bool:
-        """A pressed user stop, guiding by hand."""
+        """Return whether the robot is in a pressed user stop or guided by hand."""
         return not self.silent and self.state.robot_mode in BY_HAND
 
     def take_targets(self) -> list[object]:
-        """Return the interlock's newest target since the last call."""
+        """Return the interlock's newest targets since the last call."""
         return [target for target in map(newest, self.targets) if target is not None]
 
     def _tick(self) -> None:

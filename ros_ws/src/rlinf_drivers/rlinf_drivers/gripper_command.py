@@ -1,8 +1,8 @@
-"""GripperCommand: tells a gripper's controller, by its action, how wide the interlock wants it (docs/robots/interface.md).
+"""GripperCommand: commands a gripper's controller by its action (docs/robots/interface.md).
 
-An order that is not answered, or is refused, silences ``gripper/state``: the interlock holds until it is. It is given again
-and again, as the interlock's word stands. Where that is disarmed, in fault or not heard, a person may be at the fingers: it
-is forgotten.
+An unanswered or refused command silences ``gripper/state``, and the interlock holds until it
+succeeds. The command is repeated while the interlock's command lasts. If the interlock is disarmed,
+in fault or silent, a person may be at the fingers: the command is forgotten.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rlinf_ros.qos import overheard, publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, is_active, run
 
 TICK_S = 0.02
-SILENT_S = SETTLED_S = 0.5  # as S3 has it
-SAFETY_S = 0.5  # the interlock says how it stands several times in that
+SILENT_S = SETTLED_S = 0.5  # value of S3
+SAFETY_S = 0.5  # the interlock reports its state several times in this time
 MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
-WAITING = 10    # messages of other joints on the same topic
+WAITING = 10  # messages of other joints on the same topic
 
 
 class Commands(Orders):
-    """To one action."""
+    """Commands to one action."""
 
     def __init__(self, node: Node, settings: Gripper) -> None:
         super().__init__(node, settings.width, settings.timeout_s)
@@ -44,7 +44,10 @@ class Commands(Orders):
         self.begin()
 
     def begin(self) -> None:
-        """Anew: what it was told, and what the interlock says before it has heard the width, are of another time."""
+        """Start anew, without earlier commands.
+
+        The interlock's first commands, from before it has heard the width, are ignored, too.
+        """
         self.forget("no order yet")
         self.begun = time.monotonic()
 
@@ -74,7 +77,8 @@ class Commands(Orders):
         return "done" if result.reached_goal else "stalled" if result.stalled else "ended elsewhere"
 
     def through(self, number: int, how: str) -> None:
-        """A controller that refuses would leave the fingers where they are."""
+        """Record the answer; a refusal is a fault, because the fingers would stay where they are.
+        """
         if how == "refused" and number == self.order:
             self.fault = f"gripper ({self.words()} was refused by {self.settings.action})"
         else:
@@ -82,7 +86,8 @@ class Commands(Orders):
 
 
 class GripperNode(Managed, ControlNode):
-    """``gripper/command`` to the action; the joint to ``gripper/state``. Inactive, it does neither."""
+    """``gripper/command`` to the action; the joint to ``gripper/state``. Inactive, it does neither.
+    """
 
     def __init__(self) -> None:
         super().__init__("gripper")
@@ -94,12 +99,12 @@ class GripperNode(Managed, ControlNode):
         self.diagnostics = Diagnostics(self, self._health)
 
     def activate(self) -> str:
-        """Orders of before are of another time."""
+        """Forget earlier commands."""
         self.orders.begin()
         return ""
 
     def deactivate(self) -> None:
-        """The fingers get no further order; without ``gripper/state`` the interlock holds."""
+        """Send the fingers no further command; without ``gripper/state`` the interlock holds."""
         self.orders.begin()
 
     def _look(self) -> None:

@@ -1,7 +1,8 @@
-"""Robotiq: a 2F gripper on its serial port, which is told what the interlock wants (docs/robots/interface.md).
+"""Robotiq: a 2F gripper on its serial port (docs/robots/interface.md).
 
-What it does not say, or says while it would not move, is no ``gripper/state``: the interlock holds until it is well.
-Its fingers are activated by a person alone, who calls the service ``gripper/activate``: they open and close once.
+It follows the interlock's commands. If it is silent, or reports that it would not move,
+``gripper/state`` stops: the interlock holds until it is well. Only a person activates its fingers,
+by the service ``gripper/activate``: they open and close once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ OBJECTS = ("on its way", "stopped at something, opening", "holds something", "wh
 
 
 class RobotiqNode(DeviceNode):
-    """``gripper/command`` to its registers; its position to ``gripper/state``. Inactive, it reads the gripper alone."""
+    """``gripper/command`` to its registers; its position to ``gripper/state``.
+
+    While inactive it only reads the gripper.
+    """
 
     def __init__(self) -> None:
         super().__init__("gripper")
@@ -43,12 +47,12 @@ class RobotiqNode(DeviceNode):
         self.begin()
 
     def activate(self) -> str:
-        """Orders of before are of another time."""
+        """Forget earlier commands."""
         self.wanted, self.well_at = None, time.monotonic()
         return ""
 
     def deactivate(self) -> None:
-        """The fingers get no further order; without ``gripper/state`` the interlock holds."""
+        """Send the fingers no further command; without ``gripper/state`` the interlock holds."""
         self.wanted = None
         self.activation.clear()
 
@@ -57,7 +61,7 @@ class RobotiqNode(DeviceNode):
             self.wanted = round(self.settings.position(command.data))
 
     def _on_activate(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """By a person, whose hands are away."""
+        """Activate the fingers, at the request of a person whose hands are away."""
         status = self.status
         if not self.active:
             response.message = f"the gripper's node is {INACTIVE}"
@@ -70,12 +74,13 @@ class RobotiqNode(DeviceNode):
             response.success, response.message = True, "its fingers open and close; /diagnostics says when it is ready"
         return response
 
-    # In the thread that reads
+    # In the reading thread
     def open(self) -> Robotiq:
         self.status = None
         self.wanted = None
         self.well_at = time.monotonic()
-        self.activation.clear()  # what was asked for before it was unplugged: a hand may be at it now
+        # a request from before an unplugging is void: a hand may be at the gripper now
+        self.activation.clear()
         return Robotiq(self.settings)
 
     def turn(self, device: Robotiq) -> None:

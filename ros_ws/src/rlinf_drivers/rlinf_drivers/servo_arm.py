@@ -1,7 +1,8 @@
-"""ServoArm: an arm of Feetech or Dynamixel servos by its bus alone (docs/robots/so101.md).
+"""ServoArm: an arm of Feetech or Dynamixel servos on its bus (docs/robots/so101.md).
 
-The servos are limp until a person arms the interlock for the first time. A hand may move them until then.
-While the interlock is armed they follow ``target_joints``. Otherwise they hold their last goal.
+The servos are limp until a person arms the interlock for the first time. A hand may move them until
+then. While the interlock is armed they follow ``target_joints``. Otherwise they hold their last
+goal.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ STARTING, SILENT = "starting", "silent"
 
 
 class ServoArm(DeviceNode):
-    """Publishes ``joint_states``, ``current_pose`` and ``gripper/state``; sends the interlock's targets to the servos.
+    """Publishes ``joint_states``, ``current_pose`` and ``gripper/state``; commands the servos.
 
-    Inactive, it reads the bus alone: nothing is published, so the interlock holds, and the servos hold their last goal.
+    While inactive it only reads the bus: nothing is published, so the interlock holds, and the
+    servos hold their last goal.
     """
 
     def __init__(self) -> None:
@@ -71,11 +73,11 @@ class ServoArm(DeviceNode):
         self.safety = time.monotonic(), safety.state
 
     def _on_reset(self, _: String) -> None:
-        """A person resets: servos that an overload switched off may hold again."""
+        """Note a person's reset: servos that an overload switched off may hold again."""
         self.reset = True
 
     def activate(self) -> str:
-        """Targets of before count no more."""
+        """Forget earlier targets."""
         self.target, self.width = (-math.inf, []), None
         return ""
 
@@ -83,7 +85,7 @@ class ServoArm(DeviceNode):
         if self.active:
             self.faults.publish(String(data=self.fault))
 
-    # In the thread that reads
+    # In the reading thread
     def open(self) -> Bus:
         settings = self.settings
         self.fault, self.torque = SILENT, False
@@ -97,7 +99,11 @@ class ServoArm(DeviceNode):
         return bus
 
     def _check_calibration(self, bus: Bus) -> None:
-        """RlinfError where the homing offsets in the servos are not those of the calibration file."""
+        """Check the homing offsets in the servos against the calibration file.
+
+        Raises:
+            RlinfError: they differ.
+        """
         for servo, expected in self.homing.items():
             if (measured := bus.homing_offset(servo)) != expected:
                 raise RlinfError(
@@ -128,7 +134,7 @@ class ServoArm(DeviceNode):
         self.over.wait(PERIOD_S)
 
     def _check_servos(self, device: Bus, ticks: dict[int, int]) -> None:
-        """A fault of a servo stays until a person resets it and the servo reports none."""
+        """Check for faults; a fault stays until a person resets it and the servo reports none."""
         if (
             fault := device.fault()
         ) is None:  # ``positions`` notices a silent bus; one lost packet is no fault

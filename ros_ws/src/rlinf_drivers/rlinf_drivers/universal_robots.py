@@ -1,7 +1,8 @@
-"""Universal Robots: sits beside ur_robot_driver and says its modes in the robot interface (docs/robots/ur.md).
+"""Universal Robots: translates ur_robot_driver's modes into the robot interface.
 
-It commands no motion. A protective stop is unlocked, and the robot's program started again, as a part of a reset that a
-person asked the interlock for, and never else (S17); whatever else stops a robot, a person ends at the robot.
+See docs/robots/ur.md. It commands no motion. It unlocks a protective stop and restarts the robot's
+program only as part of a reset that a person requested from the interlock (S17). A person ends all
+other stops at the robot.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rlinf_ros.qos import OVERHEARD
 from rlinf_ros.scene import sleep
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
-LOOK_S, SILENT_S = 0.02, 0.5  # speed_scaling comes with 100 Hz; as S3 has it
+LOOK_S, SILENT_S = 0.02, 0.5  # speed_scaling arrives at 100 Hz; value of S3
 JOINTS = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint",
           "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
 PROTECTIVE, STOPPED = "protective_stop", "program_stopped"
@@ -34,7 +35,7 @@ MOVES = (SafetyMode.NORMAL, SafetyMode.REDUCED)
 
 
 def names(kind: Any) -> dict[int, str]:
-    """The constants of a message, as it is asked about them."""
+    """Return the constants of a message as a map from value to lower-case name."""
     return {getattr(kind, name): name.lower() for name in dir(kind) if name.isupper() and not name.startswith("_")
             and isinstance(getattr(kind, name), int)}
 
@@ -43,7 +44,7 @@ SAFETY, ROBOT = names(SafetyMode), names(RobotMode)
 
 
 def fault_of(safety: int, robot: int, program: bool) -> str:
-    """Why the arm would not follow a controller, in a word; empty if it does."""
+    """Return why the arm would not follow a controller, in a word; empty if it would."""
     if safety not in MOVES:
         return SAFETY.get(safety, f"safety_mode_{safety}")
     if robot != RobotMode.RUNNING:
@@ -52,14 +53,18 @@ def fault_of(safety: int, robot: int, program: bool) -> str:
 
 
 def arm_readings(message: JointState, anonymous: bool = True) -> bytes:
-    """The measurements of the arm's six joints, bit for bit: a NaN equals a NaN, and a gripper's joint has no part.
+    """Return the measurements of the arm's six joints as bytes, without a gripper's joint.
+
+    Bytes compare bit by bit, so that a NaN equals a NaN.
 
     Args:
         message: of joint_states; positions, velocities and efforts may be missing.
-        anonymous: whether joints of other names than a UR's are the arm's, too: then the first six are taken.
+        anonymous: whether joints of other names than a UR's may be the arm's: then the first six
+            are taken.
 
     Returns:
-        Positions [rad], velocities [rad/s] and efforts [A]; empty if the message does not hold the arm's joints.
+        Positions [rad], velocities [rad/s] and efforts [A]; empty if the message does not hold the
+        arm's joints.
     """
     indices = [index for index, name in enumerate(message.name) if name.endswith(JOINTS)]
     if len(indices) < len(JOINTS):
@@ -114,20 +119,23 @@ class UniversalRobots(ArmDriver):
         self.scaling, self.received_at = scaling.data, time.monotonic()
 
     def _look(self) -> None:
-        """Whether what is measured changes: the driver goes on to say the last of a robot that it cannot hear."""
+        """Check whether the measurements change; the driver repeats an unheard robot's last ones.
+        """
         message = newest(self.joints)
         if message is not None and self.anonymous and arm_readings(message, anonymous=False):
-            self.anonymous = False  # from now on, messages of a hand with many joints are not the arm's
+            # from now on, messages of a hand with many joints are not the arm's
+            self.anonymous = False
         if message is not None and (measured := arm_readings(message, self.anonymous)):
             now = time.monotonic()
-            if measured != self.measured or now - self.requested_at > SILENT_S:  # or nothing was said meanwhile
+            # the second case: a gap in the messages
+            if measured != self.measured or now - self.requested_at > SILENT_S:
                 self.measured, self.changed_at = measured, now
             self.requested_at = now
         self.tell()
 
     @property
     def frozen(self) -> bool:
-        """Whether it is said again and again, and is the same each time."""
+        """Whether the same measurements are repeated again and again."""
         return 0.0 < self.settings.frozen_s < self.requested_at - self.changed_at
 
     @property
@@ -138,7 +146,7 @@ class UniversalRobots(ArmDriver):
         return stands or (FROZEN if self.frozen else "")
 
     def ends_at_the_robot(self, fault: str) -> bool:
-        """Everything but a protective stop and a stopped program."""
+        """Return True for all faults but a protective stop and a stopped program."""
         return fault not in (PROTECTIVE, STOPPED)
 
     def _health(self) -> Health:
@@ -164,7 +172,7 @@ class Recovery(Steps):
                           for name in ("close_safety_popup", "unlock_protective_stop")]
 
     async def run(self) -> str:
-        """See ``Steps``."""
+        """Unlock, restart the program, and wait for the robot (see ``Steps``)."""
         self.running = True
         try:
             return await self._unlock() or await self._restart() or await self._back()
@@ -187,7 +195,7 @@ class Recovery(Steps):
         return "" if self.arm.program else await self._trigger(*self.restarting)
 
     async def _back(self) -> str:
-        """Until the robot says so itself."""
+        """Wait until the robot itself reports that it is well."""
         await self._until(lambda: not self.arm.arm_fault)
         return self.arm.arm_fault
 
