@@ -91,6 +91,7 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.core.errors import RlinfError
     from rlinf_core.launch.graph import operator_process
     from rlinf_core.robots.operators import SCRIPTED
+    from rlinf_core.specs.ros_parameters import flattened
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     options = ros_options(value)
@@ -113,11 +114,7 @@ def _start(context: LaunchContext) -> list:
         actions.append(rviz(recipe, run_dir))
     if recipe.station.operator.kind != SCRIPTED and not recipe.station.web.port:
         operator = operator_process(recipe)
-        parameters = {
-            key: repr(val) if str(val).startswith("{") else val
-            for key, val in operator.parameters.items()
-            if val
-        }
+        parameters = {key: value for key, value in flattened(operator.parameters).items() if value not in ("", [""])}
         settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in parameters.items())
         renamed = "".join(f"-r {old}:={new} " for old, new in operator.remappings)
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "

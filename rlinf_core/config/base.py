@@ -55,6 +55,11 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
+    @classmethod
+    def from_document(cls: type[Self], document: Mapping[str, Any]) -> Self:
+        """Settings of JSON's types, which have no tuples and where 1 may be a float."""
+        return cls.model_validate_json(json.dumps(document))
+
     def but(self: Self, **changes: Any) -> Self:
         """A copy with some values changed, checked again."""
         return type(self)(**(dict(self) | changes))

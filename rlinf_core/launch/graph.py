@@ -10,10 +10,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlinf_core.config.base import Settings
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expanded
 from rlinf_core.data.takes import DemonstrationStats, takes_of
@@ -34,6 +35,7 @@ from rlinf_core.robots.drivers import SIMULATOR
 from rlinf_core.robots.operators import KEYBOARD, PAGE, REPLAY, SCRIPTED
 from rlinf_core.robots.operators.homing import homes_of
 from rlinf_core.specs.arrays import ActionSpec
+from rlinf_core.specs.ros_parameters import to_parameters
 from rlinf_core.specs.topics import VECTORS
 from rlinf_core.specs.topics import parameters as qos_parameters
 from rlinf_core.tasks.scripts import make_script
@@ -103,24 +105,25 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
     token_of(web)
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     cameras: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
-    observed = cameras | {"orientations": json.dumps(orientations(robot))}
+    observed = cameras | {"orientations": to_parameters(orientations(robot), "orientations")}
     rendered = cameras | {"cameras": [name for name in station.observe_cameras if name not in robot.devices] or [""]}
     processes = []
     lockstep = station.lockstep and robot.driver == SIMULATOR
     if robot.driver == SIMULATOR:
         processes.append(_node(recipe, "sim_bridge", "sim_bridges.core.ros_bridge", SHUTDOWN, simulator=robot.simulator,
                                frames=[load_limits(path).frame for path in robot.interlocks.values()],
-                               options=json.dumps(robot.options),
+                               options=to_parameters(robot.options, "options"),
                                lockstep=station.lockstep, real_time_factor=station.real_time_factor,
                                control_hz=spec.control_hz, views=_views(recipe, robot), **cameras))
     if robot.twin:
         processes.append(_node(recipe, "twin", "rlinf_drivers.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
-                               priority=CONTROLLER, simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),
-                               settings=robot.driver_node.model_dump_json() if robot.driver_node else "{}",
+                               priority=CONTROLLER, simulator=robot.twin.simulator,
+                               options=to_parameters(robot.twin.options, "options"),
+                               settings=_settings(robot.driver_node) if robot.driver_node else {},
                                control_hz=spec.control_hz, **rendered))
     if driver := robot.driver_node:
         node = _node(recipe, "driver", "rlinf_drivers.driver", SHUTDOWN, module=driver.node,
-                     settings=driver.model_dump_json())
+                     settings=_settings(driver))
         processes += [_of_arm(node, arm) for arm in robot.interlocks]
     if robot.controller:
         processes.append(_node(recipe, "controller", "rlinf_drivers.controller", SHUTDOWN, limits_file=str(robot.limits),
@@ -145,13 +148,14 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
               lockstep=lockstep, cameras=cameras["cameras"], observed=sorted(station_task(recipe).channels) or [""],
               urdf=str(robot.urdf or ""), tool_frame=robot.tool_frame,
               limits=[str(path) for path in robot.interlocks.values()], mounts=_mounts(robot),
-              specs=json.dumps(spec.to_dict()),
+              specs=to_parameters(spec.to_dict(), "specs"),
               attached=[f"recipe.yaml={run_dir / 'recipe.yaml'}",
                         *(f"{f'{arm}_' if arm else ''}limits.yaml={path}" for arm, path in robot.interlocks.items())]),
         _node(recipe, "uplink", "rlinf_station.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
               policies=policies, policies_gb=station.policies_gb, address=recipe.bridge.address,
               credentials=str(credentials or ""),
-              tokens=[str(path) for path in tokens_of(recipe.bridge, run_dir)] or [""], specs=json.dumps(spec.to_dict()),
+              tokens=[str(path) for path in tokens_of(recipe.bridge, run_dir)] or [""],
+              specs=to_parameters(spec.to_dict(), "specs"),
               limits_hash="+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))),
         *([_page(recipe, robot, run_dir)] if web.port else []),
     ]
@@ -252,28 +256,29 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
                  armed_file=str(run_dir / "operator.armed") if run_dir else "", **_devices(recipe))
 
 
-def _joints(robot: Robot) -> str:
-    """Return the joint names of each arm in the order of its limits, as JSON by topic."""
+def _joints(robot: Robot) -> dict[str, Any]:
+    """Return the joint names of each arm in the order of its limits, by topic."""
     names = {f"{arm}/joint_states" if arm else "joint_states": load_limits(path).joint_names
              for arm, path in robot.interlocks.items()}
-    return json.dumps({topic: joints for topic, joints in names.items() if joints})
+    return to_parameters({topic: joints for topic, joints in names.items() if joints}, "joints")
 
 
-def _axes(robot: Robot) -> str:
-    """Return frame and axes (base or tool) of each twist and wrench of a real arm, as JSON by topic."""
+def _axes(robot: Robot) -> dict[str, Any]:
+    """Return frame and axes (base or tool) of each twist and wrench of a real arm, by topic."""
     frames = {f"{arm}/{name}" if arm else name: load_limits(path).frame for arm, path in robot.interlocks.items()
               for name in VECTORS} if robot.driver != SIMULATOR else {}
-    return json.dumps({name: {"frame": frame, "tool": name in robot.tool_axes} for name, frame in frames.items()})
+    axes = {name: {"frame": frame, "tool": name in robot.tool_axes} for name, frame in frames.items()}
+    return to_parameters(axes, "axes")
 
 
-def home(recipe: Recipe) -> str:
-    """Return the robot's home pose as JSON; empty if it has none."""
+def home(recipe: Recipe) -> dict[str, Any]:
+    """Return the robot's home pose; empty if it has none."""
     homes = homes_of(station_robot(recipe), station_task(recipe).spec.action)
-    return homes.to_json() if homes else ""
+    return to_parameters(asdict(homes), "home") if homes else {}
 
 
-def _devices(recipe: Recipe) -> dict[str, str]:
-    """Return the operator's devices, each as JSON.
+def _devices(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """Return the settings of the operator's devices.
 
     A page counts as a device. It replaces the keyboard, which would need a terminal.
     """
@@ -292,15 +297,15 @@ def _devices(recipe: Recipe) -> dict[str, str]:
             "for both, of which one would not be heard. Leave one out"
         )
     settings_by_kind = {
-        device.kind: device.model_dump_json()
+        device.kind: _settings(device)
         for device in devices
         if not (served and device.kind == KEYBOARD)
     }
-    page = {PAGE: settings_by_kind.pop(PAGE, json.dumps({"kind": PAGE}))} if served else {}
+    page = {PAGE: settings_by_kind.pop(PAGE, {"kind": PAGE})} if served else {}
     return dict(
         zip(
             ("settings", "second_operator", "page"),
-            [*settings_by_kind.values(), "", ""][:2] + [page.get(PAGE, "")],
+            [*settings_by_kind.values(), {}, {}][:2] + [page.get(PAGE, {})],
             strict=True,
         )
     )
@@ -367,7 +372,7 @@ def write_plan(recipe: Recipe, run_dir: Path, **collect: Any) -> None:
 def _remote(recipe: Recipe) -> dict[str, Any]:
     """Return the parameters of a policy node that uses a remote server; else empty."""
     policy = recipe.station.policy
-    return {"remote": policy.model_dump_json(exclude={"backend"})} if policy.backend == "remote" else {}
+    return {"remote": _settings(policy)} if policy.backend == "remote" else {}
 
 
 def _monitor(recipe: Recipe) -> str:
@@ -376,8 +381,13 @@ def _monitor(recipe: Recipe) -> str:
     return str(expanded(file, "station.policy.monitor").resolve()) if file else ""
 
 
-def _mounts(robot: Robot) -> str:
-    """Return static transforms as JSON by child frame: camera mounts, and the root of the driver's tf tree."""
+def _settings(part: Settings) -> dict[str, Any]:
+    """Return the parameters of a part's settings."""
+    return to_parameters(part.model_dump(mode="json"), "settings")
+
+
+def _mounts(robot: Robot) -> dict[str, Any]:
+    """Return static transforms by child frame: camera mounts, and the root of the driver's tf tree."""
     transforms: dict[str, Any] = {}
     if robot.root_frame and robot.limits and robot.root_frame != (base := load_limits(robot.limits).frame):
         transforms[robot.root_frame] = {"frame": base, "position": (0.0, 0.0, 0.0), "orientation": (0.0, 0.0, 0.0, 1.0)}
@@ -385,20 +395,20 @@ def _mounts(robot: Robot) -> str:
         tool = f"{mount.arm}_{robot.tool_frame}" if mount.arm else robot.tool_frame
         frame = tool if mount.on == TOOL else load_limits(robot.interlocks[mount.arm]).frame
         transforms[f"{name}_optical_frame"] = {"frame": frame, "position": mount.position, "orientation": mount.orientation}
-    return json.dumps(transforms) if transforms else ""
+    return to_parameters(transforms, "mounts")
 
 
 def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:
     """Yield one process for each camera device, so that a failed camera does not affect the others."""
     for name, camera in robot.devices.items():
-        node = _node(recipe, "camera", "rlinf_drivers.camera", camera=name, settings=camera.model_dump_json())
+        node = _node(recipe, "camera", "rlinf_drivers.camera", camera=name, settings=_settings(camera))
         yield replace(node, name=f"camera_{name}", namespace=f"{node.namespace}/camera/{name}")
 
 
 def _grippers(recipe: Recipe, robot: Robot) -> Iterator[Process]:
     """Yield the node of each arm's gripper, and its twin if it has one."""
     for arm, gripper in robot.grippers.items():
-        settings = gripper.model_dump_json()
+        settings = _settings(gripper)
         if gripper.twin_node:
             twin = _node(recipe, "gripper_twin", "rlinf_drivers.driver", module=gripper.twin_node, settings=settings)
             yield _of_arm(twin, arm)
@@ -447,6 +457,7 @@ def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **p
     robot, station = station_robot(recipe), f"/{recipe.station.name}"
     if robot.arms:
         parameters["arms"] = list(robot.arms)
+    parameters = {key: value for key, value in parameters.items() if value != {}}  # ROS has no empty structure
     parameters |= qos_parameters(recipe.station.qos_overrides, station, robot.topics)
     renamed = tuple((f"{station}/{topic}", theirs) for topic, theirs in robot.topics.items())
     package = module.split(".")[0] if module.startswith("rlinf_") else ROBOT_SIDE

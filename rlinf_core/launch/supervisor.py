@@ -223,7 +223,7 @@ def parameters_file(process: Process, folder: Path) -> Path:
     path = folder / f"{process.name}.yaml"
     values = process.parameters | ({"nodes": json.dumps([_hosted(node, folder) for node in process.nodes])}
                                    if process.nodes else {})
-    text = yaml.dump({"/**": {"ros__parameters": values}}, Dumper=_Quoting)
+    text = yaml.dump({"/**": {"ros__parameters": values}}, Dumper=_Quoting, sort_keys=False)
     if not path.is_file() or path.read_bytes() != text.encode():
         path.write_text(text)
     return path

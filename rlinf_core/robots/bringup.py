@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -34,6 +35,13 @@ class Bringup(Settings):
 
         return self.but(arguments={name: fill(value) for name, value in self.arguments.items()},
                         controller_manager=fill(self.controller_manager))
+
+
+    def added(self, words: Sequence[str]) -> Bringup:
+        """With more arguments of the vendor's launch file, each as ``name:=value``. RecipeError for another form."""
+        if wrong := [word for word in words if ":=" not in word.strip(":=")]:
+            raise RecipeError(f"arguments: expected name:=value, as ros2 launch takes it, got '{wrong[0]}'")
+        return self.but(arguments=self.arguments | dict(word.split(":=", 1) for word in words))
 
 
 def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import json
 import math
 import time
 from functools import partial
@@ -24,7 +23,7 @@ from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import kind, publisher, subscription
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, given, prioritise, run
 from rlinf_ros.workarounds import wait_for_nobody
-from sim_bridges.core.interface import arms_of, instruction_of
+from sim_bridges.core.interface import arms_of, instruction_of, options_of
 from sim_bridges.core.isolated import make
 
 COMMAND_FRESH_S = 0.1
@@ -46,11 +45,12 @@ class SimBridge(ControlNode):
 
     def __init__(self, name: str = "sim_bridge") -> None:
         super().__init__(name)
-        options = json.loads(self.declare_parameter("options", "{}").value)
-        self.simulator = arms_of(self.around(make(self.declare_parameter("simulator", "franka_mujoco").value, **options)))
+        simulator = self.declare_parameter("simulator", "franka_mujoco").value
+        options = self.declare_structure("options", lambda _: options_of(simulator))
+        self.simulator = arms_of(self.around(make(simulator, **options)))
         self.lockstep = self.declare_parameter("lockstep", True).value
-        factor = self.declare_parameter("real_time_factor", 0.0).value
-        self.least_s, self.due = self.simulator.tick_s / factor if factor else 0.0, 0.0
+        self.due = 0.0  # the next tick, where they are paced
+        self.declare_live("real_time_factor", 0.0, self._pace)
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
         control_hz = self.declare_parameter("control_hz", 10.0).value
@@ -71,6 +71,9 @@ class SimBridge(ControlNode):
         self._warm_views()
         self._make_interfaces()
         prioritise(self.declare_parameter("priority", 0).value)
+
+    def _pace(self, factor: float) -> None:
+        self.least_s = self.simulator.tick_s / factor if factor else 0.0  # of a tick
 
     def around(self, simulator: Any) -> Any:
         """Return the layer between topics and simulator: none."""

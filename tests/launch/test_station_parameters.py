@@ -2,12 +2,19 @@
 
 import json
 import shutil
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from rlinf_core.interlock import load_limits
+from rlinf_core.launch.graph import _settings
 from rlinf_core.recipes import load_recipe, station_task
-from rlinf_core.robots.config import load_robot
+from rlinf_core.recipes.schema import StationPolicy
+from rlinf_core.robots.config import load_robot, robots
+from rlinf_core.robots.operators import settings_of
+from rlinf_core.specs.arrays import StationSpec
+from rlinf_core.specs.ros_parameters import flattened, from_parameters, to_parameters
 from tests.launch.test_station_graph import graph
 
 CAMERA = "station.observe_cameras=[wrist]"
@@ -37,7 +44,7 @@ def test_recorder_and_uplink_know_what_an_episode_holds(tmp_path):
     recipe, processes = load_recipe("demo"), graph(tmp_path)
     spec, robot = station_task(recipe).spec.to_dict(), load_robot("franka_sim")
     for name in ("recorder", "uplink"):
-        assert json.loads(processes[name].parameters["specs"]) == json.loads(json.dumps(spec)), name
+        assert processes[name].parameters["specs"] == to_parameters(spec, "specs"), name
         assert processes[name].parameters["spool"] == str(tmp_path / "spool"), name
     assert processes["recorder"].parameters["tool_frame"] == robot.tool_frame != ""
     assert processes["uplink"].parameters["address"] == recipe.bridge.address
@@ -65,3 +72,41 @@ def test_a_page_that_is_a_real_arms_only_stop_is_one_only_while_somebody_has_it_
 def test_nobody_need_watch_an_arm_without_hardware(tmp_path, robot):
     processes = graph(tmp_path, f"station.robot={robot}", "station.operator.kind=keyboard", WEB)
     assert processes["page"].parameters["needs_viewer"] is False
+
+
+def make_settings(kind, **changes):
+    return settings_of(kind).from_document({"kind": kind} | changes)
+
+
+PARTS = [
+    make_settings("leader", device="/dev/a", joints={"shoulder": {"id": 3}, "base": {"id": 1, "sign": -1}},
+                  trigger={"id": 5, "open": 0.1, "closed": 1.0}),
+    make_settings("joy"), make_settings("keyboard"),
+    StationPolicy(backend="remote", address="ws://a:1", keys={"wrist": "observation/wrist_image"})]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
+def test_settings_of_a_part_come_back_from_their_parameters(part):
+    document = from_parameters(flattened(_settings(part)))
+    returned = type(part).from_document(document)
+    assert returned == part
+    assert list(document.get("joints", {})) == list(getattr(part, "joints", {})), "from base to tool"
+
+
+def test_settings_and_options_of_every_shipped_robot_come_back_from_their_parameters():
+    counts = Counter()
+    for name in robots():
+        robot = load_robot(name)
+        parts = [robot.driver_node, *robot.devices.values(), *robot.grippers.values()]
+        for part in filter(None, parts):
+            assert type(part).from_document(from_parameters(flattened(_settings(part)))) == part, name
+            counts[type(part).__module__] += 1
+        options = json.loads(json.dumps(robot.options))
+        assert from_parameters(flattened(to_parameters(options, "options"))) == options, name
+    assert len(counts) >= 3, counts
+
+
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in Path("configs").glob("*twin*.yaml")) + ["demo_vision"])
+def test_specs_keep_their_hash_on_their_way_through_parameters(recipe):
+    spec = station_task(load_recipe(recipe)).spec
+    assert StationSpec.from_dict(from_parameters(flattened(to_parameters(spec.to_dict(), "specs")))).hash == spec.hash

@@ -58,7 +58,8 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
         peer.spin(taken_back.done, what="the cancelling")
         robot_side.go_on.set()
         peer.spin(result.done, what="its end", timeout_s=40.0)
-        assert result.result().result.message == "cancelled" and not begun()
+        ended = result.result().result
+        assert (ended.message, ended.error_code) == ("cancelled", ended.CANCELLED) and not begun()
 
         robot_side.go_on.clear()
         result = ask().get_result_async()
@@ -67,7 +68,9 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
         peer.for_s(1.0)
         robot_side.go_on.set()
         peer.spin(result.done, what="its end", timeout_s=40.0)
-        assert result.result().result.message == "the interlock stopped: DISARMED. Arm, then ask again"
+        ended = result.result().result
+        assert ended.message == "the interlock stopped: DISARMED. Arm, then ask again"
+        assert ended.error_code == ended.INTERLOCK_STOPPED
         state.state = SafetyState.ARMED
         peer.for_s(3.0)
         assert not begun(), "the arming of a person who asked for nothing"

@@ -37,7 +37,7 @@ def test_a_station_has_a_process_for_each_camera_that_is_read_here(tmp_path):
         "camera_wrist": "/station_a/camera/wrist", "camera_side": "/station_a/camera/side"}
     assert processes["twin"].parameters["cameras"] == ["front"], "the twin shows no picture in a camera's place"
     assert processes["environment"].parameters["cameras"] == ["wrist", "front"]
-    assert str(tmp_path / "wrist.avi") in processes["camera_wrist"].parameters["settings"]
+    assert str(tmp_path / "wrist.avi") in processes["camera_wrist"].parameters["settings"].values()
 
 
 @pytest.mark.domain(178)

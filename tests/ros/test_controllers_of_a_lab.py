@@ -20,40 +20,58 @@ CASES = [
     ("franka_twin_example", "reach", "franka_msgs.msg", "tcp_delta", [0.0, 0.0, 0.01], 205)]
 
 
+class Follower:
+    """Interlock, driver and controller of a robot that is brought up, with a test as its policy and person."""
+
+    def __init__(self, peer, changes, mode, step, names=("driver", "controller", "interlock")):
+        self.peer, self.mode, self.step, self.seq = peer, mode, step, 0
+        self.states, self.faults = listen(peer, SafetyState, "safety"), listen(peer, String, "robot/fault")
+        self.poses = []
+        processes = {process.name: process for process in station_processes(
+            load_recipe("demo", changes), peer.supervisor.run_dir)}
+        where = dict(processes["interlock"].remappings)
+        peer.node.create_subscription(PoseStamped, where.get("/station_a/current_pose", "current_pose"), self.poses.append,
+                                      OVERHEARD)
+        self.actions, self.enables = (peer.node.create_publisher(kind, name, profile(name))
+                                      for name, kind in (("policy/action", ActionChunk), ("enable", Bool)))
+        peer.every(0.1, self.ten_hertz)
+        self.started = processes.keys() & {*names}
+        for name in sorted(self.started, reverse=True):
+            start(peer, name, *changes)
+        self.arming = peer.node.create_client(SetBool, "interlock/arm")
+        peer.spin(lambda: self.poses and self.states and self.faults and self.faults[-1].data == "",
+                  what=lambda: f"the robot side: {self.faults[-1:]}")
+        peer.spin(self.arming.service_is_ready, what="the interlock")
+
+    def ten_hertz(self):
+        self.seq += 1
+        self.enables.publish(Bool(data=True))
+        self.actions.publish(ActionChunk(source="policy", session="policy", seq=self.seq, dt=0.1, control_mode=self.mode,
+                                         horizon=1, dim=len(self.step), execute=1, data=self.step,
+                                         observation_stamp=self.peer.node.get_clock().now().to_msg()))
+
+    def expect_rest(self):
+        """Disarmed, the arm ignores what the policy wants."""
+        begun = self.poses[-1].pose.position
+        self.peer.for_s(0.5)
+        assert moved(self.poses[-1].pose.position, begun) < 0.001
+
+    def expect_motion(self):
+        """Armed, it moves."""
+        begun = self.poses[-1].pose.position
+        self.peer.spin(lambda: arm(self.peer, self.arming) and moved(self.poses[-1].pose.position, begun) > 0.02, 60,
+                       what=lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}, {self.faults[-1].data}")
+
+
 @pytest.mark.parametrize("robot, task, messages, mode, step, domain", CASES, ids=[case[0] for case in CASES])
 def test_the_twin_follows_by_the_controllers_own_topic(tmp_path, robot, task, messages, mode, step, domain):
     pytest.importorskip(messages, reason=f"rlinf messages builds {messages}")
     changes = (f"station.robot={robot}", f"station.task={task}", "station.lockstep=false",
                "station.operator.kind=keyboard")
     with peer_in(tmp_path, domain) as peer:
-        states, faults, poses = listen(peer, SafetyState, "safety"), listen(peer, String, "robot/fault"), []
-        processes = {process.name: process for process in station_processes(load_recipe("demo", changes), tmp_path)}
-        where = dict(processes["interlock"].remappings)
-        peer.node.create_subscription(PoseStamped, where.get("/station_a/current_pose", "current_pose"), poses.append,
-                                      OVERHEARD)
-        actions, enables = (peer.node.create_publisher(kind, name, profile(name))
-                            for name, kind in (("policy/action", ActionChunk), ("enable", Bool)))
-        sent = [0]
-
-        def ten_hertz():
-            sent[0] += 1
-            enables.publish(Bool(data=True))
-            actions.publish(ActionChunk(source="policy", session="policy", seq=sent[0], dt=0.1, control_mode=mode,
-                                        horizon=1, dim=len(step), execute=1, data=step,
-                                        observation_stamp=peer.node.get_clock().now().to_msg()))
-
-        peer.every(0.1, ten_hertz)
-        names = processes.keys() & {"twin", "driver", "controller", "interlock"}
-        assert ("controller" in names) is (mode == "joint_delta")
-        for name in sorted(names, reverse=True):
-            start(peer, name, *changes)
-        peer.spin(lambda: poses and states and faults and faults[-1].data == "",
-                  what=lambda: f"the robot side: {faults[-1:]}")
-        begun = poses[-1].pose.position
-        arming = peer.node.create_client(SetBool, "interlock/arm")
-        peer.spin(arming.service_is_ready, what="the interlock")
-        peer.spin(lambda: arm(peer, arming) and moved(poses[-1].pose.position, begun) > 0.02, 60,
-                  what=lambda: f"motion: {states[-1].state} {states[-1].cause}, {faults[-1].data}")
+        follower = Follower(peer, changes, mode, step, ("twin", "driver", "controller", "interlock"))
+        assert ("controller" in follower.started) is (mode == "joint_delta")
+        follower.expect_motion()
 
 
 def arm(peer, arming):

@@ -14,10 +14,12 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, Tra
 
 from rlinf_core.cli.sweep import compare, table
 from rlinf_core.reports.curves import draw, read_evaluations
-from rlinf_ros.station_state import GOES_ON_S, STOPPED, Settled, caught_up, refused
+from rlinf_ros.station_state import GOES_ON_S, Settled, caught_up, refused
 from rlinf_station import director as director_module
 from rlinf_station.director import Director
 from rlinf_station.director_status import Lines, Recent, RunStopped, ending, write_status
+
+CODES = RunEpisodes.Result
 
 
 @pytest.mark.parametrize("recent, steps, minutes, why", [
@@ -260,15 +262,15 @@ def test_after_a_stop_a_run_waits_no_longer_than_its_time(monkeypatch, tmp_path)
     assert 20.0 < now[0] <= 21.0
 
 
-@pytest.mark.parametrize("success, message, waits, stops", [
-    (False, f"{STOPPED}: FAULT estop:x. Arm, then ask again", [7.0], False), (False, "cancelled", [], False),
-    (True, "", [], False), (False, "6 episodes failed in a row: no scene", [], True)])
-def test_a_request_that_the_interlock_stopped_ends_no_run(monkeypatch, tmp_path, success, message, waits, stops):
+@pytest.mark.parametrize("code, waits, stops", [
+    (CODES.INTERLOCK_STOPPED, [7.0], False), (CODES.CANCELLED, [], False), (CODES.NONE, [], False),
+    (CODES.EPISODES_FAILED, [], True)])
+def test_a_request_that_the_interlock_stopped_ends_no_run(monkeypatch, tmp_path, code, waits, stops):
     director, answer, waited = Director.__new__(Director), Future(), []  # without ROS
     director.trainer, director.safety = TrainerStatus(), SafetyState(state=SafetyState.ARMED)
     director.operator, director.lines, director.runner = MagicMock(prompt=""), Lines(tmp_path), MagicMock()
     director.runner.send_goal_async.return_value.result.return_value.get_result_async.return_value = answer
-    answer.set_result(MagicMock(result=RunEpisodes.Result(success=success, message=message)))
+    answer.set_result(MagicMock(result=CODES(success=code == CODES.NONE, error_code=code)))
     director._within, director._await_arming = lambda seconds, ready: ready(), waited.append
     with pytest.raises(RunStopped) if stops else contextlib.nullcontext():
         director._ask(1, "train", 0, 7.0)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
 from rclpy.action import ActionClient
-from rlinf_msgs.action import ResetScene, RunEpisodes
+from rlinf_msgs.action import Home, RunEpisodes
 from rlinf_msgs.msg import EpisodeEvent, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import String
@@ -27,7 +27,7 @@ from tests.ros.test_collect import ACTION, task_without_end
 pytest.importorskip("franka_msgs.msg", reason="rlinf messages builds franka_msgs")
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(196)]
 HOME = (0.42, 0.1, 0.3)
-CLUTCH = "rb"
+CLUTCH, CODES = "rb", Home.Result
 
 
 class Person:
@@ -43,7 +43,7 @@ class Person:
         peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, OVERHEARD)
         self.pad = peer.node.create_publisher(Joy, "joy", profile("joy"))
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        self.home = ActionClient(peer.node, ResetScene, "home")
+        self.home = ActionClient(peer.node, Home, "home")
         peer.every(0.05, self.report)
         recipe = load_recipe("demo", overrides)
         twin = next(process for process in station_processes(recipe, folder) if process.name == "twin")
@@ -158,7 +158,8 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     ended = handle.get_result_async()
     handle.cancel_goal_async()
     peer.spin(ended.done, 10, "the end of the request")
-    assert ended.result().result.message == "cancelled" and not person.started
+    result = ended.result().result
+    assert (result.message, result.error_code) == ("cancelled", result.CANCELLED) and not person.started
     person.rests()
     handle = person.ask()
     person.expect_prompt("stand clear")
@@ -170,7 +171,7 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     assert person.far() < 0.01 and not person.started and fastest(person.targets) < 0.25
     person.press("r3")
     peer.spin(lambda: person.started, what="the episode")
-    refused = person.home.send_goal_async(ResetScene.Goal())
+    refused = person.home.send_goal_async(Home.Goal())
     peer.spin(refused.done, 10, "the answer")
     assert not refused.result().accepted, "not within an episode"
     person.press("y")
@@ -199,23 +200,30 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
     homing, now = going_home
     homing.begun = homing.nearer_at = now - 4.0
     homing.measured = {}
-    assert homing._stopped(now).startswith("nothing was heard of joint_states. Is the arm's driver there")
+    code, reason = homing._stopped(now)
+    assert code == CODES.NO_STATE and reason.startswith("nothing was heard of joint_states. Is the arm's driver there")
     homing.measured = {"": ()}
-    assert homing._stopped(now) == "it came no nearer for 3 s"
+    assert homing._stopped(now) == (CODES.NO_PROGRESS, "it came no nearer for 3 s")
 
 
-@pytest.mark.parametrize("change, cause", [
-    ({}, ""), ({"safety": SafetyState(state=SafetyState.HOLD, cause="contact")}, "HOLD contact"),
-    ({"safety": SafetyState(state=SafetyState.HOLD, cause="outside_joints")}, "HOLD outside_joints"),
-    ({"safety": SafetyState(state=SafetyState.HOLD, cause="stale_command")}, ""),
-    ({"safety": SafetyState(state=SafetyState.DISARMED)}, "DISARMED"), ({"enabled": False}, "the enable was let go"),
-    ({"enabled_at": time.monotonic() - 999.0}, "the enable was let go"),
-    ({"by_hand": lambda: True}, "a device moves the arm"), ({"begun": time.monotonic() - 999.0}, "more than 60 s"),
-    ({"askers": {(2,)}}, "the environment that asked for it has gone"), ({"askers": set()}, "")])
-def test_whatever_stops_the_way_home_stops_it_by_itself(going_home, change, cause):
+@pytest.mark.parametrize("change, code, cause", [
+    ({}, CODES.NONE, ""),
+    ({"safety": SafetyState(state=SafetyState.HOLD, cause="contact")}, CODES.INTERLOCK_STOPPED, "HOLD contact"),
+    ({"safety": SafetyState(state=SafetyState.HOLD, cause="outside_joints")}, CODES.INTERLOCK_STOPPED,
+     "HOLD outside_joints"),
+    ({"safety": SafetyState(state=SafetyState.HOLD, cause="stale_command")}, CODES.NONE, ""),
+    ({"safety": SafetyState(state=SafetyState.DISARMED)}, CODES.INTERLOCK_STOPPED, "DISARMED"),
+    ({"enabled": False}, CODES.NOT_ENABLED, "the enable was let go"),
+    ({"enabled_at": time.monotonic() - 999.0}, CODES.NOT_ENABLED, "the enable was let go"),
+    ({"by_hand": lambda: True}, CODES.TAKEN_OVER, "a device moves the arm"),
+    ({"begun": time.monotonic() - 999.0}, CODES.TIMEOUT, "more than 60 s"),
+    ({"askers": {(2,)}}, CODES.CLIENT_GONE, "the environment that asked for it has gone"),
+    ({"askers": set()}, CODES.NONE, "")])
+def test_whatever_stops_the_way_home_stops_it_by_itself(going_home, change, code, cause):
     homing, now = going_home
     vars(homing).update(change)
-    assert cause in homing._stopped(now) and bool(cause) == bool(homing._stopped(now))
+    stopped_by, reason = homing._stopped(now)
+    assert stopped_by == code and cause in reason and bool(cause) == bool(reason)
 
 
 def test_at_home_it_rests_for_longer_than_a_command_may_be_older_than_its_episode():

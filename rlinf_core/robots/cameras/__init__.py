@@ -8,8 +8,8 @@ device's own time stamps to this machine's clock.
 
 from __future__ import annotations
 
-import json
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -108,9 +108,9 @@ def camera(kind: str) -> type[CameraSettings]:
     return plugins.described("cameras", kind, plugins.files(__name__, __file__), "Camera", CameraSettings, "cameras.kind")
 
 
-def make_camera(text: str) -> DeviceCamera:
-    """Return the camera for settings in JSON."""
-    settings = camera(json.loads(text)["kind"]).model_validate_json(text)
+def make_camera(document: Mapping[str, Any]) -> DeviceCamera:
+    """Return the camera for settings of JSON's types."""
+    settings = camera(document["kind"]).from_document(document)
     if not isinstance(settings, DeviceCamera):
         raise RecipeError(f"camera: expected one that is read from a device, got kind '{settings.kind}'")
     return settings

@@ -5,8 +5,8 @@ The scripted operator is no device: ``rlinf_operator.scripted_operator`` plays t
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -54,16 +54,16 @@ def settings_of(kind: str) -> type[Settings]:
     return parameters(operator(kind), key="kind")
 
 
-def make_device(text: str) -> Device:
-    """Return the device for settings in JSON (``{"kind": "spacemouse"}``).
+def make_device(document: Mapping[str, Any]) -> Device:
+    """Return the device for settings of JSON's types (``{"kind": "spacemouse"}``).
 
     Raises:
         RecipeError: the settings are invalid.
     """
-    kind = json.loads(text)["kind"]
+    kind = document["kind"]
     if kind in (SCRIPTED, REPLAY):
         raise RecipeError(f"operator: expected a device that a person holds, got {kind}")
-    return operator(kind)(**values(settings_of(kind).model_validate_json(text), "kind"))
+    return operator(kind)(**values(settings_of(kind).from_document(document), "kind"))
 
 
 OPERATOR = Discriminated("kind", settings_of, operators, SCRIPTED)

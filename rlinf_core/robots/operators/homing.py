@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -74,21 +74,11 @@ class Homes:
     goals: dict[str, Goal]
     lease_s: float
 
-    def to_json(self) -> str:
-        """Return the value of a ROS parameter."""
-        return json.dumps(asdict(self))
-
     @classmethod
-    def from_json(cls, text: str) -> Homes:
-        """Parse the result of ``to_json``."""
-        document = json.loads(text)
-        return cls(
-            {
-                arm: Goal(tuple(goal["pose"]), goal["joints"])
-                for arm, goal in document["goals"].items()
-            },
-            document["lease_s"],
-        )
+    def from_document(cls, document: Mapping[str, Any]) -> Homes:
+        """The homes that ``asdict`` has turned into a document."""
+        goals = {arm: Goal(tuple(goal["pose"]), goal.get("joints")) for arm, goal in document["goals"].items()}
+        return cls(goals, document["lease_s"])
 
 
 def homes_of(robot: Robot, action: ActionSpec) -> Homes | None:

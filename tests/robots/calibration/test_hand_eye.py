@@ -140,8 +140,8 @@ def test_the_file_keeps_other_cameras_and_says_what_is_wrong_by_line(tmp_path):
 def test_a_stations_recorder_is_told_where_its_cameras_are(tmp_path):
     recipe = load_recipe("franka_twin_devices")
     recorder = next(process for process in station_processes(recipe, tmp_path) if process.name == "recorder")
-    assert '"wrist_optical_frame": {"frame": "tool0"' in recorder.parameters["mounts"]
-    assert '"front_optical_frame": {"frame": "base_link"' in recorder.parameters["mounts"]
+    frames = {name: mount["frame"] for name, mount in recorder.parameters["mounts"].items()}
+    assert (frames["wrist_optical_frame"], frames["front_optical_frame"]) == ("tool0", "base_link")
 
 
 MOUNT = "on: tool, position: [0, 0, 0], orientation: [0, 0, 0, 1]"

@@ -13,6 +13,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.config import Home
 from rlinf_core.robots.operators.homing import Goal, Homes, goal_of, next_action
 from rlinf_core.specs.arrays import ActionSpec
+from rlinf_core.specs.ros_parameters import flattened, from_parameters
 from tests.interlock.conftest import HOME, JOINTS, Rig, joint_limits, limits, stream
 
 TOOL = ActionSpec("tcp_delta", ("dx", "dy", "dz", "rx", "ry", "rz", "grip"), (0.02,) * 3 + (0.1,) * 3 + (0.04,),
@@ -72,9 +73,10 @@ def homes_of(folder, yaml, task="reach"):
 
 
 def test_what_the_operator_is_told_is_the_yamls(tmp_path):
-    homes = Homes.from_json(homes_of(tmp_path, "home: {position: [0.5, 0.1, 0.3], orientation: [1, 0, 0, 0]}"))
+    homes = Homes.from_document(from_parameters(flattened(
+        homes_of(tmp_path, "home: {position: [0.5, 0.1, 0.3], orientation: [1, 0, 0, 0]}"))))
     assert homes.goals == {"": Goal((0.5, 0.1, 0.3, 1.0, 0.0, 0.0, 0.0))} and homes.lease_s > 0
-    assert homes_of(tmp_path, "") == ""
+    assert homes_of(tmp_path, "") == {}
 
 
 @pytest.mark.parametrize("yaml, reason", [

@@ -25,7 +25,7 @@ def recipe(folder, operator):
 
 
 def test_the_device_of_the_page_is_found_beside_its_recipe_and_has_its_settings(folder):
-    device = make_device(recipe(folder, "{kind: my_device.py:Knob, gain: 0.2}").station.operator.model_dump_json())
+    device = make_device(recipe(folder, "{kind: my_device.py:Knob, gain: 0.2}").station.operator.model_dump(mode="json"))
     device.turn = 0.5
     assert device.motion() == {"z": pytest.approx(0.1)} and device.poll() == ("enable",) and not device.at_rest()
 
@@ -46,5 +46,5 @@ def test_the_recipe_of_the_page_is_one(tmp_path):
     assert (station.operator.clutch, station.second_operator.buttons["b"]) == ("1", "rerecord")
     leader = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[1]
     (tmp_path / "leader.yaml").write_text("defaults: demo\nname: x\nstation:\n  " + leader.replace("\n", "\n  "))
-    device = make_device(load_recipe(tmp_path / "leader.yaml").station.operator.model_dump_json())
+    device = make_device(load_recipe(tmp_path / "leader.yaml").station.operator.model_dump(mode="json"))
     assert device.ids == [1, 2, 3]

@@ -16,7 +16,7 @@ import numpy as np
 from rclpy.publisher import Publisher
 from sensor_msgs.msg import Image
 
-from rlinf_core.robots.cameras import Frame, Source, make_camera
+from rlinf_core.robots.cameras import Frame, Source, camera, make_camera
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.conversions import NS, camera_info, compressed, to_image, to_stamp
 from rlinf_ros.qos import publisher
@@ -82,7 +82,7 @@ class Camera(DeviceNode):
 
     def __init__(self) -> None:
         super().__init__("camera")
-        self.settings = make_camera(self.declare_parameter("settings", "{}").value)
+        self.settings = make_camera(self.declare_structure("settings", lambda settings: camera(settings["kind"])))
         self.camera = self.declare_parameter("camera", "").value
         station = self.get_namespace().strip("/").removesuffix(f"/camera/{self.camera}")
         self.frame = f"{station}/{self.camera}_optical_frame"

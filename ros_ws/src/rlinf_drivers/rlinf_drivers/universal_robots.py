@@ -80,7 +80,7 @@ class UniversalRobots(ArmDriver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.settings = Driver.from_document(self.declare_structure("settings", lambda _: Driver))
         self.safety = SafetyMode.NORMAL
         self.robot = RobotMode.DISCONNECTED
         self.program = False

@@ -7,7 +7,6 @@ interlock.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import termios
@@ -26,7 +25,7 @@ from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.node import Node
 from rclpy.qos import qos_profile_action_status_default
-from rlinf_msgs.action import ResetScene
+from rlinf_msgs.action import Home
 from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
@@ -35,7 +34,7 @@ from std_srvs.srv import SetBool
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.episodes.actions import SentChunk
 from rlinf_core.interlock import Mode
-from rlinf_core.robots.operators import KEYBOARD, REPLAY, SCRIPTED, make_device
+from rlinf_core.robots.operators import KEYBOARD, REPLAY, SCRIPTED, make_device, settings_of
 from rlinf_core.robots.operators.homing import Homes, next_action
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.tasks.task import load_task
@@ -167,7 +166,7 @@ class Homing:
         self.handle: ServerGoalHandle | None = None
         self.askers = set[tuple[int, ...]]()
         self.begun = self.nearer_at = self.home_since = 0.0
-        self.nearest, self.result = float("inf"), ResetScene.Result()
+        self.nearest, self.result = float("inf"), Home.Result()
         topic = "joint_states" if spec.action.control_mode == "joint_delta" else "current_pose"
         self.topics = {arm: arm_topic(arm, topic) for arm in homes.goals}
         joints = {self.topics[arm]: goal.joints for arm, goal in homes.goals.items() if goal.joints}
@@ -177,7 +176,7 @@ class Homing:
         self.timer.cancel()
         hear_safety(node, spec.action.arms, partial(setattr, self, "safety"))
         subscription(node, "enable", self._on_enable)
-        self.server = ActionServer(node, ResetScene, "home", self._end, goal_callback=self._accept,
+        self.server = ActionServer(node, Home, "home", self._end, goal_callback=self._accept,
                                    cancel_callback=lambda _: CancelResponse.ACCEPT, handle_accepted_callback=self._start)
 
     def _on_enable(self, message: Bool) -> None:
@@ -203,9 +202,9 @@ class Homing:
         """Publish the next action once per time step, or end the motion."""
         self._hear()
         now = time.monotonic()
-        trouble = self._stopped(now)
-        if trouble or (self.home_since and now - self.home_since > SETTLED_S):
-            self._finish(trouble)
+        code, reason = self._stopped(now)
+        if code or (self.home_since and now - self.home_since > SETTLED_S):
+            self._finish(code, reason)
         elif self.measured.keys() == self.homes.goals.keys():
             self._go(now)
 
@@ -236,36 +235,39 @@ class Homing:
         if far:
             self.say(action, min((stamp for stamp, *_ in self.measured.values()), key=lambda at: (at.sec, at.nanosec)))
 
-    def _stopped(self, now: float) -> str:
-        """Return why the motion must stop; empty if it may go on."""
-        safety = self.safety
+    def _stopped(self, now: float) -> tuple[int, str]:
+        """Return the error code and the reason if the motion must end; NONE if it may go on."""
+        safety, codes = self.safety, Home.Result
         held = safety.state == SafetyState.HOLD and not safety.cause.startswith(GOES_ON)
         if self.handle is None or self.handle.is_cancel_requested:
-            return "cancelled"
+            return codes.CANCELLED, "cancelled"
         if not is_active(self.node):
-            return "the operator was deactivated"
+            return codes.NODE_INACTIVE, "the operator was deactivated"
         if self.askers and not self.askers & speakers(self.node, "timestep"):
-            return "the environment that asked for it has gone"
+            return codes.CLIENT_GONE, "the environment that asked for it has gone"
         if held or safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
-            return f"the interlock says {Mode(safety.state).name} {safety.cause}".strip()
+            return codes.INTERLOCK_STOPPED, f"the interlock says {Mode(safety.state).name} {safety.cause}".strip()
         if not self.enabled or now - self.enabled_at > self.homes.lease_s:
-            return "the enable was let go"
+            return codes.NOT_ENABLED, "the enable was let go"
         if self.by_hand():
-            return "a device moves the arm"
+            return codes.TAKEN_OVER, "a device moves the arm"
         unheard = [topic for arm, topic in self.topics.items() if arm not in self.measured]
         if unheard and now - self.nearer_at > STUCK_S:
-            return f"nothing was heard of {', '.join(unheard)}. Is the arm's driver there, and does it call them so?"
+            return codes.NO_STATE, (f"nothing was heard of {', '.join(unheard)}. Is the arm's driver there, and does it "
+                                    "call them so?")
         if now - self.nearer_at > STUCK_S:
-            return f"it came no nearer for {STUCK_S:.0f} s"
-        return f"it took more than {LONGEST_S:.0f} s" if now - self.begun > LONGEST_S else ""
+            return codes.NO_PROGRESS, f"it came no nearer for {STUCK_S:.0f} s"
+        if now - self.begun > LONGEST_S:
+            return codes.TIMEOUT, f"it took more than {LONGEST_S:.0f} s"
+        return codes.NONE, ""
 
-    def _finish(self, trouble: str) -> None:
+    def _finish(self, code: int, reason: str) -> None:
         self.timer.cancel()
-        self.result = ResetScene.Result(success=not trouble, message=trouble)
+        self.result = Home.Result(success=code == Home.Result.NONE, error_code=code, message=reason)
         if self.handle is not None:
             self.handle.execute()
 
-    def _end(self, handle: ServerGoalHandle) -> ResetScene.Result:
+    def _end(self, handle: ServerGoalHandle) -> Home.Result:
         self.handle = None
         (handle.succeed if self.result.success else handle.canceled if handle.is_cancel_requested else handle.abort)()
         return self.result
@@ -322,14 +324,14 @@ class Operator(Managed, StationNode):
             device_settings = device_settings[1:]
         if endpoints is not None:
             endpoints.nodes += [player.latest.node for player in (self.script, self.replay) if player]
-        kinds = [json.loads(text)["kind"] for text in device_settings]
+        kinds = [document["kind"] for document in device_settings]
         if len({*kinds}) < len(kinds):
             raise RecipeError(f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave one out: "
                               "settings, second_operator or page")
-        devices = {kind: make_device(text) for kind, text in zip(kinds, device_settings, strict=True)}
+        devices = {kind: make_device(document) for kind, document in zip(kinds, device_settings, strict=True)}
         at_terminal = self.replay is not None and sys.stdin.isatty()  # whose keyboard arms and stops
         self.person = Person(self, arming, self.spec, devices, enables) if devices or at_terminal else None
-        self.homing = self._homing(self.declare_parameter("home", "").value)
+        self.homing = self._homing(self.declare_structure("home"))
         if not self.lockstep:  # in lockstep a command lasts as long as the simulator waits
             self.create_timer(LOOK_S, self._look)
         if self.person and not self.lockstep:
@@ -339,20 +341,18 @@ class Operator(Managed, StationNode):
         elif self.script:  # a person's devices report for themselves
             self.diagnostics = Diagnostics(self, self.script.arming.health)
 
-    def _devices(self, kind: str) -> list[str]:
-        """Return the recipe's settings of each device, as JSON."""
-        settings, second, page = (
-            self.declare_parameter(name, "").value
-            for name in ("settings", "second_operator", "page")
-        )
-        settings = settings or ("" if page or kind == SCRIPTED else json.dumps({"kind": kind}))
+    def _devices(self, kind: str) -> list[dict[str, Any]]:
+        """Return the recipe's settings of each device."""
+        settings, second, page = (self.declare_structure(name, lambda document: settings_of(document["kind"]))
+                                  for name in ("settings", "second_operator", "page"))
+        settings = settings or ({} if page or kind == SCRIPTED else {"kind": kind})
         return [device for device in (settings, second, page) if device]
 
-    def _homing(self, homes_json: str) -> Homing | None:
+    def _homing(self, homes: dict[str, Any]) -> Homing | None:
         """Make the homing of a robot that has a home, where a person can start it."""
         person = self.person
-        return Homing(self, self.spec, Homes.from_json(homes_json), lambda: person.moves, self._say,
-                      lambda: time.monotonic() - self.stepped_at < PLAYING_S) if homes_json and person else None
+        return Homing(self, self.spec, Homes.from_document(homes), lambda: person.moves, self._say,
+                      lambda: time.monotonic() - self.stepped_at < PLAYING_S) if homes and person else None
 
     def activate(self) -> str:
         """Activate; a device that is held now must be let go before it commands."""

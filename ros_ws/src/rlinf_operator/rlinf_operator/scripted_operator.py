@@ -5,7 +5,6 @@ It demonstrates, takes over, holds the enable, and arms once at its start.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -208,7 +207,7 @@ class ScriptedOperator:
         self.seed = node.declare_parameter("seed", 0).value
         self.takes_over = node.declare_parameter("takes_over", 0).value
         self.script = make_script(task, noise=noise, seed=self.seed)
-        joints = json.loads(node.declare_parameter("joints", "{}").value)
+        joints = node.declare_structure("joints")
         # it sees more than a policy may
         self.latest = Latest(node, set(self.script.channels), True, joints=joints)
         self.arming = FirstArming(node, arms, arming, actions, enables)

@@ -12,7 +12,7 @@ from typing import Any
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
 LARGEST = 2**63 - 1
-LIVE = ("instruction",)  # may change while the node runs
+LIVE = ("instruction", "min_free_mb", "policies_gb", "real_time_factor", "retries")  # may change while the node runs
 MEANINGS: dict[str, str] = {
     "address": "host:port of the trainer's bridge",
     "arms": "names of the arms, where there are several",
@@ -20,7 +20,7 @@ MEANINGS: dict[str, str] = {
     "armed_file": "where the scripted operator remembers what it has armed; empty for nowhere",
     "attached": "files that belong to each recording: name=path",
     "autostart": "the node configures and activates itself; false where a lifecycle manager does",
-    "second_operator": "settings of a second device, as JSON",
+    "second_operator": "settings of a second device",
     "camera": "its name in robot.yaml",
     "cameras": "those whose images are used, by name",
     "composed": "the policy is in the environment's process",
@@ -36,14 +36,14 @@ MEANINGS: dict[str, str] = {
     "first_seeds": "of the scenes of collecting, training and evaluating",
     "gain": "twist: speed for each metre, and radian, to the target [1/s]",
     "slowed_by": "joint_trajectory: topic that says at how many per cent of its speed the robot plays; empty for none",
-    "home": "where the arm waits for the next scene, as JSON; empty for none",
+    "home": "where the arm waits for the next scene: `pose` or `joints` of each arm, and the longest age of an enable",
     "homes": "the operator can send the arm home",
     "horizon_s": "joint_trajectory: how long after its message a point is reached [s]",
     "host": "where the page is served",
     "image_size": "height and width of the cameras' images",
     "instruction": "what the policy is asked for from now on; empty for what scene or task say",
-    "axes": "by twist or wrench, the frame that it is to be in, and whether it comes along the tool's axes, as JSON",
-    "joints": "by topic, the names of the joints that are read from it, in that order, as JSON",
+    "axes": "by twist or wrench, the frame that it is to be in, and whether it comes along the tool's axes",
+    "joints": "by topic, the names of the joints that are read from it, in that order",
     "kind": "which of its kinds it is",
     "latch_file": "where a stop outlives this process: a file; robot:NAME for all users of this "
                   "machine; empty for nowhere",
@@ -55,16 +55,16 @@ MEANINGS: dict[str, str] = {
     "min_free_mb": "below that, nothing is recorded [MB]",
     "module": "what is run",
     "monitor": "file of the failure monitor; empty for none",
-    "mounts": "what stands still, by its frame, as JSON: in which frame, position and orientation",
+    "mounts": "what stands still, by its frame: in which frame, position [m] and orientation (quaternion x y z w)",
     "node_names": "managed nodes, in the order in which they are brought up",
     "noise": "of the script's demonstrations, as a fraction of the largest action",
     "observed": "topics of which the task takes numbers or images",
-    "options": "of the simulator, as JSON",
+    "options": "of the simulator",
     "orientations": "by arm, the nominal orientation of its tool (quaternion x y z w), around which observed "
-                    "rotations are continuous, as JSON",
+                    "rotations are continuous",
     "others": "names of the other arms",
     "custom_kinds": "kinds of policy of the recipe that are neither built in nor installed",
-    "page": "settings of the page as a device, as JSON",
+    "page": "settings of the page as a device",
     "tokens": "files that may hold the token of a trainer on loopback; the first that exists is read",
     "patience_s": "after that a question to the robot side counts as lost [s]",
     "person": "a person is asked before some episodes",
@@ -76,7 +76,7 @@ MEANINGS: dict[str, str] = {
     "priority": "real-time priority (SCHED_FIFO); 0 for none",
     "real_time_factor": "lockstep: no faster than so many simulated seconds a second; 0 as fast as it goes",
     "references": "pictures of before, one of each camera",
-    "remote": "settings of a policy that a server plays, as JSON",
+    "remote": "settings of a policy that a server plays",
     "retries": "so many episodes may fail in a row",
     "routes": "topics that a fault injector stands between: from:to:type",
     "rows": "which numbers of an action are this arm's: first, end, of how many",
@@ -84,9 +84,9 @@ MEANINGS: dict[str, str] = {
     "script": "whether a script stands for the operator",
     "seed": "of what is drawn here",
     "session_gb": "so much of the disk the session's recording may take; 0 for none [GB]",
-    "settings": "those of robot.yaml or the recipe, as JSON",
+    "settings": "those of robot.yaml or the recipe",
     "simulator": "which one",
-    "specs": "what is observed and done, in full, as JSON: it belongs to each recording",
+    "specs": "what is observed and done, in full: it belongs to each recording",
     "spool": "folder of the recordings",
     "spool_gb": "so much of the disk the recordings may take [GB]",
     "station": "its name",
@@ -121,6 +121,26 @@ def descriptor(name: str, value: object) -> ParameterDescriptor:
         if isinstance(value, float):
             result.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high))]
         elif isinstance(value, int):
+            result.integer_range = [IntegerRange(from_value=int(low), to_value=int(high))]
+    return result
+
+
+def described_field(structure: str, key: str, value: object, field: Any) -> ParameterDescriptor:
+    """Describe a parameter of a structure, by the field of its pydantic model where it has one.
+
+    Args:
+        structure, key: the parameter is ``structure.key``.
+        value: the one that was given.
+        field: pydantic's FieldInfo, or None.
+    """
+    result = ParameterDescriptor(description=getattr(field, "description", "") or MEANINGS[structure], read_only=True)
+    bounds = [getattr(item, name) for name in ("ge", "gt", "le", "lt") for item in getattr(field, "metadata", ())
+              if getattr(item, name, None) is not None]
+    if len(bounds) == 2 and "." not in key:
+        low, high = bounds
+        if isinstance(value, float):
+            result.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high))]
+        elif type(value) is int and low == int(low) and high == int(high):
             result.integer_range = [IntegerRange(from_value=int(low), to_value=int(high))]
     return result
 

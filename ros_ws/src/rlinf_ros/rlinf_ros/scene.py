@@ -1,18 +1,21 @@
-"""Client of ``reset_scene``: requests a scene from the robot side, and never waits in vain."""
+"""Clients of ``reset_scene`` and ``home``, which never wait in vain."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from builtin_interfaces.msg import Time
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from rclpy.task import Future
-from rlinf_msgs.action import ResetScene
+from rlinf_msgs.action import Home, ResetScene
 
 from rlinf_ros.action_clients import GoalHandle
 from rlinf_ros.memory_bus import action_node
 from rlinf_ros.workarounds import Until
 
 GONE = "nobody answers 'reset_scene'. Is the robot side running?"
+NO_OPERATOR = "nobody answers 'home'. Is an operator with a device there (rlinf teleop)?"
 
 
 async def sleep(node: Node, seconds: float) -> None:
@@ -30,28 +33,23 @@ async def either(node: Node, future: Future, seconds: float) -> bool:
     return bool(future.done())
 
 
-class Scene:
-    """One robot side's scenes, or an operator's motion home.
+class Request:
+    """One goal at a time of an action that moves the arm between episodes.
 
     Args:
         node: its routines make the requests.
-        patience_s: timeout of a request: the middleware drops an answer to a client that it has not
-            discovered.
+        patience_s: timeout of a request: the middleware drops an answer to a client that it has not discovered.
+        action: type of the action.
         name: of the action.
         gone: error text if nobody answers.
-
-    Attributes:
-        instruction: the present scene's instruction; empty if the robot side has none.
     """
 
-    instruction = ""
-
-    def __init__(self, node: Node, patience_s: float, name: str = "reset_scene", gone: str = GONE) -> None:
+    def __init__(self, node: Node, patience_s: float, action: type, name: str, gone: str) -> None:
         self.node = node
         self.patience_s = patience_s
         self.name = name
         self.gone = gone
-        self.client = ActionClient(action_node(node), ResetScene, name)
+        self.client = ActionClient(action_node(node), action, name)
         self.goal: GoalHandle | None = None  # the present goal
 
     def cancel(self) -> None:
@@ -59,19 +57,18 @@ class Scene:
         if self.goal is not None:
             self.goal.withdraw()
 
-    async def reset(self, seed: int) -> tuple[Time | None, str]:
-        """Reset to a scene, however long that takes.
-
-        Returns:
-            The time from which the scene is ready, or None; and the error.
-        """
-        self.goal = GoalHandle(self.client, ResetScene.Goal(seed=seed))
+    async def send(self, goal: Any) -> tuple[Any, str]:
+        """Send a goal and await its result, however long that takes; None and the reason if it failed."""
+        self.goal = GoalHandle(self.client, goal)
         try:
-            return await self._answer(self.goal)
+            result, trouble = await self._answer(self.goal)
         finally:
             self.goal = None
+        if result is not None and not result.success:
+            return None, f"{self.name}: {result.message}"
+        return result, trouble
 
-    async def _answer(self, goal: GoalHandle) -> tuple[Time | None, str]:
+    async def _answer(self, goal: GoalHandle) -> tuple[Any, str]:
         accepted = goal.send()
         if not await either(self.node, accepted, self.patience_s):
             goal.withdraw()  # it must not begin once nobody waits for it
@@ -85,6 +82,39 @@ class Scene:
                 goal.withdraw()  # it may be there after all, just not discovered now
                 return None, f"{self.gone} It went in the middle of {self.name}"
             answer = handle.get_result_async()
-        result = answer.result().result
+        return answer.result().result, ""
+
+
+class Scene(Request):
+    """Scenes of one robot side.
+
+    Attributes:
+        instruction: what is asked for in the present scene; empty where the robot side does not say it.
+    """
+
+    instruction = ""
+
+    def __init__(self, node: Node, patience_s: float) -> None:
+        super().__init__(node, patience_s, ResetScene, "reset_scene", GONE)
+
+    async def reset(self, seed: int) -> tuple[Time | None, str]:
+        """Reset to a scene; returns the time from which it stands, or None and the reason."""
+        result, trouble = await self.send(ResetScene.Goal(seed=seed))
+        if result is None:
+            return None, trouble
         self.instruction = result.instruction
-        return (result.stamp, "") if result.success else (None, f"{self.name}: {result.message}")
+        return result.stamp, ""
+
+
+class HomeMotion(Request):
+    """An operator's motion of the arm to its home."""
+
+    def __init__(self, node: Node, patience_s: float) -> None:
+        super().__init__(node, patience_s, Home, "home", NO_OPERATOR)
+
+    async def go(self) -> str:
+        """Move the arm to its home; returns why it is not there, or an empty string."""
+        if not self.client.server_is_ready():
+            return self.gone
+        _, trouble = await self.send(Home.Goal())
+        return trouble

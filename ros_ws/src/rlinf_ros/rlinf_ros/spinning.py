@@ -36,10 +36,11 @@ from rclpy.timer import Timer
 
 from rlinf_core.core.errors import RlinfError, harmless_lines
 from rlinf_core.core.signals import end_with_parent
+from rlinf_core.specs.ros_parameters import from_parameters
 from rlinf_core.specs.topics import check_parameters
 from rlinf_ros import memory_bus
+from rlinf_ros.parameters import described_field, expected
 from rlinf_ros.parameters import descriptor as described
-from rlinf_ros.parameters import expected
 from rlinf_ros.qos import to_override
 from rlinf_ros.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, single_threaded
 
@@ -168,6 +169,40 @@ class StationNode(Node):
             given = self._parameter_overrides[name].value
             raise RlinfError(f"{self.get_name()}: parameter {name}: expected {expected(name, value)}, got "
                              f"{given!r}") from error
+
+    def declare_live(self, name: str, value: Any, apply: Callable[[Any], None]) -> None:
+        """Declare a parameter that may change while the node runs; ``apply`` takes its value now and after each change."""
+        def changed(parameters: list[Parameter]) -> None:
+            for parameter in parameters:
+                if parameter.name == name:
+                    apply(parameter.value)
+
+        apply(self.declare_parameter(name, value).value)
+        self.add_post_set_parameters_callback(changed)
+
+    def declare_structure(self, name: str, find_model: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+        """Declare the parameters below a name (``name.key``) that were given, read-only, and return them as a document.
+
+        Args:
+            name: of the structure.
+            find_model: finds the pydantic model of a document, whose fields describe the parameters.
+
+        Raises:
+            RlinfError: the structure was given as one text, as JSON was until version 0.1.
+        """
+        overrides = {key: parameter.value for key, parameter in self._parameter_overrides.items()}
+        if text := overrides.get(name):
+            raise RlinfError(f"{self.get_name()}: parameter {name}: expected parameters {name}.KEY, one for each value, "
+                             f"got {str(text)[:80]!r}. Write them below {name}: in a file of parameters, or as "
+                             f"-p {name}.KEY:=VALUE")
+        given_values = {key.removeprefix(f"{name}."): value for key, value in overrides.items()
+                        if key.startswith(f"{name}.")}
+        document = from_parameters(given_values)
+        fields = getattr(find_model(document), "model_fields", {}) if find_model and document else {}
+        for key, value in given_values.items():
+            about = described_field(name, key, value, fields.get(key.partition(".")[0]))
+            self.declare_parameter(f"{name}.{key}", value, about)
+        return document
 
     def create_publisher(self, msg_type: Any, topic: str, qos_profile: Any, **how: Any) -> Publisher:
         """Create a publisher as rclpy does."""

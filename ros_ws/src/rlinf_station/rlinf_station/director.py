@@ -27,7 +27,6 @@ from rlinf_ros.station_state import (
     AT_REST,
     GOES_ON,
     GOES_ON_S,
-    STOPPED,
     Discovery,
     Settled,
     caught_up,
@@ -302,9 +301,9 @@ class Director(StationNode):
                 goal_handle.withdraw()
                 return
         result = answer.result().result
-        if not result.success and result.message.startswith(STOPPED):
+        if result.error_code == result.INTERLOCK_STOPPED:
             self._await_arming(deadline)
-        elif not result.success and result.message != "cancelled":
+        elif not result.success and result.error_code != result.CANCELLED:
             raise RunStopped(f"{mode} episodes stopped after {result.episodes} of {count}: {result.message}")
         self._within(0.2, lambda: False)
 

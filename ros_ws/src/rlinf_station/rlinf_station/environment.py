@@ -7,7 +7,6 @@ and says on /diagnostics what the environment waits for.
 from __future__ import annotations
 
 import importlib
-import json
 import time
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,7 @@ from rlinf_ros.latest import Latest
 from rlinf_ros.managed import Managed
 from rlinf_ros.phase import PhaseLockedTimer, WarmUp, patience
 from rlinf_ros.qos import publisher, subscription, witnessed
-from rlinf_ros.scene import GONE, Scene, sleep
+from rlinf_ros.scene import GONE, HomeMotion, Scene, sleep
 from rlinf_ros.spinning import ERROR, INACTIVE, OK, WARN, ControlNode, Diagnostics, Health, given, run
 from rlinf_ros.station_state import STOPPED, RequestStop, holds_back, speakers, standstill
 from rlinf_ros.workarounds import Until, run_routine
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 STAND_CLEAR = ("stand clear, then say ready: the arm goes home (g at a keyboard, or the device's button; any motion of a "
                "device, disarming, and letting go of the enable end that)")
 GOING_HOME = "the arm goes home"
-NO_OPERATOR = "nobody answers 'home'. Is an operator with a device there (rlinf teleop)?"
 
 
 class ScenesByHand:
@@ -65,7 +63,7 @@ class ScenesByHand:
 
     def __init__(self, environment: Environment, homes: bool) -> None:
         self.environment = environment
-        self.home = Scene(environment, environment.patience_s, "home", NO_OPERATOR) if homes else None
+        self.home = HomeMotion(environment, environment.patience_s) if homes else None
 
     def _resets_itself(self) -> bool:
         env = self.environment
@@ -101,8 +99,7 @@ class ScenesByHand:
             if not await env.labels.ready(prompt, env.may_move):
                 return False
             env.labels.prompt(GOING_HOME)
-            _, trouble = await self.home.reset(0) if self.home.client.server_is_ready() else (None, NO_OPERATOR)
-            if not trouble:
+            if not (trouble := await self.home.go()):
                 return True
             stopped = f"the arm is not at home: {trouble.removeprefix('home: ')}"
             env.get_logger().warning(stopped)
@@ -233,18 +230,18 @@ class Environment(Managed, ControlNode):
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = tuple(self.declare_parameter("image_size", [64, 64]).value)
         self.task = load_task(self.declare_parameter("task_file", "").value).with_images(
-            dict.fromkeys(cameras, size)).around(json.loads(self.declare_parameter("orientations", "{}").value))
+            dict.fromkeys(cameras, size)).around(self.declare_structure("orientations"))
         self.station = self.declare_parameter("station", "station").value
         self.lockstep = self.declare_parameter("lockstep", False).value
         self.patience_s = self.declare_parameter("patience_s", 15.0).value
-        self.retries = self.declare_parameter("retries", 5).value
+        self.declare_live("retries", 5, lambda retries: setattr(self, "retries", retries))
         self.person, self.external, self.homes = (
             self.declare_parameter(name, False).value for name in ("person", "external", "homes"))
         self.period_ns = round(NS / self.task.spec.control_hz)
         self.endpoints = Endpoints(self) if self.lockstep else None
         report = EndpointReport(self) if self.lockstep else None
         on_arrival = None if self.lockstep else lambda: self.timer.arrived()
-        joints, axes = (json.loads(self.declare_parameter(name, "{}").value) for name in ("joints", "axes"))
+        joints, axes = map(self.declare_structure, ("joints", "axes"))
         self.inputs = Latest(self, self.task.channels, self.lockstep, on_arrival, joints, axes)
         if report is not None:
             report.nodes.append(self.inputs.node)
@@ -384,8 +381,9 @@ class Environment(Managed, ControlNode):
                 while self._must_wait() and not (handle.is_cancel_requested or self.ends):
                     await sleep(self, 0.05)
                 if handle.is_cancel_requested or self.ends:
-                    result.success = False
-                    result.message = CANCELLED if handle.is_cancel_requested else self.ends
+                    reason, code = (CANCELLED, result.CANCELLED) if handle.is_cancel_requested else (
+                        self.ends, result.INTERLOCK_STOPPED if self.stop.reason else result.NODE_INACTIVE)
+                    result.success, result.message, result.error_code = False, reason, code
                     break
                 trouble = await self._one_episode(handle, goal.first_seed + result.episodes + discarded)
                 if trouble:
@@ -394,8 +392,11 @@ class Environment(Managed, ControlNode):
                     discarded, self.held_until = discarded + (trouble == DISCARDED), time.monotonic() + HELD_S * held
                     self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
                     several = f"{failures} episodes failed in a row: " if failures > self.retries else ""
-                    if several or trouble == CANCELLED or RECORDER_INACTIVE in trouble:
+                    inactive = self.withdrawn or (trouble if RECORDER_INACTIVE in trouble else "")
+                    if several or trouble == CANCELLED or inactive:
                         result.success, result.message = False, several + (self.withdrawn or trouble)
+                        result.error_code = (result.NODE_INACTIVE if inactive else result.EPISODES_FAILED if several
+                                             else result.CANCELLED)
                         break
                     continue
                 failures, result.episodes = 0, result.episodes + 1

@@ -7,7 +7,6 @@ is asked for something else. It imports no torch: a station whose policy is serv
 
 from __future__ import annotations
 
-import json
 import uuid
 from abc import abstractmethod
 from collections import deque
@@ -35,7 +34,7 @@ class PolicyNode(Managed, ControlNode):
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = tuple(self.declare_parameter("image_size", [64, 64]).value)
         task = load_task(self.declare_parameter("task_file", "").value).with_images(
-            dict.fromkeys(cameras, size)).around(json.loads(self.declare_parameter("orientations", "{}").value))
+            dict.fromkeys(cameras, size)).around(self.declare_structure("orientations"))
         self.spec = task.spec
         self.period_ns, self.lockstep = NS / self.spec.control_hz, self.declare_parameter("lockstep", False).value
         self.session, self.seq = uuid.uuid4().hex[:12], 0

@@ -240,9 +240,9 @@ class Recorder(Managed, StationNode):
         endpoints = EndpointReport(self) if lockstep else None
         self.station = self.declare_parameter("station", "station").value
         spool = self.declare_parameter("spool", "spool").value
-        self.spool = Spool(spool, min_free_mb=self.declare_parameter("min_free_mb", 200.0).value,
-                           max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
-        self.specs = self.declare_parameter("specs", "").value
+        self.spool = Spool(spool, max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
+        self.declare_live("min_free_mb", 200.0, lambda megabytes: setattr(self.spool, "min_free_mb", megabytes))
+        self.specs = self.declare_structure("specs")
         self.attached = [text.partition("=") for text in self.declare_parameter("attached", [""]).value if text]
         self.spool.attachments = self._attachments
         for left in self.spool.recover():
@@ -296,18 +296,18 @@ class Recorder(Managed, StationNode):
         """Return the attachments of each recording: recipe, limits and full specs, whose hashes are
         in messages; missing files are left out.
         """
-        specs = {SPECS: self.specs.encode()} if self.specs else {}
+        specs = {SPECS: json.dumps(self.specs).encode()} if self.specs else {}
         return specs | {name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()}
 
     def _view(self, arms: list[str]) -> View:
         """Return what viewers are shown of this station, live and recorded."""
         paths = [path for path in self.declare_parameter("limits", [""]).value if path]
         limits = dict(zip(arms or [""], map(load_limits, paths), strict=True)) if paths else {}
-        mounts = self.declare_parameter("mounts", "").value
+        mounts = self.declare_structure("mounts")
         bases = {arm: limit.frame for arm, limit in limits.items()} or {"": "base_link"}
         tool = self.declare_parameter("tool_frame", TOOL).value
         boxes = {arm: (limit.box_low, limit.box_high) for arm, limit in limits.items()}
-        return View(self.get_namespace().strip("/"), bases, tool, json.loads(mounts) if mounts else {}, boxes)
+        return View(self.get_namespace().strip("/"), bases, tool, mounts, boxes)
 
     # In the node's thread
     def _listen(self, topic: str) -> None:

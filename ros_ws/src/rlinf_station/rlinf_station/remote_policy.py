@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import re
 import threading
@@ -27,6 +26,7 @@ from rlinf_core.deploy.serving.access import read_key
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.protocol import OURS, check_horizon, check_keys, observation_message, read_actions, read_ours
 from rlinf_core.policies.chunking import REAL_TIME, RECEDING_HORIZON, SYNCHRONOUS, TEMPORAL_ENSEMBLING, Chunking
+from rlinf_core.recipes.schema import StationPolicy
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_ros.conversions import action_chunk, fill_drawn, observation_of, to_ns
 from rlinf_station.episodes import request_of
@@ -54,7 +54,8 @@ class RemotePolicyNode(PolicyNode):
         self.chunking, self.nothing_in_play = Chunking(RECEDING_HORIZON, 1), True
         self.outdated = False  # whether an interruption has begun since the policy was asked
         super().__init__()
-        self.settings = json.loads(self.declare_parameter("remote", "{}").value)
+        self.settings = StationPolicy.from_document(
+            self.declare_structure("remote", lambda _: StationPolicy) or {"backend": "local"}).model_dump()
         threading.Thread(target=self._work, daemon=True).start()
 
     # The executor's part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from pathlib import Path
 
@@ -34,14 +35,15 @@ class Uplink(Managed, StationNode):
         self.spool = Spool(self.declare_parameter("spool", "spool").value,
                            max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
         self.policies = Path(self.declare_parameter("policies", "policies").value)
-        self.policies_gb = self.declare_parameter("policies_gb", MAX_GB).value
+        self.declare_live("policies_gb", MAX_GB, lambda gigabytes: setattr(self, "policies_gb", gigabytes))
         address = self.declare_parameter("address", "127.0.0.1:50551").value
         folder = self.declare_parameter("credentials", "").value
         credentials = Path(folder) if folder else None
         tokens = [Path(path) for path in self.declare_parameter("tokens", [""]).value if path]
         self.client, self.reporter = (BridgeClient(address, station, credentials, tokens=tokens)
                                       for _ in range(2))
-        self.specs, self.limits_hash = (self.declare_parameter(name, "").value for name in ("specs", "limits_hash"))
+        self.specs = json.dumps(self.declare_structure("specs"))
+        self.limits_hash = self.declare_parameter("limits_hash", "").value
         self.version, self.stopping = -1, threading.Event()
         self.troubles = {"up": "", "down": ""}  # of either worker
         self.is_registered, self.holding = False, self.spool.root / HELD  # what this station is; whether it is held
