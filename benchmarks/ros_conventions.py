@@ -5,8 +5,9 @@
 * packages, packages_tested: manifests in ros_ws/src; those whose tests `colcon test` passes after `colcon build`.
 * launch_files, launch_files_equal_to_up: files of launch/; those that start what the process graph of `rlinf up` says, and
   restart and end it so.
-* nodes, nodes_with_lifecycle, nodes_with_diagnostics: executables of the packages; those that are managed nodes, or that
-  publish on /diagnostics.
+* nodes, nodes_with_lifecycle, nodes_with_diagnostics: executables of the packages that are nodes; those that are managed,
+  or that publish on /diagnostics. An executable with several modules, as `driver`, counts if each of them does. `drill` is
+  a command, and no node.
 
 `launch_files_equal_to_up` needs ROS's launch: a sourced ROS, RLINF_ROS_SETUP, or make ros2. It builds each description and
 does not cover how processes behave: tests/machine/test_launch.py starts them, test_launch_policy.py there ends them.
@@ -35,6 +36,7 @@ LAUNCHES = {  # arguments, and what the same station is by the process graph; No
     "realworld": {"recipe": "franka_twin"}, "station": {"recipe": "ur5e_twin"}, "sim": {"recipe": "demo"},
     "collect": {"recipe": "demo", "episodes": "2"}, "fleet": {"recipe": "demo_tiny", "stations": "2"},
 }
+COMMANDS, OURS = ("drill",), ("rlinf_", "sim_bridges.")
 OF_VENDORS = ("driver",)  # it includes the launch file of a vendor, of which rlinf up starts nothing
 MANAGED = re.compile(r"^class \w+\(.*\b(?:LifecycleNode|Managed)\b.*\):", re.M)
 DIAGNOSED = re.compile(r"\bDiagnostics\(|DiagnosticArray")
@@ -65,25 +67,33 @@ def tested(folder: Path) -> list[str]:
     return sorted(passed)
 
 
-def executables() -> dict[str, str]:
-    """Module of each node by its executable, as the packages' setup.py name them."""
-    return dict(pair for path in WORKSPACE.glob("*/setup.py")
-                for pair in re.findall(r'"(\w+) = ([\w.]+):main"', path.read_text()))
+def executables() -> dict[str, set[str]]:
+    """Modules of each node by its executable, as the packages' setup.py, and the drivers, grippers and twins, name them."""
+    from rlinf_core.launch.graph import HOSTED
+    from rlinf_core.robots import drivers, grippers
+
+    modules = {name: {module} for path in WORKSPACE.glob("*/setup.py")
+             for name, module in re.findall(r'"(\w+) = ([\w.]+):main"', path.read_text()) if name not in COMMANDS}
+    twins = {f"sim_bridges.twins.{path.stem}" for path in (ROOT / "sim_bridges/twins").glob("*.py")
+             if "def main()" in path.read_text()}
+    gripper_twins = {module for module in twins if module.rpartition(".")[2] in grippers.grippers()}
+    modules["policy"] = {"rlinf_station.local_policy", "rlinf_station.remote_policy"}  # which of them, the recipe says
+    return modules | {
+        "driver": {drivers.driver(name).node for name in drivers.drivers() if getattr(drivers.driver(name), "node", "")},
+        "gripper": {grippers.gripper(name).node for name in grippers.grippers()},
+        "gripper_twin": gripper_twins, "twin": twins - gripper_twins,
+        "station": set().union(*(modules[name] for name in HOSTED))}
 
 
 def nodes_with(pattern: re.Pattern) -> list[str]:
-    """Executables whose module, or one of our packages that it imports for its node, matches."""
-    from rlinf_core.robots.drivers.franka import Driver
-    from rlinf_core.robots.grippers.gripper_command import Gripper
-
-    modules = executables() | {"driver": Driver.node, "gripper": Gripper.node}
+    """Executables of which each module, or one of our packages that it imports for its node, matches."""
     matching = []
-    for name, module in modules.items():
+    for name, modules in executables().items():
         try:
-            sources = _sources(importlib.import_module(module))
+            sources = [_sources(importlib.import_module(module)) for module in sorted(modules)]
         except ImportError as error:
             sys.exit(f"ros_conventions: {name}: {error}. Run: make setup")
-        if any(pattern.search(source) for source in sources):
+        if sources and all(any(pattern.search(source) for source in of_module) for of_module in sources):
             matching.append(name)
     return sorted(matching)
 
@@ -93,7 +103,7 @@ def _sources(module) -> list[str]:
     imported = re.findall(r"^ *from (rlinf_\w+\.\w+) import", inspect.getsource(module), re.M)
     names = {module.__name__, *(name for name in imported if name.split(".")[0] == module.__name__.split(".")[0])}
     classes = [value for name in names for _, value in inspect.getmembers(importlib.import_module(name), inspect.isclass)]
-    bases = {base.__module__ for value in classes for base in value.__mro__ if base.__module__.startswith("rlinf_")}
+    bases = {base.__module__ for value in classes for base in value.__mro__ if base.__module__.startswith(OURS)}
     ours = {name for name in names | bases if not name.startswith(("rlinf_core", "rlinf_ros"))}
     return [inspect.getsource(importlib.import_module(name)) for name in sorted(ours | {module.__name__})]
 

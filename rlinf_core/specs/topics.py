@@ -112,9 +112,9 @@ TOPICS = (
            receivers="environment, operator, page"),
     _state("goal_pose", "PoseStamped", (7,), "control rate", "goal pose of the object",
            receivers="environment, operator, page"),
-    _state("task/success", "JointState", (1,), "control rate",
+    _state("task/success", "TaskStatus", (1,), "control rate",
            "success signal from outside. 1 means that the task is done",
-           "sensor_msgs", per_arm=False, sampled=False),
+           "rlinf_msgs", per_arm=False, sampled=False),
     Topic(name="camera/<name>/image", type="sensor_msgs/msg/Image", sender="robot side",
           receivers="environment, page", rate="control rate", depth=2, newest=True,
           channel=(-1, -1, 3), sampled=True, meaning="image in rgb8 or bgr8"),
@@ -163,7 +163,7 @@ TOPICS = (
     Topic(name="target_joints", type="sensor_msgs/msg/JointState", sender="interlock", receivers="robot side",
           rate="every tick", per_arm=True, meaning="set-point of the joints [rad], in "
                                                    "joint_delta instead of target_pose"),
-    Topic(name="gripper/command", type="std_msgs/msg/Float64", sender="interlock", receivers="robot side",
+    Topic(name="gripper/command", type="rlinf_msgs/msg/GripperWidth", sender="interlock", receivers="robot side",
           rate="every tick", per_arm=True,
           meaning="set-point of the gripper width [m]. Nothing is sent while `gripper/state` is "
                   "silent"),

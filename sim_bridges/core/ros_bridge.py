@@ -13,9 +13,9 @@ from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from rclpy.action import ActionServer
 from rclpy.action.server import ServerGoalHandle
 from rlinf_msgs.action import ResetScene
+from rlinf_msgs.msg import GripperWidth, TaskStatus
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import Float64
 
 from rlinf_core.specs.topics import arm_of, of_arms
 from rlinf_ros.conversions import NS, camera_info, compressed, set_stamp, to_ns, to_stamp
@@ -98,8 +98,7 @@ class SimBridge(ControlNode):
         frames = dict(zip(self.simulator.arms, self.declare_parameter("frames", [""]).value, strict=False))
         for topic, message in self.messages.items():
             message.header.frame_id = frames.get(arm_of(topic)) or "base_link"
-        for topic, names in (("joint_states", self.simulator.joint_names), ("gripper/state", ("gripper_opening",)),
-                             ("task/success", ("success",))):
+        for topic, names in (("joint_states", self.simulator.joint_names), ("gripper/state", ("gripper_opening",))):
             for channel in of_arms(topic, [arm for arm in self.simulator.arms if arm]):
                 if channel in self.messages:
                     self.messages[channel].name = list(names)
@@ -144,8 +143,8 @@ class SimBridge(ControlNode):
             self.due = max(self.due + self.least_s, time.monotonic() - CATCH_UP_S)
             time.sleep(max(0.0, self.due - time.monotonic()))
 
-    def _on_gripper(self, arm: str, message: Float64) -> None:
-        self.gripper_widths[arm] = message.data
+    def _on_gripper(self, arm: str, message: GripperWidth) -> None:
+        self.gripper_widths[arm] = message.width
 
     def _on_timer(self) -> None:
         oldest = time.monotonic() - COMMAND_FRESH_S
@@ -254,7 +253,12 @@ def _fill_joints(message: JointState, v: list[float]) -> None:
     message.position = v
 
 
-_FILL = {PoseStamped: _fill_pose, TwistStamped: _fill_twist, WrenchStamped: _fill_wrench, JointState: _fill_joints}
+def _fill_status(message: TaskStatus, v: list[float]) -> None:
+    message.success = v[0]
+
+
+_FILL = {PoseStamped: _fill_pose, TwistStamped: _fill_twist, WrenchStamped: _fill_wrench, JointState: _fill_joints,
+         TaskStatus: _fill_status}
 
 
 def main() -> None:

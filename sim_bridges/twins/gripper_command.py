@@ -20,7 +20,7 @@ from sensor_msgs.msg import JointState
 
 from rlinf_core.core.errors import nearest
 from rlinf_core.robots.grippers.gripper_command import Gripper
-from rlinf_ros.spinning import ControlNode, run
+from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
 
 
 class Orders:
@@ -76,7 +76,13 @@ class Twin(ControlNode):
                                f"{', '.join(INJECTIONS[1:])}; empty for nothing"))
         self.declare_parameter("object_m", 0.0, ParameterDescriptor(description="how wide what is between the fingers is"))
         self.add_on_set_parameters_callback(self._check_parameters)
+        self.diagnostics = Diagnostics(self, self._health)
         self.create_timer(TICK_S, self._tick)
+
+    def _health(self) -> Health:
+        injected, order = self.get_parameter("inject").value, self.orders.order
+        values = {"width": round(self.width, 4), "ordered": order[1].request.command.position if order else "nothing"}
+        return Health(WARN, f"injected: {injected}", values) if injected else Health(OK, "follows its orders", values)
 
     def _check_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
         for parameter in parameters:

@@ -19,6 +19,7 @@ from rclpy.action.server import ServerGoalHandle
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rlinf_msgs.action import ResetScene
+from rlinf_msgs.msg import TaskStatus
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64, Float64MultiArray
 from std_srvs.srv import Trigger
@@ -28,7 +29,7 @@ from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 from rlinf_core.core.errors import nearest
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import ControlNode, run
+from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
 from sim_bridges.twins.universal_robots_state import (
     FROZEN,
     HOME,
@@ -68,7 +69,12 @@ class Twin(ControlNode):
         self.random, self.currents = np.random.default_rng(0), [0.0] * len(ARM)
         self._make_interfaces()
         self.add_on_set_parameters_callback(self._inject)
+        self.diagnostics = Diagnostics(self, self._health)
         self.create_timer(TICK_S, self._tick)
+
+    def _health(self) -> Health:
+        injected = self.get_parameter("inject").value
+        return Health(WARN, f"injected: {injected}") if injected else Health(OK, "moves as it is commanded")
 
     def _make_interfaces(self) -> None:
         status = f"{DRIVER}/io_and_status_controller"
@@ -171,7 +177,7 @@ class Twin(ControlNode):
             self.currents = self.random.normal(0.0, NOISE_A, len(ARM)).tolist()
         joints = JointState(name=names, position=[float(control.joints[ARM.index(name)]) for name in names],
                             effort=self.currents)
-        success = JointState(name=["success"], position=[float(np.linalg.norm(pose[:3] - self.goal[:3]) < NEAR_M)])
+        success = TaskStatus(success=float(np.linalg.norm(pose[:3] - self.goal[:3]) < NEAR_M))
         for output, message, frame in (
                 (self.joints, joints, "base_link"), (self.poses, _posed(pose), "base"),
                 (self.wrenches, WrenchStamped(), "tool0"), (self.goals, _posed(self.goal), "base"),

@@ -32,6 +32,9 @@ def test_every_node_that_can_fail_says_how_it_fares(peer):
     peer.spin(lambda: statuses["station_a/environment"].level == WARN, what="what it waits for")
     assert statuses["station_a/environment"].message.startswith("disarmed; arm it: rlinf arm")
     assert {"current_pose age_s"} <= {value.key for value in statuses["station_a/environment"].values}
+    for node, topic in (("interlock", "target_pose"), ("interlock", "safety"), ("sim_bridge", "current_pose")):
+        peer.spin(lambda node=node, topic=topic: rate(statuses[f"station_a/{node}"], topic) > 1.0,
+                  what=f"the rate of {topic}")
     interlock = peer.supervisor.children["interlock"].popen
     interlock.kill()
     peer.spin(lambda: statuses["station_a/sim_bridge"].level == WARN or not peer.supervisor.children.pop("interlock", 1),
@@ -39,8 +42,13 @@ def test_every_node_that_can_fail_says_how_it_fares(peer):
     assert statuses["station_a/sim_bridge"].message == "no command for the arm"
 
 
+def rate(status, topic):
+    """The rate of a topic as its publisher's node reports it [Hz]."""
+    return next(float(value.value) for value in status.values if value.key == f"{topic} hz")
+
+
 @pytest.mark.domain(103)
-def test_operator_page_director_and_controller_say_it_too(peer, tmp_path):
+def test_operator_page_director_controller_gripper_and_twins_say_it_too(peer, tmp_path):
     statuses = {}
     peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda message: statuses.update(
         {status.name: status for status in message.status}), 10)
@@ -49,13 +57,20 @@ def test_operator_page_director_and_controller_say_it_too(peer, tmp_path):
     write_plan(recipe, folder)
     paged = load_recipe("demo", ["station.lockstep=false", "station.web.port=8479"])
     wanted = {"operator": (recipe, station_processes(recipe, folder)), "page": (paged, station_processes(paged, folder)),
-              "controller": (arm, station_processes(arm, folder)), "director": (recipe, [director_process(recipe, folder)])}
+              "controller": (arm, station_processes(arm, folder)), "director": (recipe, [director_process(recipe, folder)]),
+              "twin": (arm, station_processes(arm, folder))}
+    (tmp_path / "robot.yaml").write_text(f"driver: external\nlimits: {Path('robots/franka_fr3/limits.yaml').resolve()}\n"
+                                         "gripper: {kind: gripper_command, joint: knuckle, open_at: 0.04, twin: true}\n")
+    gripped = load_recipe("demo", [f"station.robot={tmp_path}", "station.task=reach", "station.operator.kind=keyboard"])
+    wanted |= dict.fromkeys(("gripper", "gripper_twin"), (gripped, station_processes(gripped, folder)))
     for name, (_, processes) in wanted.items():
         peer.supervisor.start(next(process for process in processes if process.name == name))
     expected = {f"station_a/{name}" for name in wanted}
     peer.spin(lambda: expected <= statuses.keys(), what=lambda: expected - statuses.keys())
     texts = {name: (statuses[f"station_a/{name}"].level, statuses[f"station_a/{name}"].message) for name in wanted}
     assert texts["operator"] == (WARN, "waits for one interlock of each arm")
+    assert [texts[name][0] for name in ("twin", "gripper_twin")] == [OK, OK]
+    peer.spin(lambda: rate(statuses["station_a/twin"], "/ur_twin/joint_states") > 10.0, what="the rate of its joints")
     assert texts["page"] == (WARN, "hears no interlock") and texts["director"][0] == OK
     assert texts["controller"][0] == WARN and texts["controller"][1].startswith("nobody listens on /ur_twin/scaled_joint")
     assert {"targets_hz", "target_age_s"} <= {value.key for value in statuses["station_a/controller"].values}

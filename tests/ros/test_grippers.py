@@ -8,9 +8,8 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import SetParameters
-from rlinf_msgs.msg import ActionChunk, SafetyState
+from rlinf_msgs.msg import ActionChunk, GripperWidth, SafetyState
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
 
 from rlinf_core.launch.graph import station_processes
@@ -95,10 +94,10 @@ def bench(tmp_path_factory):
 
 
 def test_a_gripper_that_is_not_heard_is_told_nothing_and_one_that_begins_anew_goes_nowhere(bench):
-    orders, width = listen(bench.peer, Float64, "gripper/command"), [0.03]
+    orders, width = listen(bench.peer, GripperWidth, "gripper/command"), [0.03]
     states = bench.peer.node.create_publisher(JointState, "gripper/state", profile("gripper/state"))
     begins = bench.peer.node.create_timer(0.02, lambda: states.publish(JointState(name=["width"], position=width)))
-    bench.peer.spin(lambda: orders and abs(orders[-1].data - 0.03) < 1e-6, what="the width it has")
+    bench.peer.spin(lambda: orders and abs(orders[-1].width - 0.03) < 1e-6, what="the width it has")
     begins.cancel()
     bench.peer.for_s(1.0)
     orders.clear()
@@ -110,7 +109,7 @@ def test_a_gripper_that_is_not_heard_is_told_nothing_and_one_that_begins_anew_go
     assert not orders, "it is heard, and not known where it is"
     width[0] = 0.06
     bench.peer.spin(lambda: orders, what="an order")
-    assert {round(order.data, 6) for order in orders} == {0.06}
+    assert {round(order.width, 6) for order in orders} == {0.06}
     bench.peer.node.destroy_timer(begins)
     bench.peer.node.destroy_publisher(states)
     bench.widths.clear()
@@ -242,7 +241,7 @@ def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(mon
 
     def want(width):
         commands.begun -= gripper_command.SETTLED_S
-        commands._on_command(Float64(data=width))
+        commands._on_command(GripperWidth(width=width))
         commands.look()
         commands.look()
 

@@ -12,9 +12,8 @@ from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
 from rclpy.logging import get_logger
-from rlinf_msgs.msg import ActionChunk, SafetyEvent, SafetyState
+from rlinf_msgs.msg import ActionChunk, GripperWidth, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64
 from std_srvs.srv import SetBool
 
 from rlinf_core.launch.graph import station_processes
@@ -137,7 +136,7 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     limits |= {"control_mode": "joint_delta", "gripper_width": 0.08, "enable_lease": "unlimited"}
     (tmp_path / "limits.yaml").write_text(yaml.safe_dump(limits))
     states, targets = listen(peer, SafetyState, "safety"), listen(peer, JointState, "target_joints")
-    openings = listen(peer, Float64, "gripper/command")
+    openings = listen(peer, GripperWidth, "gripper/command")
     joints = peer.node.create_publisher(JointState, "joint_states", profile("joint_states"))
     gripper = peer.node.create_publisher(JointState, "gripper/state", profile("gripper/state"))
     chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
@@ -177,7 +176,7 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     peer.every(0.01, hundred_hertz)
     start(peer, "interlock", "station.robot=franka_fr3", limits_file=str(tmp_path / "limits.yaml"), latch_file="")
     peer.spin(lambda: ask(arming, SetBool.Request(data=True)).success, what="arming")
-    peer.spin(lambda: targets and openings and targets[-1].position[0] > 0.01 and openings[-1].data > 0.041, what="motion")
+    peer.spin(lambda: targets and openings and targets[-1].position[0] > 0.01 and openings[-1].width > 0.041, what="motion")
     assert targets[-1].name == names and targets[-1].position[1] == pytest.approx(0.35)
     refused = set_limit("joint_speed", 0.6)
     assert not refused.successful and "joint_speed would be loosened: disarm first" in refused.reason

@@ -7,8 +7,8 @@ import time
 
 import pytest
 import rclpy
-from rlinf_msgs.msg import ActionChunk
-from std_msgs.msg import Bool, Float64, Int8
+from rlinf_msgs.msg import ActionChunk, GripperWidth
+from std_msgs.msg import Bool, Int8
 from std_srvs.srv import SetBool
 
 from tests.ros.stand import Arm, listen
@@ -66,11 +66,11 @@ def test_s25_a_thousand_gripper_actions_a_second_delay_no_tick_and_move_the_fing
     limits = tmp_path / "limits.yaml"
     limits.write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\ngripper_width: 0.08\n")
     arm = Arm(peer, streams=False)
-    widths, fingers = listen(peer, Float64, "gripper/command"), peer.node.create_publisher(
+    widths, fingers = listen(peer, GripperWidth, "gripper/command"), peer.node.create_publisher(
         type(arm.joints), "gripper/state", 10)
 
     def opened():
-        message = type(arm.joints)(name=["gripper_opening"], position=[widths[-1].data if widths else 0.04])
+        message = type(arm.joints)(name=["gripper_opening"], position=[widths[-1].width if widths else 0.04])
         fingers.publish(message)
 
     peer.node.create_timer(0.02, opened)
@@ -94,8 +94,8 @@ def test_s25_a_thousand_gripper_actions_a_second_delay_no_tick_and_move_the_fing
     peer.spin(lambda: arm.states[-1].state == ACTIVE, 10, lambda: f"it to go on: {arm.states[-1]}")
     rate = (arm.states[-1].ticks - ticks) / (time.monotonic() - begun)
     assert rate > 60.0, "of 100 a second, on a busy machine"
-    steps = [abs(b.data - a.data) for a, b in zip(widths[at:], widths[at + 1:], strict=False)]
-    assert max(steps) <= 0.1 * 0.01 + 1e-9 and all(0.0 <= width.data <= 0.08 for width in widths)
+    steps = [abs(b.width - a.width) for a, b in zip(widths[at:], widths[at + 1:], strict=False)]
+    assert max(steps) <= 0.1 * 0.01 + 1e-9 and all(0.0 <= width.width <= 0.08 for width in widths)
     peer.node.destroy_timer(timer)
 
 

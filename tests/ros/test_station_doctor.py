@@ -10,14 +10,15 @@ import pytest
 import rclpy
 from geometry_msgs.msg import PoseStamped, WrenchStamped
 from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import Header, String
+from std_msgs.msg import Float64, Header, String
 
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.config import load_robot
+from rlinf_core.specs.topics import topic
 from rlinf_ros.qos import profile
 from rlinf_tools import station_doctor
-from rlinf_tools.station_doctor import findings
+from rlinf_tools.station_doctor import _listener, findings
 from tests.ros.test_controller import UR5E, Driver
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
@@ -206,3 +207,15 @@ def test_cameras_that_are_not_there_and_a_robot_that_does_not_answer_are_said(pe
 def test_what_stops_a_real_arm_without_a_source_of_its_own(reason, port, found, fix):
     finding = station_doctor._estops(reason, port)
     assert finding.result.startswith(found) and fix in finding.fix and bool(finding.fix) == bool(fix)
+
+
+@pytest.mark.domain(123)
+def test_a_gripper_that_expects_another_type_of_message_is_named(peer):
+    full = "/station_a/gripper/command"
+    follower = rclpy.create_node("fingers", namespace="/station_a", context=peer.context)
+    follower.create_subscription(Float64, "gripper/command", lambda _: None, 10)
+    peer.spin(lambda: peer.node.get_subscriptions_info_by_topic(full), what="the gripper")
+    finding = _listener(peer.node, "gripper/command", full, topic("gripper/command").type)
+    assert finding.result == f"std_msgs/msg/Float64 on {full}"
+    assert finding.fix.startswith("expected subscriptions of rlinf_msgs/msg/GripperWidth: change the node")
+    follower.destroy_node()

@@ -15,9 +15,8 @@ from control_msgs.action import GripperCommand
 from control_msgs.msg import GripperCommand as Command
 from rclpy.action import ActionClient
 from rclpy.node import Node
-from rlinf_msgs.msg import SafetyState
+from rlinf_msgs.msg import GripperWidth, SafetyState
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64
 
 from rlinf_core.robots.grippers.gripper_command import Gripper
 from rlinf_ros.action_clients import STATE, Orders
@@ -51,7 +50,7 @@ class Commands(Orders):
         self.forget("no order yet")
         self.begun = time.monotonic()
 
-    def _on_command(self, command: Float64) -> None:
+    def _on_command(self, command: GripperWidth) -> None:
         if is_active(self.node) and time.monotonic() - self.begun > SETTLED_S:
             super()._on_command(command)
 

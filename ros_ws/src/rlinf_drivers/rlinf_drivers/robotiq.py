@@ -11,8 +11,8 @@ import math
 import threading
 import time
 
+from rlinf_msgs.msg import GripperWidth
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64
 from std_srvs.srv import Trigger
 
 from rlinf_core.robots.grippers.robotiq import ACTIVATING, ACTIVE, Gripper, OrderTracker, Robotiq, Status
@@ -56,9 +56,9 @@ class RobotiqNode(DeviceNode):
         self.wanted = None
         self.activation.clear()
 
-    def _on_command(self, command: Float64) -> None:
-        if self.active and math.isfinite(command.data) and time.monotonic() - self.well_at > SETTLED_S:
-            self.wanted = round(self.settings.position(command.data))
+    def _on_command(self, command: GripperWidth) -> None:
+        if self.active and math.isfinite(command.width) and time.monotonic() - self.well_at > SETTLED_S:
+            self.wanted = round(self.settings.position(command.width))
 
     def _on_activate(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Activate the fingers, at the request of a person whose hands are away."""

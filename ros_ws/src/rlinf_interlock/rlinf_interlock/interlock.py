@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rclpy.parameter import Parameter
-from rlinf_msgs.msg import EpisodeEvent
+from rlinf_msgs.msg import EpisodeEvent, GripperWidth
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64, String
+from std_msgs.msg import String
 
 from rlinf_core import interlock as core
 from rlinf_core.core.errors import RecipeError, RlinfError
@@ -60,7 +60,7 @@ from rlinf_ros import memory_bus
 from rlinf_ros.conversions import set_stamp
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import StationNode, given, run
+from rlinf_ros.spinning import Rates, StationNode, given, run
 from rlinf_ros.workarounds import wait_for_nobody
 
 SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; where nothing can measure it, spell them out "
@@ -434,13 +434,14 @@ class Interlock(StationNode):
             self.targets = publisher(self, "target_joints")
         if self.limits.gripper_width:
             self.inputs.commands += ("gripper/command",)
-            self.gripper_commands = publisher(self, "gripper/command")
+            self.gripper_commands, self.gripper_command = publisher(self, "gripper/command"), GripperWidth()
         self.inputs.commands += ("robot/reset", *filter(None, [self.settings["follows"]]))
         self.resets = publisher(self, "robot/reset")
         self.applied = publisher(self, "applied")
         self.safety = publisher(self, "safety")
         self.events = publisher(self, "safety/events")
         self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.rates = Rates(self)
         self.to_others = publisher(self, TO_OTHERS) if self.others else None
 
     # S14: a stop survives a restart
@@ -549,7 +550,9 @@ class Interlock(StationNode):
         output = self.output
         # first, because in lockstep a simulator moves on at its target
         if output.gripper is not None and gripper_reports:
-            self.gripper_commands.publish(Float64(data=output.gripper))
+            set_stamp(self.gripper_command.header.stamp, now_ns)
+            self.gripper_command.width = output.gripper
+            self.gripper_commands.publish(self.gripper_command)
         # in lockstep, a simulator moves only at its target
         if output.suppress_setpoint and not self.settings["lockstep"]:
             return
@@ -584,7 +587,7 @@ class Interlock(StationNode):
         times: dict[str, Iterable[float]] = {"tick_late": self.clock.late_ms if self.clock else (),
                                              "reaction": self.reaction_ms}
         message = messages.diagnostics(f"{self.get_namespace().strip('/')}/interlock", self.state,
-                                       self.counts + self.inputs.counts, times, self.limits.hash)
+                                       {**self.counts, **self.inputs.counts, **self.rates()}, times, self.limits.hash)
         message.header.stamp = self.get_clock().now().to_msg()
         self.diagnostics.publish(message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import Pose as PoseMessage
@@ -96,9 +96,9 @@ def to_others(output: core.Output, now_ns: int) -> SafetyState:
     return message
 
 
-def diagnostics(name: str, state: core.State, counts: Counter[str], times_ms: dict[str, Iterable[float]],
+def diagnostics(name: str, state: core.State, counts: Mapping[str, float], times_ms: dict[str, Iterable[float]],
                 limits_hash: str) -> DiagnosticArray:
-    """Return the message for /diagnostics: counts, and p50, p99 and maximum of each time series."""
+    """Return the message for /diagnostics: counts, rates, and p50, p99 and maximum of each time series."""
     values: dict[str, float] = dict(counts)
     for series, times in times_ms.items():
         ranked = sorted(times)

@@ -27,7 +27,7 @@ from rlinf_core.tasks.task import Task
 from rlinf_ros.arms import ArmRequests, arm_topic, hear_safety
 from rlinf_ros.latest import Latest
 from rlinf_ros.qos import subscription, witnessed
-from rlinf_ros.spinning import OK, WARN, Health, is_active
+from rlinf_ros.spinning import OK, WARN, Health, StationNode, is_active
 from rlinf_ros.station_state import standstill
 
 SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
@@ -201,7 +201,7 @@ class FirstArming:
 class ScriptedOperator:
     """Performs the task by its script, in demonstrations and overlong training episodes."""
 
-    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task,
+    def __init__(self, node: StationNode, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task,
                  enables: Publisher) -> None:
         noise = node.declare_parameter("noise", 0.12).value
         self.seed = node.declare_parameter("seed", 0).value

@@ -10,7 +10,7 @@ from rclpy.action import ActionClient
 from rclpy.action.client import ClientGoalHandle
 from rclpy.node import Node
 from rclpy.task import Future
-from std_msgs.msg import Float64
+from rlinf_msgs.msg import GripperWidth
 from unique_identifier_msgs.msg import UUID
 
 from rlinf_ros.qos import subscription
@@ -95,8 +95,8 @@ class Orders:
         raise NotImplementedError
 
     # Of all grippers
-    def _on_command(self, command: Float64) -> None:
-        self.wanted = min(max(command.data, 0.0), self.widest)
+    def _on_command(self, command: GripperWidth) -> None:
+        self.wanted = min(max(command.width, 0.0), self.widest)
 
     def look(self) -> None:
         """Send the next command once the last one is answered, or note a missed answer.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TwistStamped, Vector3, WrenchStamped
 from rclpy.node import Node
+from rlinf_msgs.msg import TaskStatus
 from sensor_msgs.msg import Image, JointState
 
 from rlinf_core.core.errors import SpecError
@@ -145,4 +146,5 @@ def _six(a: Vector3, b: Vector3) -> np.ndarray:
 CHANNELS: dict[type, Callable[[Any], np.ndarray]] = {
     Image: from_image, JointState: lambda message: np.asarray(message.position), PoseStamped: _pose,
     TwistStamped: lambda message: _six(message.twist.linear, message.twist.angular),
-    WrenchStamped: lambda message: _six(message.wrench.force, message.wrench.torque)}
+    WrenchStamped: lambda message: _six(message.wrench.force, message.wrench.torque),
+    TaskStatus: lambda message: np.array([message.success], np.float64)}

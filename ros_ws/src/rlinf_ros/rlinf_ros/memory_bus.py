@@ -119,9 +119,11 @@ class MemoryPublisher(Publisher):
     msg_type: Any
     listeners: list[MemorySubscription]
     latched: deque[Envelope] | None
+    sent = 0
 
     def publish(self, msg: Any) -> None:
         """Publish as rclpy does."""
+        self.sent += 1
         outside = self.latched is not None or super().get_subscription_count() > 0
         if not (outside or self.listeners):
             return

@@ -57,10 +57,13 @@ class EscapingLogger(rcutils_logger.RcutilsLogger):
 
 
 class EscapingPublisher(Publisher):
-    """Publishes every text; one without UTF-8 bytes is escaped."""
+    """Publishes every text; one without UTF-8 bytes is escaped. ``sent`` counts the messages."""
+
+    sent = 0
 
     def publish(self, msg: Any) -> None:
         """Publish as rclpy does."""
+        self.sent += 1
         try:
             super().publish(msg)
         except UnicodeEncodeError:
@@ -94,6 +97,7 @@ OK = DiagnosticStatus.OK
 WARN = DiagnosticStatus.WARN
 ERROR = DiagnosticStatus.ERROR
 EVERY_S = 1.0
+OF_ROS = ("/rosout", "/parameter_events", "/diagnostics")
 INACTIVE = "inactive: activate the node (rlinf lifecycle)"
 
 
@@ -110,11 +114,28 @@ class Health(NamedTuple):
     values: Mapping[str, Any] = {}
 
 
+class Rates:
+    """Messages a second of each topic that a node publishes, since the last call [Hz]."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.before, self.at = node, dict[str, int](), time.monotonic()
+
+    def __call__(self) -> dict[str, float]:
+        """Rates by name of the topic, relative to the node's namespace."""
+        below, now = f"{self.node.get_namespace().rstrip('/')}/", time.monotonic()
+        sent = {publisher.topic_name.removeprefix(below): getattr(publisher, "sent", 0)
+                for publisher in self.node.publishers if publisher.topic_name not in OF_ROS}
+        since_s = max(now - self.at, 1e-3)
+        rates = {f"{name} hz": round((count - self.before.get(name, 0)) / since_s, 1) for name, count in sent.items()}
+        self.before, self.at = sent, now
+        return rates
+
+
 class Diagnostics:
-    """Publishes the result of ``look``."""
+    """Publishes the result of ``look``, and the rate of each topic of the node."""
 
     def __init__(self, node: Node, look: Callable[[], Health]) -> None:
-        self.node, self.look = node, look
+        self.node, self.look, self.rates = node, look, Rates(node)
         self.publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
         node.create_timer(EVERY_S, self.say)
 
@@ -125,7 +146,8 @@ class Diagnostics:
             level, message = WARN, INACTIVE
         status = DiagnosticStatus(name=f"{self.node.get_namespace().strip('/')}/{self.node.get_name()}", level=level,
                                   message=message,
-                                  values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])
+                                  values=[KeyValue(key=key, value=str(value))
+                                          for key, value in {**values, **self.rates()}.items()])
         array = DiagnosticArray(status=[status])
         array.header.stamp = self.node.get_clock().now().to_msg()
         self.publisher.publish(array)

@@ -234,6 +234,7 @@ class Environment(Managed, ControlNode):
         self.station = self.declare_parameter("station", "station").value
         self.lockstep = self.declare_parameter("lockstep", False).value
         self.patience_s = self.declare_parameter("patience_s", 15.0).value
+        self.retries = 0
         self.declare_live("retries", 5, lambda retries: setattr(self, "retries", retries))
         self.person, self.external, self.homes = (
             self.declare_parameter(name, False).value for name in ("person", "external", "homes"))

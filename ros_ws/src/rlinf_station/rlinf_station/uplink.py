@@ -35,6 +35,7 @@ class Uplink(Managed, StationNode):
         self.spool = Spool(self.declare_parameter("spool", "spool").value,
                            max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
         self.policies = Path(self.declare_parameter("policies", "policies").value)
+        self.policies_gb = MAX_GB
         self.declare_live("policies_gb", MAX_GB, lambda gigabytes: setattr(self, "policies_gb", gigabytes))
         address = self.declare_parameter("address", "127.0.0.1:50551").value
         folder = self.declare_parameter("credentials", "").value

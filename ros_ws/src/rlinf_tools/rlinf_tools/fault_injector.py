@@ -23,7 +23,7 @@ from rlinf_core.core.errors import RlinfError, nearest
 from rlinf_core.interlock.scenarios import Corrupt, Delay, Drop, Fault, Offset, Repeat, Scale, Shift, read_fault
 from rlinf_ros.conversions import NS, set_stamp, to_ns
 from rlinf_ros.qos import profile
-from rlinf_ros.spinning import STEADY, run
+from rlinf_ros.spinning import OK, STEADY, WARN, Diagnostics, Health, run
 from rlinf_ros.workarounds import wait_for_nobody
 
 
@@ -41,6 +41,11 @@ class FaultInjector(Node):
         for route in self.declare_parameter("routes", [""]).value:
             if route:
                 self._open(*route.split(":"))
+        self.diagnostics = Diagnostics(self, self._health)
+
+    def _health(self) -> Health:
+        faults = ", ".join(f"{route}: {fault.kind}" for route, fault in self.faults.items() if fault.kind != "none")
+        return Health(WARN, f"injects {faults}") if faults else Health(OK, "passes every message on")
 
     def _open(self, source: str, target: str, type_name: str) -> None:
         package, _, name = type_name.split("/")

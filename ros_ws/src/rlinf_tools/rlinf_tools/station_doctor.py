@@ -57,7 +57,7 @@ COMMANDS = ("target", "command", "goal", "desired", "reference")
 UNSUGGESTED = ("estop/", "enable", "task/success", "distance")
 PING_MS = 1.0  # largest round trip to a controller at 1 kHz
 OURS = ("driver", "recorder")  # nodes of the station that hear a target and move no arm
-STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image")
+STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image", "TaskStatus")
 
 
 class TopicProbe:
@@ -308,10 +308,22 @@ def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator
         command_topic = "target_joints" if limits.control_mode == "joint_delta" else "target_pose"
         name = arm_topic(arm, command_topic)
         full = robot.controller.topic if robot.controller else robot.topics.get(name, f"{root}/{name}")
-        count = sum(info.node_name.removesuffix("_inputs") not in OURS
-                    for info in node.get_subscriptions_info_by_topic(full))
-        yield Finding(name, f"{count} listen on {full}", "" if count else "nobody would follow: start the controller, or "
-                      "name what it listens to in robot.yaml (topics, controller)")
+        yield _listener(node, name, full, "" if robot.controller else topic(name).type)
+        ours = robot.grippers.get(arm) is not None or (robot.driver_node is not None and robot.driver_node.has_gripper)
+        if limits.gripper_width and not ours and not robot.without_hardware:
+            name = arm_topic(arm, "gripper/command")
+            yield _listener(node, name, robot.topics.get(name, f"{root}/{name}"), topic(name).type)
+
+
+def _listener(node: Node, name: str, full: str, kind: str) -> Finding:
+    """Whether somebody follows a topic of commands, with messages of its type."""
+    infos = [info for info in node.get_subscriptions_info_by_topic(full)
+             if info.node_name.removesuffix("_inputs") not in OURS]
+    if others := {info.topic_type for info in infos} - {kind} if kind else ():
+        return Finding(name, f"{', '.join(others)} on {full}", f"expected subscriptions of {kind}: change the node that "
+                       "follows, or convert the messages")
+    return Finding(name, f"{len(infos)} listen on {full}", "" if infos else "nobody would follow: start the controller, or "
+                   "name what it listens to in robot.yaml (topics, controller)")
 
 
 def _kernel() -> Finding:
