@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any, TypeVar
 
@@ -31,6 +31,20 @@ def checked(model: type[Model], document: Document) -> Model:
         problems = error.errors(include_url=False)
         lines = dict.fromkeys(_line(model, document, problem) for problem in problems)
         raise RecipeError("\n".join(lines)) from error
+
+
+def checked_parameters(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    """The model's instance of a node's parameters, which have JSON's types.
+
+    Raises:
+        RecipeError: all that is wrong, a line each, after ``where``.
+    """
+    try:
+        return model.from_document(values)
+    except ValidationError as error:
+        document = Document(dict(values), {(): where})
+        raise RecipeError("\n".join(dict.fromkeys(
+            _line(model, document, problem) for problem in error.errors(include_url=False)))) from error
 
 
 def _line(model: type[Settings], document: Document, problem: Any) -> str:

@@ -68,7 +68,7 @@ class Twin(ControlNode):
 
     def __init__(self) -> None:
         super().__init__("gripper_twin")
-        self.settings = Gripper.from_document(self.declare_structure("settings", lambda _: Gripper))
+        self.settings = self.declare_settings("settings", Gripper)
         self.width, self.orders = self.settings.width, Orders()
         self.server = self.orders.serve(self, GripperCommand, self.settings.action)
         self.states = self.create_publisher(JointState, self.settings.states, 10)

@@ -38,9 +38,7 @@ def process_of(recipe, name, folder):
 def test_a_drivers_settings_are_typed_described_and_read_only(make_node, tmp_path):
     process = process_of("franka_twin", "driver", tmp_path)
     node = make_node("--params-file", parameters_file(process, tmp_path))
-    document = node.declare_structure("settings", lambda _: Driver)
-    settings = Driver.from_document(document)
-    assert settings == load_driver("franka_twin") and document["hand_speed"] == settings.hand_speed
+    assert node.declare_settings("settings", Driver) == load_driver("franka_twin")
     about = node.describe_parameter("settings.hand_speed")
     (bounds,) = about.floating_point_range
     assert (bounds.from_value, bounds.to_value, about.read_only) == (0.0, 0.2, True)
@@ -82,6 +80,16 @@ def test_json_as_it_was_written_before_is_refused_with_the_new_form(make_node):
     with pytest.raises(RlinfError, match=r"parameter settings: expected parameters settings.KEY, one for each value.*"
                                          r"Write them below settings:.*-p settings.KEY:=VALUE"):
         node.declare_structure("settings")
+
+
+@pytest.mark.parametrize("argument, error", [
+    ("settings.hand_sped:=0.1", "parameters: settings: unknown key 'hand_sped' (did you mean 'hand_speed'?)"),
+    ("settings.hand_speed:=9.0", "parameters: settings: 'hand_speed': expected at most 0.2, got float 9.0"),
+    ("settings.hand:=7", "parameters: settings: 'hand': expected true or false, got int 7")])
+def test_what_a_setting_cannot_be_is_said_in_a_line(make_node, argument, error):
+    with pytest.raises(RlinfError) as raised:
+        make_node("-p", argument).declare_settings("settings", Driver)
+    assert str(raised.value).startswith(error)
 
 
 def test_a_structure_that_nobody_gives_is_empty(make_node):

@@ -18,6 +18,7 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from rlinf_core.config.base import Count, Discriminated, Positive, Settings
+from rlinf_core.config.checking import checked_parameters
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
 
@@ -110,7 +111,7 @@ def camera(kind: str) -> type[CameraSettings]:
 
 def make_camera(document: Mapping[str, Any]) -> DeviceCamera:
     """Return the camera for settings of JSON's types."""
-    settings = camera(document["kind"]).from_document(document)
+    settings = checked_parameters(camera(document["kind"]), document, "parameters of the camera")
     if not isinstance(settings, DeviceCamera):
         raise RecipeError(f"camera: expected one that is read from a device, got kind '{settings.kind}'")
     return settings

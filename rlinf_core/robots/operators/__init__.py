@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from rlinf_core.config.base import Discriminated, Settings, parameters, values
+from rlinf_core.config.checking import checked_parameters
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
 
@@ -63,7 +64,8 @@ def make_device(document: Mapping[str, Any]) -> Device:
     kind = document["kind"]
     if kind in (SCRIPTED, REPLAY):
         raise RecipeError(f"operator: expected a device that a person holds, got {kind}")
-    return operator(kind)(**values(settings_of(kind).from_document(document), "kind"))
+    settings = checked_parameters(settings_of(kind), document, "parameters of the operator's device")
+    return operator(kind)(**values(settings, "kind"))
 
 
 OPERATOR = Discriminated("kind", settings_of, operators, SCRIPTED)

@@ -257,7 +257,7 @@ class Franka(ArmDriver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings = Driver.from_document(self.declare_structure("settings", lambda _: Driver))
+        self.settings = self.declare_settings("settings", Driver)
         self.state = FrankaRobotState()
         self.received_at = 0.0
         self.offset_s = 0.0

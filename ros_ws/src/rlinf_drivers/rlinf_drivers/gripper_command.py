@@ -90,7 +90,7 @@ class GripperNode(Managed, ControlNode):
 
     def __init__(self) -> None:
         super().__init__("gripper")
-        self.settings = Gripper.from_document(self.declare_structure("settings", lambda _: Gripper))
+        self.settings = self.declare_settings("settings", Gripper)
         self.orders, self.received_at, self.implausible = Commands(self, self.settings), 0.0, ""
         self.widths = publisher(self, "gripper/state")
         self.create_subscription(JointState, self.settings.states, self._on_states, overheard(WAITING))

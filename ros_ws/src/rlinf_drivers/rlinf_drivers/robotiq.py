@@ -34,7 +34,7 @@ class RobotiqNode(DeviceNode):
 
     def __init__(self) -> None:
         super().__init__("gripper")
-        self.settings = Gripper.from_document(self.declare_structure("settings", lambda _: Gripper))
+        self.settings = self.declare_settings("settings", Gripper)
         self.what, self.activation = f"Robotiq gripper at {self.settings.device}", threading.Event()
         self.status: Status | None = None
         self.wanted: int | None = None

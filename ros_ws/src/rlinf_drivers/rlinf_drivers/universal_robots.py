@@ -80,7 +80,7 @@ class UniversalRobots(ArmDriver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings = Driver.from_document(self.declare_structure("settings", lambda _: Driver))
+        self.settings = self.declare_settings("settings", Driver)
         self.safety = SafetyMode.NORMAL
         self.robot = RobotMode.DISCONNECTED
         self.program = False

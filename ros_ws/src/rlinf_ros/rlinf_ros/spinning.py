@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import rclpy
 import yaml
@@ -43,6 +43,9 @@ from rlinf_ros.parameters import described_field, expected
 from rlinf_ros.parameters import descriptor as described
 from rlinf_ros.qos import to_override
 from rlinf_ros.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, single_threaded
+
+if TYPE_CHECKING:
+    from rlinf_core.config.base import Settings
 
 # a log names its caller, not this file
 rcutils_logger._internal_callers.append(os.path.realpath(__file__))
@@ -159,6 +162,9 @@ ARRIVES_S = 0.1
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 
 
+Model = TypeVar("Model", bound="Settings")
+
+
 class StationNode(Node):
     """A node whose timers follow real time; simulated time stops whenever the simulator waits.
 
@@ -202,6 +208,23 @@ class StationNode(Node):
         apply(self.declare_parameter(name, value).value)
         self.add_post_set_parameters_callback(changed)
 
+    def declare_settings(self, name: str, model: type[Model]) -> Model:
+        """Declare the parameters below a name, and return them as settings. RlinfError says what is wrong in them."""
+        from rlinf_core.config.checking import checked_parameters  # an interlock has no use for pydantic
+
+        settings = checked_parameters(model, from_parameters(self._below(name)), f"{self.get_name()}: {name}")
+        self.declare_structure(name, lambda _: model)
+        return settings
+
+    def _below(self, name: str) -> dict[str, Any]:
+        """Return the values that were given below a name; RlinfError where it was given as one text."""
+        overrides = {key: parameter.value for key, parameter in self._parameter_overrides.items()}
+        if text := overrides.get(name):
+            raise RlinfError(f"{self.get_name()}: parameter {name}: expected parameters {name}.KEY, one for each value, "
+                             f"got {str(text)[:80]!r}. Write them below {name}: in a file of parameters, or as "
+                             f"-p {name}.KEY:=VALUE")
+        return {key.removeprefix(f"{name}."): value for key, value in overrides.items() if key.startswith(f"{name}.")}
+
     def declare_structure(self, name: str, find_model: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
         """Declare the parameters below a name (``name.key``) that were given, read-only, and return them as a document.
 
@@ -212,13 +235,7 @@ class StationNode(Node):
         Raises:
             RlinfError: the structure was given as one text, as JSON was until version 0.1.
         """
-        overrides = {key: parameter.value for key, parameter in self._parameter_overrides.items()}
-        if text := overrides.get(name):
-            raise RlinfError(f"{self.get_name()}: parameter {name}: expected parameters {name}.KEY, one for each value, "
-                             f"got {str(text)[:80]!r}. Write them below {name}: in a file of parameters, or as "
-                             f"-p {name}.KEY:=VALUE")
-        given_values = {key.removeprefix(f"{name}."): value for key, value in overrides.items()
-                        if key.startswith(f"{name}.")}
+        given_values = self._below(name)
         document = from_parameters(given_values)
         fields = getattr(find_model(document), "model_fields", {}) if find_model and document else {}
         for key, value in given_values.items():

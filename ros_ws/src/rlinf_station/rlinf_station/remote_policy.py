@@ -54,8 +54,7 @@ class RemotePolicyNode(PolicyNode):
         self.chunking, self.nothing_in_play = Chunking(RECEDING_HORIZON, 1), True
         self.outdated = False  # whether an interruption has begun since the policy was asked
         super().__init__()
-        self.settings = StationPolicy.from_document(
-            self.declare_structure("remote", lambda _: StationPolicy) or {"backend": "local"}).model_dump()
+        self.settings = self.declare_settings("remote", StationPolicy).model_dump()
         threading.Thread(target=self._work, daemon=True).start()
 
     # The executor's part
