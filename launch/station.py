@@ -115,7 +115,7 @@ def _start(context: LaunchContext) -> list:
     if recipe.station.operator.kind != SCRIPTED and not recipe.station.web.port:
         operator = operator_process(recipe)
         parameters = {key: value for key, value in flattened(operator.parameters).items() if value not in ("", [""])}
-        settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in parameters.items())
+        settings = " ".join(f"-p {shlex.quote(f'{key}:={json.dumps(val)}')}" for key, val in parameters.items())
         renamed = "".join(f"-r {old}:={new} " for old, new in operator.remappings)
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
                                    f"-r __ns:={operator.namespace} {renamed}{settings}"))

@@ -2,7 +2,7 @@
 
 ROS has no parameter without a value, no empty list and no list of lists. A key without a value is left out. An empty list
 is ``['']``, an empty key ``_``. A list of mappings, of lists or of several types becomes parameters that are named by
-their position.
+their position: ``_0``, ``_1``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def to_parameters(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         RlinfError: a key has a dot, which would divide it, or an item of a list has no value.
     """
-    return {_checked(key or UNNAMED, where): _encoded(value, f"{where}.{key}") for key, value in document.items()
+    return {_checked(str(key), where) or UNNAMED: _encoded(value, f"{where}.{key}") for key, value in document.items()
             if value is not None and value != {}}
 
 
@@ -52,14 +52,14 @@ def _encoded(value: Any, where: str) -> Any:
         return [float(item) for item in value]
     if len(kinds) == 1 and kinds <= {bool, int, float, str}:
         return list(value)
-    return {str(index): _encoded(item, f"{where}.{index}") for index, item in enumerate(value)}
+    return {f"_{index}": _encoded(item, f"{where}.{index}") for index, item in enumerate(value)}
 
 
 def from_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of parameters by their dotted names: the inverse of ``to_parameters`` after ROS has read it.
 
-    >>> from_parameters({"kind": "leader", "joints.j1.id": 3, "tool": [0.0, 0.1, 0.0], "points.0": [1, 2], "points.1": [3]})
-    {'kind': 'leader', 'joints': {'j1': {'id': 3}}, 'tool': [0.0, 0.1, 0.0], 'points': [[1, 2], [3]]}
+    >>> from_parameters({"kind": "leader", "joints.j1.id": 3, "points._0": [1, 2], "points._1": [3]})
+    {'kind': 'leader', 'joints': {'j1': {'id': 3}}, 'points': [[1, 2], [3]]}
     """
     document: dict[str, Any] = {}
     for name, value in values.items():
@@ -76,8 +76,8 @@ def _decoded(value: Any) -> Any:
         return []
     if not isinstance(value, dict):
         return value
-    if value.keys() == {str(index) for index in range(len(value))}:
-        return [_decoded(value[str(index)]) for index in range(len(value))]
+    if value.keys() == {f"_{index}" for index in range(len(value))}:
+        return [_decoded(value[f"_{index}"]) for index in range(len(value))]
     return {"" if key == UNNAMED else key: _decoded(item) for key, item in value.items()}
 
 
