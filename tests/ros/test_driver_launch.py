@@ -105,6 +105,8 @@ def test_one_line_brings_up_a_robot_that_follows_the_interlock_and_ends_with_ctr
     workspace = Workspace(tmp_path)
     prefixes = (str(vendors(domain)), workspace.environment.get("AMENT_PREFIX_PATH", ""))
     workspace.environment["AMENT_PREFIX_PATH"] = os.pathsep.join(prefixes)
+    paths = (str(ROOT), workspace.environment.get("PYTHONPATH", ""))  # the launch file of this clone has its modules
+    workspace.environment["PYTHONPATH"] = os.pathsep.join(paths)
     line = f"{ROOT}/launch/driver.launch.py robot:={robot} robot_ip:=10.0.0.7 arguments:=launch_rviz:=true"
     changes = (f"station.robot={robot}", f"station.task={task}", "station.lockstep=false", "station.operator.kind=keyboard")
     with peer_in(tmp_path, domain) as peer, workspace.launched(line, tmp_path / "log", domain):
