@@ -19,7 +19,7 @@ from rlinf_msgs.action import ResetScene
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.drivers.servo_arm import Driver
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import ControlNode, run
+from rlinf_ros.spinning import OK, ControlNode, Diagnostics, Health, run
 from sim_bridges.twins.servos import Servos
 
 TICK_S, GOAL_RAD = 0.05, 0.35
@@ -31,7 +31,7 @@ class Twin(ControlNode):
 
     def __init__(self) -> None:
         super().__init__("twin")
-        settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        settings = self.declare_settings("settings", Driver)
         self.declare_parameter(
             "say",
             "",
@@ -39,6 +39,7 @@ class Twin(ControlNode):
                 description="words to the twin: '1 0.5' turns servo 1, 'fault 3', 'fault 0', silent, rest, garbage"
             ),
         )
+        self.diagnostics = Diagnostics(self, lambda: Health(OK, "moves as its servos are told"))
         self.settings, self.description = settings, settings.description()
         path = Path(settings.device)
         if path.is_symlink() and not os.access(path, os.R_OK | os.W_OK):

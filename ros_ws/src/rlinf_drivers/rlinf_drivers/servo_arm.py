@@ -12,9 +12,9 @@ import time
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped
-from rlinf_msgs.msg import SafetyState
+from rlinf_msgs.msg import GripperWidth, SafetyState
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64, String
+from std_msgs.msg import String
 
 from rlinf_core.core.errors import DeviceError, RlinfError
 from rlinf_core.robots.drivers.servo_arm import Driver
@@ -40,7 +40,7 @@ class ServoArm(DeviceNode):
 
     def __init__(self) -> None:
         super().__init__("driver")
-        settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        settings = self.declare_settings("settings", Driver)
         self.settings, self.homing = settings.calibrated()
         self.description = self.settings.description()
         self.what = f"servos at {self.settings.device}"
@@ -65,9 +65,9 @@ class ServoArm(DeviceNode):
             by_name = dict(zip(target.name, target.position, strict=True))
             self.target = time.monotonic(), [by_name[name] for name in names]
 
-    def _on_width(self, command: Float64) -> None:
-        if math.isfinite(command.data):
-            self.width = command.data
+    def _on_width(self, command: GripperWidth) -> None:
+        if math.isfinite(command.width):
+            self.width = command.width
 
     def _on_safety(self, safety: SafetyState) -> None:
         self.safety = time.monotonic(), safety.state

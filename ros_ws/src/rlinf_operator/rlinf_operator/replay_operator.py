@@ -43,8 +43,7 @@ class ReplayOperator:
         enables: Publisher,
         simulated: bool,
     ) -> None:
-        settings = json.loads(node.get_parameter("settings").value)
-        self.recording = read_actions(Path(settings["recording"]))
+        self.recording = read_actions(Path(node.get_parameter("settings.recording").value))
         self.arming = FirstArming(node, arms, arming, actions, enables) if simulated else None
         self.joints = tuple(self.recording.joints)
         self.latest = Latest(node, {"current_pose", "joint_states"}, False)
