@@ -220,14 +220,12 @@ def test_targets_are_followed_only_while_armed_and_only_from_near(tmp_path):
         say = {name: publisher(peer.node, name) for name in ("safety", "target_joints")}
         target.position = list(bench.joints[-1].position)
 
-        def tick():
-            say["safety"].publish(state)
-            say["target_joints"].publish(target)
 
         def goes(pan, mode):
             state.state, target.position[0] = mode, pan
 
-        peer.node.create_timer(0.02, tick)
+        peer.node.create_timer(0.02, lambda: say["target_joints"].publish(target))
+        peer.node.create_timer(0.2, lambda: say["safety"].publish(state))  # as at a tick of 20 ms
         goes(0.3, DISARMED)
         peer.for_s(0.7)
         assert abs(bench.pan) < 0.01, "disarmed"

@@ -25,7 +25,8 @@ from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
 PERIOD_S, REPEAT_S, FAULT_CHECK_S = 0.015, 0.1, 0.5
-FRESH_S = 0.2  # an older target or interlock state is not followed
+FRESH_S = 0.2  # an older target is not followed
+SAFETY_S = 0.5  # nor is one if the interlock's state is older, which comes every ten ticks
 ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 FAR_RAD = 0.5  # from a target to its joint; the limits' joint_divergence is smaller
 STARTING, SILENT = "starting", "silent"
@@ -157,7 +158,7 @@ class ServoArm(DeviceNode):
 
     def _follow(self, device: Bus, now: float, angles: list[float], ticks: dict[int, int]) -> None:
         (state_at, state), (sent_at, target) = self.safety, self.target
-        if self.fault or state not in ARMED or now - state_at > FRESH_S or now - sent_at > FRESH_S:
+        if self.fault or state not in ARMED or now - state_at > SAFETY_S or now - sent_at > FRESH_S:
             return
         self.far = (
             max(abs(goal - angle) for goal, angle in zip(target, angles, strict=True)) > FAR_RAD
