@@ -25,14 +25,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import folder, write  # noqa: E402
-from rlinf_core.policies.serialization import load_policy, newest_policy  # noqa: E402
-from rlinf_core.recipes import load_recipe  # noqa: E402
+from rlinf_core.algorithms import algorithm  # noqa: E402
+from rlinf_core.algorithms.common.settings import AlgorithmSettings  # noqa: E402
+from rlinf_core.cli.monitor import judge, simulated_steps  # noqa: E402
+from rlinf_core.data.replay import ReplayBuffer  # noqa: E402
+from rlinf_core.policies import make_policy  # noqa: E402
+from rlinf_core.policies.base import NetworkPolicy  # noqa: E402
+from rlinf_core.policies.monitor import fit  # noqa: E402
+from rlinf_core.policies.serialization import (  # noqa: E402
+    load_policy,
+    newest_policy,
+    policy_name,
+    save_policy,
+)
+from rlinf_core.policies.small import conditioned, tanh_gaussian  # noqa: E402
+from rlinf_core.recipes import Recipe, load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations  # noqa: E402
+from rlinf_core.rollouts.collect import EpisodeRollouts  # noqa: E402
 from rlinf_core.rollouts.evaluate import EpisodeResult, evaluate  # noqa: E402
+from rlinf_core.rollouts.types import Trajectory  # noqa: E402
+from rlinf_core.specs.arrays import StationSpec  # noqa: E402
 from rlinf_core.trainer import checkpoint  # noqa: E402
 from rlinf_core.trainer.diagnosis import Episodes  # noqa: E402
 from rlinf_core.trainer.train import train  # noqa: E402
@@ -94,8 +111,7 @@ def residual(out: Path, seeds: list[int], serve: bool, overrides: list[str]) -> 
     """Correct a cloned base with each seed."""
     figures: dict[str, float] = {}
     for seed in seeds:
-        base = out / f"base_{seed}"
-        train(load_recipe("sim_sft", [*BASE, f"seed={seed}"]), base)
+        base = base_run(out, seed)
         file = newest_policy(base)
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         before, before_an_hour = rates(judged(base, seed))
@@ -139,7 +155,95 @@ def residual(out: Path, seeds: list[int], serve: bool, overrides: list[str]) -> 
     return figures | {"residual_min": min(of[0]), "residual_worst_window": min(of[1])}
 
 
-PARTS = ("residual",)
+def base_run(out: Path, seed: int) -> Path:
+    """The run of the cloned base, which is trained if it is not there."""
+    base = out / f"base_{seed}"
+    train(load_recipe("sim_sft", [*BASE, f"seed={seed}"]), base)
+    return base
+
+
+def monitor(out: Path, seeds: list[int], episodes: int) -> dict[str, float]:
+    """Fit a failure monitor to episodes of the base, and count on others."""
+    figures: dict[str, float] = {}
+    for seed in seeds:
+        base = base_run(out, seed)
+        played = simulated_steps(load_recipe("sim_sft"), base, episodes, seed)
+        count = round(HELD_OUT_SHARE * episodes)
+        row = judge(fit(played[count:], ALPHA, seed=seed), played[:count])
+        print(
+            f"monitor, seed {seed}: " + ", ".join(f"{k} {v:.3g}" for k, v in row.items()),
+            flush=True,
+        )
+        figures |= {f"monitor_{name}_seed_{seed}": value for name, value in row.items()}
+    early = [figures[f"monitor_found_early_seed_{seed}"] for seed in seeds]
+    alarms = [figures[f"monitor_false_alarms_seed_{seed}"] for seed in seeds]
+    return figures | {
+        "monitor_found": float(np.mean(early)),
+        "monitor_false_alarms": float(np.mean(alarms)),
+        "monitor_alpha": ALPHA,
+    }
+
+
+def recap(out: Path, seeds: list[int], steps: int) -> dict[str, float]:
+    """SFT and RECAP of the same episodes: the base's own, exploring, half of which fail."""
+    figures: dict[str, float] = {}
+    for seed in seeds:
+        recipe = load_recipe("sim_recap", [f"seed={seed}"])
+        env = stations(recipe, 1)
+        base = load_policy(newest_policy(base_run(out, seed)), env.spec)
+        rollouts = EpisodeRollouts(env, base, seed, 5_000_000 + 100_000 * seed)
+        episodes = rollouts.play(steps).trajectories
+        env.close()
+        row = {"episodes": len(episodes), "recorded": np.mean([one.success for one in episodes])}
+        for name in ("sft", "sft_all", "recap"):
+            policy = cloned(name, recipe, env.spec, episodes, seed)
+            file = save_policy(policy, out / f"{name}_{seed}" / policy_name(1))
+            row[name] = rates(judged(file, seed))[0]
+        print(
+            f"recap, seed {seed}: " + ", ".join(f"{k} {v:.3g}" for k, v in row.items()), flush=True
+        )
+        figures |= {f"recap_{name}_seed_{seed}": float(value) for name, value in row.items()}
+    gains = [
+        100 * (figures[f"recap_recap_seed_{seed}"] - figures[f"recap_sft_seed_{seed}"])
+        for seed in seeds
+    ]
+    return figures | {"recap_gain": float(np.mean(gains))}
+
+
+def cloned(
+    name: str, recipe: Recipe, spec: StationSpec, episodes: list[Trajectory], seed: int
+) -> NetworkPolicy:
+    """A new policy by SFT of the successful episodes, by SFT of all, or by RECAP of all."""
+    torch.manual_seed(seed)
+    sizes = {"fine_scale": recipe.policy.fine_scale}
+    config: AlgorithmSettings
+    if name == "recap":
+        policy = make_policy(spec, conditioned.Config(**sizes))
+        config = recipe.algorithm.but(steps=UPDATES, value_steps=UPDATES // 4)
+    else:
+        policy = make_policy(spec, tanh_gaussian.Config(**sizes))
+        config = recipe.sft.but(steps=UPDATES)
+    learner, random = (
+        algorithm(config.name).Learner(policy, config, seed),
+        np.random.default_rng(seed),
+    )
+    data = ReplayBuffer(policy.policy_spec, 100_000)
+    for one in episodes:
+        if one.success or name != "sft":
+            data.insert_episode(
+                policy.annotated(one.observations), one.actions, one.rewards, one.discounts
+            )
+    learner.fit_normalisation(data.vectors())
+    for _ in range(UPDATES):
+        batch = data.sample(
+            config.batch_size, random, gamma=config.gamma, n_step=config.n_return_steps
+        )
+        learner.update(batch)
+    return policy.eval()
+
+
+PARTS = ("residual", "recap", "monitor")
+ALPHA, HELD_OUT_SHARE, UPDATES = 0.05, 0.4, 3000
 
 
 def main() -> None:
@@ -154,6 +258,8 @@ def main() -> None:
     parser.add_argument(
         "--set", nargs="+", default=[], dest="overrides", help="keys of sim_residual"
     )
+    parser.add_argument("--episodes", type=int, default=500, help="that the monitor is fitted to")
+    parser.add_argument("--steps", type=int, default=8000, help="recorded time steps for RECAP")
     parser.add_argument("--out", type=Path, help="keep the runs there; what is there goes on")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
@@ -163,6 +269,10 @@ def main() -> None:
         if options.out is None
         else contextlib.nullcontext(options.out) as out
     ):
+        if options.only in (None, "monitor"):
+            figures |= monitor(out, options.seeds, options.episodes)
+        if options.only in (None, "recap"):
+            figures |= recap(out, options.seeds, options.steps)
         if options.only in (None, "residual"):
             figures |= residual(out, options.seeds, options.served, options.overrides)
     print(

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from benchmarks import (
@@ -21,6 +22,7 @@ from benchmarks import (
     fuzz_episodes,
     large_models,
     pipelined,
+    published,
     simulators,
     swap,
     transfer,
@@ -235,3 +237,21 @@ def test_large_models_are_measured_in_small(tmp_path, called):
     assert all(timings[f"{name}_ms"] > 0 for name in ("pi0_1_views_transformers", "openvla_eager", "openvla_oft_eager"))
     assert {"pi0_sft_full_bfloat16_recompute_s", "openvla_sft_lora_bfloat16_s", "pi0_grpo_lora_update_s",
             "openvla_grpo_lora_draw_s"} <= timings.keys()
+
+
+def test_published_rows_count_the_last_step_alone_and_what_is_published_within_the_budget(monkeypatch):
+    steps = iter([0.0] * 150 + [1.0] * 48 + [0.0, 0.0])  # success is left again at the end
+    env = SimpleNamespace(
+        step=lambda action: (np.zeros(3), 0.5, False, False, {"success": next(steps)}),
+        reset=lambda **_: (np.zeros(3), {}),
+    )
+    one = object.__new__(published.Published)
+    one.env = env
+    one.reset()
+    played = [one.step(np.zeros(2)) for _ in range(100)]
+    assert [row[3] for row in played] == [False] * 99 + [True]
+    assert played[0][1] == 1.0 and not any(row[4]["success"] for row in played)
+    rows = [(100_000, 0.4, 1.0), (200_000, 0.6, 2.0)]
+    assert published.steps_to(rows, 0.5) == 200_000 and published.steps_to(rows, 0.9) == published.NEVER
+    assert published.over_published({"reach": 200_000, "push": published.NEVER}, 200_000) == 1.0
+    assert np.isnan(published.over_published({"push": 100_000}, 200_000))

@@ -26,7 +26,7 @@ from rlinf_core.specs.topics import BLACK_BOX, EPISODE, SESSION
 
 if TYPE_CHECKING:
     from rlinf_core.episodes import Episode
-    from rlinf_core.tasks.rewards.training import Frames
+    from rlinf_core.tasks.rewards.training import Frames, ProgressScores
 
 WIDTH = 200  # table width without a terminal
 COLUMNS = [field.name for field in fields(Line) if field.name != "note"]
@@ -325,7 +325,7 @@ def _write(file: Path | None, summary: dict[str, Any]) -> None:
 
 
 def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out: float, seed: int,
-          json_file: Path | None, failed: list[str], late: float) -> None:
+          json_file: Path | None, failed: list[str], late: float, learns_progress: bool) -> None:
     """Train a success classifier, evaluate it on held-out episodes, and write the model and a picture of its errors."""
     from rich.progress import Progress
 
@@ -345,18 +345,25 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
     read = {episode.id: episode for _, episode in intact_episodes(paths)}
     if unknown := set(failed) - read.keys():
         raise EpisodeError(f"--failed: expected ids of episodes in these recordings, got {', '.join(sorted(unknown))}")
-    frames = training.frames_of(read.values(), cameras, failed, late)
+    frames = (
+        training.progress_of(read.values(), cameras, failed)
+        if learns_progress
+        else training.frames_of(read.values(), cameras, failed, late)
+    )
     learned, judged = training.split(frames, held_out, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(transient=True) as progress:
         task = progress.add_task("learning to see success", total=steps)
         network = training.train(learned, steps, seed, lambda _: progress.advance(task))
-    scores, verdicts = training.judge(network, judged)
     try:
         write_atomically(out, network.save)
     except OSError as error:
         raise RlinfError(f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; free the "
                          "disk, or choose another folder, and train again", code="RL-E207") from error
+    if learns_progress:
+        _say_progress(out, training.judge_progress(network, judged), json_file)
+        return
+    scores, verdicts = training.judge(network, judged)
     write_atomically(picture, lambda aside: _picture(judged, verdicts, aside))
     print(f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out episodes; missed "
           f"{scores.missed} of {scores.positives} that show success, took {scores.invented} of {scores.negatives} others "
@@ -364,6 +371,18 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
           "and success_steps: 2 against single frames")
     if json_file:
         json_file.write_text(json.dumps(asdict(scores) | {"accuracy": scores.accuracy}))
+
+
+def _say_progress(out: Path, scores: ProgressScores, json_file: Path | None) -> None:
+    """Print the scores of a progress network."""
+    print(
+        f"{out}: rank correlation with time {scores.order:.2f} on {scores.successes} held-out "
+        f"successful episodes; {scores.fooled:.0%} of {scores.failures} failed ones show progress "
+        "above 0.5 in their second half\nin a task's file: reward: {kind: progress, "
+        f"model: {out.name}, classifier: FILE}}"
+    )
+    if json_file:
+        json_file.write_text(json.dumps(asdict(scores)))
 
 
 def _picture(frames: Frames, verdicts: np.ndarray, path: Path, columns: int = 6) -> None:

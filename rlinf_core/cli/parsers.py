@@ -132,6 +132,8 @@ def reward_commands(commands: Commands) -> None:
     train.add_argument("--late", type=at_least(0, float), default=0.3, metavar="SECONDS",
                        help="time before the end of a success that may already show it, at least three frames. It is "
                             "the delay of a person's label or of the task's success_steps (default: 0.3)")
+    train.add_argument("--progress", dest="learns_progress", action="store_true",
+                       help="learn a dense reward, the share of an episode that is over, not success")
     train.add_argument("--steps", type=at_least(1, int), default=1500, metavar="N", help="gradient steps (default: 1500)")
     train.add_argument("--held-out", type=fraction, default=0.2, metavar="FRACTION",
                        help="part of the episodes that tests it (default: 0.2)")

@@ -17,6 +17,7 @@ OURS = {
     "insertion": "rlinf_core.tasks.rewards.geometry:Insertion",
     "outside": "rlinf_core.tasks.rewards.geometry:Outside",
     "place": "rlinf_core.tasks.rewards.geometry:Place",
+    "progress": "rlinf_core.tasks.rewards.progress:Progress",
     "push": "rlinf_core.tasks.rewards.geometry:Push",
     "reach": "rlinf_core.tasks.rewards.geometry:Reach",
     "stack": "rlinf_core.tasks.rewards.geometry:Stack",

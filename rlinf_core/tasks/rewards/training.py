@@ -31,17 +31,20 @@ class Frames:
         success: (N,) bool.
         episodes: (N,) number of the frame's episode.
         cameras: their names.
+        labels: (N,) progress between 0 and 1, where that is learned instead of success.
     """
 
     images: np.ndarray
     success: np.ndarray
     episodes: np.ndarray
     cameras: tuple[str, ...]
+    labels: np.ndarray | None = None
 
     def of(self, chosen: np.ndarray) -> Frames:
         """Return the frames of some episodes."""
         mask = np.isin(self.episodes, chosen)
-        return Frames(self.images[mask], self.success[mask], self.episodes[mask], self.cameras)
+        labels = None if self.labels is None else self.labels[mask]
+        return Frames(self.images[mask], self.success[mask], self.episodes[mask], self.cameras, labels)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,69 @@ def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Colle
     return frames
 
 
+def progress_of(
+    episodes: Iterable[Episode], cameras: Sequence[str], failed: Collection[str] = ()
+) -> Frames:
+    """Return frames of episodes with the share of each successful one that is over.
+
+    The second half of a failed episode has progress 0, so that a policy gains nothing there. Its
+    first half is left out, because it may look like a successful one.
+    """
+    images, success, numbers, labels = [], [], [], []
+    for number, episode in enumerate(episodes):
+        available = [name for name, values in episode.observations.items() if values.ndim == 4]
+        cameras = cameras or available
+        if not cameras or set(cameras) - set(available):
+            raise EpisodeError(
+                f"episode {episode.id}: expected the cameras {', '.join(cameras) or '(at least one)'}, "
+                f"got {', '.join(available) or 'none'}. Record with station.observe_cameras"
+            )
+        stacked = np.concatenate([episode.observations[name] for name in cameras], axis=3)
+        solved, length = episode.success and episode.id not in failed, len(stacked)
+        images.append(stacked[0 if solved else length // 2 :].transpose(0, 3, 1, 2))
+        count = len(images[-1])
+        success.append(np.arange(count) == (count - 1 if solved else -1))
+        numbers.append(np.full(count, number))
+        labels.append(np.linspace(0.0, 1.0, count) if solved else np.zeros(count))
+    return Frames(
+        np.concatenate(images),
+        np.concatenate(success),
+        np.concatenate(numbers),
+        tuple(cameras),
+        np.concatenate(labels),
+    )
+
+
+@dataclass(frozen=True)
+class ProgressScores:
+    """Result of a progress network on held-out episodes.
+
+    Attributes:
+        successes, failures: number of episodes.
+        order: mean rank correlation of progress with time, of successful ones.
+        fooled: share of failed ones whose progress exceeds 0.5 in their second half.
+    """
+
+    successes: int
+    failures: int
+    order: float
+    fooled: float
+
+
+def judge_progress(network: Network, frames: Frames) -> ProgressScores:
+    """Return how well progress follows time, and how often a failure looks like progress."""
+    predicted, orders, fooled = judge(network, frames)[1], [], []
+    for number in np.unique(frames.episodes):
+        mask = frames.episodes == number
+        if frames.success[mask].any():
+            ranks = predicted[mask].argsort().argsort()
+            orders.append(np.corrcoef(ranks, np.arange(mask.sum()))[0, 1])
+        else:
+            fooled.append(bool(predicted[mask].max() > 0.5))
+    share = float(np.mean(fooled)) if fooled else 0.0
+    return ProgressScores(len(orders), len(fooled), float(np.mean(orders)), share)
+
+
 def split(frames: Frames, held_out: float, seed: int) -> tuple[Frames, Frames]:
     """Split into episodes to learn from and episodes to judge by.
 
@@ -126,10 +192,14 @@ def train(frames: Frames, steps: int, seed: int, on_step: Callable[[int], Any] =
     net = _net(colours, height, width)
     adam = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY)
     positive, negative = np.flatnonzero(frames.success), np.flatnonzero(~frames.success)
+    targets = frames.success if frames.labels is None else frames.labels
     for step in range(steps):
-        chosen = np.concatenate([random.choice(kind, BATCH // 2) for kind in (positive, negative)])
+        if frames.labels is None:
+            chosen = np.concatenate([random.choice(kind, BATCH // 2) for kind in (positive, negative)])
+        else:
+            chosen = random.integers(0, len(targets), BATCH)
         logits = net(_as_input(_disturbed(frames.images[chosen], random)))[:, 0]
-        labels = torch.tensor(frames.success[chosen], dtype=torch.float32)
+        labels = torch.tensor(targets[chosen], dtype=torch.float32)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, labels)
         adam.zero_grad()
         loss.backward()
