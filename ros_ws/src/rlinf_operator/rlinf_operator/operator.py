@@ -370,13 +370,17 @@ class Operator(Managed, StationNode):
         self.enables.publish(Bool(data=False))
 
     def check(self) -> None:
-        """RlinfError where a script finds itself at a real arm, or a replay far from its start."""
+        """Check the script and the replay.
+
+        Raises:
+            RlinfError: the script is at a real arm, or the replay far from its start.
+        """
         for player in (self.script, self.replay):
             if player:
                 player.check()
 
     def _answer(self, step: TimeStep) -> np.ndarray | SentChunk | None:
-        """A person goes before the script, and ends a replay."""
+        """Return the action for a time step; a person precedes the script, and ends a replay."""
         moves = self.person.asks() if self.person else []
         if self.replay:
             if self.person and (self.person.trouble or any(any(move.values()) for move in moves)):
@@ -420,12 +424,12 @@ class Operator(Managed, StationNode):
         return homing or time.monotonic() - self.stepped_at < PLAYING_S
 
     def _say(self, action: np.ndarray | SentChunk, stamp: Time) -> None:
-        """An action, or a recorded chunk, in answer to a state of that time."""
+        """Publish an action, or a recorded chunk, for a state of the given time."""
         self.seq, self.takeover = self.seq + 1, (time.monotonic(), stamp)
         values = np.zeros((action.horizon, self.spec.action.dim)) if isinstance(action, SentChunk) else action
         chunk = action_chunk(self.spec, values, source="operator", session=self.session, seq=self.seq, version=-1,
                              observation_stamp=stamp)
-        if isinstance(action, SentChunk):  # to the last bit
+        if isinstance(action, SentChunk):  # bit by bit
             chunk.execute, chunk.data = action.execute, action.data
         chunk.header.stamp = stamp if self.lockstep else self.get_clock().now().to_msg()
         self.actions.publish(chunk)

@@ -1,6 +1,7 @@
-"""The operator of `rlinf replay`: sends the recorded actions again, in answer to the same time steps.
+"""The operator of `rlinf replay`: sends recorded actions again, at the same time steps.
 
-In simulation it arms once, as a script does. On a real arm a person arms. Any motion of a device ends the replay.
+In simulation it arms once, as a script does. A person arms a real arm. Any motion of a device ends
+the replay.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from rlinf_core.episodes.actions import SentChunk, read_actions
 from rlinf_operator.scripted_operator import FirstArming
 from rlinf_ros.latest import Latest
 
-FAR_M, FAR_RAD = 0.01, 0.05  # from the recording's start; the interlock realigns from there on, too
+FAR_M, FAR_RAD = 0.01, 0.05  # from the recording's start; the interlock realigns within that, too
 CONTINUES = SentChunk((), -1, 0)  # the chunk of an earlier time step still plays
 
 
 class ReplayOperator:
-    """Answers each time step of a demonstration with the chunk that was recorded for it.
+    """Answers each time step of a demonstration with its recorded chunk.
 
     Args:
-        node: of the operator.
-        arms, arming, actions, enables: as of the scripted operator.
+        node: the operator's node.
+        arms, arming, actions, enables: as for the scripted operator.
         simulated: whether it arms by itself; the interlock of a real arm refuses.
     """
 
@@ -53,26 +54,30 @@ class ReplayOperator:
         self.node = node
 
     def check(self) -> None:
-        """RlinfError where the arm is not where the recording begins."""
+        """Check that the arm is where the recording begins.
+
+        Raises:
+            RlinfError: it is not.
+        """
         if self.arming:
             self.arming.check()
         if self.refusal:
             raise RlinfError(self.refusal)
 
     def deactivate(self) -> None:
-        """Neither arm nor send anything in the rest of this episode."""
+        """Stop arming and sending for the rest of this episode."""
         self.end("the operator node was deactivated")
         if self.arming:
             self.arming.end()
 
     def end(self, reason: str) -> None:
-        """No further action in this episode."""
+        """End the replay for this episode."""
         if not self.ended:
             self.ended = reason
             self.node.get_logger().warning(f"the replay ends: {reason}")
 
     def answer(self, step: TimeStep) -> SentChunk | None:
-        """The chunk of a time step; CONTINUES within one, None where nothing is to be sent."""
+        """Return the chunk of a time step; CONTINUES within one, None if nothing is to be sent."""
         armed = self.arming is None or self.arming.armed_interlock
         if step.mode != "demonstration" or not armed or self.ended or self.refusal:
             return None
@@ -86,7 +91,7 @@ class ReplayOperator:
         return chunk if chunk.horizon else None
 
     def _far(self) -> str:
-        """Why the arm is too far from the recording's start; empty if it is there."""
+        """Return why the arm is too far from the recording's start; empty if it is there."""
         self.latest.pull()
         expected, messages = self.recording, self.latest.messages
         pose, joints = messages.get("current_pose"), messages.get("joint_states")

@@ -1,7 +1,7 @@
-"""Environment and policy composed into one process: a time step is handed over, and answered, before it is even packed.
+"""Environment and policy in one process: a time step is answered before it is even serialised.
 
-For networks that answer within a few milliseconds: a time step with images takes as long on its way to another process.
-While the policy computes, the environment hears nothing.
+This suits networks that answer within a few milliseconds: a time step with images takes as long to
+reach another process. While the policy computes, the environment hears nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rlinf_ros.conversions import NS
 from rlinf_station.environment import Environment
 from rlinf_station.local_policy import LocalPolicyNode
 
-NAMED = ["--ros-args", "-r", "__node:=policy"]  # where ros2 launch names the nodes of its process
-SHARE = 0.5     # of a period: an answer that takes longer keeps the environment from its inputs
+NAMED = ["--ros-args", "-r", "__node:=policy"]  # ros2 launch names the nodes of its process there
+SHARE = 0.5  # of a period: a slower answer keeps the environment from its inputs
 EVERY_S = 10.0
 
 
@@ -28,30 +28,31 @@ class Guest(LocalPolicyNode):
         super().__init__(cli_args=NAMED)
 
     def _listen(self) -> None:
-        """To nobody: time steps are handed over."""
+        """Subscribe to nothing: time steps are handed over."""
 
     def answer(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
-        """Answer a time step, whose observation need not be packed yet."""
+        """Answer a time step, whose observation need not be serialised yet."""
         self.observation = observation
         self._on_timestep(step)
 
     def observed(self, step: TimeStep) -> dict[str, np.ndarray]:
-        """In the newest time step."""
+        """Return the observation of the newest time step."""
         return self.observation
 
 
 class Composed(Environment):
-    """The environment's node, with the policy's for a guest."""
+    """The environment's node, with the policy's node as a guest."""
 
     def __init__(self) -> None:
         super().__init__()
         self.declare_parameter("composed", True)
         self.policy = Guest()
-        self.warned_at = float("-inf")  # time.monotonic(), that it takes long
+        self.warned_at = float("-inf")  # time.monotonic() of the last warning about slowness
         self.guests: list[Node] = [self.policy]
 
     def _say(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
-        if step.step_type == TimeStep.LAST:  # there is nothing to answer, and newer weights may be loaded now
+        # nothing to answer, and newer weights may be loaded now
+        if step.step_type == TimeStep.LAST:
             super()._say(step, observation)
             self.policy.answer(step, observation)
             return
@@ -60,7 +61,8 @@ class Composed(Environment):
         took_s, period_s = time.monotonic() - begun, self.period_ns / NS
         super()._say(step, observation)
         slow = step.step_type == TimeStep.MID and not self.lockstep and took_s > SHARE * period_s
-        if slow and begun - self.warned_at > EVERY_S:  # rclpy's throttle takes a millisecond to see that it is not yet time
+        # rclpy's throttle takes a millisecond per skipped call
+        if slow and begun - self.warned_at > EVERY_S:
             self.warned_at = begun
             self.get_logger().warning(
                 f"the policy took {1e3 * took_s:.0f} of the {1e3 * period_s:.0f} ms between two time steps, in which its "

@@ -1,7 +1,8 @@
-"""Runs a station through a recipe: collect, wait for the trainer, evaluate, improve online, evaluate again.
+"""Runs a station through a recipe: collect, wait for a policy, evaluate, improve, evaluate.
 
-It only asks: episodes from the environment, weights from the trainer. What it learns goes to ``progress.jsonl`` (one line
-an event, for reports) and ``status.json`` (the latest picture, for the live display).
+It only makes requests: episodes from the environment, weights from the trainer. It logs to
+``progress.jsonl`` (one event per line, for reports) and ``status.json`` (the latest state, for the
+live display).
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ from rlinf_station.labels import AGAIN, DISCARDED
 TRAINER_PATIENCE_S = 300.0
 SILENCE_S = 20.0
 STILL_S = 5.0
-RECENT, EVALUATIONS = 50, 3  # training episodes whose success is shown; tries to have an evaluation in one version
+# training episodes in the displayed success; tries for an evaluation with one version
+RECENT, EVALUATIONS = 50, 3
 
 
 class Director(StationNode):
@@ -70,12 +72,14 @@ class Director(StationNode):
         self.started = time.monotonic()
         self.done = self.successes = self.env_steps = self.total = self.dropped = self.discarded = 0
         self._closed_ids: set[str] = set()
-        self._safe: list[EpisodeEvent] = []  # closed since the last question, of the mode that was asked for
+        # episodes of the requested mode that were closed since the last request
+        self._safe: list[EpisodeEvent] = []
         # asked for; of progress.jsonl; any refused
         self.mode = ""
         self.lines = Lines(self.run_dir)
         self.counted = False
-        self.station, self.refused = self.get_namespace().strip("/"), -1  # by the trainer; -1 before it is heard
+        # by the trainer; -1 before its first report
+        self.station, self.refused = self.get_namespace().strip("/"), -1
         self.active_at = self.moved_at = time.monotonic()
         self.request: GoalHandle | None = None
         self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
@@ -90,7 +94,7 @@ class Director(StationNode):
         self.diagnostics = Diagnostics(self, self._health)
 
     def _health(self) -> Health:
-        """The phase of the plan, how far it is, and what it waits for."""
+        """Report the plan's phase and progress, and what it waits for."""
         values = {"phase": self.phase, "seconds": round(time.monotonic() - self.phase_started), "episodes": self.done,
                   "successes": self.successes, "env_steps": self.env_steps, "dropped": self.dropped}
         silent_s = time.monotonic() - self.active_at
@@ -100,13 +104,14 @@ class Director(StationNode):
             return Health(WARN, f"{self.phase}: nothing has moved for {silent_s:.0f} s", values)
         return Health(OK, self.phase, values)
 
-    # What the station says
+    # Incoming messages
     def _on_trainer(self, message: TrainerStatus) -> None:
         self.trainer, now = message, refused(message, self.station)
-        counts = "refused" in message.names  # not yet, where it has but begun to listen
+        counts = "refused" in message.names  # absent while the trainer has only begun to listen
         first, self.counted = counts and not (self.counted or self._closed_ids), self.counted or counts
         if self.refused < 0 or first or (counts and now < self.refused):
-            self.refused = now  # of before: a trainer that goes on counts them, and after a restart some no more
+            # earlier refusals: a resumed trainer counts them, and after a restart loses some
+            self.refused = now
 
     def _on_policy(self, message: PolicyStatus) -> None:
         if message.version != self.policy.version:
@@ -145,7 +150,12 @@ class Director(StationNode):
 
     # Phases
     def run(self, executor: SingleThreadedExecutor, stop_requested: Callable[[], bool]) -> None:
-        """Run every phase in order; RunStopped when one cannot be finished, StopRequested once ``stop_requested()``."""
+        """Run every phase in order.
+
+        Raises:
+            RunStopped: a phase cannot be finished.
+            StopRequested: ``stop_requested()`` is true.
+        """
         self.executor_, self.stop_requested = executor, stop_requested
         plan = self.plan
         if not self._within(60.0, self.runner.server_is_ready):
@@ -167,7 +177,10 @@ class Director(StationNode):
         self._write_status()
 
     def _first_policy(self, seed: int) -> None:
-        """However long the trainer takes, as long as there is one; for each episode that it refuses, it gets another."""
+        """Wait for the first policy, however long a present trainer takes.
+
+        Each episode that the trainer refuses is replaced by another.
+        """
         self._enter("sft", 0)
         received_at = time.monotonic()
         wanted = self.plan["collect"].get("share", self.plan["collect"]["episodes"])
@@ -191,7 +204,10 @@ class Director(StationNode):
                 raise RunStopped(f"the trainer's policy cannot be used: {self.policy.error}")
 
     def _demonstrations(self, wanted: int, seed: int) -> int:
-        """Until as many have succeeded; a failed one is recorded, but not learned from. Returns the next seed."""
+        """Collect until enough demonstrations have succeeded; return the next seed.
+
+        A failed one is recorded, but not used for training.
+        """
         tries = 5 * wanted
         while self.successes < wanted:
             if self.done >= tries and not self.plan["collect"].get("person"):
@@ -203,7 +219,7 @@ class Director(StationNode):
         return seed
 
     def _evaluate(self, name: str) -> dict[str, Any]:
-        """Held-out episodes, all played by one version of the policy; again, if that changed on the way."""
+        """Play held-out episodes with one version of the policy; repeat if it changed meanwhile."""
         evaluate = self.plan["evaluate"]
         for _ in range(EVALUATIONS):
             self._enter(f"evaluate_{name}", evaluate["episodes"])
@@ -231,11 +247,11 @@ class Director(StationNode):
         raise RunStopped(f"{several}, {EVALUATIONS} times. {self.look}")
 
     def _online(self, online: dict[str, Any]) -> str:
-        """Train until a rule of the recipe ends it; returns which, in words."""
+        """Train until a rule of the recipe ends it; return the rule in words."""
         self._enter("online", 0)
         seed, deadline = online["first_seed"], time.monotonic() + 60 * online["max_minutes"]
         self.recent.ended.clear()
-        if online["synchronous"]:  # the evaluation before it is no answer to a slice
+        if online["synchronous"]:  # the preceding evaluation does not answer a slice
             self._within(online["drain_timeout_s"], Settled(lambda: taken(self.trainer, self.station)))
         while not (ended := ending(self.recent, self.env_steps, online, deadline)):
             before = taken(self.trainer, self.station)
@@ -248,13 +264,13 @@ class Director(StationNode):
         return ended
 
     def _catch_up(self, seconds: float, episodes: int = 0) -> None:
-        """Let the learner take so many in all and finish what it owes, and the policy node take the newest weights."""
+        """Wait until the learner has caught up, and the policy node has the newest weights."""
         if not self._within(seconds, lambda: caught_up(self.trainer, self.policy, self.station, episodes)):
             self._log("warning", detail=f"waited {seconds:.0f} s for the learner to catch up. {self.look}")
 
     # Waiting, always spinning
     def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
-        """Have ``count`` episodes run and closed; asks again if the environment dies and comes back in between."""
+        """Run ``count`` episodes until closed; ask again if the environment restarts meanwhile."""
         self._safe = []
         self.discarded = 0
         self.mode = mode
@@ -263,7 +279,10 @@ class Director(StationNode):
         return list(self._safe)
 
     def _await_arming(self, deadline: float) -> None:
-        """The interlock has stopped: a person's arming lets the run go on, after a while in which they may disarm again."""
+        """Wait for a person's arming after a stop of the interlock.
+
+        The run resumes after a while in which they may disarm again.
+        """
         self._log("stopped_by_interlock", state=Mode(self.safety.state).name, cause=self.safety.cause)
         self.get_logger().warning(f"{GOES_ON}. It waits for {GOES_ON_S:g} s after that")
         at_rest_s = time.monotonic()
@@ -274,25 +293,27 @@ class Director(StationNode):
         self.get_logger().warning("the run goes on")
 
     def _ask(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
-        if self.safety.state == SafetyState.FAULT:  # in which the environment takes no request
+        if self.safety.state == SafetyState.FAULT:  # the environment takes no request then
             self._await_arming(deadline)
-        for _ in range(4):  # the middleware drops what somebody asks whom the other side has not met yet
+        # the middleware drops requests to a server that has not discovered the client
+        for _ in range(4):
             self.request = goal_handle = GoalHandle(
                 self.runner, RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed)
             )
             if self._within(10.0, (sent := goal_handle.send()).done):
                 break
-            goal_handle.withdraw()  # or it is played, and nobody hears of it
+            goal_handle.withdraw()  # otherwise it might be played unnoticed
         else:
             raise RunStopped(f"waited 40 s for the environment to take {count} {mode} episodes. {self.look}")
-        if not (handle := sent.result()).accepted:  # it is still busy with what was asked before
+        if not (handle := sent.result()).accepted:  # it is still busy with the previous request
             self._within(1.0, lambda: False)
             return
         answer, self.active_at = handle.get_result_async(), time.monotonic()
         while not answer.done():
             self._turn(0.1)
             if standstill(self.safety, "") or self.operator.prompt or holds_back(self.trainer, mode):
-                self.active_at = time.monotonic()  # it waits for a person or the trainer, not for the environment
+                # it waits for a person or the trainer, not for the environment
+                self.active_at = time.monotonic()
             if deadline and time.monotonic() > deadline:
                 goal_handle.withdraw()
                 deadline = 0.0
@@ -319,12 +340,12 @@ class Director(StationNode):
         return ready()
 
     def cancel(self, message: str = "stopped", **fields: str) -> None:
-        """Ask the environment for no further episode, and say why."""
+        """Withdraw the request from the environment, and log the reason."""
         if self.request is not None:
             self.executor_.spin_until_future_complete(self.request.withdraw(), timeout_sec=1.0)
         self._log(message, phase=self.phase, **fields)
 
-    # What others may read
+    # Published state
     def _enter(self, phase: str, total: int) -> None:
         self.phase = phase
         self.total = total
@@ -351,7 +372,10 @@ class Director(StationNode):
 
 
 def main() -> None:
-    """Entry point; exit code 1 and an ``error`` line in progress.jsonl when the run had to stop."""
+    """Run the director.
+
+    If the run has to stop, the exit code is 1 and progress.jsonl has an ``error`` line.
+    """
     with stop_on_signal() as stop_requested:
         director = Director()
         executor = SingleThreadedExecutor()
@@ -364,12 +388,12 @@ def main() -> None:
             director.cancel("error", detail=str(reason))
             director.get_logger().error(str(reason))
             sys.exit(1)
-        except Exception as error:  # or what was asked for is played on, and nobody directs it
+        except Exception as error:  # otherwise the request would play on without a director
             director.cancel("error", detail=f"{type(error).__name__}: {error}")
             raise
         finally:
             director._write_status()
-            executor.shutdown()  # or it is collected after its context, and says so in the log
+            executor.shutdown()  # otherwise it is collected after its context, and logs an error
             destroy(director)
 
 

@@ -21,19 +21,20 @@ from rlinf_ros.qos import subscription
 
 
 class RunStopped(Exception):
-    """The run cannot go on; the message says why and what to do."""
+    """The run cannot continue; the message gives the reason and the remedy."""
 
 
 class StopRequested(Exception):
-    """By SIGINT or SIGTERM, before the run was through."""
+    """SIGINT or SIGTERM came before the run was complete."""
 
 
 class Lines:
-    """The lines of progress.jsonl. Lines that the disk refuses are kept and written later; the run
-    goes on.
+    """The lines of progress.jsonl.
+
+    Lines that the disk refuses are kept and written later; the run continues.
 
     Args:
-        run_dir: where that file is.
+        run_dir: the file's folder.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -41,12 +42,12 @@ class Lines:
         self._waiting: list[str] = []
 
     def add(self, line: dict[str, Any]) -> None:
-        """Another line."""
+        """Add a line."""
         self._waiting.append(json.dumps(line))
         self.write()
 
     def write(self) -> None:
-        """Write the waiting lines; ``trouble`` is the reason if they go on waiting."""
+        """Write the waiting lines; if they keep waiting, ``trouble`` is the reason."""
         try:
             while self._waiting:
                 append_line(self.path, self._waiting[0])
@@ -58,15 +59,13 @@ class Lines:
 
 
 def write_status(run_dir: Path, status: dict[str, Any]) -> None:
-    """The latest picture, whole or not at all; where the disk takes none, the one before it stays."""
+    """Write the latest state atomically; if the disk refuses it, the previous one stays."""
     with contextlib.suppress(OSError):
         replace_text(run_dir / "status.json", json.dumps(status))
 
 
 class OperatorHealth:
-    """Faults of the operator's devices (/diagnostics) and requests to the person; empty if there
-    are none.
-    """
+    """Faults of the operator's devices (/diagnostics) and requests to the person."""
 
     def __init__(self, node: Node) -> None:
         self.name = f"{node.get_namespace().strip('/')}/operator"
@@ -85,10 +84,11 @@ class OperatorHealth:
 
 
 class Recent:
-    """The newest episodes: which succeeded without a person's help, and how much of them a person commanded."""
+    """The newest episodes: success without a person's help, and the share commanded by a person."""
 
     def __init__(self, node: Node, arms: Sequence[str]) -> None:
-        self.commanded: set[tuple[int, int]] = set()  # time steps of the episode in play, at one arm or another
+        # time steps of the episode in play, at any arm
+        self.commanded: set[tuple[int, int]] = set()
         self.ended: deque[tuple[bool, float]] = deque()
         hear(node, "applied", arms, self._on_applied)
 
@@ -100,21 +100,21 @@ class Recent:
             self.commanded.add((applied.observation_stamp.sec, applied.observation_stamp.nanosec))
 
     def begin(self) -> None:
-        """Another episode."""
+        """Begin another episode."""
         self.commanded = set()
 
     def close(self, event: EpisodeEvent) -> int:
-        """The episode is over; returns how many of its time steps were a takeover."""
+        """Close the episode; return the number of its time steps in a takeover."""
         commanded = len(self.commanded) if event.mode != "demonstration" else 0
         self.ended.append((event.success and not commanded, commanded / max(event.steps, 1)))
         return commanded
 
     def success(self, episodes: int) -> float:
-        """Share of the last ones that succeeded without help."""
+        """Return the share of the last episodes that succeeded without help."""
         return fmean(success for success, _ in self._last(episodes))
 
     def intervened(self, episodes: int) -> float:
-        """Share of their time steps that a person commanded."""
+        """Return the share of their time steps that a person commanded."""
         return fmean(share for _, share in self._last(episodes))
 
     def _last(self, episodes: int) -> list[tuple[bool, float]]:
@@ -122,8 +122,9 @@ class Recent:
 
 
 def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: float) -> str:
-    """Return the recipe's rule that ends training now, in words; empty if none does. ``deadline``
-    is on the monotonic clock.
+    """Return the recipe's rule that ends training now, in words; empty if none does.
+
+    ``deadline`` is on the monotonic clock.
     """
     last = online["stop_episodes"]
     if len(recent) >= last and (share := recent.success(last)) >= online["stop_at_success"]:
@@ -134,7 +135,8 @@ def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: flo
 
 
 def status_fields(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str) -> dict[str, Any]:
-    """How policy, trainer and interlock fare, and what is wrong with the operator's devices."""
+    """Return the state of policy, trainer and interlock, and the trouble of the operator's devices.
+    """
     shown = ("connected", "phase", "updates", "episodes", "transitions", "backlog", "update_ratio", "accepting", "message",
              "set_aside", "spool_full")
     counted = ("cause", "source", "holds", "refused", "limited", "dropped")

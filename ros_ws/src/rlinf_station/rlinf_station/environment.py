@@ -1,7 +1,7 @@
-"""Environment node: owns the control timer, turns robot-side topics into time steps, and runs episodes on request.
+"""Environment node: owns the control timer, builds time steps, and runs episodes on request.
 
-``ScenesByHand`` asks a person for a scene that no robot side resets. ``Watch`` aborts an episode in which no message comes,
-and says on /diagnostics what the environment waits for.
+``ScenesByHand`` asks a person for a scene that no robot side resets. ``Watch`` aborts an episode
+without messages, and reports the environment's wait on /diagnostics.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ScenesByHand:
     """Requests of an environment to a person before an episode.
 
     Args:
-        environment: whose scenes they are.
+        environment: the environment.
         homes: whether its robot has a home.
     """
 
@@ -70,11 +70,14 @@ class ScenesByHand:
         return env.scene.client.server_is_ready() or not env.external
 
     def begin_by_word(self, mode: str) -> bool:
-        """Whether each episode of that mode begins by a person's word alone."""
+        """Return whether only a person's word begins each episode of that mode."""
         return bool(self.environment.person and (mode == "demonstration" or not self._resets_itself()))
 
     async def reset(self, seed: int) -> tuple[Time | None, str]:
-        """By the robot side, where it can; where it cannot, or a person demonstrates, their word begins the episode."""
+        """Reset by the robot side if possible.
+
+        Else, or before a demonstration, wait for a person's word.
+        """
         env, by_itself = self.environment, self._resets_itself()
         stamp, trouble = await env.scene.reset(seed) if by_itself else (None, "")
         if trouble or not env.person or (by_itself and env.mode != "demonstration"):
@@ -87,13 +90,13 @@ class ScenesByHand:
         return to_stamp(simulated_ns if env.lockstep else now_ns), ""
 
     def cancel(self) -> None:
-        """Nobody wants another episode: an arm on its way home stops."""
+        """Cancel: no further episode is wanted, and an arm on its way home stops."""
         self.environment.labels.cancel()
         if self.home is not None:
             self.home.cancel()
 
     async def _go_home(self) -> bool:
-        """Until it is there, however often it is stopped on its way; False where nobody wants it any more."""
+        """Move home until it succeeds, however often it is stopped; False once cancelled."""
         env, prompt = self.environment, STAND_CLEAR
         while self.home is not None:
             if not await env.labels.ready(prompt, env.may_move):
@@ -109,7 +112,7 @@ class ScenesByHand:
 
 SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 STALE_CAMERA_NS = NS // 5
-CLOSES = 10  # times as long as an environment has patience, a recorder that is there may take to close an episode
+CLOSES = 10  # factor on the environment's patience for a present recorder to close an episode
 UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
 UNMATCHED = "the station's nodes do not hear each other"
 MEANWHILE = "while its scene was reset the arm was disarmed, or came to a fault"
@@ -117,7 +120,7 @@ FORBIDDEN = "the interlock does not let the arm move. Arm it, or clear its fault
 
 
 class Watch:
-    """Twice a second, and once a second on /diagnostics."""
+    """Checks twice a second, and reports once a second on /diagnostics."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment, self.recorders = environment, set[tuple[int, ...]]()
@@ -125,7 +128,7 @@ class Watch:
         self.diagnostics = Diagnostics(environment, self._health)
 
     def _look(self) -> None:
-        """An episode in which nothing comes for too long is aborted, with the topics that are missing."""
+        """Abort an episode after too long a silence, and name the missing topics."""
         env, logger = self.environment, self.environment.get_logger()
         if env.running and env.still and time.monotonic() - env.still_at > SAY_AFTER_S:
             logger.warning(env.still, throttle_duration_sec=SAY_AGAIN_S)
@@ -145,18 +148,22 @@ class Watch:
             env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
             if self.recorders & self._recorders() and quiet_s < CLOSES * env.patience_s:
-                return  # it flushes a large one; another in its place knows of none
+                return  # it is flushing a large episode; a replacement would know of none
             env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
 
     def begun(self) -> None:
-        """An episode: who is there now records it."""
+        """Note the recorders that are present at an episode's start."""
         self.recorders = self._recorders()
 
     def _recorders(self) -> set[tuple[int, ...]]:
         return speakers(self.environment, "episode", others=True)
 
     async def ready(self, handle: ServerGoalHandle) -> str:
-        """Wait for whom an episode needs, a little; what is missing, that nobody wants it any more, or an empty string."""
+        """Wait a little for the parts that an episode needs.
+
+        Returns:
+            The missing part, a cancellation, or an empty string.
+        """
         env = self.environment
         for is_ready, what in ((lambda: env.scene.client.server_is_ready() or (env.person and env.external), GONE),
                             (lambda: env.count_publishers("episode") > 1, UNHEARD), (env.may_move, FORBIDDEN),
@@ -172,7 +179,10 @@ class Watch:
         return ""
 
     def _unmatched(self) -> str:
-        """In lockstep: which nodes cannot hear each other yet; a message that is lost there changes an episode."""
+        """Return, in lockstep, the nodes that cannot hear each other yet.
+
+        A lost message would change an episode.
+        """
         env = self.environment
         if env.endpoints is None:
             return ""
@@ -182,27 +192,28 @@ class Watch:
         return env.endpoints.unmatched()
 
     def forbidden(self) -> str:
-        """Why no episode begins though its scene is ready; empty where it may."""
+        """Return why no episode begins although its scene is ready; empty if it may."""
         return self.environment.ends or ("" if self.environment.may_move() else MEANWHILE)
 
     def unheard(self) -> bool:
-        """Whether an uplink is there that has said nothing yet."""
+        """Return whether an uplink is present that has not reported yet."""
         env = self.environment
         return env.trainer is env.untold and env.count_publishers("trainer/status") > 0
 
     def _unjudged(self) -> str:
-        """Why the reward cannot say how the task stands."""
+        """Return why the reward cannot judge the task."""
         success = self.environment.task.success
         return f"the reward does not see: {success.trouble}" if isinstance(success, Fallible) and success.trouble else ""
 
     def missing(self) -> list[str]:
-        """Topics of which there is nothing new enough for the next time step; none outside of an episode."""
+        """Return the topics without a fresh message for the next step; none outside an episode."""
         env = self.environment
         since_ns, taken_at = env.due_ns, float("-inf")
         if not env.lockstep and env.step_index > 0:
             stale_ns = max(STALE_CAMERA_NS, 2 * env.period_ns)
             since_ns = env.get_clock().now().nanoseconds - stale_ns
-            taken_at = time.monotonic() - stale_ns / NS  # a source whose clock is ahead would be new for ever
+            # a source with a fast clock would never become stale
+            taken_at = time.monotonic() - stale_ns / NS
         return list(env.inputs.older_than(since_ns, taken_at)) if env.playing() else []
 
     def _health(self) -> Health:
@@ -223,7 +234,10 @@ MODES, HELD_S = ("demonstration", "train", "evaluate"), 2.0
 
 
 class Environment(Managed, ControlNode):
-    """One goal of ``run_episodes`` at a time; a ``person`` is asked before some (docs/explain/timing.md)."""
+    """Runs one goal of ``run_episodes`` at a time; a ``person`` is asked before some episodes.
+
+    See docs/explain/timing.md.
+    """
 
     def __init__(self) -> None:
         super().__init__("environment")
@@ -254,17 +268,17 @@ class Environment(Managed, ControlNode):
         self.due_ns = 0
         self.clock_ns = 0
         self.stepped_ns = 0
-        self.held_until = 0.0  # stepped: the last time step's stamp
+        self.held_until = 0.0  # stamp of the last time step
         self.done = Future()
         self.closed = dict[str, Future]()
         self.policy_tracker = PolicyTracker()
-        self.trainer = self.untold = TrainerStatus(accepting=True)  # as where no uplink is
+        self.trainer = self.untold = TrainerStatus(accepting=True)  # as without an uplink
         self.safety = SafetyState()
         self.still = ""
         self.still_at = 0.0
         self.progress_at = time.monotonic()
         self.stop = RequestStop()
-        self.withdrawn = ""  # why the request in play ends although the interlock has not stopped
+        self.withdrawn = ""  # reason why the request in play ends without a stop of the interlock
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
@@ -272,7 +286,8 @@ class Environment(Managed, ControlNode):
         subscription(self, "episode", self._on_event)
         self.poses = of_arms("current_pose", arms := arms_of(self))
         hear(self, "applied", arms, self._on_applied)
-        hear_safety(self, arms, self._on_safety, witnessed("safety"))  # a short disarming ends a request, too
+        # a short disarming also ends a request
+        hear_safety(self, arms, self._on_safety, witnessed("safety"))
         subscription(self, "policy/status", lambda status: self.abandon(self.policy_tracker.update(status)))
         subscription(self, "trainer/status", lambda status: setattr(self, "trainer", status))
         self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon, self.playing)
@@ -281,7 +296,8 @@ class Environment(Managed, ControlNode):
                                    cancel_callback=self._cancel, handle_accepted_callback=self._start)
         if self.lockstep:
             subscription(self, "clock", self._on_clock)
-            self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
+            # while the clock is ahead of other topics
+            self.retry = self.create_timer(0.001, self._step_if_due)
             self.retry.cancel()
         else:
             self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25,
@@ -289,7 +305,7 @@ class Environment(Managed, ControlNode):
             self.rehearsal = WarmUp(self, self._again)
         self.watch, self.instruction = Watch(self), InstructionParameter(self)
 
-    # What comes in
+    # Incoming messages
     def _on_event(self, event: EpisodeEvent) -> None:
         future = self.closed.get(event.episode_id)
         if future is None or future.done():
@@ -316,19 +332,22 @@ class Environment(Managed, ControlNode):
         self.still_at = self.still_at if before else time.monotonic()
         if self.stop.on_safety(safety) and self.running:
             self.abandon(self.stop.reason)
-            if self.scenes.begin_by_word(self.mode):  # without a person's word nothing begins
+            if self.scenes.begin_by_word(self.mode):  # only a person's word begins the next one
                 self.stop.begin()
 
     # Life cycle
     def deactivate(self) -> None:
-        """An episode in play is aborted, and its request ends with the reason; the arm holds once its chunk is over."""
+        """Abort the episode in play, and end its request with the reason.
+
+        The arm holds after its chunk.
+        """
         self.withdrawn = DEACTIVATED
         self.scenes.cancel()
         self.abandon(DEACTIVATED)
 
     @property
     def ends(self) -> str:
-        """Why the request in play must end; empty if it may go on."""
+        """The reason why the request in play must end; empty if it may go on."""
         return self.stop.reason or self.withdrawn
 
     # Running episodes
@@ -410,7 +429,7 @@ class Environment(Managed, ControlNode):
         return result
 
     async def _one_episode(self, handle: ServerGoalHandle, seed: int) -> str:
-        """Reset, run and await the recorder; returns what went wrong, or an empty string."""
+        """Reset, run and await the recorder; return the error, or an empty string."""
         self.seed = seed
         self.outcome = StepResult()
         self.total = 0.0
@@ -431,13 +450,18 @@ class Environment(Managed, ControlNode):
         return await Until(self.done) or await Until(self.closed[self.episode_id])
 
     def _must_wait(self) -> bool:
-        """The trainer holds it or is behind; nothing could be recorded; the arm was just held; or it waits for a person."""
+        """Return whether the next episode must wait.
+
+        The trainer holds it or is behind, the spool is full, the arm was just held, or a person
+        must act.
+        """
         waits = bool(self.still) or holds_back(self.trainer, self.mode) or self.watch.unheard()
         return waits or time.monotonic() < self.held_until
 
     def may_move(self) -> bool:
-        """Whether an episode may begin."""
-        return self.safety.state != SafetyState.DISARMED and not self.still  # DISARMED, too, while nothing was heard of it
+        """Return whether an episode may begin."""
+        # DISARMED also before its first report
+        return self.safety.state != SafetyState.DISARMED and not self.still
 
     # Stepping
     def _begin(self, stamp: Time) -> None:
@@ -449,7 +473,7 @@ class Environment(Managed, ControlNode):
             self._step_if_due()
 
     def _step_if_due(self) -> None:
-        """Lockstep: take the step once every source has a message of its time."""
+        """Take the step once every source has a message of its time (lockstep)."""
         if self.step_index < 0 or self.clock_ns < self.due_ns:
             self.retry.cancel()
             return
@@ -471,12 +495,16 @@ class Environment(Managed, ControlNode):
         self._step_if_due()
 
     def _step_now(self) -> None:
-        """Real time: take what is newest, unless a source is stale; then the policy waits and the interlock holds."""
+        """Take the newest messages (real time), unless a source is stale.
+
+        Then the policy waits and the interlock holds.
+        """
         if self.step_index < 0:
             return
         self._pull()
         stamp_ns = min(self.inputs.stamps_ns[pose] for pose in self.poses)
-        is_repeated = self.step_index > 0 and stamp_ns <= self.stepped_ns  # a pause, shorter than what counts as stale
+        # a pause shorter than the stale limit
+        is_repeated = self.step_index > 0 and stamp_ns <= self.stepped_ns
         if not is_repeated and not self.watch.missing():
             self._step(stamp_ns)
 
@@ -488,7 +516,8 @@ class Environment(Managed, ControlNode):
             self.get_logger().error(str(error), throttle_duration_sec=2.0)
             return
         result = self.judged = step_result(self.task, channels, index, self.judged if index else None)
-        result = self.labels.on(result) if index else StepResult()  # nothing has been done yet
+        # no action has been executed yet
+        result = self.labels.on(result) if index else StepResult()
         kind = TimeStep.LAST if result.last else TimeStep.MID if index else TimeStep.FIRST
         message = TimeStep(step_type=kind, reward=float(result.reward), discount=result.discount, mode=self.mode,
                            terminated=result.terminated, truncated=result.truncated, success=result.success,
@@ -523,7 +552,10 @@ class Environment(Managed, ControlNode):
             self._tell(EpisodeEvent.ABORTED, detail=trouble)
 
     def finish(self) -> bool:
-        """Asked to end: an episode in play is over, an arm on its way home stops, by the interlock, along its path."""
+        """End the node: abort an episode in play and a motion home.
+
+        The interlock stops the arm on its path.
+        """
         self.scenes.cancel()
         self.abandon("the environment was stopped within the episode")
         return True

@@ -1,6 +1,6 @@
-"""Episodes as nodes agree on them: their names, the policy that plays one, and the instruction that it is given.
+"""Agreements between nodes about episodes: their names, playing policy and instruction.
 
-The name of an episode is ``<station>-<request>-<number>``: those of one request belong together.
+An episode's name is ``<station>-<request>-<number>``: those of one request belong together.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RECORDER_INACTIVE = "the recorder is inactive: activate it (rlinf lifecycle reco
 
 
 def new_request() -> str:
-    """A name for a request to run episodes, ordered by time."""
+    """Return a name for a request to run episodes, ordered by time."""
     return f"{time_stamp()}-{uuid.uuid4().hex[:8]}"
 
 
 def episode_name(station: str, request: str, number: int) -> str:
-    """The ``number``-th episode that was begun for ``request``.
+    """Return the name of the ``number``-th episode of ``request``.
 
     >>> episode_name("station_a", "20261122T040052-1f3a9c2b", 7)
     'station_a-20261122T040052-1f3a9c2b-007'
@@ -36,7 +36,7 @@ def episode_name(station: str, request: str, number: int) -> str:
 
 
 def request_of(episode_id: str) -> str:
-    """Station and request of an episode, the same for all that were asked for together.
+    """Return station and request of an episode, the same for all episodes of a request.
 
     >>> request_of("station_a-20261122T040052-1f3a9c2b-007")
     'station_a-20261122T040052-1f3a9c2b'
@@ -45,10 +45,10 @@ def request_of(episode_id: str) -> str:
 
 
 class PolicyTracker:
-    """Follows what the policy says of itself and what was applied; a change within an episode is told in words.
+    """Follows the policy's reports and the applied actions; describes changes in an episode.
 
     Attributes:
-        version: of the policy that plays this episode; -1 where the operator does.
+        version: version of the policy that plays this episode; -1 for the operator.
     """
 
     def __init__(self) -> None:
@@ -56,17 +56,18 @@ class PolicyTracker:
         self.announced = PolicyStatus(version=-1)
         self.mode = ""
         self.began_ns = 0
-        self.session: str | None = None  # of the policy; empty while the operator alone has played, None before that
+        # the policy's; empty while only the operator has played, None before that
+        self.session: str | None = None
 
     def begin(self, mode: str, began_ns: int) -> None:
-        """An episode begins; until something is applied, whoever has announced itself plays it."""
+        """Begin an episode; until an action is applied, the announced policy plays it."""
         self.mode = mode
         self.began_ns = began_ns
         self.session = None
         self.version = -1 if mode == "demonstration" else self.announced.version
 
     def update(self, status: PolicyStatus) -> str:
-        """Take a status of the policy; returns what changed, if that breaks the episode."""
+        """Take a status of the policy; return a description of a change that breaks the episode."""
         before, self.announced = self.announced, status
         if self.mode == "demonstration":
             return ""
@@ -75,7 +76,11 @@ class PolicyTracker:
         return "the policy was started again within the episode" if before.session not in ("", status.session) else ""
 
     def played(self, applied: Applied) -> str:
-        """Take an applied action, of this episode or the one before; returns what changed, if that breaks the episode."""
+        """Take an applied action, of this or the previous episode.
+
+        Returns:
+            A description of a change that breaks the episode.
+        """
         if to_ns(applied.observation_stamp) < self.began_ns:
             return ""
         if applied.source != "policy":
@@ -95,7 +100,7 @@ NAME = "instruction"
 
 
 def fitting(words: str) -> str:
-    """The instruction without what surrounds it; SpecError where it is none."""
+    """Return the instruction without surrounding blanks; raise SpecError if it is invalid."""
     encoded([words])
     if words and not words.strip():
         raise SpecError("instruction: expected words, or nothing at all for what scene or task say; got blanks")
@@ -105,7 +110,7 @@ def fitting(words: str) -> str:
 
 
 class InstructionParameter:
-    """The parameter ``instruction`` of a node: words hold from the next time step on, until others are said."""
+    """The parameter ``instruction`` of a node, valid from the next time step on."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.words = node, ""

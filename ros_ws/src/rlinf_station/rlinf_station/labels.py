@@ -1,5 +1,6 @@
-"""The operator's labels (topic ``label``): the scene is ready; success, failure, rerecord or
-discard of the episode in play.
+"""The operator's labels (topic ``label``): the scene is ready, or a verdict on an episode.
+
+A verdict on the episode in play is success, failure, rerecord or discard.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ PROMPT = "put the scene right, then say that it is ready: g at a keyboard, or th
 
 
 class Labels:
-    """The newest label of the episode in play; what is said between two counts for neither, but that the scene is ready.
+    """The newest label of the episode in play.
+
+    A label between two episodes counts for neither, except that the scene is ready.
 
     Args:
-        aside: called with the reason when what is played shall not count.
-        playing: whether an episode is in play.
+        node: subscribes.
+        aside: called with the reason if the episode in play must not count.
+        playing: returns whether an episode is in play.
     """
 
     def __init__(self, node: Node, aside: Callable[[str], None], playing: Callable[[], bool]) -> None:
@@ -35,12 +39,13 @@ class Labels:
         self.aside = aside
         self.playing = playing
         self.label = ""
-        self.question, self.noted = "", False  # what a person is asked; whether they were told something beside it
+        # the question to a person; whether a remark was added to it
+        self.question, self.noted = "", False
         self.may_begin: Callable[[], bool] = lambda: True
-        self.word: Future | None = None  # that is waited for
-        self.over = False                # nobody wants another episode
+        self.word: Future | None = None  # the awaited word
+        self.over = False  # whether no further episode is wanted
         self.prompts = publisher(node, "prompt")
-        self.stands = node.create_timer(REMARK_S, self._enough)  # of a remark
+        self.stands = node.create_timer(REMARK_S, self._enough)  # timer of a remark
         self.prompt("")
         self.stands.cancel()
         subscription(node, "label", self._on_label)
@@ -58,13 +63,13 @@ class Labels:
             self.label = message.data
 
     def begin(self) -> None:
-        """Another episode."""
+        """Begin another episode."""
         self.label = ""
         if self.noted:
             self.prompt(self.question)
 
     def on(self, result: StepResult) -> StepResult:
-        """The time step as the operator judges it, who goes before the task's reward."""
+        """Return the time step with the operator's verdict, which precedes the task's reward."""
         if not self.label:
             return result
         success = self.label == "success"
@@ -72,9 +77,9 @@ class Labels:
                        reward=result.reward + success - result.success)
 
     async def ready(self, question: str, may_begin: Callable[[], bool]) -> bool:
-        """Ask a person, and wait for their word, however long that takes; False where nobody wants it any more.
+        """Ask a person and wait for their word, however long; return False once it is cancelled.
 
-        What was said before the question does not count, and no word while the episode may not begin.
+        A word before the question does not count, nor one while the episode may not begin.
         """
         if self.over:
             return False
@@ -94,7 +99,7 @@ class Labels:
             self._remark("ready: the interlock does not let the arm move; arm it, then say it again")
 
     def _remark(self, remark: str) -> None:
-        """To whoever said something that does not count, beside what they are asked."""
+        """Publish a remark about a void word, together with the question."""
         self.node.get_logger().warning(remark)
         self.prompts.publish(String(data=f"{remark}. {self.question}".rstrip()))
         self.noted = True
@@ -107,12 +112,12 @@ class Labels:
             self.prompt(self.question)
 
     def cancel(self) -> None:
-        """Nobody wants another episode."""
+        """Cancel: no further episode is wanted."""
         self.over = True
         if self.word is not None and not self.word.done():
             self.word.set_result(False)
 
     def prompt(self, text: str) -> None:
-        """Publish what a person is asked for, or waits for."""
+        """Publish the question to a person, or what they wait for."""
         self.question, self.noted = text, False
         self.prompts.publish(String(data=text))

@@ -1,8 +1,9 @@
 """Lifecycle manager: brings a station's managed nodes up in order, and down in reverse order.
 
-A node whose process was started again comes back to active. A node that a person has deactivated stays inactive. The idea,
-and the names of the services, are those of Nav2's lifecycle manager (navigation2, ``nav2_lifecycle_manager``), which has a
-bond with each node; here the endpoint of the node's ``transition_event`` tells one process from the next.
+A node whose process was restarted is activated again. A node that a person has deactivated stays
+inactive. The idea, and the names of the services, come from Nav2's lifecycle manager (navigation2,
+``nav2_lifecycle_manager``), which has a bond with each node. Here the endpoint of the node's
+``transition_event`` distinguishes processes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rlinf_ros.workarounds import Until, run_routine
 
 LOOK_S = 1.0
 ANSWER_S = 5.0  # an interlock may brake before it answers
-DOWN_S = 3.5    # of FINISH_S of rlinf_ros.spinning: for all nodes together, at the end
+DOWN_S = 3.5  # of FINISH_S of rlinf_ros.spinning: for all nodes together, at the end
 UNKNOWN, UNCONFIGURED = State.PRIMARY_STATE_UNKNOWN, State.PRIMARY_STATE_UNCONFIGURED
 INACTIVE, ACTIVE, FINALIZED = State.PRIMARY_STATE_INACTIVE, State.PRIMARY_STATE_ACTIVE, State.PRIMARY_STATE_FINALIZED
 LABELS = {UNKNOWN: "absent", UNCONFIGURED: "unconfigured", INACTIVE: "inactive", ACTIVE: "active", FINALIZED: "finalized"}
@@ -41,9 +42,9 @@ class Member:
         name: the managed node's, in the station's namespace, e.g. ``left/interlock``.
 
     Attributes:
-        state: as it was answered last; UNKNOWN while the node is absent.
-        brought_up: the process that was brought up; a later one is another.
-        trouble: why it is not where it should be; empty if it is.
+        state: the last answered state; UNKNOWN while the node is absent.
+        brought_up: the process that was brought up; a later process differs.
+        trouble: reason why the node is not in its wanted state; empty if it is.
     """
 
     def __init__(self, node: Node, name: str) -> None:
@@ -56,7 +57,7 @@ class Member:
 
     @property
     def words(self) -> str:
-        """Its state, and why it is not where it should be."""
+        """The state, and the reason why it is not the wanted one."""
         return f"{LABELS.get(self.state, 'changing')}{f' ({self.trouble})' if self.trouble else ''}"
 
     @property
@@ -65,13 +66,13 @@ class Member:
         return frozenset(speakers(self.node, f"{self.name}/transition_event"))
 
     async def look(self) -> int:
-        """Ask for its state."""
+        """Ask for the node's state."""
         answer = await self._answer(self.asking, GetState.Request())
         self.state = UNKNOWN if answer is None else answer.current_state.id
         return self.state
 
     async def go(self, steps: dict[int, tuple[int, str, int]]) -> bool:
-        """Take the node through transitions until there is no further one; returns whether all were done."""
+        """Take the node through all transitions in ``steps``; return whether all succeeded."""
         identity, self.trouble = self.identity, ""
         await self.look()
         while self.state in steps:
@@ -95,7 +96,7 @@ class Member:
 
 
 class LifecycleManager(StationNode):
-    """``manage_nodes`` brings all nodes up (true) or down (false); ``is_active`` says whether all are active."""
+    """Brings all nodes up or down (``manage_nodes``) and reports the result (``is_active``)."""
 
     def __init__(self) -> None:
         super().__init__("lifecycle_manager")
@@ -113,7 +114,8 @@ class LifecycleManager(StationNode):
     def _on_manage(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         self.wanted = request.data
         for member in self.members:
-            member.trouble, member.brought_up = "", frozenset()  # whatever a person has deactivated meanwhile
+            # also brings up nodes that a person has deactivated
+            member.trouble, member.brought_up = "", frozenset()
         response.success = True
         response.message = f"nodes go {'up' if request.data else 'down'}; is_active says how they stand"
         self._begin()
@@ -125,7 +127,7 @@ class LifecycleManager(StationNode):
         return response
 
     def _words(self) -> str:
-        """Return the nodes that are not active."""
+        """Return the nodes that are not active, with their states."""
         return ", ".join(f"{member.name}: {member.words}" for member in self.members if member.state != ACTIVE)
 
     def _health(self) -> Health:
@@ -151,7 +153,8 @@ class LifecycleManager(StationNode):
             await self._down()
 
     async def _up(self) -> None:
-        """In order; one that does not come up keeps those behind it down, at the first time."""
+        """Bring the nodes up in order; at the first time, a failing one keeps its successors down.
+        """
         for member in self.members:
             before = member.state
             await member.look()
@@ -169,16 +172,19 @@ class LifecycleManager(StationNode):
                 return
 
     async def _down(self) -> None:
-        """In reverse order, whatever one of them says."""
+        """Bring the nodes down in reverse order, whatever one of them answers."""
         for member in reversed(self.members):
             if self.wanted and not self.ending:
                 return
             await member.look()
-            if member.state in DOWN and not member.trouble:  # an interlock is configured once and for all
+            if member.state in DOWN and not member.trouble:  # an interlock is configured only once
                 await member.go({ACTIVE: DOWN[ACTIVE]} if self.ending else DOWN)
 
     def finish(self) -> bool:
-        """Asked to end: the nodes are deactivated first, each in its turn. A node that refuses ends by its own signal."""
+        """End the node: deactivate the nodes first, in turn.
+
+        A refusing node ends by its own signal.
+        """
         now = time.monotonic()
         if not self.ending:
             self.ending, self.ends_at = True, now + DOWN_S
@@ -188,7 +194,7 @@ class LifecycleManager(StationNode):
         return now > self.ends_at
 
     async def _last(self) -> None:
-        while self.busy:  # what is under way ends first
+        while self.busy:  # the present routine ends first
             await sleep(self, 0.02)
         await self._down()
 

@@ -1,6 +1,6 @@
 """Policy node that computes its chunks here, and takes newer weights between episodes.
 
-All episodes of one request to evaluate are played by the version that played the first.
+One version plays all episodes of an evaluation request, that of the first episode.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlinf_ros.phase import WarmUp
 from rlinf_station.episodes import request_of
 from rlinf_station.policy_node import PolicyNode
 
-QUICK_MS = 3.0  # what takes longer is no matter of caches, and would be in its own way
+QUICK_MS = 3.0  # caches do not matter for slower policies, whose warm-up would delay them
 
 
 class LocalPolicyNode(PolicyNode):
@@ -60,7 +60,7 @@ class LocalPolicyNode(PolicyNode):
             self._take_update()
 
     def _take_update(self) -> None:
-        """Load the newest announced policy; keep the present one and say why if it does not fit."""
+        """Load the newest announced policy; keep the present one, with a reason, on a misfit."""
         message, self.waiting = self.waiting, None
         if message is None:
             return
@@ -76,10 +76,10 @@ class LocalPolicyNode(PolicyNode):
         self._publish_status()
 
     def _load(self, update: Update) -> str:
-        """Take a policy file; returns why not, empty where it plays now.
+        """Load a policy file; return the reason for a failure, or an empty string.
 
-        An update from the trainer has a SHA-256, and what becomes of it is recorded: a refused one
-        is not loaded again, also by a process that starts later.
+        The fate of an update from the trainer, which has a SHA-256, is recorded: a refused one is
+        not loaded again, not even by a later process.
         """
         if update.sha256 and self.record is None:
             self.record = UpdateRecord(Path(update.path).parent, [self.spec.hash, *self.custom_kinds])
@@ -90,7 +90,8 @@ class LocalPolicyNode(PolicyNode):
             record.begin(update)
         try:
             policy = load_policy(update.path, self.spec).to(self.device)
-        except (Exception, SystemExit) as error:  # whatever a file says, the present policy plays on
+        # whatever a file holds, the present policy keeps playing
+        except (Exception, SystemExit) as error:
             is_refused = isinstance(error, PolicyFileError | SpecError)
             reason = harmless_lines(str(error) if is_refused else f"policy {update.path}: {type(error).__name__}: {error}")
             if record and is_permanent(error) and file_is(update):
@@ -109,7 +110,10 @@ class LocalPolicyNode(PolicyNode):
         return ""
 
     def _may_change(self, step: TimeStep) -> bool:
-        """Before the first step and after the last, but not between the episodes of one evaluation."""
+        """Return whether the version may change: not between the episodes of one evaluation.
+
+        Otherwise it may before the first step and after the last.
+        """
         if step.step_type == TimeStep.FIRST:
             evaluating = request_of(step.episode_id) if step.mode == "evaluate" else ""
             same, self.evaluating = evaluating and evaluating == self.evaluating, evaluating
@@ -129,12 +133,13 @@ class LocalPolicyNode(PolicyNode):
 
     def _on_safety(self, safety: SafetyState) -> None:
         super()._on_safety(safety)
-        if safety.state == SafetyState.ACTIVE and safety.source != "policy":  # a person has taken over: they watch
+        # a person has taken over and watches
+        if safety.state == SafetyState.ACTIVE and safety.source != "policy":
             self.watch = None
             self._ask(False)
 
     def _judge(self, watch: Watch, step: TimeStep) -> None:
-        """Ask for a person where the episode looks like one that fails; what was sent is played to its end."""
+        """Ask for a person if the episode seems to fail; the sent chunk plays to its end."""
         action = self.sent[min(int(self.schedule.index[0]), len(self.sent) - 1)]
         if watch.alarmed(self.spec.flatten(self.observed(step)), action):
             self.get_logger().warning(f"time step {step.step_index} of {step.episode_id}: {ASKS}")

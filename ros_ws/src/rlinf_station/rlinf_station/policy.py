@@ -1,4 +1,7 @@
-"""Policy node: computes its chunks here, or lets a server answer them. This module imports neither torch nor websockets."""
+"""Policy node: computes its chunks here, or lets a server answer them.
+
+This module imports neither torch nor websockets.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Policy node: answers time steps with action chunks. When, and what is said of it; the rest is its kinds'.
+"""Policy node: answers time steps with action chunks. Subclasses compute or fetch the chunks.
 
-A chunk is due as in every simulator (``ChunkSchedule``): at an episode's beginning, after ``execute`` time steps, and at
-every time step while somebody else commands or the arm is held, so that the policy goes on as soon as it may; and where it
-is asked for something else. It imports no torch: a station whose policy is served elsewhere has none.
+A chunk is due as in every simulator (``ChunkSchedule``): at an episode's beginning and after
+``execute`` time steps. It is also due at every time step while another source commands or the arm
+is held, so that the policy resumes as soon as it may, and after a change of instruction. The module
+imports no torch: a station with a served policy has none.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class PolicyNode(Managed, ControlNode):
         self._publish_status()
 
     def activate(self) -> str:
-        """The next time step is answered, whatever was due before."""
+        """Answer the next time step, whatever was due before."""
         self.schedule.cut()
         return ""
 
@@ -72,7 +73,7 @@ class PolicyNode(Managed, ControlNode):
         return Health(OK, f"version {status.version}", values) if self.ready else Health(WARN, "has no policy yet", values)
 
     def _on_safety(self, safety: SafetyState) -> None:
-        """Whether what is left of a chunk is not played: the operator commands, or nobody."""
+        """Note whether the rest of a chunk is void: the operator commands, or nobody."""
         taken_over = safety.state == SafetyState.ACTIVE and safety.source != "policy"
         self.interrupted = taken_over or safety.state not in (SafetyState.ACTIVE, SafetyState.ARMED)
 
@@ -91,14 +92,14 @@ class PolicyNode(Managed, ControlNode):
 
     @abstractmethod
     def _on_update(self, update: PolicyUpdate) -> None:
-        """Newer weights are at this station."""
+        """Take newer weights, which are on this station's disk."""
 
     @abstractmethod
     def _decide(self, step: TimeStep) -> None:
-        """A chunk is due that answers this."""
+        """Answer this time step with a chunk, which is due."""
 
     def _now(self, step: TimeStep) -> Time:
-        """When a chunk is published that answers this; in lockstep no time has passed."""
+        """Return the publication time of a chunk for this step; in lockstep no time has passed."""
         return step.header.stamp if self.lockstep else self.get_clock().now().to_msg()
 
     def _publish_status(self) -> None:

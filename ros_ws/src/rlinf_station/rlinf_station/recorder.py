@@ -1,12 +1,13 @@
-"""Recorder: writes every episode as it happens, raw, and says when it is safe on disk.
+"""Recorder: writes every episode raw while it runs, and reports when it is safe on disk.
 
-An episode is closed once its last time step is written and the actions it holds are accounted for. The node only takes
-messages in; a thread writes them (``rlinf_core.episodes.record``), so that a disk that takes its time loses none.
-What belongs to no episode goes to the session's recording, whatever becomes of that (``rlinf_core.episodes.record``).
-Problems with the disk never reach the control loop: they are reported as ABORTED events and the recorder goes on with the
-next episode. It also publishes what viewers show: ``robot_description``, ``tf``, ``tf_static``, ``markers``.
-``Sampled`` picks of each standard topic the message of a time step; ``BlackBox`` keeps the last half minute in memory and
-writes it when a fault latches (S20).
+An episode is closed once its last time step is written and all of its actions are accounted for.
+The node only receives messages; a thread writes them (``rlinf_core.episodes.record``), so that a
+slow disk loses none. Messages outside any episode go to the session's recording, whose failure
+affects no episode. Disk errors never reach the control loop: they are reported as ABORTED events,
+and the recorder continues with the next episode. It also publishes ``robot_description``, ``tf``,
+``tf_static`` and ``markers`` for viewers. ``Sampled`` picks each standard topic's message for a
+time step. ``BlackBox`` keeps the last half minute in memory and writes it when a fault latches
+(S20).
 """
 
 from __future__ import annotations
@@ -50,23 +51,26 @@ from rlinf_station.episodes import RECORDER_INACTIVE
 
 SECONDS = 30.0
 BYTES = 64 << 20
-GB = 5.0  # of all faults together: the oldest give way
+GB = 5.0  # for all faults together: the oldest are deleted first
 
 
 class BlackBox:
-    """A ring of serialized messages; ``write`` makes a rosbag2 folder of it, one per fault, in ``root/closed``."""
+    """A ring of serialized messages; ``write`` saves it as a rosbag2 folder, one per fault.
+
+    The folders lie in ``root/closed``.
+    """
 
     def __init__(self, root: Path, seconds: float = SECONDS, max_bytes: int = BYTES) -> None:
         self.spool, self._faults = Spool(root, kind=BLACK_BOX, max_gb=GB), 0
         self._ring = Ring(max_bytes, seconds=seconds)
-        self.spool.recover()  # what an earlier recorder was writing
+        self.spool.recover()  # unfinished writes of an earlier recorder
 
     def add(self, message: Message) -> None:
         """Keep one message."""
         self._ring.add(message)
 
     def write(self, cause: str) -> Path:
-        """Write what is kept; SpoolError if the disk does not take it."""
+        """Write the kept messages; raise SpoolError if the disk does not take them."""
         self.spool.forget("closed", "broken", needed=BYTES)
         writer = self.spool.open_episode(self._name(cause))
         try:
@@ -78,34 +82,37 @@ class BlackBox:
             raise
 
     def _name(self, cause: str) -> str:
-        """Return a file name from the time, the cause (any text) and a number, which separates
-        faults of one second.
+        """Return a file name from the time, the cause (any text) and a number.
+
+        The number separates faults of the same second.
         """
         self._faults += 1
         plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in cause[:60])
         return f"fault-{time_stamp()}-{self._faults:03d}-{plain}"
 
 
-QUEUE_DEPTH, IMAGE_QUEUE_DEPTH = 50, 60  # messages, while the recorder is late: two seconds of images
-LATE_S = 0.5                 # from a time step's coming on: so long its images are waited for
-HEADER = 12                # bytes: CDR's own four, and a stamp
-BEGINNING = 64             # of a time step, with its stamp
+# messages, while the recorder is late; two seconds of images
+QUEUE_DEPTH, IMAGE_QUEUE_DEPTH = 50, 60
+LATE_S = 0.5  # longest wait for a time step's images after its arrival
+HEADER = 12  # bytes: CDR's own four, and a stamp
+BEGINNING = 64  # bytes of a time step that include its stamp
 
 
 def sampled(arms: Sequence[str], cameras: Sequence[str]) -> list[str]:
-    """Names of the topics that a station of these arms and cameras has recorded so."""
+    """Return the topics that a station with these arms and cameras records by sampling."""
     rows = [row.name for row in TOPICS if row.sampled]
     return [*(name for row in rows if "<name>" not in row for name in of_arms(row, arms)),
             *(row.replace("<name>", camera) for row in rows if "<name>" in row for camera in cameras)]
 
 
 class Sampled:
-    """Subscriptions on a node that no executor spins: the middleware keeps some, and only what is taken costs.
+    """Subscriptions on a node that no executor spins, so that only taking costs time.
 
     Args:
-        owner: the recorder's node, whose names the topics have.
+        owner: the recorder's node, which resolves topic names.
         topics: their names.
-        lockstep: the subscriptions are reliable and deep. Simulated time may run far ahead of a recorder that is late.
+        lockstep: makes the subscriptions reliable and deep, because simulated time may run far
+            ahead of a late recorder.
     """
 
     def __init__(self, owner: Node, topics: Sequence[str], lockstep: bool = False) -> None:
@@ -116,19 +123,19 @@ class Sampled:
             at=owner.resolve_topic_name(name), raw=True) for name in topics}
         self.waiting: dict[str, deque[bytes | Envelope]] = {name: deque(maxlen=self._depth(name)) for name in topics}
         self.images = [name for name in topics if _is_image(name)]
-        self.before: Message | None = None     # the last time step
-        self.late: deque[Message] = deque()    # time steps whose images may be on their way
-        self.present_topics: set[str] = set()  # topics of which the last time step had a message
-        self.overflown = 0           # messages that were too many to wait
+        self.before: Message | None = None  # the last time step
+        self.late: deque[Message] = deque()  # time steps whose images may still arrive
+        self.present_topics: set[str] = set()  # topics with a message in the last time step
+        self.overflown = 0  # number of messages dropped from full queues
 
     def at(self, message: Message) -> Iterator[tuple[str, Message]]:
-        """Return the messages of the time step before this one, which have had time to arrive; of
-        an episode's last step, those of now.
+        """Yield the messages of the previous time step, which have had time to arrive.
 
-        Images, which may come later than that, are waited for, LATE_S at most.
+        At an episode's last step, yield those of that step, too. Images, which may arrive later,
+        are awaited for at most LATE_S.
         """
         kind = step_type(message.raw)
-        if kind == TimeStep.FIRST:  # what is left is of an episode that never ended
+        if kind == TimeStep.FIRST:  # leftovers of an episode that never ended
             self.before = None
             self.late.clear()
         others = [name for name in self.waiting if name not in self.images]
@@ -144,7 +151,10 @@ class Sampled:
             yield from self.of(self.late.popleft(), self.images)
 
     def behind(self, step: bytes) -> bool:
-        """Whether a camera that had an image before has brought none of a time step's time or later: it may yet come."""
+        """Return whether an active camera has no image yet of a time step's time or later.
+
+        Such an image may still arrive.
+        """
         until_ns = stamp_ns(step)
         for name in self.present_topics.intersection(self.images):
             self._take(name)
@@ -153,9 +163,7 @@ class Sampled:
         return False
 
     def of(self, step: Message, names: Sequence[str]) -> Iterator[tuple[str, Message]]:
-        """Yield each topic's newest message that is no later than a time step, once, with the
-        topic's name.
-        """
+        """Yield each topic's newest message up to a time step, once, with the topic's name."""
         until_ns = stamp_ns(step.raw)
         for name in names:
             self._take(name)
@@ -190,7 +198,7 @@ class Sampled:
 
 
 def stamp_ns(raw: bytes | Envelope) -> int:
-    """The stamp of a message that begins with a header, as CDR; 0 where it is too short to have one."""
+    """Return the stamp of a message in CDR that begins with a header; 0 if it is too short."""
     if isinstance(raw, Envelope):
         return to_ns(raw.message.header.stamp)
     if len(raw) < HEADER:
@@ -200,8 +208,7 @@ def stamp_ns(raw: bytes | Envelope) -> int:
 
 
 def step_type(step: bytes) -> int:
-    """Return the step type of a TimeStep in CDR, the field after its header; -1 if the message is
-    too short.
+    """Return the step type of a TimeStep in CDR, the field after its header; -1 if it is too short.
     """
     if len(step) < HEADER + 4:
         return -1
@@ -215,23 +222,23 @@ def _is_image(name: str) -> bool:
 
 
 def _ignore(_: Any) -> None:
-    """Never called: nobody spins the node of these topics."""
+    """Do nothing; never called, because nobody spins the node of these topics."""
 
 
-SAMPLED, OVER = "sampled", "over"  # items that are no message: what was sampled, and that no more comes
+SAMPLED, OVER = "sampled", "over"  # markers in the queue: sampled messages; the end
 SESSION_GB = 1.0
-CLOSE_LATE_S = 0.4  # so long the last time step of an episode waits for its images
-LOOK_S = 0.02       # how often they are looked for
-PATIENCE_S = 1.0  # at the end: so long an episode that has ended is waited for before the session is closed
+CLOSE_LATE_S = 0.4  # longest wait of an episode's last time step for its images
+LOOK_S = 0.02  # interval of the check for them
+PATIENCE_S = 1.0  # at the end: longest wait for an ended episode before the session is closed
 RECORDED = {store: [topic.name for topic in TOPICS if topic.recorded == store] for store in (EPISODE, BLACK_BOX)}
 OF_SESSION = [topic.name for topic in TOPICS if topic.session is not None]
 
 
 class Recorder(Managed, StationNode):
-    """One rosbag2 folder an episode, in the spool.
+    """One rosbag2 folder per episode, in the spool.
 
-    Inactive, it finishes the recording of the episode in play and begins no other. The session and the last half minute
-    before a fault are recorded in any state, as they are evidence.
+    While inactive, it finishes the episode in play and begins no other. It records the session and
+    the last half minute before a fault in any state, as evidence.
     """
 
     def __init__(self) -> None:
@@ -249,7 +256,7 @@ class Recorder(Managed, StationNode):
             self.get_logger().warning(f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}")
         arms = arms_of(self)
         self.box = BlackBox(self.spool.root.parent / "faults")
-        self.faults: dict[str, str] = {}  # by the topic that told of it
+        self.faults: dict[str, str] = {}  # by the topic that reported it
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         self.sampled = Sampled(self, sampled(arms, cameras), lockstep)
         if endpoints is not None:
@@ -259,7 +266,7 @@ class Recorder(Managed, StationNode):
         names = [list(map(self.resolve_topic_name, topics)) for topics in
                  ([f"camera/{name}/image" for name in cameras], [topic for topic in observed if topic in counted], counted)]
         self.recording = Recording(self.spool, self._tell, max(len(arms), 1), *names)
-        self.last: Message | None = None  # time step of an episode, that waits for its images
+        self.last: Message | None = None  # an episode's last time step, which waits for its images
         self.waits = self.create_timer(LOOK_S, self._on_late)
         self.waits.cancel()
         self.refused = self.refused_before = 0
@@ -281,10 +288,13 @@ class Recorder(Managed, StationNode):
         self.create_subscription(DiagnosticArray, "/diagnostics", partial(self._overhear, "/diagnostics"), 100, raw=True)
         self.create_subscription(ParameterEvent, "/parameter_events", partial(self._overhear, "/parameter_events"),
                                  qos_profile_parameter_events, raw=True)
-        self.events = publisher(self, "episode")  # last: it is waited for
+        self.events = publisher(self, "episode")  # last: others wait for this publisher
 
     def finish(self) -> bool:
-        """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
+        """End the node, but close an ended episode first.
+
+        For an unended one, the end may be in transit.
+        """
         closed, self.requested_s = self.recording.writer is None and self.worker.idle, self.requested_s or time.monotonic()
         if self.session.over:
             return closed
@@ -293,14 +303,15 @@ class Recorder(Managed, StationNode):
         return False
 
     def _attachments(self) -> dict[str, bytes]:
-        """Return the attachments of each recording: recipe, limits and full specs, whose hashes are
-        in messages; missing files are left out.
+        """Return the attachments of each recording: recipe, limits and full specs.
+
+        Messages hold their hashes. Missing files are left out.
         """
         specs = {SPECS: json.dumps(self.specs).encode()} if self.specs else {}
         return specs | {name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()}
 
     def _view(self, arms: list[str]) -> View:
-        """Return what viewers are shown of this station, live and recorded."""
+        """Return this station's view for live and recorded viewers."""
         paths = [path for path in self.declare_parameter("limits", [""]).value if path]
         limits = dict(zip(arms or [""], map(load_limits, paths), strict=True)) if paths else {}
         mounts = self.declare_structure("mounts")
@@ -333,7 +344,7 @@ class Recorder(Managed, StationNode):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Write the messages that need wait for images no longer."""
+        """Write the messages that have waited for images."""
         self.waits.cancel()
         last, self.last = self.last, None
         if last is not None:
@@ -341,7 +352,7 @@ class Recorder(Managed, StationNode):
             self.recording.held = False
 
     def _put(self, topic: str, message: Message) -> None:
-        if topic == "timestep":  # before it: the last one may close the episode
+        if topic == "timestep":  # before it, because the last one may close the episode
             shown = list(self.sampled.at(message))
             if not self.worker.put((SAMPLED, shown), sum(len(item.raw) for _, item in shown)):
                 self.refused += len(shown)
@@ -366,7 +377,7 @@ class Recorder(Managed, StationNode):
             return Health(WARN, "does not keep up: images or states of time steps were left out", values)
         return Health(OK, "records", values)
 
-    # In the thread that writes
+    # In the writing thread
     def _handle(self, item: tuple[str, Any]) -> None:
         topic, message = item
         if topic == SAMPLED:
@@ -386,7 +397,7 @@ class Recorder(Managed, StationNode):
             self.description = message
             self.transforms.describe(text_of(message.raw))
             return
-        if topic != "timestep":  # half a minute of images is too much to hold
+        if topic != "timestep":  # half a minute of images would be too large
             self.box.add(message)
         row = topics.topic(topic) if topic not in OF_ROS else None
         if row is None or row.session is not None:
@@ -404,7 +415,7 @@ class Recorder(Managed, StationNode):
                 self._begin_view(message)
 
     def _begin_view(self, message: Message) -> None:
-        """Each recording begins with what is latched for viewers."""
+        """Begin a recording with the latched messages for viewers."""
         if self.description is not None:
             self.recording.take(self.description.at_time_of(message))
         stamp = divmod(message.log_ns, NS)
@@ -418,7 +429,7 @@ class Recorder(Managed, StationNode):
         self.recording.look(time.monotonic_ns())
 
     def _on_safety(self, topic: str, message: Message) -> None:
-        """The half minute before a fault is kept, once per fault and arm; viewers are shown the state."""
+        """Write the half minute before a fault, once per fault and arm; show viewers the state."""
         safety = deserialize_message(message.raw, SafetyState)
         if self.transforms.show_state(arm_of(topic), safety.state, safety.cause) and self.recording.writer is not None:
             self._take_shown("markers", self.view.markers(divmod(message.log_ns, NS)), message)

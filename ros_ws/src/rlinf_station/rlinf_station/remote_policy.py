@@ -1,4 +1,5 @@
-"""Policy node whose chunks a server answers (``rlinf serve``, openpi's): it asks, and the arm goes on meanwhile."""
+"""Policy node whose chunks come from a server (``rlinf serve``, openpi's), while the arm moves on.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +34,18 @@ from rlinf_station.episodes import request_of
 from rlinf_station.policy_node import PolicyNode
 
 RETRY_S = 1.0
-STARVED = "stale_command"  # the interlock's word for it
+STARVED = "stale_command"  # the interlock's name for a chunk that is over
 LOOK_S = 0.2
 NUMBER = re.compile(r"-?[0-9][0-9.e+-]*")
-RECENT = 10  # answers, the slowest of which says how much of a chunk will have begun before the next one comes
+# answers, whose slowest predicts the part of a chunk that begins before the next one arrives
+RECENT = 10
 
 
 class RemotePolicyNode(PolicyNode):
-    """One thread asks the server and waits; the executor never does. Both hold ``lock`` while they look at chunks."""
+    """One thread asks the server and waits; the executor never does.
+
+    Both hold ``lock`` while they access chunks.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -50,29 +55,31 @@ class RemotePolicyNode(PolicyNode):
         self.newest_id = ""
         self.horizon, self.execute = 0, 0
         self.requests: queue.Queue[tuple[TimeStep, float]] = queue.Queue(1)
-        self.pending: tuple[str, np.ndarray, dict[str, Any]] | None = None  # to be played from the next time step on
+        # to be played from the next time step on
+        self.pending: tuple[str, np.ndarray, dict[str, Any]] | None = None
         self.chunking, self.nothing_in_play = Chunking(RECEDING_HORIZON, 1), True
-        self.outdated = False  # whether an interruption has begun since the policy was asked
+        self.outdated = False  # whether an interruption has begun since the last request
         super().__init__()
         self.settings = self.declare_settings("remote", StationPolicy).model_dump()
         threading.Thread(target=self._work, daemon=True).start()
 
     # The executor's part
     def deactivate(self) -> None:
-        """An answer that is awaited is not played."""
+        """Discard the awaited answer."""
         with self.lock:
             self.outdated, self.pending = True, None
             self.chunking.cut()
 
     def _on_safety(self, safety: SafetyState) -> None:
-        """Keep the answer that is awaited while the arm is held because a chunk is over: this
-        node's own waiting causes that hold.
+        """Keep the awaited answer while the arm is held because a chunk is over.
+
+        This node's own waiting causes that hold.
         """
         with self.lock:
             before = self.interrupted
             super()._on_safety(safety)
             self.interrupted &= not (safety.state == SafetyState.HOLD and safety.cause == STARVED)
-            if self.interrupted and not before:  # it may be over by the next time step
+            if self.interrupted and not before:  # it may end before the next time step
                 self.outdated, self.pending = True, None
                 self.chunking.cut()
                 self.schedule.cut()
@@ -98,7 +105,8 @@ class RemotePolicyNode(PolicyNode):
             self.requests.put_nowait((step, time.monotonic()))
 
     def _stands(self, step: TimeStep) -> bool:
-        """Whether nothing of this policy is played while it is asked, so that all of the answer can be."""
+        """Return whether none of this policy's chunk plays meanwhile, so that the whole answer can.
+        """
         over = self.chunking.mode == SYNCHRONOUS or not len(self.chunking.left(self._number(step)))
         return not self.interrupted and over
 
@@ -116,7 +124,7 @@ class RemotePolicyNode(PolicyNode):
                     self._ask(client)
                     if not client.open:
                         raise ServingError(f"policy server {client.address}: the connection was closed")
-            except Exception as error:  # whatever a server may have said, this thread is the only one that asks it
+            except Exception as error:  # a server may send anything, and only this thread asks it
                 reason = error if isinstance(error, RlinfError | OSError) else f"{type(error).__name__}: {error}"
                 self._say(f"{reason}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is over")
             finally:
@@ -139,7 +147,8 @@ class RemotePolicyNode(PolicyNode):
             self.execute = self.settings["n_action_steps"] or ours.get("execute", 0)
             self.horizon = 0
             playing, self.chunking = self.chunking.chunks, Chunking(self.settings["chunking"], self.execute or 1)
-            self.chunking.chunks = playing  # the arm went on meanwhile, and the next chunk is due when it was
+            # the arm went on meanwhile, and the due time is unchanged
+            self.chunking.chunks = playing
             self.schedule.index += self.chunking.execute - self.schedule.execute
             self.schedule.execute = self.chunking.execute
             self.status.version, self.status.path = ours.get("version", 0), self.settings["address"]
@@ -175,9 +184,7 @@ class RemotePolicyNode(PolicyNode):
             self.busy = False
 
     def _in_play(self, step: TimeStep) -> dict[str, Any]:
-        """Return the rest of the last chunk [SI], and how much of it will usually have begun when
-        the answer comes.
-        """
+        """Return the rest of the last chunk [SI], and the part usually begun by the answer."""
         with self.lock:
             left = self.chunking.left(self._number(step)) if self.chunking.mode == REAL_TIME else np.zeros(0)
             if not len(left):
@@ -201,7 +208,7 @@ class RemotePolicyNode(PolicyNode):
             if not self.execute:
                 self.execute = len(actions)
                 at_once = 1 if self.chunking.mode == TEMPORAL_ENSEMBLING else self.execute
-                self.schedule.index += at_once - self.schedule.execute  # the next chunk is due when it was
+                self.schedule.index += at_once - self.schedule.execute  # the due time is unchanged
                 self.chunking.execute = self.schedule.execute = at_once
             if passed and self.nothing_in_play and step.mode != "train":
                 self.pending = step.episode_id, actions, ours
@@ -209,7 +216,7 @@ class RemotePolicyNode(PolicyNode):
                 self._send(step, actions, ours, passed)
 
     def _send(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], passed: int) -> None:
-        begun = passed + (not self.lockstep)  # in lockstep time stands still meanwhile
+        begun = passed + (not self.lockstep)  # in lockstep no time passes meanwhile
         sent = self.chunking.merge(actions, self._number(step), begun, bool(ours.get("continues")))
         self.schedule.replan()
         self.schedule.advance(steps=passed)
@@ -229,7 +236,7 @@ class RemotePolicyNode(PolicyNode):
         if error != self.status.error:
             same = NUMBER.sub("", error) == NUMBER.sub("", self.status.error)
             self.status.error = error
-            if same:  # a server that answers other numbers ten times a second fills no log
+            if same:  # errors that differ only in numbers must not fill the log
                 return
             if error:
                 self.get_logger().warning(error)

@@ -1,9 +1,8 @@
 """One process that hosts the nodes of a simulated station in lockstep, on one executor.
 
-``rlinf_ros.memory_bus`` carries their topics.
-
-Each node is made by the ``main`` of its own module, with its own ROS arguments. An error names its node, and the exit code
-tells the supervisor which node failed.
+``rlinf_ros.memory_bus`` carries their topics. The ``main`` of each node's own module makes it, with
+its own ROS arguments. An error names its node, and the exit code tells the supervisor which node
+failed.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from rlinf_ros.memory_bus import Bus, CallbackError, check_middleware, start
 from rlinf_ros.spinning import ARRIVES_S, FINISH_S, Ending, GivingUp, Hosting, given, stop_on_signal
 from rlinf_ros.workarounds import LOOK_UP_S, end_soon, single_threaded
 
-COMMANDERS_S = 3.0  # of FINISH_S: until those who command and record have finished
+COMMANDERS_S = 3.0  # of FINISH_S: until commanding and recording nodes have finished
 
 
 class Host:
-    """The nodes, in the order in which their robot side and interlocks end last."""
+    """The nodes, ordered so that robot side and interlocks end last."""
 
     def __init__(self, bus: Bus, specs: list[dict[str, Any]]) -> None:
         self.bus = bus
@@ -41,7 +40,11 @@ class Host:
         self.names: dict[Node, int] = {}  # index of the spec of each node
 
     def make(self) -> None:
-        """Make every node; the interlocks come last, as they keep time at once. SystemExit where one cannot be made."""
+        """Make every node, the interlocks last because they keep time at once.
+
+        Raises:
+            SystemExit: a node cannot be made.
+        """
         for index, spec in sorted(enumerate(self.specs), key=lambda item: "interlock" in item[1]["name"]):
             sys.argv[1:] = self.bus.arguments = spec["arguments"]
             before = len(self.bus.nodes)
@@ -53,7 +56,7 @@ class Host:
                 self.names |= dict.fromkeys(_members(node), index)
 
     def spin(self, stop_requested: Callable[[], bool]) -> None:
-        """Until a signal; then let the nodes finish."""
+        """Spin until a signal; then let the nodes finish."""
         bus = self.bus
         bus.executor = single_threaded()
         for node in [*self.names, *bus.guests]:
@@ -73,7 +76,10 @@ class Host:
                 publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))
 
     def _finish(self) -> None:
-        """Those who command and record first, then robot side and interlocks, as the supervisor ends several processes."""
+        """Finish commanding and recording nodes first, then robot side and interlocks.
+
+        The supervisor ends several processes in the same order.
+        """
         begun = time.monotonic()
         for last, until in ((False, begun + COMMANDERS_S), (True, begun + FINISH_S)):
             waiting = [node for node in self.bus.nodes
@@ -98,7 +104,7 @@ class Host:
             self.fail(self.names[node], error)
 
     def _blame(self, trace: TracebackType | None) -> int | None:
-        """Return the node in whose callback, or in whose part's, an exception was raised; None if that is not known."""
+        """Return the node whose callback, or whose part's, raised an exception; None if unknown."""
         for frame, _ in traceback.walk_tb(trace):
             owner = frame.f_locals.get("self")
             for candidate in (owner, *getattr(owner, "__dict__", {}).values()):
@@ -107,7 +113,7 @@ class Host:
         return None
 
     def fail(self, index: int | None, error: BaseException) -> None:
-        """End this process: an RlinfError is one line on stderr, everything else a traceback."""
+        """End this process: an RlinfError is one line on stderr, any other error a traceback."""
         name = "station" if index is None else self.specs[index]["name"]
         if not isinstance(error, RlinfError):
             traceback.print_exception(type(error), error, error.__traceback__)
@@ -124,7 +130,7 @@ def _members(node: Node) -> Iterator[Node]:
 
 
 def main() -> None:
-    """Entry point: of the parameter ``nodes``, in a file of parameters."""
+    """Run the nodes of the parameter ``nodes``, from a parameter file."""
     faulthandler.enable()
     specs = json.loads(given("nodes"))
     sys.argv[1:] = []

@@ -1,4 +1,7 @@
-"""Uplink: sends closed episodes to the trainer and brings its policies down. The only node that knows the network."""
+"""Uplink: sends closed episodes to the trainer and fetches its policies.
+
+No other node uses the network.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,16 @@ from rlinf_ros.spinning import BACKGROUND, ERROR, INACTIVE, OK, WARN, Diagnostic
 
 RETRY_S = 1.0
 DAY_S = 86_400.0
-HELD = ".held"  # of the spool: the trainer has said that no episode is to begin
-LOOK_S = 0.1   # whether the node is active
+HELD = ".held"  # file in the spool: the trainer forbids further episodes
+LOOK_S = 0.1  # interval of the check whether the node is active
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
 class Uplink(Managed, StationNode):
-    """Two worker threads do the waiting; the executor only publishes. A trainer that is away costs nothing but backlog.
+    """Two worker threads do the waiting; the executor only publishes.
 
-    Inactive, it asks nothing of the trainer, as if that were away. An upload that has begun is finished.
+    An unreachable trainer costs nothing but backlog. While inactive, the node asks nothing of the
+    trainer, as if it were unreachable. An upload in progress is finished.
     """
 
     def __init__(self) -> None:
@@ -47,7 +51,8 @@ class Uplink(Managed, StationNode):
         self.limits_hash = self.declare_parameter("limits_hash", "").value
         self.version, self.stopping = -1, threading.Event()
         self.troubles = {"up": "", "down": ""}  # of either worker
-        self.is_registered, self.holding = False, self.spool.root / HELD  # what this station is; whether it is held
+        # whether the trainer knows this station; the file that marks a hold
+        self.is_registered, self.holding = False, self.spool.root / HELD
         self.held = self.holding.exists()
         self.policy = PolicyStatus(version=-1)
         subscription(self, "policy/status", self._on_policy)
@@ -72,7 +77,7 @@ class Uplink(Managed, StationNode):
                 continue
             try:
                 trouble = sender.send_all()
-            except Exception as error:  # this thread must outlive whatever happens to a disk
+            except Exception as error:  # this thread must survive any disk error
                 trouble = f"{type(error).__name__}: {error}"
             self._note("up", trouble)
 
@@ -101,7 +106,7 @@ class Uplink(Managed, StationNode):
             self.get_logger().warning(warning)
 
     def _note(self, direction: str, trouble: str) -> None:
-        """How it goes with one of the two ways; a trouble is said once, and waited for a little."""
+        """Record the state of one direction; log a new trouble once, and wait a little."""
         if trouble and trouble != self.troubles[direction]:
             self.get_logger().warning(f"{trouble}. Nothing is lost: episodes wait in {self.spool.root / 'closed'}")
         self.troubles[direction] = trouble
@@ -110,7 +115,7 @@ class Uplink(Managed, StationNode):
 
     @property
     def trouble(self) -> str:
-        """Return the problems, each once; empty if there are none."""
+        """The problems, each once; empty if there are none."""
         return "; ".join(dict.fromkeys(filter(None, self.troubles.values())))
 
     def _report(self) -> None:
@@ -120,7 +125,7 @@ class Uplink(Managed, StationNode):
             trouble = f"spool {self.spool.root}: {error.strerror or error}. Check the disk"
             self.health, status = Health(ERROR, trouble, {}), TrainerStatus(held=self.held, spool_full=1.0, message=trouble)
             status.header.stamp = self.get_clock().now().to_msg()
-            self.statuses.publish(status)  # as with a full one, no episode begins
+            self.statuses.publish(status)  # as with a full spool, no episode begins
             return
         full = room["spool_full"] >= 1.0
         status = TrainerStatus(connected=False, backlog=backlog, held=self.held, message=self.trouble, **room)
@@ -150,16 +155,17 @@ class Uplink(Managed, StationNode):
         self.statuses.publish(status)
 
     def _hold(self, held: bool) -> None:
-        """Whether this station is to begin an episode, as the trainer says; a restart without a trainer keeps to it."""
+        """Store whether the trainer forbids episodes; a restart without a trainer keeps to it."""
         if held != self.held:
             self.held = held
-            with contextlib.suppress(OSError):  # then a restart alone would forget it
+            with contextlib.suppress(OSError):  # then only a restart would forget it
                 self.holding.touch() if held else self.holding.unlink()
 
     def _register(self) -> tuple[str, bool]:
-        """Say what this station is, since it was started and to a trainer that does not know it.
+        """Register this station after its start, and with a trainer that does not know it.
 
-        Returns why it may not play now, and whether that is the trainer's word.
+        Returns:
+            The reason why it may not play now, and whether the trainer gave it.
         """
         try:
             why = self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4)
