@@ -23,7 +23,7 @@ from rlinf_core.interlock import load_limits
 from rlinf_interlock.interlock_inputs import needs
 from rlinf_ros.qos import OVERHEARD, profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Arm, listen, start
+from tests.ros.stand import Arm, Lives, listen, start
 
 franka_msgs = pytest.importorskip("franka_msgs.msg", reason="rlinf messages builds franka_msgs")
 from franka_msgs.msg import FrankaRobotState  # noqa: E402
@@ -149,6 +149,24 @@ def listen_newest(peer, kind, topic):
 
 def to_key(message):
     return message.header.stamp.sec, message.header.stamp.nanosec
+
+
+def test_a_driver_that_is_deactivated_in_motion_stops_the_arm_and_its_hand_until_it_is_active(station):
+    """Without the pose, which it publishes here, the hold becomes a fault that a person resets."""
+    lives = Lives(station.peer)
+    station.moves(on=True)
+    assert lives.change("driver", "deactivate")
+    station.peer.spin(lambda: station.states[-1].state in (HOLD, FAULT), what="the stop")
+    station.peer.for_s(1.0)
+    poses, widths, place = len(station.poses), len(station.widths), station.targets[-1].pose.position.z
+    station.peer.for_s(0.5)
+    assert (len(station.poses), len(station.widths)) == (poses, widths)
+    assert station.targets[-1].pose.position.z == pytest.approx(place, abs=1e-6)
+    station.up = 0.0
+    assert lives.change("driver", "activate")
+    station.peer.spin(lambda: len(station.poses) > poses and len(station.widths) > widths, what="its word")
+    station.ends_faults()
+    station.moves()
 
 
 def test_s17_a_reflex_is_cleared_with_a_reset_by_name_and_never_by_itself(station):
