@@ -7,7 +7,7 @@ import pytest
 import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
-from rlinf_core.launch.graph import director_process, station_processes, write_plan
+from rlinf_core.launch.graph import director_process, managed, station_processes, write_plan
 from rlinf_core.recipes import load_recipe
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -84,7 +84,7 @@ def test_the_aggregators_file_puts_every_node_of_a_station_in_one_group(tmp_path
                  for process in station_processes(load_recipe(name, ["station.web.port=8479"]), tmp_path)]
     two_arms = ["station.robot=two_franka_sim", "station.task=reach_both", "station.name=cell"]
     processes += station_processes(load_recipe("demo", two_arms), tmp_path)
-    processes.append(director_process(load_recipe("demo"), tmp_path))
+    processes += [director_process(load_recipe("demo"), tmp_path), *managed(load_recipe("demo"), [])]
     names = {f"{process.namespace}/{process.executable}".strip("/") for process in processes}
     assert {"cell/left/interlock", "station_a/camera/wrist/camera", "station_a/page", "station_a/controller"} <= names
     for name in names:
