@@ -721,8 +721,7 @@ GAPS = {  # families that this command does not compare, with the reason
     "GR00T N1.5": "LeRobot 0.4.4 in `test_groot.py`; LeRobot 0.6 has N1.7 alone",
     "OpenVLA, OpenVLA-OFT": "their code is on no package index; layers in `test_openvla.py`",
     "Qwen2.5-VL": "transformers in `test_qwen_vl.py`, vLLM in `test_action_engine.py`",
-    "GR00T N1.6, N1.7, X-VLA, WALL-OSS": "no kind of their own; `policy.kind: lerobot` plays what "
-                                         "LeRobot has of them",
+    "GR00T N1.6, N1.7, X-VLA, WALL-OSS": "no kind of their own; untested by `policy.kind: lerobot`",
 }
 COLUMNS = {"difference": "chunk", "sft_loss": "SFT loss", "log_probs": "log-probabilities",
            "sft_step": "SFT step", "rl_step": "GRPO step", "peft_read": "PEFT read",
@@ -742,7 +741,7 @@ def table(summary: dict) -> str:
             if key.endswith("_step"):
                 cells.append("moves the weights" if values and min(values) > 0.0 else "no")
             elif values:
-                cells.append(f"{max(values):.0e}")
+                cells.append(f"{max(values):.0e}" if max(values) else "0")
             else:
                 cells.append(LAYOUTS.get(family, "no"))
         rows.append(f"| `{family}` | yes | " + " | ".join(cells) + " |")

@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,13 +18,17 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from rlinf_core.agentic.engines.actions import EngineActor
 from rlinf_core.agentic.engines.base import EngineMismatchError
+from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.core.errors import EngineError, RecipeError
 from rlinf_core.policies import tiny
+from rlinf_core.policies.base import Observation
 from rlinf_core.policies.pretrained.qwen_vl import Config
 from rlinf_core.policies.pretrained.qwen_vl.policy import QwenVL
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import check_source
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
+from rlinf_core.trainer.sources.simulators import InProcess, player_of
 from tests.agentic.openai_server import Server
 
 VLLM = Path(os.environ.get("RLINF_VLLM_VENV", ".venvs/vllm")).resolve() / "bin/python"
@@ -202,6 +207,47 @@ def test_log_probabilities_are_the_trainers_after_each_of_5_updates(folder):
         assert actor.device == policy.device and actor.config is policy.config, (
             "all else is the policy's"
         )
+
+
+def test_grpo_learns_from_what_the_engine_draws(folder):
+    """Each rollout begins with new weights, as ``Simulators`` asks for it."""
+    policy = policy_of(folder, horizon=1)
+    pictures = {
+        name: torch.full((16, *shape), 90, dtype=torch.uint8) for name, shape in CAMERAS.items()
+    }
+    observed, paid = Observation(torch.zeros(16, 3), pictures, ("push",) * 16), []
+    settings = algorithm("grpo").Config(
+        epochs=2, group=16, minibatches=2, learning_rate=1e-2, level="chunk"
+    )
+    learner, draw = algorithm("grpo").Learner(policy, settings, 0), torch.Generator().manual_seed(0)
+    batch = {name: value[None] for name, value in policy.to_batch(observed).items()}
+    one = torch.ones(1, 16)
+    with ChatServer(folder) as server:
+        player = player_of(
+            SimpleNamespace(policy=policy.config.model_copy(update={"engine": server.url})), policy
+        )
+        players = InProcess(SimpleNamespace(policy=player, version=0))
+        for version in range(8):
+            players.start(version, {})
+            chunk = player.act(observed, True, draw)
+            rewards = (chunk.actions[:, :, 0] > 0).float()
+            paid.append(float(rewards.mean()))
+            learner.update(
+                Rollout(
+                    batch,
+                    batch,
+                    chunk.drawn[None],
+                    chunk.log_probs[None],
+                    rewards[None],
+                    one,
+                    one,
+                    one,
+                    one,
+                    0 * one,
+                )
+            )
+        assert player.engine.version == 7 and player.difference < 1e-5
+    assert paid[0] < 0.8 and paid[-1] > 0.9
 
 
 def test_features_of_older_weights_are_refused(folder):

@@ -123,6 +123,19 @@ def test_it_plays_what_the_class_there_answers_and_its_file_does_too(tmp_path, s
         policy.imitation_loss(observed.batch, torch.zeros(2, 8))
 
 
+def test_a_server_answers_with_it_in_si_units(tmp_path, stand_in):
+    from rlinf_core.deploy.serving.protocol import Request
+    from rlinf_core.deploy.serving.weights import Weights
+
+    observed = observation(1)
+    save_policy(policy_of(folder_of(tmp_path)), tmp_path / "policy-00000000.safetensors")
+    images = {name: image[0].numpy() for name, image in observed.images.items()}
+    version = Weights(tmp_path).newest
+    answer = version.answers([Request(observed.vectors[0].numpy(), images, "")])[0]
+    expected = by_hand(observed)[0] * torch.tensor(ACTION.scale)
+    assert np.allclose(answer["actions"], expected.numpy(), atol=1e-6)
+
+
 def test_names_of_the_task_are_put_where_the_folder_has_them(tmp_path, stand_in):
     policy, observed = (
         policy_of(
