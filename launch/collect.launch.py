@@ -1,4 +1,7 @@
-"""Collects demonstrations by hand, and ends once ``episodes`` have succeeded; episodes:=0 is the station alone."""
+"""Collects demonstrations by hand, until ``episodes`` have succeeded.
+
+episodes:=0 only runs the station.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The vendor's driver and controllers of a robot: ros2 launch rlinf driver.launch.py robot:=ur5e robot_ip:=192.168.1.2."""
+"""The vendor's driver and controllers of a robot.
+
+    ros2 launch rlinf driver.launch.py robot:=ur5e robot_ip:=192.168.1.2
+"""
 
 import shlex
 import sys

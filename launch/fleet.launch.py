@@ -1,7 +1,9 @@
-"""A trainer and simulated stations, each in a ROS_DOMAIN_ID of its own: ros2 launch rlinf fleet.launch.py stations:=4
+"""A trainer and simulated stations, each in its own ROS_DOMAIN_ID.
 
-Ends once every station is through its recipe, or the trainer has said why it cannot go on. A station that cannot is stopped
-alone, and named.
+    ros2 launch rlinf fleet.launch.py stations:=4
+
+It ends once every station has completed its recipe, or the trainer has reported why it cannot
+continue. A failing station is stopped alone, and named.
 """
 
 import sys
@@ -59,7 +61,7 @@ def _start(context: LaunchContext) -> list:
 
 
 def _station(member, processes: list, playing: set) -> list:
-    """Its nodes; the end of the director, or of one that it cannot do without, is the station's."""
+    """Return a station's nodes; the end of the director or of a vital node ends the station."""
     from station import environment_in, nodes_of, watched
 
     from rlinf_core.cli.launched import launched_environment
@@ -69,7 +71,7 @@ def _station(member, processes: list, playing: set) -> list:
     nodes = nodes_of(processes, member.folder, f"{member.name}.", additional_env=variables)
 
     def end(outcome: str) -> list:
-        if member.name not in playing:  # it ends already
+        if member.name not in playing:  # it is already ending
             return []
         playing.discard(member.name)
         others = [EmitEvent(event=ShutdownProcess(process_matcher=lambda action: action in nodes))]

@@ -1,4 +1,7 @@
-"""A station with its nodes: ros2 launch rlinf realworld.launch.py robot:=franka (or robot:=sim to try it)."""
+"""A station with its nodes.
+
+    ros2 launch rlinf realworld.launch.py robot:=franka    (robot:=sim to try it)
+"""
 
 import sys
 from pathlib import Path

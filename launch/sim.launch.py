@@ -1,4 +1,4 @@
-"""A simulated station as fast as it goes (lockstep)."""
+"""A simulated station at full speed (lockstep)."""
 
 import sys
 from pathlib import Path

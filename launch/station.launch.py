@@ -1,4 +1,7 @@
-"""A station with its nodes: ros2 launch rlinf_bringup station.launch.py robot:=franka recipe:=my.yaml log_level:=debug"""
+"""A station with its nodes.
+
+    ros2 launch rlinf_bringup station.launch.py robot:=franka recipe:=my.yaml log_level:=debug
+"""
 
 import sys
 from pathlib import Path

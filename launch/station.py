@@ -1,4 +1,7 @@
-"""Hands a station's process graph (rlinf_core.launch.graph) to launch_ros; the launch files only choose arguments."""
+"""Hands a station's process graph (rlinf_core.launch.graph) to launch_ros.
+
+The launch files only choose arguments.
+"""
 
 from __future__ import annotations
 
@@ -60,14 +63,16 @@ ARGUMENTS = {
                 "activates itself"),
     "rviz": ("false", ["true", "false"], "also start RViz with the layout of a station"),
 }
-UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"  # Python's own answer, while it starts, is a traceback
-SESSION = "setpriv --pdeathsig TERM setsid"  # a session: Ctrl-C interrupts launch alone, which ends the nodes in order
+# blocks signals during its start, when Python's own handler would print a traceback
+UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"
+# a session: Ctrl-C interrupts only launch, which ends the nodes in order
+SESSION = "setpriv --pdeathsig TERM setsid"
 SEARCH_PATHS = ("PYTHONPATH", "AMENT_PREFIX_PATH", "LD_LIBRARY_PATH")
-OUTPUT_LIMIT = 1 << 14  # characters of a node's output in which its last error is looked for
+OUTPUT_LIMIT = 1 << 14  # characters of a node's output that may contain its last error
 
 
 def description(**defaults: str) -> LaunchDescription:
-    """A launch description with every argument declared; ``defaults`` differ by launch file."""
+    """Return a launch description with all arguments; ``defaults`` differ by launch file."""
     declared = [DeclareLaunchArgument(name, default_value=defaults.get(name, default), description=text,
                                       **({"choices": choices} if choices else {}))
                 for name, (default, choices, text) in ARGUMENTS.items()]
@@ -75,8 +80,12 @@ def description(**defaults: str) -> LaunchDescription:
 
 
 def find_rlinf() -> str:
-    """The Python that rlinf is installed for: launch runs in ROS's own. Makes rlinf importable here, too."""
-    if not find_spec("rlinf_ros"):  # no workspace is sourced: these are the launch files of a clone, or of a wheel
+    """Return the Python with rlinf, and make rlinf importable here.
+
+    Launch runs in ROS's own Python.
+    """
+    # no workspace is sourced: these launch files belong to a clone or a wheel
+    if not find_spec("rlinf_ros"):
         here, version = Path(__file__).resolve().parent, f"python{sys.version_info.major}.{sys.version_info.minor}"
         sys.path += [str(here.parent / "ros_ws/src/rlinf_ros"), str(here.parents[2] / f"lib/{version}/site-packages")]
     from rlinf_ros.interpreter import importable
@@ -103,7 +112,7 @@ def _start(context: LaunchContext) -> list:
     nodes = nodes_of(invocation.processes, run_dir, **options)
 
     def cannot_go_on(text: str) -> None:
-        raise RlinfError(text)  # launch ends its processes, and then with exit code 1
+        raise RlinfError(text)  # launch ends its processes, and then exits with code 1
 
     for process, node in zip(invocation.processes, nodes, strict=True):
         actions += [*watched(process, node, cannot_go_on), node]
@@ -125,10 +134,10 @@ def _start(context: LaunchContext) -> list:
 
 
 class StationNode(Node):
-    """A node of a station, which ends after those that it must outlast.
+    """A node of a station that ends after certain others.
 
     Args:
-        process: of the station.
+        process: the station's process.
         before: the nodes that end before it.
         settings: of Node.
     """
@@ -139,12 +148,16 @@ class StationNode(Node):
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process is running."""
         transport = self._subprocess_transport
         return transport is not None and transport.get_returncode() is None
 
     def _shutdown_process(self, context: LaunchContext, *, send_sigint: bool) -> Any:
-        """Of launch, for its end and for an event: a terminal has interrupted launch alone, so it is always told."""
+        """End the process once the nodes in ``before`` have ended.
+
+        Launch calls it for its own end and for an event. It always sends the signal, because a
+        terminal's Ctrl-C reached only launch.
+        """
         if not any(node.runs for node in self.before):
             return super()._shutdown_process(context, send_sigint=True)
         if not self.waits:
@@ -160,10 +173,10 @@ class StationNode(Node):
 
 
 def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: Any) -> list[StationNode]:
-    """The processes of a station, in their order; launch shows each by its name behind ``prefix``.
+    """Return the station's processes as nodes, in order; launch shows each name behind ``prefix``.
 
-    Their parameters go to a folder of this launch: another one in the same run, though it is refused, shall not change
-    them.
+    Their parameters go to a folder of this launch. Another launch of the same run, even a refused
+    one, must not change them.
     """
     from rlinf_core.launch.graph import MANAGER, RESPAWN
     from rlinf_core.launch.restart import RESPAWN_DELAY_S, ends_last
@@ -190,7 +203,8 @@ def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: 
 
 
 def program_of(process: Process, python: str) -> dict[str, Any]:
-    """Settings of Node: the executable of a sourced workspace, else the module as ``rlinf up`` starts it."""
+    """Return Node's settings: an executable of the workspace, else the module as in ``rlinf up``.
+    """
     try:
         get_package_prefix(process.package)
     except PackageNotFoundError:
@@ -199,7 +213,10 @@ def program_of(process: Process, python: str) -> dict[str, Any]:
 
 
 def environment_in(variables: dict[str, str]) -> dict[str, str]:
-    """The environment variables of nodes; where no workspace is sourced, those that find messages and modules, too."""
+    """Return the nodes' environment variables.
+
+    Without a sourced workspace, they include those that find messages and modules.
+    """
     try:
         get_package_prefix("rlinf_station")
         return variables
@@ -214,11 +231,11 @@ def environment_in(variables: dict[str, str]) -> dict[str, str]:
 
 
 def watched(process: Process, node: Node, cannot_go_on: Callable[[str], list | None]) -> list[RegisterEventHandler]:
-    """Event handlers that do with the ends of a process what ``rlinf up`` does.
+    """Return event handlers that react to the ends of a process as ``rlinf up`` does.
 
     Args:
         process, node: the process, and its action.
-        cannot_go_on: called with the reason where the station must end; returns actions.
+        cannot_go_on: called with the reason if the station must end; returns actions.
     """
     from rlinf_core.launch.restart import History, refusal_in
 
@@ -240,7 +257,7 @@ def watched(process: Process, node: Node, cannot_go_on: Callable[[str], list | N
 
 
 def rviz(recipe: Recipe, run_dir: Path) -> Node:
-    """RViz with the layout of a recipe's station; the station goes on where it is closed."""
+    """Return RViz with the layout of a recipe's station; closing it does not end the station."""
     from rlinf_core.launch import layouts
 
     shown, file = layouts.of_recipe(recipe), run_dir / "station.rviz"

@@ -8,7 +8,7 @@ NAME = "rlinf_bringup"
 
 
 def tree(top: str) -> list[tuple[str, list[str]]]:
-    """The files below a folder, as data_files; links are followed."""
+    """Return the files below a folder, as data_files; follow links."""
     return [(f"share/{NAME}/{folder}", [f"{folder}/{file}" for file in files if not file.endswith(".pyc")])
             for folder, _, files in os.walk(top, followlinks=True) if files and "__pycache__" not in folder]
 

@@ -176,7 +176,7 @@ class Recovery(Steps):
         return "" if done is not None and done.ok else f"controllers {', '.join(names)} were not activated"
 
     async def _await_target(self) -> str:
-        """Wait for a new target of the interlock, which sends none while the arm's rest is unknown.
+        """Wait for the interlock's next target; it sends none until it knows where the arm rests.
         """
         until = time.monotonic() + STEP_S
         while self.franka.silent:

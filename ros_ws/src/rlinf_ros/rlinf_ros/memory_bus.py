@@ -297,7 +297,7 @@ def _fits(publisher: MemoryPublisher, subscription: MemorySubscription) -> bool:
 
 
 class PulledNode(Node):
-    """A second node of a process, which no executor spins: it keeps each topic's newest messages.
+    """A second node of a process, which no executor spins; topics keep messages up to their depth.
 
     Args:
         owner: the node whose namespace and name it has.
