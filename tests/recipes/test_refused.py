@@ -157,6 +157,8 @@ ROBOTS = [
     ("no_estop_reason: true", "'no_estop_reason': expected a text, got bool True"),
     ("estops: [pendant]\nno_estop_reason: it has a pendant", "'no_estop_reason': expected none beside estops: [pendant]"),
     ("estops: [pendant, wall, pendant]", "expected a name for each source, got 'pendant' more than once"),
+    (f"estops: [{'a' * 65}]", "'estops[0]': expected a text with at most 64 characters"),
+    (f"cameras: {{{'a' * 200}: [64, 64]}}", "expected a text with at most 64 characters, got str 'aaa"),
     ("cameras: [front]", "'cameras': expected a mapping, got list ['front']"),
     ("cameras: {front: 64}", "'cameras.front': expected a list of height and width, or a mapping with its "
      "'kind', got int 64"),
