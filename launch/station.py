@@ -203,8 +203,7 @@ def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: 
 
 
 def program_of(process: Process, python: str) -> dict[str, Any]:
-    """Return Node's settings: an executable of the workspace, else the module as in ``rlinf up``.
-    """
+    """Return Node's settings: a workspace's executable, else the module as in ``rlinf up``."""
     try:
         get_package_prefix(process.package)
     except PackageNotFoundError:

@@ -172,8 +172,7 @@ class Conversation:
 
     @property
     def oldest(self) -> int | None:
-        """Version of the oldest weights that drew one of its tokens; None before the first token.
-        """
+        """Version of the oldest weights behind one of its tokens; None before the first."""
         versions = [version for row in self.rows for version in row.versions if version >= 0]
         return min(versions, default=None)
 

@@ -130,8 +130,7 @@ class Tool:
 @lru_cache(maxsize=256)
 def _described(function: Callable[..., Any], name: str, is_method: bool
                ) -> tuple[str, dict[str, Any], type[BaseModel]]:
-    """Return description, schema and model of a function's arguments, without a method's first one.
-    """
+    """Return description, schema and model of a function's arguments, without ``self``."""
     text = inspect.cleandoc(function.__doc__ or "")
     meanings = argument_meanings(text)
     hints = get_type_hints(function, include_extras=True)

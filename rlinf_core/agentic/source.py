@@ -165,8 +165,7 @@ class Conversations(Source):
         self.engine.close()
 
     def _sync(self, updates: int) -> None:
-        """Give the engine the newest weights, and compare its log-probabilities with the policy's.
-        """
+        """Give the engine the newest weights, and check its log-probabilities."""
         self.engine.update(self.policy, updates)
         if self.engine.copies or not self.synced:
             self.worst_difference = max(self.worst_difference, self.engine.check(self.policy))

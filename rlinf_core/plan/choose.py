@@ -386,8 +386,7 @@ def _times(tables: Tables, groups: Groups) -> list[float]:
 
 
 def _least_sum(tables: Tables, devices: int, bound: float) -> Groups | None:
-    """Return the groups with the smallest sum of seconds, each below ``bound``; None without any.
-    """
+    """Return the groups with the smallest sum of seconds, each below ``bound``, or None."""
     count = max(end for _, end in tables)
     under = {span: np.where(table < bound, table, np.inf) for span, table in tables.items()}
     sizes = np.arange(devices + 1)

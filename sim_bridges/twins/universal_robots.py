@@ -131,8 +131,7 @@ class Twin(ControlNode):
                                  np.array([point.positions for point in points])[:, order])
 
     def _on_positions(self, positions: Float64MultiArray) -> None:
-        """Forward a command of the forward position controller: all joints, in the limits' order.
-        """
+        """Forward a forward position controller's command: all joints, in the limits' order."""
         if len(positions.data) == len(ARM):  # the controller refuses other commands
             self.control.command([0.0], np.array([positions.data]))
 

@@ -1,5 +1,4 @@
-"""Any arm's MJCF or URDF in MuJoCo, moved by its tool's pose. ``rlinf new robot`` writes its YAML.
-"""
+"""Any arm's MJCF or URDF in MuJoCo, moved by tool poses. ``rlinf new robot`` writes its YAML."""
 
 from __future__ import annotations
 

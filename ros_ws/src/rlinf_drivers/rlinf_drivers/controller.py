@@ -201,8 +201,7 @@ class Controller(Managed, ControlNode):
             )
 
     def _is_expected(self, target: PoseStamped) -> bool:
-        """Return whether interlock and arm are heard, and the arm may move or should come to rest.
-        """
+        """Return whether interlock and arm are heard, and the arm may move or must stop."""
         now, here = time.monotonic(), self.pose.pose
         fresh = now - self.pose_at <= self.limits.stale_state and now - self.state_at <= SAFETY_S
         turn = here.orientation

@@ -105,8 +105,7 @@ class Hand(Orders):
         super().forget(why)
 
     def stop(self) -> Future:
-        """Stop the hand as part of a reset; the result of the running action starts no new command.
-        """
+        """Stop the hand as part of a reset; the running action's result starts no command."""
         self.order = self.order + 1
         self.failed = ""
         self.wanted = None
@@ -176,8 +175,7 @@ class Recovery(Steps):
         return "" if done is not None and done.ok else f"controllers {', '.join(names)} were not activated"
 
     async def _await_target(self) -> str:
-        """Wait for the interlock's next target; it sends none until it knows where the arm rests.
-        """
+        """Wait for the interlock's next target, sent once it knows where the arm rests."""
         until = time.monotonic() + STEP_S
         while self.franka.silent:
             if time.monotonic() > until:

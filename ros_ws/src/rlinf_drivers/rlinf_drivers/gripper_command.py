@@ -76,8 +76,7 @@ class Commands(Orders):
         return "done" if result.reached_goal else "stalled" if result.stalled else "ended elsewhere"
 
     def through(self, number: int, how: str) -> None:
-        """Record the answer; a refusal is a fault, because the fingers would stay where they are.
-        """
+        """Record the answer; a refusal is a fault, because the fingers would stay still."""
         if how == "refused" and number == self.order:
             self.fault = f"gripper ({self.words()} was refused by {self.settings.action})"
         else:
@@ -85,8 +84,7 @@ class Commands(Orders):
 
 
 class GripperNode(Managed, ControlNode):
-    """``gripper/command`` to the action; the joint to ``gripper/state``. Inactive, it does neither.
-    """
+    """``gripper/command`` to the action; the joint to ``gripper/state``; while active."""
 
     def __init__(self) -> None:
         super().__init__("gripper")

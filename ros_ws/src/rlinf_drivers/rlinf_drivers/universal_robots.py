@@ -119,8 +119,7 @@ class UniversalRobots(ArmDriver):
         self.scaling, self.received_at = scaling.data, time.monotonic()
 
     def _look(self) -> None:
-        """Check whether the measurements change; the driver repeats an unheard robot's last ones.
-        """
+        """Check whether measurements change; the driver repeats an unheard robot's last ones."""
         message = newest(self.joints)
         if message is not None and self.anonymous and arm_readings(message, anonymous=False):
             # from now on, messages of a hand with many joints are not the arm's

@@ -231,8 +231,7 @@ class Desk:
 
 
 def _starved(pid: int) -> bool:
-    """Return whether a thread of a process waits for a CPU or a disk, which explains its silence.
-    """
+    """Return whether a thread of a process waits for a CPU or disk, and is silent for that."""
     try:
         states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
     except (OSError, IndexError):
@@ -431,8 +430,7 @@ class Services(SafeTransitions, LifecycleNode):
             self.busy_until = now
 
     def _waited(self) -> bool:
-        """Return whether a request may have waited so long behind others that its sender gave up.
-        """
+        """Return whether a request may have waited until its sender gave up."""
         now = time.monotonic()
         # the process was stopped while it waited for this request
         stood_still = now - self.turn_began > TAKEN_S
@@ -455,8 +453,7 @@ class Services(SafeTransitions, LifecycleNode):
         return response
 
     def _recovered(self, cause: str, reason: str) -> str:
-        """Wait for a robot's recovery if only its own fault forbids a reset; return the answer
-        (S17)."""
+        """Return the answer to a reset, after a recovery if only the robot's fault forbids it (S17)."""
         first, begun = reason, time.monotonic()
         while reason.startswith(ROBOT_FAULT_PREFIX) and time.monotonic() - begun < (
             RECOVERY_START_S if reason == first else RECOVERS_S

@@ -57,8 +57,7 @@ class Listener:
 
 
 class OtherArm:
-    """The last reports of another arm's interlock: the reason why it could not move, or none (S27).
-    """
+    """The last reports of another arm's interlock: why it could not move, or nothing (S27)."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -105,8 +105,7 @@ class BetweenEpisodes:
         self.safety = safety
 
     def _look(self) -> None:
-        """Note whether a director, which keeps requesting episodes, and an environment are present.
-        """
+        """Note whether a director, which requests episodes, and an environment are present."""
         self.directed = is_directed(self.node)
         self.servers = self.servers or speakers(self.node, GOALS)
         # a new server has no request

@@ -95,8 +95,7 @@ class PageAsks:
         return bool(ready)
 
     def begun(self, event: EpisodeEvent) -> None:
-        """Advance the seed past a started episode, also a discarded one, so that no scene repeats.
-        """
+        """Advance the seed past a started episode, even a discarded one: no scene repeats."""
         self.begun_at = time.monotonic()
         if not self.director and event.mode in self.seeds:
             self.seeds[event.mode] = max(self.seeds[event.mode], event.seed + 1)
@@ -193,8 +192,7 @@ class PageAsks:
         return all(arm in self.stands and self.stands[arm].state in STARTS for arm in self.arms)
 
     def stood(self, safety: SafetyState) -> None:
-        """Cancel the episode that was started here if the interlocks report a fault or a disarming.
-        """
+        """Cancel the episode started here if the interlocks report a fault or a disarming."""
         if self.request is not None and safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
             request, self.request = self.request, None
             request.withdraw()

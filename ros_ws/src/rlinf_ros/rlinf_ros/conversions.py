@@ -92,8 +92,7 @@ def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
 
 
 def from_image(message: Image) -> np.ndarray:
-    """Return the pixels (H, W, 3) uint8 of an rgb8 or bgr8 image; refuse other encodings by name.
-    """
+    """Return the pixels (H, W, 3) uint8 of an rgb8 or bgr8 image; refuse other encodings."""
     if message.encoding not in ("rgb8", "bgr8"):
         raise SpecError(f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got '{message.encoding}'. "
                         "Set the camera driver to one of them (realsense2_camera: rgb_camera.color_format:=RGB8)")

@@ -1,5 +1,4 @@
-"""The newest message of each robot-side topic, taken on demand, so that fast topics wake no node.
-"""
+"""The newest message of each robot-side topic, on demand: fast topics wake no node."""
 
 from __future__ import annotations
 
@@ -105,8 +104,7 @@ class Latest:
         self.stamps_ns[topic], self.taken_at[topic] = to_ns(message.header.stamp), time.monotonic()
 
     def _along(self, topic: str, frame: str, values: Any) -> np.ndarray | None:
-        """Return values (6,) along the requested axes; None if the tool's orientation is unknown.
-        """
+        """Return values (6,) along the requested axes; None with an unknown tool orientation."""
         wanted, of_tool = self.axes[topic]["frame"], self.axes[topic]["tool"]
         if frame == wanted or not (frame or of_tool):
             return np.asarray(values)

@@ -18,8 +18,7 @@ SUCCESS, FAILURE, ERROR = (
 
 
 class SafeTransitions(LifecycleNodeMixin):
-    """rclpy's life cycle, but an impossible transition does not end the process (ros2/rclpy#1209).
-    """
+    """rclpy's life cycle; impossible transitions do not end the process (ros2/rclpy#1209)."""
 
     get_logger: Any  # the node's; this class is its mixin
 

@@ -43,8 +43,7 @@ PROBE_S = 0.05
 
 
 def snapshot(message: Any) -> Any:
-    """Return a copy that shares nothing mutable, with each value as a serialised message holds it.
-    """
+    """Return a copy that shares nothing mutable, with values as after serialisation."""
     kind: Any = type(message)
     copy = object.__new__(kind)
     for slot, duplicate in _slots(kind):
@@ -111,8 +110,7 @@ class Envelope:
 
 
 class MemoryPublisher(Publisher):
-    """A publisher of this process. ``Bus.connect_publisher`` sets ``bus`` and the other attributes.
-    """
+    """A publisher of this process; ``Bus.connect_publisher`` sets its attributes."""
 
     bus: Bus
     name: str
@@ -250,8 +248,7 @@ class Bus:
             self.executor.wake()
 
     def spin_once(self, timeout_s: float) -> None:
-        """Deliver messages for up to SLICE_S, then run the executor, which waits if none is left.
-        """
+        """Deliver messages for up to SLICE_S, then run the executor; it waits if none is left."""
         assert self.executor is not None
         queue, until = self._queue, time.monotonic() + SLICE_S
         while queue and time.monotonic() < until:

@@ -150,8 +150,7 @@ class PhaseLockedTimer:
             self._come_early(time.monotonic())
 
     def until_next(self) -> float:
-        """Return the time to the next tick [s]; within a tick, early or not, to the one after it.
-        """
+        """Return the time to the next tick [s]; within a tick, to the one after it."""
         return self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
 
     def _come_early(self, now: float) -> None:

@@ -1,5 +1,4 @@
-"""The robot interface (rlinf_core.specs.topics) in ROS: publishers and subscriptions by topic name.
-"""
+"""The robot interface (rlinf_core.specs.topics) in ROS: endpoints by topic name."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def received(name: str, lockstep: bool) -> QoSProfile:
 
 
 def to_override(name: str, quality: Any) -> tuple[Any, dict[str, Any]]:
-    """Return a copy of the topic's quality of service, which rclpy changes, and override options.
-    """
+    """Return a copy of the quality of service, which rclpy changes, and override options."""
     if not may_override(name):
         return quality, {}
     return copy(quality), {"qos_overriding_options": QoSOverridingOptions.with_default_policies()}

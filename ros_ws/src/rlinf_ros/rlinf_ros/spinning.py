@@ -321,8 +321,7 @@ class GivingUp(Protocol):
     """A node that may have to give up."""
 
     def check(self) -> None:
-        """Raise an RlinfError if the node must give up; from a callback, it would show a traceback.
-        """
+        """Raise an RlinfError if the node must give up; a callback would show a traceback."""
 
 
 def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> None:

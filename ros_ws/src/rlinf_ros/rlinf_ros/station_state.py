@@ -246,8 +246,7 @@ def holds_back(trainer: TrainerStatus, mode: str) -> bool:
 
 
 def refused(trainer: TrainerStatus, station: str) -> int:
-    """Return the number of a station's episodes that its trainer refused, on arrival or on reading.
-    """
+    """Return the number of a station's episodes that its trainer refused, at any stage."""
     return trainer.set_aside + _counted(trainer, f"{station}/refused")
 
 

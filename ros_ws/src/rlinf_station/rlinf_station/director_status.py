@@ -135,8 +135,7 @@ def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: flo
 
 
 def status_fields(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str) -> dict[str, Any]:
-    """Return the state of policy, trainer and interlock, and the trouble of the operator's devices.
-    """
+    """Return the state of policy, trainer, interlock and the operator's devices."""
     shown = ("connected", "phase", "updates", "episodes", "transitions", "backlog", "update_ratio", "accepting", "message",
              "set_aside", "spool_full")
     counted = ("cause", "source", "holds", "refused", "limited", "dropped")

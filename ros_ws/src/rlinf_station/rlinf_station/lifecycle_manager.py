@@ -153,8 +153,7 @@ class LifecycleManager(StationNode):
             await self._down()
 
     async def _up(self) -> None:
-        """Bring the nodes up in order; at the first time, a failing one keeps its successors down.
-        """
+        """Bring the nodes up in order; at first, a failing one keeps its successors down."""
         for member in self.members:
             before = member.state
             await member.look()

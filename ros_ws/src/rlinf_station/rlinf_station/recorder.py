@@ -208,8 +208,7 @@ def stamp_ns(raw: bytes | Envelope) -> int:
 
 
 def step_type(step: bytes) -> int:
-    """Return the step type of a TimeStep in CDR, the field after its header; -1 if it is too short.
-    """
+    """Return the step type of a TimeStep in CDR, the field after its header; -1 if too short."""
     if len(step) < HEADER + 4:
         return -1
     length, = struct.unpack_from("<I" if step[1] & 1 else ">I", step, HEADER)

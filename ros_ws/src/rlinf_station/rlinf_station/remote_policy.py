@@ -1,5 +1,4 @@
-"""Policy node whose chunks come from a server (``rlinf serve``, openpi's), while the arm moves on.
-"""
+"""Policy node with a server's chunks (``rlinf serve``, openpi's), while the arm moves on."""
 
 from __future__ import annotations
 
@@ -105,8 +104,7 @@ class RemotePolicyNode(PolicyNode):
             self.requests.put_nowait((step, time.monotonic()))
 
     def _stands(self, step: TimeStep) -> bool:
-        """Return whether none of this policy's chunk plays meanwhile, so that the whole answer can.
-        """
+        """Return whether no chunk of this policy plays meanwhile, so that all of the answer can."""
         over = self.chunking.mode == SYNCHRONOUS or not len(self.chunking.left(self._number(step)))
         return not self.interrupted and over
 

@@ -104,8 +104,7 @@ class Listener:
                 raise RlinfError("current_pose: " + silence_message(self.node, "pose of the arm", PATIENCE_S))
 
     def silent(self, joints: bool) -> str:
-        """Return why the arm's pose is unknown now, or with ``joints`` its joints; empty if known.
-        """
+        """Return why the arm's pose, or with ``joints`` its joints, are unknown; else ""."""
         late = time.monotonic() - SILENT_S
         lacks = "current_pose" if self.at < late else \
             "joint_states with the joints of the limits" if joints and self.joints_at < late else ""

@@ -353,8 +353,7 @@ class TwoArmDrill(Drill):
         return answer
 
     def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
-        """Check that the right arm stops within the left one's bound and two ticks, and then rests.
-        """
+        """Check that the right arm stops within the left one's bound and two ticks, and rests."""
         expect, within = scenario.others, scenario.others_within_ms or (scenario.within_ms or 0.0) + 20.0
         if not expect:
             return True, ""

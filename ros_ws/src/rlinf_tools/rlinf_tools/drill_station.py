@@ -1,5 +1,4 @@
-"""The station of a safety drill: its processes, the people around it, its messages, and the table.
-"""
+"""The station of a safety drill: its processes, people, messages and table."""
 
 from __future__ import annotations
 
@@ -262,8 +261,7 @@ class DrilledStation:
         return stopped or any(start - 50_000_000 <= at_ns and before_ns <= end + 200_000_000 for start, end in self.deaths)
 
     def ready(self, real: bool = False) -> None:
-        """Make the station healthy, armed and moving, under the drill's stream or the real policy.
-        """
+        """Make the station healthy, armed and moving, by the drill's stream or the real policy."""
         for _ in range(3):
             trouble = self._make_ready(real)
             if not trouble:

@@ -219,8 +219,7 @@ class Watcher:
         return where[bisect_left(where, when, key=itemgetter(0)):]
 
     def first(self, when: float, holds: Callable[[SafetyState], bool]) -> float:
-        """Return the time at which the interlock first had such a state; infinity if it had none.
-        """
+        """Return the time of the interlock's first such state; infinity if it had none."""
         return next((at for at, state in self.since(self.states, when) if holds(state)), math.inf)
 
 

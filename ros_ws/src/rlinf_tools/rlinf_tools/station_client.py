@@ -73,8 +73,7 @@ class StationClient:
                     self.latest[arm_topic(arm, "diagnostics")] = {value.key: value.value for value in status.values}
 
     def nodes(self) -> list[str]:
-        """Return the names of the station's live nodes, below their arm's or camera's name, if any.
-        """
+        """Return the names of the station's live nodes, below their arm's or camera's name."""
         root = f"/{self.name}"
         namespaces = {root, *(f"{root}/{arm}" for arm in self.arms if arm)}
         names = self.node.get_node_names_and_namespaces()
@@ -112,8 +111,7 @@ class StationClient:
         return future.result()
 
     def parameter(self, node: str, name: str) -> Any:
-        """Return a string or bool parameter of another node of the station; None if it has neither.
-        """
+        """Return a string or bool parameter of another node of the station, or None."""
         client = self.node.create_client(GetParameters, f"{node}/get_parameters")
         values = self.call(client, GetParameters.Request(names=[name])).values
         return values[0].string_value or values[0].bool_value if values else None
@@ -248,8 +246,7 @@ def reset_fault(station: StationClient, cause: str) -> None:
 
 
 def activate(station: StationClient) -> None:
-    """Open and close the grippers that need activation once; an RlinfError gives the reason if not.
-    """
+    """Open and close grippers that need activation once; an RlinfError gives the obstacle."""
     clients = {arm: station.node.create_client(Trigger, arm_topic(arm, "gripper/activate")) for arm in station.arms}
     if not station.within(station.patience_s, lambda: any(client.service_is_ready() for client in clients.values())):
         raise RlinfError(f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says what is",
