@@ -453,7 +453,7 @@ class Services(SafeTransitions, LifecycleNode):
         return response
 
     def _recovered(self, cause: str, reason: str) -> str:
-        """Return the answer to a reset, after a recovery if only the robot's fault forbids it (S17)."""
+        """Return a reset's answer, after a recovery if only the robot's fault forbids it (S17)."""
         first, begun = reason, time.monotonic()
         while reason.startswith(ROBOT_FAULT_PREFIX) and time.monotonic() - begun < (
             RECOVERY_START_S if reason == first else RECOVERS_S
