@@ -29,7 +29,8 @@ class Simulator:
         activity: BEHAVIOR activity with cached scenes
         scene: name of the home
         robot: a robot of OmniGibson.
-        object, goal: names in the activity's definition of what is moved and where it belongs, e.g. ``apple.n.01_1``.
+        object, goal: names of the object and its destination in the activity's
+            definition, for example ``apple.n.01_1``
         spread_m: half the side of the square in which the object begins, about its recorded place
             [m]. 0 makes all scenes equal
     """

@@ -39,7 +39,7 @@ class Simulator:
 
     Args:
         task: one of its tasks, e.g. place_empty_cup.
-        object, goal: attributes of the task that hold what is moved and where it belongs.
+        object, goal: attributes of the task that hold the object and its destination
         arm: left or right.
         config: name of the task configuration
     """

@@ -22,7 +22,7 @@ from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import ERROR, INACTIVE, OK, Diagnostics, Health, run
 
 PERIOD_S = 0.02
-SETTLED_S = 0.5  # what the interlock says before it has heard the gripper's width is of another time
+SETTLED_S = 0.5  # commands from before the interlock has heard the gripper's width are ignored
 OBJECTS = ("on its way", "stopped at something, opening", "holds something", "where it was sent")  # gOBJ
 
 

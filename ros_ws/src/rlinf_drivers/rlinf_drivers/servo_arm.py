@@ -26,7 +26,7 @@ from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
 PERIOD_S, REPEAT_S, FAULT_CHECK_S = 0.015, 0.1, 0.5
 FRESH_S = 0.2  # an older target is not followed
-SAFETY_S = 0.5  # nor is one if the interlock's state is older, which comes every ten ticks
+SAFETY_S = 0.5  # no target is followed if the interlock's state, sent every ten ticks, is older
 ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 FAR_RAD = 0.5  # from a target to its joint; the limits' joint_divergence is smaller
 STARTING, SILENT = "starting", "silent"

@@ -288,9 +288,7 @@ class Inputs:
 
     # Publishers
     def look_around(self) -> None:
-        """Find other publishers of commands, and second publishers of topics that must have one
-        (S23).
-        """
+        """Find other publishers of commands, and second publishers of other topics (S23)."""
         count = self.owner.count_publishers
         self.foreign = tuple([topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
                              + [f"estop/{name}" for name in self.estops if count(self._name(f"estop/{name}")) > 1])

@@ -328,7 +328,7 @@ class Operator(Managed, StationNode):
             raise RecipeError(f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave one out: "
                               "settings, second_operator or page")
         devices = {kind: make_device(document) for kind, document in zip(kinds, device_settings, strict=True)}
-        at_terminal = self.replay is not None and sys.stdin.isatty()  # whose keyboard arms and stops
+        at_terminal = self.replay is not None and sys.stdin.isatty()  # its keyboard arms and stops
         self.person = Person(self, arming, self.spec, devices, enables) if devices or at_terminal else None
         self.homing = self._homing(self.declare_structure("home"))
         if not self.lockstep:  # in lockstep a command lasts as long as the simulator waits

@@ -126,7 +126,7 @@ def descriptor(name: str, value: object) -> ParameterDescriptor:
 
 
 def described_field(structure: str, key: str, value: object, field: Any) -> ParameterDescriptor:
-    """Describe a parameter of a structure, by the field of its pydantic model where it has one.
+    """Describe a parameter of a structure, by the field of its pydantic model, if any.
 
     Args:
         structure, key: the parameter is ``structure.key``.

@@ -89,7 +89,7 @@ class Scene(Request):
     """Scenes of one robot side.
 
     Attributes:
-        instruction: what is asked for in the present scene; empty where the robot side does not say it.
+        instruction: the present scene's instruction; empty if the robot side has none.
     """
 
     instruction = ""

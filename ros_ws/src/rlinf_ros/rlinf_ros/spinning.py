@@ -209,7 +209,11 @@ class StationNode(Node):
         self.add_post_set_parameters_callback(changed)
 
     def declare_settings(self, name: str, model: type[Model]) -> Model:
-        """Declare the parameters below a name, and return them as settings. RlinfError says what is wrong in them."""
+        """Declare the parameters below a name, and return them as settings.
+
+        Raises:
+            RlinfError: a parameter is wrong; the message names it.
+        """
         from rlinf_core.config.checking import checked_parameters  # an interlock has no use for pydantic
 
         settings = checked_parameters(model, from_parameters(self._below(name)), f"{self.get_name()}: {name}")
@@ -217,7 +221,7 @@ class StationNode(Node):
         return settings
 
     def _below(self, name: str) -> dict[str, Any]:
-        """Return the values that were given below a name; RlinfError where it was given as one text."""
+        """Return the given values below a name; raise RlinfError if it was given as one text."""
         overrides = {key: parameter.value for key, parameter in self._parameter_overrides.items()}
         if text := overrides.get(name):
             raise RlinfError(f"{self.get_name()}: parameter {name}: expected parameters {name}.KEY, one for each value, "
@@ -226,11 +230,11 @@ class StationNode(Node):
         return {key.removeprefix(f"{name}."): value for key, value in overrides.items() if key.startswith(f"{name}.")}
 
     def declare_structure(self, name: str, find_model: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
-        """Declare the parameters below a name (``name.key``) that were given, read-only, and return them as a document.
+        """Declare the given parameters below a name (``name.key``), read-only; return a document.
 
         Args:
             name: of the structure.
-            find_model: finds the pydantic model of a document, whose fields describe the parameters.
+            find_model: finds a document's pydantic model; its fields describe the parameters.
 
         Raises:
             RlinfError: the structure was given as one text, as JSON was until version 0.1.
