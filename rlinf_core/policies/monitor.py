@@ -4,7 +4,8 @@ Features are the observation's distance to successful episodes, the difference b
 and theirs, and the progress that their remaining time predicts. A logistic regression weighs them.
 The threshold varies with time. It is conformal (functional prediction band, Diquigiovanni et al.
 2021, arXiv 2102.06746; failure detection: FAIL-Detect, arXiv 2503.08558): of successful episodes of
-the same kind, at most the share alpha ever rises above it.
+the same kind, at most the share alpha raises an alarm. Half of alpha is for the score, half for the
+time that an episode takes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Monitor:
         left: (N,) time steps from each to success.
         scale: (2, F) mean and deviation of the features.
         weights: (F + 1,) of the features, and the bias.
-        threshold: (T,) by time step; later ones have the last.
+        threshold: (T,) by time step; later ones have the last, -inf: few successes take so long.
     """
 
     spec_hash: str
@@ -196,7 +197,7 @@ def fit(episodes: Sequence[Steps], alpha: float, spec_hash: str = "", seed: int 
         episodes[index] for index in random.permutation(len(episodes)) if episodes[index].success
     ]
     failures = [episode for episode in episodes if not episode.success]
-    wanted = 3 * max(ceil(1.0 / alpha) - 1, 2 * ALIVE)
+    wanted = 3 * max(ceil(2.0 / alpha) - 1, 2 * ALIVE)
     if len(successes) < wanted:
         raise RlinfError(
             f"monitor: expected at least {wanted} successful episodes for alpha {alpha:g}, got "
@@ -233,9 +234,15 @@ def fit(episodes: Sequence[Steps], alpha: float, spec_hash: str = "", seed: int 
         np.max((scores - middle[within[: len(scores)]]) / deviation[within[: len(scores)]])
         for scores in map(weighed.scores, calibrating)
     ]
-    rank = ceil((1.0 - alpha) * (len(peaks) + 1))
-    factor = np.sort(peaks)[rank - 1]
-    return Monitor(**vars(weighed) | {"threshold": middle + factor * deviation})
+    limit = middle + _conformal(peaks, alpha / 2.0) * deviation
+    longest = int(_conformal([len(episode.vectors) for episode in calibrating], alpha / 2.0))
+    threshold = np.append(limit[np.minimum(np.arange(longest), len(limit) - 1)], -np.inf)
+    return Monitor(**vars(weighed) | {"threshold": threshold})
+
+
+def _conformal(values: Sequence[float], alpha: float) -> float:
+    """Return the bound that a further value exceeds with at most this chance."""
+    return float(np.sort(values)[ceil((1.0 - alpha) * (len(values) + 1)) - 1])
 
 
 def _features(monitor: Monitor, episode: Steps) -> Iterator[np.ndarray]:
