@@ -174,20 +174,25 @@ def _difference(name: str, given: dict, nodes: list, folder: Path) -> str:
 
 def _by_up(name: str, given: dict, run_dir: Path) -> list:
     """The processes that rlinf up, or rlinf collect, starts of the recipe."""
-    from rlinf_core.launch.graph import collecting, collecting_processes, station_processes
+    from rlinf_core.launch.graph import collecting, collecting_processes, composed, station_processes
     from rlinf_core.recipes import load_recipe
 
     if name == "collect":
         recipe, before = collecting(given["recipe"], ["station.operator={kind: keyboard}"], run_dir, int(given["episodes"]))
         return collecting_processes(recipe, run_dir, before, terminal=False)
-    return station_processes(load_recipe(given["recipe"]), run_dir)
+    recipe = load_recipe(given["recipe"])
+    return composed(recipe, station_processes(recipe, run_dir))
 
 
 def _decisive(node) -> tuple:
     """What decides on a node: its process, whether it is started again, and how many nodes end before it."""
-    ignored = {"parameters": {key: value for key, value in node.process.parameters.items() if "/run" not in str(value)
-                              and "/up" not in str(value)}}
-    return (asdict(node.process) | ignored, node._ExecuteLocal__respawn, len(node.before))
+    return (_without_folders(asdict(node.process)), node._ExecuteLocal__respawn, len(node.before))
+
+
+def _without_folders(process: dict) -> dict:
+    """A process, and those that it hosts, without the parameters that hold a folder of the run."""
+    parameters = {key: value for key, value in process["parameters"].items() if not re.search("/run|/up", str(value))}
+    return process | {"parameters": parameters, "nodes": [_without_folders(node) for node in process["nodes"]]}
 
 
 def main() -> int:

@@ -57,8 +57,7 @@ def test_operator_page_director_controller_gripper_and_twins_say_it_too(peer, tm
     write_plan(recipe, folder)
     paged = load_recipe("demo", ["station.lockstep=false", "station.web.port=8479"])
     wanted = {"operator": (recipe, station_processes(recipe, folder)), "page": (paged, station_processes(paged, folder)),
-              "controller": (arm, station_processes(arm, folder)), "director": (recipe, [director_process(recipe, folder)]),
-              "twin": (arm, station_processes(arm, folder))}
+              "controller": (arm, station_processes(arm, folder)), "director": (recipe, [director_process(recipe, folder)])}
     (tmp_path / "robot.yaml").write_text(f"driver: external\nlimits: {Path('robots/franka_fr3/limits.yaml').resolve()}\n"
                                          "gripper: {kind: gripper_command, joint: knuckle, open_at: 0.04, twin: true}\n")
     gripped = load_recipe("demo", [f"station.robot={tmp_path}", "station.task=reach", "station.operator.kind=keyboard"])
@@ -69,11 +68,14 @@ def test_operator_page_director_controller_gripper_and_twins_say_it_too(peer, tm
     peer.spin(lambda: expected <= statuses.keys(), what=lambda: expected - statuses.keys())
     texts = {name: (statuses[f"station_a/{name}"].level, statuses[f"station_a/{name}"].message) for name in wanted}
     assert texts["operator"] == (WARN, "waits for one interlock of each arm")
-    assert [texts[name][0] for name in ("twin", "gripper_twin")] == [OK, OK]
-    peer.spin(lambda: rate(statuses["station_a/twin"], "/ur_twin/joint_states") > 10.0, what="the rate of its joints")
-    assert texts["page"] == (WARN, "hears no interlock") and texts["director"][0] == OK
+    assert texts["page"] == (WARN, "hears no interlock") and texts["director"][0] == texts["gripper_twin"][0] == OK
     assert texts["controller"][0] == WARN and texts["controller"][1].startswith("nobody listens on /ur_twin/scaled_joint")
     assert {"targets_hz", "target_age_s"} <= {value.key for value in statuses["station_a/controller"].values}
+    peer.supervisor.start(next(process for process in wanted["controller"][1] if process.name == "twin"))
+    peer.spin(lambda: "station_a/twin" in statuses and rate(statuses["station_a/twin"], "/ur_twin/joint_states") > 10.0,
+              what="the rate of the twin's joints")
+    peer.spin(lambda: statuses["station_a/controller"].level == OK, what="the controller that is heard")
+    assert statuses["station_a/twin"].level == OK
 
 
 def test_the_aggregators_file_puts_every_node_of_a_station_in_one_group(tmp_path):
