@@ -165,7 +165,7 @@ ROBOTS = [
     ("distance: 1", "'distance': expected true or false, got int 1"),
     ("limits: limit.yaml", "'limits': expected a file in"),
     ("driver: simulated",
-     "'driver': expected one of external, franka, simulator, universal_robots, or package.module:name"),
+     "'driver': expected one of external, franka, servo_arm, simulator, universal_robots, or package.module:name"),
     ("driver: frnka", "did you mean 'franka'"),
     ("driver: franka", "'simulator': expected none with driver: franka"),
     ("driver: rlinf_core.robots.config:Arm", "expected a class that extends rlinf_core.robots.drivers.DriverSettings"),
@@ -229,9 +229,8 @@ TASKS = [
     ("max_steps: 0", "'max_steps': expected above 0"),
     ("control_hz: fast", "'control_hz': expected a number, got str 'fast'"),
     ("reward: {kind: insertio}", "did you mean 'insertion'"),
-    ("reward: {depth: 0.1}", "'reward.kind': expected one of classifier, external, insertion, outside, place, push, reach, "
-                             "stack, vlm, "
-     "got nothing"),
+    ("reward: {depth: 0.1}", "'reward.kind': expected one of classifier, external, insertion, outside, place, progress, "
+                             "push, reach, stack, vlm, got nothing"),
     ("reward: {kind: insertion, dept: 0.1}", "unknown key 'reward.dept' (did you mean 'depth'?)"),
     ("reward: {kind: insertion, depth: -0.1}", "'reward.depth': expected above 0, got float -0.1"),
     ("reward: {kind: insertion, depth: deep}", "'reward.depth': expected a number, got str 'deep'"),
@@ -241,7 +240,7 @@ TASKS = [
     ("script: {kind: pick, seed: 3}", "unknown key 'script.seed'"),
     ("action: {control_mode: tcp, dimensions: {dx: {scale: 0.1, unit: m}}}", "'action.control_mode': expected one of"),
     (MOVE + "{scale: 0, unit: m}}}", "'action.dimensions.dx.scale': expected"),
-    (MOVE + "{scale: 0.1}}}", "'action.dimensions.dx.unit' is missing: of that step"),
+    (MOVE + "{scale: 0.1}}}", "'action.dimensions.dx.unit' is missing: SI unit of the step"),
     (MOVE + "{scal: 0.1, unit: m}}}", "(did you mean 'scale'?)"),
     ("observation: {x: {source: rench, take: force, shape: [3]}}", "did you mean 'wrench'"),
     ("observation: {x: {source: wrench, take: forces, shape: [3]}}", "did you mean 'force'"),

@@ -19,7 +19,9 @@ class Config(TokenSettings):
 
     kind: str = with_default(TokenSettings, "kind", "pi0_fast")
     horizon: int = with_default(TokenSettings, "horizon", 50)
-    decoding: Literal["autoregressive"] = "autoregressive"
+    decoding: Literal["autoregressive"] = Field(
+        "autoregressive", description="one token after another, as the checkpoint was trained"
+    )
     tokens: int = Field(
         200,
         gt=0,
