@@ -65,7 +65,10 @@ def learned(
         f"algorithm.steps={options.sft_steps}",
         "algorithm.image_shift=0",
         "simulation.evaluate_every=1000000",
+        "simulation.evaluate_episodes=1",
     )
+    from rlinf_core.policies.serialization import newest_policy
+
     before = success(cloned, cloned / "recipe.yaml", options.scenes, folder)
     rlinf(
         "train",
@@ -78,7 +81,8 @@ def learned(
         policy,
         "algorithm={name: grpo, group: 8, level: chunk, learning_rate: 1.0e-4, epochs: 1}",
         f"simulation={{environments: 16, env_steps: {options.env_steps}, shaping: 1.0, "
-        f"evaluate_every: 1000000, initial_policy: {cloned}}}",
+        f"evaluate_every: 1000000, evaluate_episodes: 1, "
+        f"initial_policy: {newest_policy(cloned)}}}",
         "collect.episodes=0",
     )
     return before, success(improved, improved / "recipe.yaml", options.scenes, folder)
