@@ -375,9 +375,9 @@ class Declaring(importlib.abc.MetaPathFinder):
             import torch
 
             torch.of_torchvision = library = torch.library.Library("torchvision", "DEF")
+            signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             for operator in ("nms", "qnms"):
-                library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) ->
-                Tensor")
+                library.define(operator + signature)
         return None
 
 
