@@ -201,12 +201,12 @@ def test_cameras_that_are_not_there_and_a_robot_that_does_not_answer_are_said(pe
     assert station_doctor._ping("no.such.robot.invalid").fix
 
 
-@pytest.mark.parametrize("reason, port, found, fix", [
+@pytest.mark.parametrize("reason, port, result, fix", [
     ("", 0, "none is named", "no_estop_reason"), ("", 8080, "STOP on the page alone", ""),
     ("its pendant cuts the power", 8080, "none, confirmed: its pendant cuts the power", "")])
-def test_what_stops_a_real_arm_without_a_source_of_its_own(reason, port, found, fix):
+def test_what_stops_a_real_arm_without_a_source_of_its_own(reason, port, result, fix):
     finding = station_doctor._estops(reason, port)
-    assert finding.result.startswith(found) and fix in finding.fix and bool(finding.fix) == bool(fix)
+    assert finding.result.startswith(result) and fix in finding.fix and bool(finding.fix) == bool(fix)
 
 
 @pytest.mark.domain(123)
