@@ -218,7 +218,7 @@ class Guard:
                 if has_reported
                 else "no word of it yet. Is it publishing?"
             )
-            self.trouble = f"{self.name}: expected it at rest before it may command, got {got}"
+            self.trouble = f"{self.name}: expected it at rest before its first command, got {got}"
 
 
 class Source:

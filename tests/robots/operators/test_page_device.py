@@ -92,7 +92,7 @@ def test_a_takeover_that_is_held_when_it_is_first_heard_moves_nothing_until_it_i
     guard.device.receive(report("held", "active", x=1.0))
     assert guard.motion() is None, "before it is looked at, too"
     held(guard, report("held", "active", x=1.0), seconds=0.4)
-    assert guard.motion() is None and "expected it at rest before it may command" in guard.trouble
+    assert guard.motion() is None and "expected it at rest before its first command" in guard.trouble
     held(guard, report(), seconds=0.3)
     assert guard.believed and not guard.trouble
     held(guard, report("held", x=1.0))
