@@ -221,7 +221,7 @@ def test_success_ends_with_discount_0_and_a_time_limit_with_1(task):
 @pytest.mark.parametrize("change, message", [
     ({"max_step": 3}, "unknown key 'max_step' (did you mean 'max_steps'?)"),
     ({"observation": {"x": {"source": "wrench", "take": "forces", "shape": [3]}}}, "did you mean 'force'"),
-    ({"observation": {"x": {"source": "wrench", "shape": [3]}}}, "'observation.x.take' is missing: which part"),
+    ({"observation": {"x": {"source": "wrench", "shape": [3]}}}, "'observation.x.take' is missing: part of the channel"),
     ({"reward": {"kind": "insertio"}}, "did you mean 'insertion'"),
     ({"reward": {"kind": "insertion", "dept": 1}}, "dept"),
     ({"failure": {"kind": "outside", "low": [0, 0, 2], "high": [1, 1, 1]}}, "failure.low: expected at most high [1.0"),
