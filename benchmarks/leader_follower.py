@@ -1,6 +1,6 @@
 """Leader-follower teleoperation of an SO-101: collects with a leader, clones the takes, and evaluates the policy.
 
-    python benchmarks/leader_follower.py --json leader.json  # six minutes
+    python benchmarks/leader_follower.py --json leader.json
 
 Leader and follower are twins that speak the bus of Feetech servos on pseudo-terminals. The station
 runs in real time: `rlinf collect so101_twin` with the leader as the operator's device. A hand is
