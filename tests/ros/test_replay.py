@@ -1,6 +1,5 @@
-"""`rlinf replay`: the same motion to the last bit in lockstep; a person's arming, and refusals, in real time."""
+"""`rlinf replay`: the same motion to the last bit in lockstep, and refusals."""
 
-import contextlib
 import json
 import shutil
 import subprocess
@@ -10,24 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rclpy.action import ActionClient
-from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState
-from std_msgs.msg import String
-from std_srvs.srv import SetBool
 
 from benchmarks.lockstep_starts import STATION as BENCHMARK_STATION
 from benchmarks.lockstep_starts import play, write_policy
 from rlinf_core.cli.replay import check
-from rlinf_core.core.errors import EpisodeError, RlinfError
+from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes.actions import motion_difference, read_actions
-from rlinf_core.launch.graph import operator_process, station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_core.trainer.folder import keep_recipe
-from rlinf_ros.qos import profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
-from tests.ros.test_collect import ACTION
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 STATION = ["station.task=reach"]
@@ -115,102 +105,3 @@ def test_what_does_not_fit_the_station_is_refused_by_name(recordings, tmp_path):
             load_recipe("demo", [*STATION, f"station.robot={other}"]),
             "mine",
         )
-
-
-class Attended:
-    """A station in real time that nobody resets, whose operator replays; the test arms and says that the scene is ready."""
-
-    def __init__(self, peer, recording):
-        self.peer = peer
-        overrides = [
-            *STATION,
-            "station.lockstep=false",
-            f"station.operator={{kind: replay, recording: '{recording}'}}",
-        ]
-        recipe = load_recipe("demo", overrides)
-        robot, *_ = station_processes(recipe, peer.supervisor.run_dir)
-        elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
-        self.prompts, self.states = (
-            listen(peer, String, "prompt"),
-            listen(peer, SafetyState, "safety"),
-        )
-        self.chunks, self.events = (
-            listen(peer, ActionChunk, "teleop/action"),
-            listen(peer, EpisodeEvent, "episode"),
-        )
-        self.word = peer.node.create_publisher(String, "label", profile("label"))
-        self.arming = peer.node.create_client(SetBool, "interlock/arm")
-        self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        peer.supervisor.start(replace(robot, remappings=robot.remappings + elsewhere))
-        for name in ("interlock", "recorder"):
-            start(peer, name, *overrides)
-        start(peer, "environment", *overrides, person=True, external=True, retries=1)
-        operator = operator_process(recipe, peer.supervisor.run_dir)
-        operator.parameters["simulated"] = False  # as of a real arm
-        peer.supervisor.start(operator)
-        peer.spin(
-            lambda: self.runner.server_is_ready() and self.arming.service_is_ready(),
-            what="the station",
-        )
-
-    def episode(self):
-        sent = self.runner.send_goal_async(
-            RunEpisodes.Goal(count=1, mode="demonstration", first_seed=1)
-        )
-        self.peer.spin(
-            lambda: sent.done() and self.prompts and self.prompts[-1].data, what="the question"
-        )
-        return sent.result().get_result_async()
-
-    def ready(self):
-        """The word, again until the episode begins."""
-        before = len(self.events)
-
-        def begun():
-            self.word.publish(String(data="ready"))
-            self.peer.for_s(0.5)
-            return any(event.kind == EpisodeEvent.STARTED for event in self.events[before:])
-
-        self.peer.spin(begun, 60, lambda: f"an episode: {self.prompts[-1].data}")
-
-    def arm(self):
-        def done():
-            self.arming.call_async(SetBool.Request(data=True))
-            self.peer.for_s(0.3)
-            return self.states and self.states[-1].state != SafetyState.DISARMED
-
-        self.peer.spin(done, what="the arming")
-
-
-def test_on_a_station_a_person_arms_and_a_far_start_is_refused_with_its_distance(
-    recordings, tmp_path
-):
-    expected = read_actions(recordings[2])
-    with peer_in(tmp_path, 225) as peer:
-        at = Attended(peer, recordings[2])
-        answer = at.episode()
-        peer.for_s(2.0)
-        assert not at.chunks, "nobody has armed"
-        at.arm()
-        at.ready()
-        peer.spin(answer.done, 60, lambda: f"the end of the episode: {at.states[-1]} {log(peer)}")
-        sent = [chunk for chunk in at.chunks if chunk.data]
-        assert [tuple(chunk.data) for chunk in sent[:3]] == [
-            expected.chunks[step].data for step in range(3)
-        ]
-        assert all(chunk.source == "operator" for chunk in sent)
-        count = len(sent)
-        at.episode()
-        with contextlib.suppress(RlinfError):  # the operator ends with its reason
-            at.ready()
-            peer.spin(lambda: "begins, within 0.01 m" in log(peer), 30, lambda: log(peer))
-        assert (
-            "expected the arm where recording" in log(peer)
-            and "m away" in log(peer)
-            and "home: {" in log(peer)
-        )
-        assert len([chunk for chunk in at.chunks if chunk.data]) == count, "nothing was sent"
-
-
-def log(peer):
-    return (peer.supervisor.run_dir / "logs/operator.log").read_text()

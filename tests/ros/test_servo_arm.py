@@ -1,8 +1,9 @@
-"""An SO-101 by its servos' bus, beside its twin: the interlock guards it, silence and overloads stop it."""
+"""An SO-101 by its servos' bus, beside its twin: what it follows, and whose calibration it takes."""
 
 import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -16,9 +17,11 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf_core.core.errors import RecipeError
+from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.robots.config import load_robot
 from rlinf_core.robots.drivers.servo_arm import Driver
+from rlinf_core.robots.servos import Bus
+from rlinf_drivers.servo_arm import ServoArm
 from rlinf_ros.qos import publisher
 from sim_bridges.twins.servos import Servos
 from tests.ros.conftest import peer_in
@@ -178,37 +181,6 @@ def standing(folder, *names):
         yield bench
 
 
-def test_the_interlock_guards_an_arm_of_servos(tmp_path):
-    with standing(tmp_path, "twin", "driver", "interlock") as bench:
-        peer = bench.peer
-        pose = bench.poses[-1].pose.position
-        angles = dict(zip(bench.joints[-1].name, bench.joints[-1].position, strict=True))
-        expected = bench.settings.description().pose("gripper_frame_link", angles)[0]
-        assert (pose.x, pose.y, pose.z) == pytest.approx(expected, abs=2e-3)
-        assert angles["shoulder_lift"] == pytest.approx(-0.6, abs=2e-3), "the twin's home"
-        assert bench.torque() == "off until armed"
-        bench.tell("5 0.4")
-        peer.spin(
-            lambda: abs(bench.joints[-1].position[4] - 0.4) < 2e-3,
-            what="a hand that turns a limp wrist",
-        )
-        bench.arm()
-        bench.reach(ACTIVE)
-        bench.step = 0.04
-        peer.spin(lambda: bench.pan > 0.3, 30, bench.standing)
-        assert bench.joints[-1].position[4] == pytest.approx(0.4, abs=0.02), "the others hold"
-        assert bench.torque() == "on"
-        bench.step = 0.0
-        bench.tell("fault 2")
-        bench.reach(FAULT, "robot:servo 2: overload")
-        bench.tell("2 -0.3")  # the shoulder sinks meanwhile
-        bench.tell("fault 0")
-        peer.spin(lambda: bench.clear(bench.states[-1].cause).success, what="the reset")
-        peer.spin(lambda: bench.states[-1].state == DISARMED)
-        bench.tell("silent")
-        bench.reach(FAULT, "robot:silent")
-
-
 def test_targets_are_followed_only_while_armed_and_only_from_near(tmp_path):
     """The driver alone: the test is the interlock."""
     with standing(tmp_path, "twin", "driver") as bench:
@@ -254,19 +226,13 @@ def test_a_calibration_of_another_arm_is_refused(tmp_path):
     assert homing == dict.fromkeys(range(1, 7), 17)
     assert calibrated.jaw.open_at == 3300 and calibrated.jaw.opening(2000) == pytest.approx(0.035)
     twin = Servos(tmp_path / "bus", "feetech", settings.ids, homing=23)
-    with peer_in(tmp_path, 228) as peer:
-        start(
-            peer,
-            "driver",
-            f"station.robot='{robot}'",
-            "station.task=so101_reach",
-            "station.lockstep=false",
-        )
-        log = peer.supervisor.run_dir / "logs/driver.log"
-        with pytest.raises(AssertionError):
-            peer.spin(
-                lambda: log.exists() and "expected the homing offset 17" in log.read_text(), 30
-            )
+    bus = Bus("feetech", str(tmp_path / "bus"), settings.ids)
+    driver = SimpleNamespace(homing=homing, settings=calibrated)
+    with pytest.raises(RlinfError, match="expected the homing offset 17 of .*, got 23 in the servo"):
+        ServoArm._check_calibration(driver, bus)
+    driver.homing = dict.fromkeys(homing, 23)
+    ServoArm._check_calibration(driver, bus)
+    bus.close()
     twin.unplug()
     joints.pop("wrist_flex")
     path.write_text(json.dumps({name: row | {"id": joint["id"]} for name, joint in joints.items()}))
