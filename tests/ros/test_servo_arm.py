@@ -150,7 +150,7 @@ def robot_at(folder, **options):
         "urdf": urdf,
         **options,
     }
-    (robot / "robot.yaml").write_text(yaml.safe_dump(document))
+    (robot / "robot.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
     return robot
 
 
@@ -179,6 +179,16 @@ def standing(folder, *names):
             what="the arm's state",
         )
         yield bench
+
+
+def test_an_arm_of_servos_follows_the_interlock(tmp_path):
+    with standing(tmp_path, "twin", "driver", "interlock") as bench:
+        assert bench.torque() == "off until armed"
+        bench.arm()
+        bench.reach(ACTIVE)
+        bench.step = 0.04
+        bench.peer.spin(lambda: bench.pan > 0.3, 60, bench.standing)
+        assert bench.torque() == "on"
 
 
 def test_targets_are_followed_only_while_armed_and_only_from_near(tmp_path):
