@@ -204,7 +204,13 @@ def test_targets_are_followed_only_while_armed_and_only_from_near(tmp_path):
 
 
         def goes(pan, mode):
-            state.state, target.position[0] = mode, pan
+            if mode in (ARMED, HOLD):  # the interlock's target is there before its state
+                target.position[0] = pan
+                peer.for_s(0.1)
+            state.state = mode
+            say["safety"].publish(state)  # at each change, too
+            peer.for_s(0.2)
+            target.position[0] = pan
 
         peer.node.create_timer(0.02, lambda: say["target_joints"].publish(target))
         peer.node.create_timer(0.2, lambda: say["safety"].publish(state))  # as at a tick of 20 ms
