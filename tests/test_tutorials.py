@@ -1,5 +1,6 @@
 """The tutorials' commands, as a reader would paste them, in one shell per page."""
 
+import csv
 import json
 import os
 import re
@@ -67,6 +68,24 @@ def test_your_robot(tmp_path):
     assert [entry["updates"] for entry in evaluations] == [0, 200]
     recipe = yaml.safe_load((tmp_path / "runs/my_robot/run/recipe.yaml").read_text())
     assert recipe["station"]["robot"] == str(tmp_path / "runs/my_robot/ur5e"), "from where the recipe lies"
+
+
+@pytest.mark.slow
+def test_your_algorithm(tmp_path):
+    """A loss of the reader's, three seeds with and without it, and one table of all curves."""
+    short = ("simulation.env_steps=300 simulation.start_steps=100 simulation.evaluate_every=150 "
+             "simulation.evaluate_episodes=2")
+    output = follow("tutorials/your_algorithm.md", tmp_path, PYTHONPATH=str(ROOT), SHORT=short)
+    assert "6 runs in" in output and "algorithm.calm=0.1" in output
+    folder = tmp_path / "runs/my_algorithm"
+    with (folder / "curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["run"] for row in rows}) == 6 and all(float(row["seconds"]) > 0 for row in rows)
+    assert len((folder / "sweep/sweep.csv").read_text().splitlines()) == 7
+    recipe = yaml.safe_load((folder / "try/recipe.yaml").read_text())
+    original = yaml.safe_load((ROOT / "configs/sim_sac.yaml").read_text())
+    assert {key: recipe["algorithm"][key] for key in original["algorithm"] if key != "name"} == {
+        key: value for key, value in original["algorithm"].items() if key != "name"}, "the page repeats them"
 
 
 @station
