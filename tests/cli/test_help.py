@@ -27,7 +27,7 @@ def commands(parser, path=""):
 
 
 ALL = dict(commands(PARSER))
-LEAVES = {name for name in ALL if not any(other.startswith(f"{name} ") for other in ALL)}
+LEAVES = sorted(name for name in ALL if not any(other.startswith(f"{name} ") for other in ALL))
 
 
 @pytest.fixture(autouse=True)
