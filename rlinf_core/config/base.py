@@ -161,7 +161,7 @@ def parameters(part: type, without: tuple[str, ...] = (), key: str = "") -> type
         key: a key beside them that names the part.
     """
     meanings = dict(_meanings(part))
-    fields: dict[str, Any] = {key: (str, Field(description="kind of the gripper"))} if key else {}
+    fields: dict[str, Any] = {key: (str, Field(description="kind, which selects the other keys"))} if key else {}
     for name, kind, default in _arguments(part):
         if name not in without and name not in fields:
             fields[name] = (kind, Field(... if default is inspect.Parameter.empty else default,
