@@ -100,7 +100,7 @@ def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     arm.enabled = False
     peer.for_s(0.5)
     code, output = rlinf(peer, *reset, domain=53)
-    assert code == 1 and "the enable is not held. Any key in `rlinf teleop`" in output
+    assert code == 1 and "the enable is not held. Enter in `rlinf teleop`" in output
     arm.enabled = True
     peer.for_s(0.5)
     code, output = rlinf(peer, "fault", "reset", "--cause", "stale_state", domain=53)
