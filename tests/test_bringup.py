@@ -25,6 +25,7 @@ def test_the_unit_interrupts_launch_alone_and_leaves_it_the_time_to_end_in_order
     service = unit["Service"]
     assert (service["KillMode"], service["KillSignal"], service["Restart"]) == ("mixed", "SIGINT", "on-failure")
     assert float(service["TimeoutStopSec"]) > TRAINER_STOP_S
+    assert "ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST" in service["Environment"].split()
     limits = unit["Unit"]
     assert int(limits["StartLimitBurst"]) * float(service["RestartSec"]) < float(limits["StartLimitIntervalSec"])
 

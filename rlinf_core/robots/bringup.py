@@ -54,6 +54,6 @@ def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:
     file = folder / FILE
     if not file.is_file():
         raise RecipeError(f"{folder}: expected {FILE}, with the vendor's launch file of this robot, found none. Start its "
-                          "driver as docs/robots/index.md says, or write one as robots/ur5e has it")
+                          "driver as docs/robots/interface.md says, or write one as robots/ur5e has it")
     filled = checked(Bringup, read(file, "bringup")).filled(station, robot_ip, folder)
     return filled, folder
