@@ -236,4 +236,4 @@ def test_a_vendors_driver_is_gone_with_its_files(tmp_path):
     ran = subprocess.run([sys.executable, "-c", load], cwd=tmp_path, capture_output=True, text=True,
                          env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
     assert ran.stdout == "universal_robots\n", ran.stdout
-    assert "'driver': expected one of external, simulator, universal_robots" in ran.stderr, ran.stderr
+    assert "'driver': expected one of external, servo_arm, simulator, universal_robots" in ran.stderr, ran.stderr
