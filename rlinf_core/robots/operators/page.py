@@ -67,8 +67,8 @@ class Page(Sticks):
         if garbage:
             raise DeviceError(f"garbage on the topic page: {garbage}. Who else publishes there?")
         if not (self.rested or self.at_rest()):  # an unopened page is no trouble
-            raise DeviceError("expected it at rest before its first command, got a takeover that was held when it was first "
-                              "heard. Let go of it")
+            raise DeviceError("expected it at rest before its first command, got a takeover that was held when it was "
+                              "first heard. Let go of it")
         if not self.at_rest() and time.monotonic() - self.received_at > self.silence_s:
             raise DeviceError(f"silent: a takeover is held and was not heard for {self.silence_s:g} s. Let go of it; if "
                               "the page has gone, open it and take the controls")
