@@ -74,7 +74,7 @@ class ActionTokens(OnPolicyActor):
                             "station.observe_cameras")
         published = Published({}, tokenizer or tokenizer_of(""))
         if network is None:
-            network, published = self.factory.begin(config)
+            network, published = self.factory.begin(config, config.horizon)
         self.network: Any = network
         self.tokenizer = published.tokenizer
         inject(self.network, config.lora)

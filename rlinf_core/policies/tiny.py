@@ -89,7 +89,7 @@ FAMILIES: dict[str, Family] = {
     "groot": Family("groot", (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>"), _groot, 50),
     "openvla": Family("openvla", **_LLAMA),
     OFT: Family("openvla", **_LLAMA),
-    "pi0_fast": Family("pi0_fast", ("<bos>",), _pi0_fast, words=True,
+    "pi0_fast": Family("pi0_fast", ("<bos>",), _pi0_fast, 50, words=True,
                        others=("<pad>", "<eos>", "<unk>"), unused=256, letters=("|",)),
     "qwen_vl": Family("qwen_vl", (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"), _qwen),
 }

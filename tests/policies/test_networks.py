@@ -236,8 +236,7 @@ def test_a_policy_without_a_config_is_of_its_own_kind_and_says_what_it_is(cls, k
 
 
 def test_an_unknown_kind_is_answered_with_the_nearest():
-    with pytest.raises(RecipeError, match=r"policy.kind: expected one of act, diffusion, flow, gaussian, "
-                       r"groot, language, latent_noise, "
-                       r"openvla, "
-                                          r"pi0, pi05, .*, tanh_gaussian, .*got 'flwo' \(did you mean 'flow'"):
+    with pytest.raises(RecipeError, match=r"policy.kind: expected one of act, conditioned, diffusion, flow, gaussian, "
+                       r"groot, language, latent_noise, lerobot, openvla, pi0, pi05, pi0_fast, qwen_vl, residual, "
+                       r"smolvla, tanh_gaussian, .*got 'flwo' \(did you mean 'flow'"):
         make_policy(STATE, tanh_gaussian.Config(kind="flwo"))

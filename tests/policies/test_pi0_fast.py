@@ -13,7 +13,7 @@ from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.pretrained.pi0_fast import Config
-from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer, read
+from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer, letters, read_tokenizer
 from rlinf_core.policies.pretrained.pi0_fast.policy import Pi0Fast
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -87,6 +87,17 @@ def test_tokens_of_actions_are_rounded_cosine_coefficients(text, least):
         assert 256 in tokenizer.encode(np.zeros((5, 2))), "zeros are merged"
     else:
         assert ids == (rounded.ravel() + 128).astype(int).tolist()
+
+
+def test_a_token_of_each_letter_is_as_no_tokenizer_and_cuts_what_is_beyond():
+    chunk = np.random.default_rng(0).normal(0, 0.5, (5, 2))
+    plain, written = ActionTokenizer(), ActionTokenizer(letters(ActionTokenizer().size))
+    assert written.size == plain.size == 256
+    for actions in (chunk, 40.0 * chunk):
+        ids = plain.encode(actions)
+        assert written.encode(actions) == ids
+        assert np.array_equal(written.decode(ids, 5, 2), plain.decode(ids, 5, 2))
+    assert 0 in ids and 255 in ids
 
 
 def test_what_is_no_answer_is_the_mean_and_a_short_one_is_filled_up():
@@ -215,8 +226,8 @@ def test_a_published_folder_is_loaded_or_refused_by_name(tmp_path):
         before = path.read_text()
         path.write_text(text)
         with pytest.raises(PolicyFileError, match="fast"):
-            read(folder / "fast")
+            read_tokenizer(folder / "fast")
         path.write_text(before)
     (folder / "fast/tokenizer.json").unlink()
     with pytest.raises(PolicyFileError, match="lerobot/fast-action-tokenizer"):
-        read(folder / "fast")
+        read_tokenizer(folder / "fast")

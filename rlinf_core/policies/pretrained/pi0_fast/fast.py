@@ -87,7 +87,19 @@ def _cosines(count: int) -> np.ndarray:
     return matrix
 
 
-def read(folder: Path) -> ActionTokenizer:
+def letters(count: int) -> str:
+    """Return a tokenizer.json with one token for each of the first ``count`` letters; the last
+    token stands for all further ones."""
+    from tokenizers import Tokenizer, decoders
+    from tokenizers.models import BPE
+
+    tokenizer = Tokenizer(BPE({chr(i): i for i in range(count)}, [], unk_token=chr(count - 1)))
+    tokenizer.decoder = decoders.Fuse()
+    text: str = tokenizer.to_str()
+    return text
+
+
+def read_tokenizer(folder: Path) -> ActionTokenizer:
     """The published tokenizer in a checkpoint's folder ``fast``.
 
     Raises:

@@ -17,8 +17,7 @@ from rlinf_core.policies.huggingface import BEGIN, Tokenizer
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot, openpi
 from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
-from rlinf_core.policies.pretrained.pi0_fast import fast
-from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer
+from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer, letters, read_tokenizer
 
 KIND, WORDS, HEAD = "pi0_fast", "vlm.language_model.embed_tokens.weight", "lm_head.weight"
 NAMES = {
@@ -95,7 +94,7 @@ class Pi0FastNetwork(nn.Module):
 class Pi0FastFactory(NetworkFactory):
     """LeRobot's folders, with PaliGemma's tokenizer.json, and FAST's files in ``fast``."""
 
-    kind, keys_of, metadata = KIND, "pi0-FAST's config.json", None
+    kind, keys_of, horizon_key, metadata = KIND, "pi0-FAST's config.json", "chunk_size", None
 
     def make(self, config: Mapping[str, Any]) -> Pi0FastNetwork:
         return Pi0FastNetwork(config)
@@ -136,11 +135,12 @@ class Pi0FastFactory(NetworkFactory):
             "validate_action_token_prefix": True,
             **sizes,
             **config,
-            "action_tokenizer": fast.read(folder / "fast").describe(),
+            "action_tokenizer": read_tokenizer(folder / "fast").describe(),
         }
         return Published(
             network,
             openpi.read_tokenizer(folder),
+            config["chunk_size"],
             state=training.state,
             action=training.action,
             settings=training.settings,
@@ -176,15 +176,13 @@ class Pi0FastFactory(NetworkFactory):
             key: value for key, value in network.config.items() if key != "action_tokenizer"
         } | {"normalization_mapping": mapping, "use_relative_actions": False}
         actions = network.action_tokenizer
-        texts = {"config.json": json.dumps(document, indent=1), "tokenizer.json": tokenizer.text}
-        if actions.text:
-            texts |= {
-                "fast/tokenizer.json": actions.text,
-                "fast/processor_config.json": json.dumps(
-                    {"scale": actions.scale, "min_token": actions.least, "vocab_size": actions.size}
-                ),
-            }
-        return weights, texts
+        numbers = {"scale": actions.scale, "min_token": actions.least, "vocab_size": actions.size}
+        return weights, {
+            "config.json": json.dumps(document, indent=1),
+            "tokenizer.json": tokenizer.text,
+            "fast/tokenizer.json": actions.text or letters(actions.size),
+            "fast/processor_config.json": json.dumps(numbers),
+        }
 
 
 def _ours(name: str) -> str:

@@ -19,7 +19,7 @@ from rlinf_core.policies import sharding
 from rlinf_core.policies.action_tokens import ActionTokens, Prompt
 from rlinf_core.policies.base import ActionChunk, Batch, Observation
 from rlinf_core.policies.encoder import in_the_middle
-from rlinf_core.policies.huggingface import Tokenizer, check_horizon, padded, sentence_of
+from rlinf_core.policies.huggingface import Tokenizer, padded, sentence_of
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.policies.pretrained.pi0_fast import Config
@@ -64,10 +64,6 @@ class Pi0Fast(ActionTokens):
         self.actions = self.network.action_tokenizer
         if network is not None:
             return
-        if config.checkpoint:
-            check_horizon(
-                Path(config.checkpoint), self.network.config["chunk_size"], config.horizon
-            )
         if given:
             published = self.factory.read(Path(config.checkpoint)) if config.checkpoint else None
             kinds = (
