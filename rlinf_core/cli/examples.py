@@ -136,12 +136,16 @@ EXAMPLES: dict[str, str] = {
         rlinf duel runs/a runs/b                           # until a test decides, 200 pairs at most
         rlinf duel runs/a runs/b --by success time --odds 2""",
     "why": "rlinf why runs/x",
+    "monitor fit": """
+        rlinf monitor fit runs/x                           # from the run's recordings
+        rlinf monitor fit runs/x --episodes 300 --alpha 0.05  # from episodes in simulation""",
     "serve": """
         rlinf serve runs/x                                 # for programs on this machine
         rlinf serve runs/x --host 0.0.0.0 --api-key-file serve.key --tls-cert server.pem --tls-key server.key""",
     "make-tiny-vla": "rlinf make-tiny-vla pi0 --out models/tiny_pi0",
     "vla adapters": "rlinf vla adapters runs/x --out adapters",
     "vla lerobot": "rlinf vla lerobot runs/x --out lerobot_policy",
+    "vla policy": "rlinf vla policy sim_vla --set policy.checkpoint=models/pi0 --out policies",
     "find-dynamics": "rlinf find-dynamics runs/x --json dynamics.json",
     "drill": """
         rlinf drill                                        # all scenarios, in a few minutes

@@ -438,7 +438,7 @@ def _parser() -> argparse.ArgumentParser:
     lerobot.add_argument("policy", type=Path, help="a policy-*.safetensors, or a run's folder")
     lerobot.add_argument("--out", dest="folder", type=Path, required=True, help="a new folder; nothing is overwritten")
     wrap = command(
-        vla, "policy", "cli.serve:policy_file", "a policy file of a published folder, as it is", (
+        vla, "policy", "cli.serve:policy_file", "write a policy file of a published folder, as it is", (
             "The recipe's policy, untrained, for rlinf eval, rlinf serve and stations. With "
             "policy.kind=lerobot it is any policy of LeRobot, played by LeRobot's class in its own "
             "Python (docs/howto/vla.md)."))

@@ -151,11 +151,12 @@ def monitor_commands(commands: Commands) -> None:
         "alarms and the failures found on episodes held out. A station takes the file as station.policy.monitor."))
     fit.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
     fit.add_argument("--out", type=Path, metavar="FILE", help="a new file (default: monitor.safetensors in the run)")
-    fit.add_argument("--alpha", type=fraction, default=0.05,
+    fit.add_argument("--alpha", type=fraction, default=0.05, metavar="FRACTION",
                      help="largest share of successful episodes that raise an alarm (default: 0.05)")
     fit.add_argument("--episodes", type=at_least(0, int), default=0, metavar="N",
                      help="play so many in simulation; 0 takes the recordings (default)")
-    fit.add_argument("--seed", type=at_least(0, int), default=0)
+    fit.add_argument("--seed", type=at_least(0, int), default=0, metavar="SEED",
+                     help="seed of the split and of the episodes in simulation (default: 0)")
     fit.add_argument("--json", **JSON, help="write the figures as one flat object")
 
 

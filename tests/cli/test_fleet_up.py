@@ -96,7 +96,8 @@ def test_of_several_embodiments_stations_are_one_and_the_next_in_turn_and_no_few
     recipes = [member.recipe for member in members]
     assert [(of_station.station.robot, of_station.station.task, of_station.collect.episodes) for of_station in recipes] == [
         ("franka_sim", "reach", 11), ("two_franka_sim", "reach_both", 21), ("franka_sim", "reach", 11)]
-    assert [sum(process.executable == "interlock" for process in member.prepare()) for member in members] == [1, 2, 1]
+    nodes = [[node for process in member.prepare() for node in (process, *process.nodes)] for member in members]
+    assert [sum(node.executable == "interlock" for node in started) for started in nodes] == [1, 2, 1]
     with pytest.raises(RecipeError, match="--stations: expected 2 or more, one of each of one, two, whose .*, got 1"):
         fleet.members("sim_embodiments", overrides, ["a"], tmp_path / "run")
     with pytest.raises(RecipeError, match="embodiments.two.robot: expected one of a simulator, .*got 'franka_fr3'"):
