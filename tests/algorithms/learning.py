@@ -67,7 +67,17 @@ def make(kind="tanh_gaussian", seed=0, **config):
     """A small policy."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    return make_policy(SPEC, policy_kind(kind).Config(**({"hidden": (64, 64)} | config)))
+    return of_config(SPEC, policy_kind(kind).Config(**({"hidden": (64, 64)} | config)))
+
+
+def of_config(spec, config):
+    """A policy of any kind; one that corrects a base has a tanh-Gaussian as its base, and corrects it fully."""
+    if config.kind != "residual":
+        return make_policy(spec, config)
+    sizes = {name: getattr(config, name) for name in ("hidden", "horizon", "image_features", "channels")}
+    actor = ResidualActor(spec, config, make_policy(spec, policy_kind("tanh_gaussian").Config(**sizes)))
+    actor.share.fill_(1.0)
+    return actor
 
 
 def learner_of(name, seed=0, horizon=1, kind="gaussian", computing=PLAIN, **changes):

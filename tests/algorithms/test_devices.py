@@ -8,12 +8,12 @@ import torch
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.policies import kinds, make_policy, policy_kind
+from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.torch_device import device_of
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts
 from tests.algorithms.by_hand import SEEING, pictures
-from tests.algorithms.learning import CONFIGS, SMALL, buffer_of, make
+from tests.algorithms.learning import CONFIGS, SMALL, buffer_of, make, of_config
 from tests.algorithms.point import SPEC, Points, misled
 
 MUST_SEE = ("groot", "openvla", "pi0", "pi05", "qwen_vl", "smolvla")
@@ -41,14 +41,15 @@ def test_policies_act_and_are_played_where_they_are(kind):
                                torch.Generator(policy.device))
             assert chunk.actions.device == chunk.drawn.device == policy.device
         assert EpisodeRollouts(Points(2), policy).play(60).trajectories
-        loss = policy.imitation_loss({"vectors": torch.ones(4, 2, device="cpu")}, torch.ones(4, 6, device="cpu"))
+        inputs = torch.ones(4, policy.input_spec.vector_size, device="cpu")
+        loss = policy.imitation_loss({"vectors": inputs}, torch.ones(4, 6, device="cpu"))
         assert loss.device == policy.device
 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in (*READ_NUMBERS, "language")])
 def test_a_policy_goes_where_it_is_sent_with_all_it_needs(kind):
     seeing = dict(hidden=(8,), image_features=4, channels=(4,), horizon=1)
-    policy = make_policy(SEEING, policy_kind(kind).Config(**seeing)).to("meta")
+    policy = of_config(SEEING, policy_kind(kind).Config(**seeing)).to("meta")
     assert policy.device.type == "meta"
     assert {part.device.type for part in (*policy.parameters(), *policy.buffers())} == {"meta"}
     batch = {"vectors": np.zeros((3, 1), np.float32), "front": np.zeros((3, 8, 8, 3), np.uint8)}

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rlinf_core.core.errors import PolicyFileError, RecipeError, SpecError
-from rlinf_core.policies import kinds, make_policy, policy_kind
+from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.base import Observation, Policy
 from rlinf_core.policies.serialization import (
     load_policy,
@@ -21,6 +21,7 @@ from rlinf_core.policies.serialization import (
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor, log_prob
 from rlinf_core.recipes import load_recipe
+from tests.algorithms.learning import of_config
 from tests.algorithms.toy import acted
 
 WITHOUT_DENSITY = {"act", "diffusion", "groot", "pi0", "pi05", "smolvla"}
@@ -99,7 +100,7 @@ def test_every_kind_explores_and_does_not_as_it_is_asked(kind, task):
     """With gradients on, as in training."""
     torch.manual_seed(0)
     spec = task.with_images({"front": (16, 16)}).spec
-    policy = make_policy(spec, policy_kind(kind).Config(hidden=(16,), horizon=2))
+    policy = of_config(spec, policy_kind(kind).Config(hidden=(16,), horizon=2))
     arrays = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
     draw = torch.Generator().manual_seed(1)
     still = [acted(policy, arrays) for _ in range(2)]
@@ -114,7 +115,7 @@ def test_a_batch_is_answered_as_its_observations_one_by_one(kind, task, random):
     torch.manual_seed(0)
     spec = task.with_images({"front": (16, 16)}).spec
     config = policy_kind(kind).Config(hidden=(16,), image_features=4, horizon=4, n_action_steps=3)
-    policy = make_policy(spec, config)
+    policy = of_config(spec, config)
     observations = [observation(spec, random) for _ in range(5)]
     arrays = {
         "vectors": np.stack([spec.flatten(one) for one in observations]),
@@ -140,7 +141,7 @@ def test_one_that_is_sampled_draws_where_it_does_not_explore(kind, task, random)
 
     def chunk(sampled, explore, seed=1):
         torch.manual_seed(0)
-        policy = make_policy(spec, policy_kind(kind).Config(hidden=(16,), stochastic_eval=sampled))
+        policy = of_config(spec, policy_kind(kind).Config(hidden=(16,), stochastic_eval=sampled))
         observation = Observation.of_one(spec, {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation})
         return policy.act(observation, explore, torch.Generator().manual_seed(seed)).actions.numpy()
 

@@ -43,4 +43,5 @@ def test_a_replay_of_when_they_were_kept_goes_on_without_them(task):
 @pytest.mark.parametrize("kind", kinds())
 def test_what_has_eyes_of_its_own_looks_whatever_an_encoders_settings_say(kind):
     pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
-    assert policy_kind(kind).Policy.uses_images is (kind not in ("tanh_gaussian", "gaussian", "flow", "language"))
+    encoders = ("tanh_gaussian", "conditioned", "residual", "gaussian", "flow", "language")
+    assert policy_kind(kind).Policy.uses_images is (kind not in encoders)

@@ -11,8 +11,8 @@ from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, ROLLOUTS
 from rlinf_core.cli.train import _who_feeds
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.policies import make_policy
-from rlinf_core.policies.serialization import load_policy
+from rlinf_core.policies import make_policy, policy_kind
+from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of, why_not
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts, demonstrate
@@ -51,6 +51,14 @@ def recipe_of(name, *more):
     return load_recipe("sim_rlpd", [*small, *overrides, *(["algorithm.gated=true"] if gated else []), *more])
 
 
+def with_base(name, spec, folder):
+    """What a policy that corrects a base needs: a file of that base."""
+    if name != "residual":
+        return []
+    save_policy(make_policy(spec, policy_kind("tanh_gaussian").Config(hidden=(16,))), folder / "base" / policy_name(0))
+    return [f"policy.base={folder / 'base'}"]
+
+
 def on_recordings(name):
     """The cell of the docs' table: alone, beside stations or simulators, or not at all."""
     algorithm = recipe_of(name).algorithm
@@ -74,7 +82,7 @@ def episodes(recipe, count, **marks):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_on_simulators(name, tmp_path):
-    recipe = recipe_of(name, "simulation.environments=2")
+    recipe = recipe_of(name, "simulation.environments=2", *with_base(name, SPEC, tmp_path))
     assert not why_not(recipe.algorithm, SIMULATORS)
     last = train(recipe, tmp_path, lambda recipe, size: Points(size))
     assert last["updates"] >= 1 and len(list((tmp_path / "policies").iterdir())) >= 2
@@ -82,7 +90,7 @@ def test_on_simulators(name, tmp_path):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_on_stations(name, tmp_path):
-    recipe = recipe_of(name, "simulation.environments=0")
+    recipe = recipe_of(name, "simulation.environments=0", *with_base(name, SPEC, tmp_path))
     if reason := why_not(recipe.algorithm, STATIONS):
         with pytest.raises(RecipeError) as error:
             check_source(recipe)
@@ -106,7 +114,8 @@ def test_on_stations(name, tmp_path):
     before = {name: value.clone() for name, value in run.policy.state_dict().items()}
     statuses = {run.insert(episode) for episode in episodes(recipe, 4, version=run.version)}
     turn(run, 10)
-    assert statuses == ({"not learned from"} if name == "sft" else {"demonstration"} if name == "iql" else {"online"})
+    assert statuses == ({"not learned from"} if name == "sft" else {"demonstration"} if name in ("iql", "recap")
+                        else {"online"})
     assert run.updates >= (3 if recipe.algorithm.learns_from == DEMONSTRATIONS else 1)
     if recipe.algorithm.learns_from != DEMONSTRATIONS:
         assert any(not torch.equal(before[name], value) for name, value in run.policy.state_dict().items())
@@ -127,12 +136,14 @@ def test_on_recordings_alone(name, recordings, tmp_path):
     last = train(recipe, tmp_path / "run")
     assert (last["updates"], last["env_steps"], last["episodes"]) == (3, 3, 2)
     statuses = (tmp_path / "run/journal.jsonl").read_text()
-    assert statuses.count('"demonstration"') == (2 if name == "iql" else 1) and (tmp_path / "spool/closed/a-2").exists()
+    assert statuses.count('"demonstration"') == (2 if name in ("iql", "recap") else 1)
+    assert (tmp_path / "spool/closed/a-2").exists()
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if on_recordings(name) == "beside"])
 def test_recordings_demonstrate_beside_another_source(name, task, recordings, tmp_path):
-    recipe = recipe_of(name, f"simulation.environments={0 if name != 'dagger' else 2}", recordings)
+    recipe = recipe_of(name, f"simulation.environments={0 if name != 'dagger' else 2}", recordings,
+                       *with_base(name, task.spec, tmp_path))
     check_source(recipe)
     assert source_of(recipe) == (STATIONS if name != "dagger" else SIMULATORS)
     run = Run(recipe, tmp_path, task.spec, lambda run, entry: None)

@@ -26,7 +26,7 @@ from rlinf_core.algorithms.common.learner import (
 from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.algorithms.recap import Config
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.encoder import Encoder, mlp
+from rlinf_core.policies.encoder import Encoder, Head, mlp
 from rlinf_core.policies.sharding import noise
 from rlinf_core.policies.small.conditioned.policy import GOOD, ConditionedActor
 
@@ -39,7 +39,7 @@ class Value(nn.Module):
     def __init__(self, actor: ConditionedActor, hidden: tuple[int, ...], bins: int) -> None:
         super().__init__()
         self.encoder = Encoder(actor.input_spec, actor.config)
-        self.trunk, self.head = mlp(self.encoder.size, hidden), nn.Linear(hidden[-1], bins)
+        self.trunk, self.head = mlp(self.encoder.size, hidden), Head(hidden[-1], bins)
         self.register_buffer("support", torch.linspace(0.0, 1.0, bins))
 
     def forward(self, batch: Batch) -> Tensor:

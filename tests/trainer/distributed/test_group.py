@@ -19,6 +19,7 @@ from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.recipes import load_recipe
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from tests.algorithms.by_hand import SEEING, SMALL
+from tests.algorithms.learning import of_config
 from tests.algorithms.point import SPEC
 from tests.trainer.distributed.conftest import LEARNERS
 
@@ -31,9 +32,12 @@ CONFIGS = {
     "ppo": dict(epochs=2, minibatches=3, scale_rewards=True), "async_ppo": dict(epochs=2, minibatches=3),
     "grpo": dict(epochs=2, minibatches=3, group=4, reference_kl=0.1), "dapo": dict(epochs=2, minibatches=3, group=4),
     "reinforce": dict(epochs=2, minibatches=3, group=4, beta=0.1), "sac": SMALL | dict(image_shift=2), "dsrl": SMALL,
-    "dagger": {}}
+    "dagger": {}, "residual": SMALL | dict(critics=3, critic_warmup=0, actor_every=1, cloning=0.5),
+    "recap": dict(value_hidden=(16,), value_steps=0)}
 ON_POLICY = ("ppo", "async_ppo", "grpo", "dapo", "reinforce")
-KINDS = dict.fromkeys(ON_POLICY, "gaussian") | {"sac_flow": "flow", "dsrl": "latent_noise"}
+KINDS = dict.fromkeys(ON_POLICY, "gaussian") | {
+    "sac_flow": "flow", "dsrl": "latent_noise", "residual": "residual", "recap": "conditioned"}
+BESIDE = {"residual": 2, "recap": 1}  # numbers of the policy's own behind a station's vectors
 
 
 class Again(LearnerGroup):
@@ -53,8 +57,8 @@ class Again(LearnerGroup):
 def policy_of(name):
     torch.manual_seed(0)
     kind, sizes = KINDS.get(name, "tanh_gaussian"), dict(hidden=(16,), horizon=2 if name in ("rlpd", "sac_flow") else 1)
-    policy = make_policy(spec_of(name), policy_kind(kind).Config(**sizes, image_features=4, channels=(4,)))
-    policy.encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, policy.spec.vector_size)))
+    policy = of_config(spec_of(name), policy_kind(kind).Config(**sizes, image_features=4, channels=(4,)))
+    policy.encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, policy.input_spec.vector_size)))
     return policy
 
 
@@ -80,8 +84,9 @@ def batch_of(name, random, size=24):
     if name in ON_POLICY:
         return rollout_of(random)
     spec, width = spec_of(name), 4 if name in ("rlpd", "sac_flow") else 2
-    batch = {"vectors": random.normal(size=(size, spec.vector_size)), "action": random.uniform(-1, 1, (size, width)),
-             "next/vectors": random.normal(size=(size, spec.vector_size)), "reward": 3 * random.normal(size=size),
+    vectors = size, spec.vector_size + BESIDE.get(name, 0)
+    batch = {"vectors": random.normal(size=vectors), "action": random.uniform(-1, 1, (size, width)),
+             "next/vectors": random.normal(size=vectors), "reward": 3 * random.normal(size=size),
              "discount": (random.random(size) < 0.8)}
     batch = {key: values.astype(np.float32) for key, values in batch.items()}
     pictures = {prefix + image.name: random.integers(0, 255, (size, *image.shape)).astype(np.uint8)
