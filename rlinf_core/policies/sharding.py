@@ -60,6 +60,17 @@ def all_sum(values: Tensor) -> Tensor:
     return all_reduce(values)
 
 
+def whole(values: Tensor) -> Tensor:
+    """Return the values (B,) of the whole batch for those of each process's rows, without gradients.
+    """
+    size = world_size()
+    if size == 1:
+        return values
+    rows = values.new_zeros(size * len(values))
+    rows[dist.get_rank()::size] = values.detach()
+    return all_sum(rows)
+
+
 def mean(values: Tensor) -> Tensor:
     """Return the mean over all elements of all shards, once the processes' results are averaged.
 

@@ -89,6 +89,8 @@ def batch_of(name, random, size=24):
              "next/vectors": random.normal(size=vectors), "reward": 3 * random.normal(size=size),
              "discount": (random.random(size) < 0.8)}
     batch = {key: values.astype(np.float32) for key, values in batch.items()}
+    if name == "residual":
+        batch["share"] = np.full(size, 0.4, np.float32)
     pictures = {prefix + image.name: random.integers(0, 255, (size, *image.shape)).astype(np.uint8)
                 for image in spec.images for prefix in ("", "next/")}
     return batch | pictures
@@ -164,13 +166,14 @@ def policy_in(learner):
     ("iql", "fsdp", {}), ("sac", "fsdp", {}), ("crossq", "ddp", {}), ("crossq", "fsdp", {}), ("dsrl", "fsdp", {}),
     ("sft", "fsdp", dict(lora_rank=2)), ("dagger", "ddp", {}), ("async_ppo", "ddp", {}),
     ("async_ppo", "fsdp", dict(proximal="interpolated")), ("grpo", "fsdp", {}), ("dapo", "ddp", {}),
-    ("reinforce", "fsdp", {}), ("reinforce", "ddp", dict(baseline=True))])
+    ("reinforce", "fsdp", {}), ("reinforce", "ddp", dict(baseline=True)), ("residual", "ddp", {}), ("residual", "fsdp", {}),
+    ("recap", "ddp", {}), ("recap", "fsdp", {})])
 def test_so_does_every_other_algorithm(name, strategy, changes):
     if changes.get("lora_rank"):
         pytest.importorskip("peft")
     random = np.random.default_rng(2)
     learner, group = alone(name, **changes), together(name, strategy, **changes)
-    vectors = random.normal(2.0, 3.0, (40, policy_in(learner).spec.vector_size)).astype(np.float32)
+    vectors = random.normal(2.0, 3.0, (40, policy_in(learner).input_spec.vector_size)).astype(np.float32)
     learner.fit_normalisation(vectors)
     group.fit_normalisation(vectors)
     both_learn(group, learner, [batch_of(name, random) for _ in range(4)])
