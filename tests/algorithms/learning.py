@@ -71,13 +71,32 @@ def make(kind="tanh_gaussian", seed=0, **config):
 
 
 def of_config(spec, config):
-    """A policy of any kind; one that corrects a base has a tanh-Gaussian as its base, and corrects it fully."""
+    """A policy of any kind; one that corrects a base has a tanh-Gaussian as its base, and corrects it fully.
+
+    A fresh pi0-FAST has words that are all actions: else it writes another word somewhere, and the chunk is its mean.
+    """
+    if config.kind == "pi0_fast":
+        return tell_words_apart(make_policy(spec, config.but(network=words_of_actions(), max_decoding_steps=24)))
     if config.kind != "residual":
         return make_policy(spec, config)
     sizes = {name: getattr(config, name) for name in ("hidden", "horizon", "image_features", "channels")}
     actor = ResidualActor(spec, config, make_policy(spec, policy_kind("tanh_gaussian").Config(**sizes)))
     actor.share.fill_(1.0)
     return actor
+
+
+def words_of_actions():
+    """FAST's tokens in a network from scratch: each of its 514 is one, of a number in about [-1, 1]."""
+    from rlinf_core.policies.pretrained.pi0_fast.fast import letters
+
+    return {"action_tokenizer": {"text": letters(514), "scale": 257.0, "least": -257}}
+
+
+def tell_words_apart(policy):
+    """A fresh pi0-FAST whose next word is not the last one, as it is where its head is the words' embedding."""
+    with torch.no_grad():
+        policy.network.lm_head.weight.normal_()
+    return policy
 
 
 def learner_of(name, seed=0, horizon=1, kind="gaussian", computing=PLAIN, **changes):

@@ -16,8 +16,11 @@ from tests.algorithms.by_hand import SEEING, pictures
 from tests.algorithms.learning import CONFIGS, SMALL, buffer_of, make, of_config
 from tests.algorithms.point import SPEC, Points, misled
 
-MUST_SEE = ("groot", "openvla", "pi0", "pi05", "qwen_vl", "smolvla")
-READ_NUMBERS = ("groot", "openvla", "pi05", "qwen_vl", "smolvla")  # a mask, a state, places: there are none on this device
+MUST_SEE = ("groot", "openvla", "pi0", "pi05", "pi0_fast", "qwen_vl", "smolvla")
+# a mask, a state, places, tokens: there are none on this device
+READ_NUMBERS = ("groot", "openvla", "pi05", "pi0_fast", "qwen_vl", "smolvla")
+# one has no actions of a robot, the other no network here: tests/agentic, tests/policies/test_lerobot_kind.py
+OTHERS = ("language", "lerobot")
 
 
 @contextmanager
@@ -30,7 +33,7 @@ def elsewhere():
         torch.set_default_device(None)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in (*MUST_SEE, "language")])
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in (*MUST_SEE, *OTHERS)])
 def test_policies_act_and_are_played_where_they_are(kind):
     policy = make(kind, horizon=3, n_action_steps=2)
     with elsewhere():
@@ -46,7 +49,7 @@ def test_policies_act_and_are_played_where_they_are(kind):
         assert loss.device == policy.device
 
 
-@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in (*READ_NUMBERS, "language")])
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in (*READ_NUMBERS, *OTHERS)])
 def test_a_policy_goes_where_it_is_sent_with_all_it_needs(kind):
     seeing = dict(hidden=(8,), image_features=4, channels=(4,), horizon=1)
     policy = of_config(SEEING, policy_kind(kind).Config(**seeing)).to("meta")

@@ -171,6 +171,9 @@ def test_noise_is_drawn_by_the_generator_unless_the_recipe_decides(tmp_path, sta
     assert torch.equal(first, second) and not torch.equal(first, other)
     still = policy_of(folder, stochastic_eval=False)
     assert torch.equal(still.act(observed, False).actions, still.act(observed, False).actions)
+    explored = still.act(observed, True, torch.Generator().manual_seed(1))
+    assert torch.equal(explored.actions, first) and explored.log_probs is None
+    assert len(explored.drawn) == len(explored.actions) == 2
 
 
 def test_a_policy_with_a_history_gets_the_present_time_step_for_all_of_it(tmp_path, stand_in):

@@ -25,7 +25,8 @@ from tests.algorithms.learning import of_config
 from tests.algorithms.toy import acted
 
 WITHOUT_DENSITY = {"act", "diffusion", "groot", "pi0", "pi05", "smolvla"}
-ROBOT_KINDS = [kind for kind in kinds() if kind != "language"]  # which acts on no robot: tests/agentic
+# language acts on no robot: tests/agentic; lerobot plays a folder in another process: test_lerobot_kind.py
+ROBOT_KINDS = [kind for kind in kinds() if kind not in ("language", "lerobot")]
 
 
 @pytest.fixture
