@@ -60,7 +60,7 @@ def all_sum(values: Tensor) -> Tensor:
     return all_reduce(values)
 
 
-def whole(values: Tensor) -> Tensor:
+def gather_rows(values: Tensor) -> Tensor:
     """Return the values (B,) of the whole batch for those of each process's rows, without gradients.
     """
     size = world_size()

@@ -27,7 +27,7 @@ from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.algorithms.recap import Config
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.encoder import Encoder, Head, mlp
-from rlinf_core.policies.sharding import noise, whole
+from rlinf_core.policies.sharding import gather_rows, noise
 from rlinf_core.policies.small.conditioned.policy import GOOD, ConditionedActor
 
 
@@ -100,7 +100,7 @@ class Learner(Checkpointed):
         metrics = {
             "value_loss": value_loss.item(),
             "value": returns.mean().item(),
-            "advantage": whole(advantages).std().item(),
+            "advantage": gather_rows(advantages).std().item(),
         }
         if self.updates <= config.value_steps:
             return metrics
@@ -117,7 +117,7 @@ class Learner(Checkpointed):
     def labelled(self, vectors: Tensor, advantages: Tensor) -> Tensor:
         """Vectors (B, V + 1) with the labels of advantages (B,)."""
         config = self.config
-        limit = whole(advantages).quantile(1.0 - config.positive_share)
+        limit = gather_rows(advantages).quantile(1.0 - config.positive_share)
         labels = torch.where(advantages >= limit, GOOD, -GOOD)
         drawn = noise(torch.rand, labels.shape, self.generator, self.device)
         labels = torch.where(drawn < config.label_dropout, torch.zeros_like(labels), labels)

@@ -37,7 +37,7 @@ CONFIGS = {
 ON_POLICY = ("ppo", "async_ppo", "grpo", "dapo", "reinforce")
 KINDS = dict.fromkeys(ON_POLICY, "gaussian") | {
     "sac_flow": "flow", "dsrl": "latent_noise", "residual": "residual", "recap": "conditioned"}
-BESIDE = {"residual": 2, "recap": 1}  # numbers of the policy's own behind a station's vectors
+EXTRA_INPUTS = {"residual": 2, "recap": 1}  # numbers of the policy's own behind a station's vectors
 
 
 class Again(LearnerGroup):
@@ -84,7 +84,7 @@ def batch_of(name, random, size=24):
     if name in ON_POLICY:
         return rollout_of(random)
     spec, width = spec_of(name), 4 if name in ("rlpd", "sac_flow") else 2
-    vectors = size, spec.vector_size + BESIDE.get(name, 0)
+    vectors = size, spec.vector_size + EXTRA_INPUTS.get(name, 0)
     batch = {"vectors": random.normal(size=vectors), "action": random.uniform(-1, 1, (size, width)),
              "next/vectors": random.normal(size=vectors), "reward": 3 * random.normal(size=size),
              "discount": (random.random(size) < 0.8)}
