@@ -76,7 +76,7 @@ def of_config(spec, config):
     A fresh pi0-FAST has words that are all actions: else it writes another word somewhere, and the chunk is its mean.
     """
     if config.kind == "pi0_fast":
-        return tell_words_apart(make_policy(spec, config.but(network=words_of_actions(), max_decoding_steps=24)))
+        return randomize_head(make_policy(spec, config.but(network=words_of_actions(), max_decoding_steps=24)))
     if config.kind != "residual":
         return make_policy(spec, config)
     sizes = {name: getattr(config, name) for name in ("hidden", "horizon", "image_features", "channels")}
@@ -92,8 +92,8 @@ def words_of_actions():
     return {"action_tokenizer": {"text": letters(514), "scale": 257.0, "least": -257}}
 
 
-def tell_words_apart(policy):
-    """A fresh pi0-FAST whose next word is not the last one, as it is where its head is the words' embedding."""
+def randomize_head(policy):
+    """A pi0-FAST with a head of its own. A fresh head is the embedding of words, and repeats the last word."""
     with torch.no_grad():
         policy.network.lm_head.weight.normal_()
     return policy

@@ -19,7 +19,7 @@ from rlinf_core.core.errors import PolicyFileError, RlinfError, SpecError
 from rlinf_core.policies import peft_folder, policy_kind, tiny
 from rlinf_core.policies.huggingface import FileTokenizer, weight_files
 from rlinf_core.policies.serialization import LONG, load_policy, newest_policy, policy_name, save_policy
-from tests.algorithms.learning import tell_words_apart, words_of_actions
+from tests.algorithms.learning import randomize_head, words_of_actions
 from tests.policies import test_groot, test_openvla, test_pi0, test_pi0_fast, test_qwen_vl, test_smolvla
 
 LORA = {"lora": {"rank": 2, "alpha": 8.0}}
@@ -27,7 +27,7 @@ LORA = {"lora": {"rank": 2, "alpha": 8.0}}
 
 def pi0_fast(**config):
     """One whose fresh weights write actions."""
-    return tell_words_apart(test_pi0_fast.fast(network=test_pi0_fast.SMALL | words_of_actions(), **config))
+    return randomize_head(test_pi0_fast.fast(network=test_pi0_fast.SMALL | words_of_actions(), **config))
 
 
 KINDS = {"pi0": (test_pi0.pi0, test_pi0.observation), "openvla": (test_openvla.openvla, test_openvla.observation),
