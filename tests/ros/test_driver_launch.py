@@ -15,6 +15,7 @@ import yaml
 from rlinf_msgs.msg import SafetyState
 
 from rlinf_core.core.ros import ros_environment
+from rlinf_core.interlock.latch import FOLDERS
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.launch.supervisor import parameters_file
 from rlinf_core.recipes import load_recipe
@@ -97,6 +98,20 @@ def vendors(tmp_path):
     return make
 
 
+@pytest.fixture
+def forget_latches(domain):
+    """The machine keeps the latch of a real robot; each run starts and ends as if the robot had never been armed."""
+    def forget():
+        for folder in FOLDERS:
+            for record in folder.glob(f"rlinf-latch.*.{domain}.{os.getuid()}"):
+                record.unlink()
+
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.usefixtures("forget_latches")
 @pytest.mark.parametrize("robot, task, mode, step, domain", CASES, ids=[case[0] for case in CASES])
 def test_one_line_brings_up_a_robot_that_follows_the_interlock_and_ends_with_ctrl_c(
         vendors, tmp_path, robot, task, mode, step, domain):
