@@ -243,8 +243,8 @@ def test_pages_of_the_design_name_modules_that_exist():
     for page in PAGES:
         for path in re.findall(r"`((?:rlinf|rlinf_core|sim_bridges|benchmarks|configs|robots|scripts|tests)/[\w/.]+)`",
                                page.read_text()):
-            own = path.startswith("robots/mine/")  # the reader's copy of a robot's folder
-            assert own or (ROOT / path).exists(), f"{page.name}: {path}"
+            is_copy = path.startswith("robots/mine/")  # the reader's copy of a robot's folder
+            assert is_copy or (ROOT / path).exists(), f"{page.name}: {path}"
 
 
 def test_the_safety_page_has_every_requirement_and_trap_and_names_tests_that_exist():
