@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from lifecycle_msgs.msg import State
 from rclpy.action import ActionClient
-from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.action import ResetScene, RunEpisodes
 from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Bool, Empty, String
+from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import NODE_FAILED, RecipeError, RlinfError
 from rlinf_core.launch.graph import HOSTED, RESPAWN, SHUTDOWN, Process, composed, managed, station_processes
@@ -116,6 +117,31 @@ def test_speakers_outside_are_heard_by_the_interlock(station):
     answer = sent.result().get_result_async()
     peer.spin(answer.done, what="the end of the request")
     assert not answer.result().result.success
+
+
+def test_a_new_scene_while_disarmed_lets_the_arm_be_armed_again(station):
+    """As the scripted operator does where a freed arm rests outside of its workspace."""
+    peer, played = station
+    safety = listen(peer, SafetyState, "safety")
+    arming = peer.node.create_client(SetBool, "interlock/arm")
+    scenes = ActionClient(peer.node, ResetScene, "reset_scene")
+    peer.spin(lambda: safety and arming.service_is_ready() and scenes.server_is_ready(), what="the station")
+    disarmed = arming.call_async(SetBool.Request(data=False))
+    peer.spin(lambda: disarmed.done() and safety[-1].state == SafetyState.DISARMED, what="the disarming")
+    for seed in (11, 12):
+        sent = scenes.send_goal_async(ResetScene.Goal(seed=seed))
+        peer.spin(sent.done, what="the goal")
+        answer = sent.result().get_result_async()
+        peer.spin(answer.done, what="the scene")
+        assert answer.result().result.success
+
+    def armed():
+        if getattr(arming, "request", None) is None or arming.request.done():
+            arming.request = arming.call_async(SetBool.Request(data=True))
+        return safety[-1].state == SafetyState.ARMED
+
+    peer.spin(armed, 30, what="the arming")
+    assert len([*played("evaluate", SCENES[:1])]) == 1
 
 
 def test_each_topic_has_one_publisher(station):

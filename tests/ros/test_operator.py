@@ -6,8 +6,8 @@ import time
 import pytest
 from rcl_interfaces.msg import ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
-from rclpy.action import ActionClient
-from rlinf_msgs.action import RunEpisodes
+from rclpy.action import ActionClient, ActionServer
+from rlinf_msgs.action import ResetScene, RunEpisodes
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool
@@ -121,6 +121,47 @@ def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
     state.state = SafetyState.DISARMED  # by a person
     peer.for_s(3.0)
     assert requests == ["arm", "reset divergence", "arm"], "what a person disarms stays so"
+
+
+@pytest.mark.domain(184)
+def test_a_script_lays_out_a_scene_where_a_freed_arm_rests_outside(peer):
+    """Beside a stand-in of the interlock, which refuses to arm until the robot side has a new scene."""
+    requests, state = [], SafetyState(state=SafetyState.DISARMED)
+    safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
+    peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
+    peer.node.create_subscription(ActionChunk, "teleop/action", lambda _: None, profile("teleop/action"))
+    peer.node.create_timer(0.1, lambda: safety.publish(state))
+
+    def parameters(request, response):
+        response.values = [ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)]
+        return response
+
+    def arm(request, response):
+        response.success = "reset divergence" not in requests or "scene" in requests
+        response.message = "" if response.success else "the arm rests outside of its rotation, and far from where it was"
+        if response.success:
+            state.state, state.cause = SafetyState.ARMED, ""
+        return response
+
+    def reset(request, response):
+        requests.append(f"reset {request.cause}")
+        state.state, state.cause, response.success = SafetyState.DISARMED, "", True
+        return response
+
+    def scene(handle):
+        requests.append("scene")
+        handle.succeed()
+        return ResetScene.Result(success=True)
+
+    for kind, name, answer in ((GetParameters, "get_parameters", parameters), (SetBool, "arm", arm),
+                               (ResetFault, "reset_fault", reset)):
+        peer.node.create_service(kind, f"interlock/{name}", answer)
+    ActionServer(peer.node, ResetScene, "reset_scene", scene)
+    start(peer, "operator", SCRIPTED)
+    peer.spin(lambda: state.state == SafetyState.ARMED, what="the first arming")
+    state.state, state.cause = SafetyState.FAULT, "divergence"
+    peer.spin(lambda: state.state == SafetyState.ARMED, what="the arm to be guided inside")
+    assert requests == ["reset divergence", "scene"]
 
 
 @pytest.fixture(scope="module")

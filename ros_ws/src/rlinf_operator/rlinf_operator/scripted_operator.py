@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 from rcl_interfaces.srv import GetParameters
+from rclpy.action import ActionClient
 from rclpy.client import Client
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.task import Future
+from rlinf_msgs.action import ResetScene
 from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool
@@ -26,12 +28,14 @@ from rlinf_core.tasks.scripts import make_script
 from rlinf_core.tasks.task import Task
 from rlinf_ros.arms import ArmRequests, arm_topic, hear_safety
 from rlinf_ros.latest import Latest
+from rlinf_ros.memory_bus import action_node
 from rlinf_ros.qos import subscription, witnessed
 from rlinf_ros.spinning import OK, WARN, Health, StationNode, is_active
 from rlinf_ros.station_state import standstill
 
 SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
 ASK_AGAIN_S = 1.0
+GUIDE_AGAIN_S = 5.0  # interval of new scenes while a freed arm cannot be armed
 JAMMED = "divergence"
 
 
@@ -47,7 +51,8 @@ class FirstArming:
 
     If the simulated arm has jammed (FAULT of cause JAMMED: its target rests far from it), the
     script resets that fault and arms again, as a person beside it would. A person must reset every
-    other fault.
+    other fault. If the interlock then refuses the arming, because the arm rests outside of its
+    workspace, the script lays out a new scene. A person would guide the arm inside.
     """
 
     def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher,
@@ -66,6 +71,8 @@ class FirstArming:
         self.release_echoes = 0  # this node's own releases, which it hears itself
         self.requested_at = 0.0
         self.freed = False
+        self.scenes = ActionClient(action_node(node), ResetScene, "reset_scene")
+        self.guided_at = 0.0
         self.arming_now = 0  # outstanding answers to an arming
         self.resetting = [node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")) for arm in arms or [""]]
         self.safety = SafetyState()
@@ -186,10 +193,18 @@ class FirstArming:
         if not answer.success and answer.message != self.refused:
             self.node.get_logger().warning(answer.message)
         self.refused = "" if answer.success else answer.message
+        if self.freed and not answer.success:
+            self._guide_inside()
         self.arming_now = max(self.arming_now - 1, 0)
         self.armed_now.append(answer.success)
         if len(self.armed_now) == len(self.arming) and all(self.armed_now):
             self._begin()
+
+    def _guide_inside(self) -> None:
+        now = time.monotonic()
+        if now - self.guided_at > GUIDE_AGAIN_S and self.scenes.server_is_ready():
+            self.guided_at = now
+            self.scenes.send_goal_async(ResetScene.Goal(seed=0))
 
     def _begin(self) -> None:
         if not self.begun:
