@@ -83,10 +83,8 @@ def test_a_script_arms_no_real_arm_however_it_is_started(peer):
     assert not enables and not chunks and {state.state for state in states} == {SafetyState.DISARMED}
 
 
-@pytest.mark.domain(184)
-def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
-    """Beside a stand-in of the interlock, which says what state it is in and keeps what it is asked."""
-    requests, state = [], SafetyState(state=SafetyState.DISARMED)
+def imitate_interlock(peer, requests, state, arm):
+    """Publish ``state`` as a simulated robot's interlock does; it answers requests, an arming by ``arm``."""
     safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
     peer.node.create_subscription(ActionChunk, "teleop/action", lambda _: None, profile("teleop/action"))
@@ -94,11 +92,6 @@ def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
 
     def parameters(request, response):
         response.values = [ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)]
-        return response
-
-    def arm(request, response):
-        requests.append("arm" if request.data else "disarm")
-        state.state, state.cause, response.success = SafetyState.ARMED if request.data else SafetyState.DISARMED, "", True
         return response
 
     def reset(request, response):
@@ -109,6 +102,19 @@ def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
     for kind, name, answer in ((GetParameters, "get_parameters", parameters), (SetBool, "arm", arm),
                                (ResetFault, "reset_fault", reset)):
         peer.node.create_service(kind, f"interlock/{name}", answer)
+
+
+@pytest.mark.domain(184)
+def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
+    """Beside a stand-in of the interlock, which says what state it is in and keeps what it is asked."""
+    requests, state = [], SafetyState(state=SafetyState.DISARMED)
+
+    def arm(request, response):
+        requests.append("arm" if request.data else "disarm")
+        state.state, state.cause, response.success = SafetyState.ARMED if request.data else SafetyState.DISARMED, "", True
+        return response
+
+    imitate_interlock(peer, requests, state, arm)
     start(peer, "operator", SCRIPTED)
     peer.spin(lambda: requests, what="the first arming")
     state.state, state.cause = SafetyState.FAULT, "contact"
@@ -127,14 +133,6 @@ def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
 def test_a_script_lays_out_a_scene_where_a_freed_arm_rests_outside(peer):
     """Beside a stand-in of the interlock, which refuses to arm until the robot side has a new scene."""
     requests, state = [], SafetyState(state=SafetyState.DISARMED)
-    safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
-    peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
-    peer.node.create_subscription(ActionChunk, "teleop/action", lambda _: None, profile("teleop/action"))
-    peer.node.create_timer(0.1, lambda: safety.publish(state))
-
-    def parameters(request, response):
-        response.values = [ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)]
-        return response
 
     def arm(request, response):
         response.success = "reset divergence" not in requests or "scene" in requests
@@ -143,19 +141,12 @@ def test_a_script_lays_out_a_scene_where_a_freed_arm_rests_outside(peer):
             state.state, state.cause = SafetyState.ARMED, ""
         return response
 
-    def reset(request, response):
-        requests.append(f"reset {request.cause}")
-        state.state, state.cause, response.success = SafetyState.DISARMED, "", True
-        return response
-
     def scene(handle):
         requests.append("scene")
         handle.succeed()
         return ResetScene.Result(success=True)
 
-    for kind, name, answer in ((GetParameters, "get_parameters", parameters), (SetBool, "arm", arm),
-                               (ResetFault, "reset_fault", reset)):
-        peer.node.create_service(kind, f"interlock/{name}", answer)
+    imitate_interlock(peer, requests, state, arm)
     ActionServer(peer.node, ResetScene, "reset_scene", scene)
     start(peer, "operator", SCRIPTED)
     peer.spin(lambda: state.state == SafetyState.ARMED, what="the first arming")
