@@ -49,6 +49,7 @@ mutants: setup   ## whether the tests notice one wrong line: a sample of mutants
 
 lint: setup      ## ruff, types, import layers, and whether uv.lock is that of pyproject.toml
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
 	[ ! -x $(VENV)/bin/lint-imports ] || PYTHONPATH=.$$(printf ":%s" ros_ws/src/*/) $(VENV)/bin/lint-imports --no-cache --no-logo  # none for Python 3.10
 	$(VENV)/bin/uv lock --check -q

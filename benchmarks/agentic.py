@@ -1,11 +1,13 @@
-"""Language models that learn in conversations: success of each task, and TRL beside it from the same warm start.
+"""Language models that learn in conversations: success of each task, and TRL beside it from the
+same warm start.
 
     python benchmarks/agentic.py --json results.json --trl .venvs/trl/bin/python
 
-Sums: five seeds, a network of 362k parameters, 102,400 completions after a warm start of 35 to 45 %, 500 held-out sums.
-Seconds are those of one torch thread, for learning and drawing alone; TRL's are those of its train(). ``--trl`` names the
-Python of an environment with TRL (scripts/trl_losses.py); without it the comparison is left out.
-It does not cover search, programs, sub-agents and the planner, engines behind a server, and models larger than this one.
+Sums: five seeds, a network of 362k parameters, 102,400 completions after a warm start of 35 to 45
+%, 500 held-out sums. Seconds are those of one torch thread, for learning and drawing alone; TRL's
+are those of its train(). ``--trl`` names the Python of an environment with TRL
+(scripts/trl_losses.py); without it the comparison is left out. It does not cover search, programs,
+sub-agents and the planner, engines behind a server, and models larger than this one.
 """
 
 from __future__ import annotations
@@ -29,15 +31,24 @@ CORRECTIONS = ("none", "token_truncate", "token_mask")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--only", default="", help="parts whose name contains this: arithmetic, staleness, ...")
+    parser.add_argument(
+        "--only", default="", help="parts whose name contains this: arithmetic, staleness, ..."
+    )
     parser.add_argument("--trl", type=Path, help="Python of an environment with TRL")
-    parser.add_argument("--short", action="store_true", help="a fiftieth of the completions: tries the command")
+    parser.add_argument(
+        "--short", action="store_true", help="a fiftieth of the completions: tries the command"
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
-    parts = {"arithmetic": partial(arithmetic, options.seeds, options.trl, options.short),
-             "staleness": partial(staleness, options.seeds[:1], options.short), "log-probabilities": log_probabilities}
+    parts = {
+        "arithmetic": partial(arithmetic, options.seeds, options.trl, options.short),
+        "staleness": partial(staleness, options.seeds[:1], options.short),
+        "log-probabilities": log_probabilities,
+    }
     chosen = {name: part for name, part in parts.items() if options.only in name}
     if not chosen:
         parser.error(f"--only: expected a part of one of {', '.join(parts)}, got '{options.only}'")
@@ -49,11 +60,17 @@ def main() -> None:
 
 
 def played(seed: int, short: bool, *overrides: str, before: Path | None = None) -> dict[str, float]:
-    """Success before and after a run, its seconds and those of CPU; the warm start's policy is kept in ``before``."""
+    """Success before and after a run, its seconds and those of CPU; the warm start's policy is kept
+    in ``before``.
+    """
     from rlinf_core.trainer.train import train
 
-    fewer = ["simulation.env_steps=512", "simulation.evaluate_episodes=40", "simulation.evaluate_every=512",
-             "text.warm_start.steps=20"]
+    fewer = [
+        "simulation.env_steps=512",
+        "simulation.evaluate_episodes=40",
+        "simulation.evaluate_every=512",
+        "text.warm_start.steps=20",
+    ]
     recipe = load_recipe("text_arithmetic", [f"seed={seed}", *(fewer if short else []), *overrides])
     marks: dict[str, Any] = {"seconds": 0.0}
 
@@ -68,7 +85,11 @@ def played(seed: int, short: bool, *overrides: str, before: Path | None = None) 
     with tempfile.TemporaryDirectory() as folder:
         last = train(recipe, Path(folder) / "run", tell=tell)
     spent = last["seconds"] - last["seconds_evaluate"]
-    marks |= {"after": last["success"], "seconds": spent, "cpu_seconds": time.process_time() - marks["cpu"]}
+    marks |= {
+        "after": last["success"],
+        "seconds": spent,
+        "cpu_seconds": time.process_time() - marks["cpu"],
+    }
     return marks
 
 
@@ -79,20 +100,33 @@ def arithmetic(seeds: list[int], trl: Path | None, short: bool) -> dict[str, flo
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             ours.append(played(seed, short, before=folder))
-            print(f"sums, seed {seed}: {ours[-1]['before']:.1%} -> {ours[-1]['after']:.1%} in {ours[-1]['seconds']:.0f} s "
-                  f"({ours[-1]['cpu_seconds']:.0f} CPU s)", flush=True)
+            print(
+                f"sums, seed {seed}: {ours[-1]['before']:.1%} -> {ours[-1]['after']:.1%} in "
+                f"{ours[-1]['seconds']:.0f} s "
+                f"({ours[-1]['cpu_seconds']:.0f} CPU s)",
+                flush=True,
+            )
             if trl:
                 theirs.append(by_trl(trl, folder, ours[-1], seed))
-                print(f"  TRL: {theirs[-1]['before']:.1%} -> {theirs[-1]['after']:.1%} in {theirs[-1]['seconds']:.0f} s "
-                      f"({theirs[-1]['cpu_seconds']:.0f} CPU s)", flush=True)
-    result = {"arithmetic_min": min(run["after"] for run in ours), "arithmetic_seeds": len(seeds),
-              "arithmetic_before_min": min(run["before"] for run in ours),
-              "arithmetic_before_max": max(run["before"] for run in ours),
-              "arithmetic_seconds_max": max(run["seconds"] for run in ours)}
+                print(
+                    f"  TRL: {theirs[-1]['before']:.1%} -> {theirs[-1]['after']:.1%} in "
+                    f"{theirs[-1]['seconds']:.0f} s "
+                    f"({theirs[-1]['cpu_seconds']:.0f} CPU s)",
+                    flush=True,
+                )
+    result = {
+        "arithmetic_min": min(run["after"] for run in ours),
+        "arithmetic_seeds": len(seeds),
+        "arithmetic_before_min": min(run["before"] for run in ours),
+        "arithmetic_before_max": max(run["before"] for run in ours),
+        "arithmetic_seconds_max": max(run["seconds"] for run in ours),
+    }
     if theirs:
-        result |= {"arithmetic_min_trl": min(run["after"] for run in theirs),
-                   "arithmetic_seconds_ratio_trl": sum(run["seconds"] for run in ours) / sum(
-                       run["seconds"] for run in theirs)}
+        result |= {
+            "arithmetic_min_trl": min(run["after"] for run in theirs),
+            "arithmetic_seconds_ratio_trl": sum(run["seconds"] for run in ours)
+            / sum(run["seconds"] for run in theirs),
+        }
     return result
 
 
@@ -101,14 +135,27 @@ def by_trl(python: Path, folder: Path, run: dict[str, Any], seed: int) -> dict[s
     from rlinf_core.agentic.tasks.arithmetic import Environment
 
     recipe, task = run["recipe"], Environment()
-    text = [[[f"<|user|>{a}+{b}=<|end|><|assistant|>", str(a + b)] for a, b in sums]
-            for sums in (task.training, task.held_out[:recipe.simulation.evaluate_episodes])]
+    text = [
+        [[f"<|user|>{a}+{b}=<|end|><|assistant|>", str(a + b)] for a, b in sums]
+        for sums in (task.training, task.held_out[: recipe.simulation.evaluate_episodes])
+    ]
     size = recipe.simulation.environments
-    (folder / "sums.json").write_text(json.dumps({
-        "tokenizer": run["tokenizer"], "training": text[0], "held_out": text[1], "completions": size, "seed": seed,
-        "group": recipe.algorithm.group, "steps": recipe.simulation.env_steps // size,
-        "learning_rate": recipe.algorithm.learning_rate, "clip_high": recipe.algorithm.clip_high,
-        "max_new_tokens": recipe.text.max_new_tokens}))
+    (folder / "sums.json").write_text(
+        json.dumps(
+            {
+                "tokenizer": run["tokenizer"],
+                "training": text[0],
+                "held_out": text[1],
+                "completions": size,
+                "seed": seed,
+                "group": recipe.algorithm.group,
+                "steps": recipe.simulation.env_steps // size,
+                "learning_rate": recipe.algorithm.learning_rate,
+                "clip_high": recipe.algorithm.clip_high,
+                "max_new_tokens": recipe.text.max_new_tokens,
+            }
+        )
+    )
     command = [python, ROOT / "scripts/trl_arithmetic.py", folder]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -117,12 +164,18 @@ def by_trl(python: Path, folder: Path, run: dict[str, Any], seed: int) -> dict[s
 
 
 def staleness(seeds: list[int], short: bool) -> dict[str, float]:
-    """Success with rollouts that are 0, 1 and 4 updates old, by correction; the gap is that of the best one at 4."""
+    """Success with rollouts that are 0, 1 and 4 updates old, by correction; the gap is that of the
+    best one at 4.
+    """
     result: dict[str, float] = {}
     for steps in (0, 1, 4):
         for correction in CORRECTIONS:
-            after = [played(seed, short, f"text.max_staleness={steps}", f"algorithm.correction={correction}")["after"]
-                     for seed in seeds]
+            after = [
+                played(
+                    seed, short, f"text.max_staleness={steps}", f"algorithm.correction={correction}"
+                )["after"]
+                for seed in seeds
+            ]
             result[f"stale_{steps}_{correction}"] = min(after)
             print(f"staleness {steps}, correction {correction}: {min(after):.1%}", flush=True)
     corrected = max(result[f"stale_4_{correction}"] for correction in CORRECTIONS[1:])
@@ -130,7 +183,9 @@ def staleness(seeds: list[int], short: bool) -> dict[str, float]:
 
 
 def log_probabilities() -> dict[str, float]:
-    """The largest difference between engine and trainer after each of five updates, tied and untied, T 0.5 and 1."""
+    """The largest difference between engine and trainer after each of five updates, tied and
+    untied, T 0.5 and 1.
+    """
     import torch
 
     from rlinf_core.agentic.engines.in_process import InProcessEngine
@@ -142,7 +197,9 @@ def log_probabilities() -> dict[str, float]:
     for tied in (True, False):
         for temperature in (0.5, 1.0):
             torch.manual_seed(0)
-            policy = LanguagePolicy(TextSpec(), Config(temperature=temperature, network={"tie_word_embeddings": tied}))
+            policy = LanguagePolicy(
+                TextSpec(), Config(temperature=temperature, network={"tie_word_embeddings": tied})
+            )
             engine = InProcessEngine(policy)
             for version in range(5):
                 with torch.no_grad():

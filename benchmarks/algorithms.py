@@ -1,9 +1,11 @@
-"""Every algorithm on its test task, three seeds: what random does, what was learned, in how many steps and seconds.
+"""Every algorithm on its test task, three seeds: what random does, what was learned, in how many
+steps and seconds.
 
     python benchmarks/algorithms.py --json results.json --curves curves.png
 
-The task is small (a point into a hole, sparse reward with a shaping term; tests/algorithms/point.py): it shows that an
-algorithm learns. It does not cover how well it does on a robot. The losses' numeric checks are tests (tests/algorithms).
+The task is small (a point into a hole, sparse reward with a shaping term;
+tests/algorithms/point.py): it shows that an algorithm learns. It does not cover how well it does on
+a robot. The losses' numeric checks are tests (tests/algorithms).
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from tests.algorithms.learning import RUNS, Run  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", default="", help="algorithms whose name contains this")
     parser.add_argument("--json", type=Path, help="write one flat object there")
@@ -41,13 +45,19 @@ def main() -> None:
         curves[name] = runs
         key = name.lower().replace(", ", "_").replace(" ", "_").replace("-", "_").replace("+", "p")
         result["learned"] += all(run.learned for run in runs)
-        result |= {f"{key}_before": float(np.mean([run.before for run in runs])),
-                   f"{key}_after_worst": min(run.after for run in runs),
-                   f"{key}_steps": float(np.mean([run.steps for run in runs])), f"{key}_seconds": seconds}
+        result |= {
+            f"{key}_before": float(np.mean([run.before for run in runs])),
+            f"{key}_after_worst": min(run.after for run in runs),
+            f"{key}_steps": float(np.mean([run.steps for run in runs])),
+            f"{key}_seconds": seconds,
+        }
         after = " ".join(f"{100 * run.after:4.0f} %" for run in runs)
         verdict = "" if all(run.learned for run in runs) else "   NOT LEARNED"
         before, steps = 100 * result[f"{key}_before"], result[f"{key}_steps"]
-        print(f"  {name:<36}{before:5.0f} %   {after:<22}{steps:8.0f}{seconds:10.1f}{verdict}", flush=True)
+        print(
+            f"  {name:<36}{before:5.0f} %   {after:<22}{steps:8.0f}{seconds:10.1f}{verdict}",
+            flush=True,
+        )
     print(f"{result['learned']} of {len(names)} learned with every seed")
     if options.curves:
         draw(curves, options.seeds, options.curves)
@@ -64,9 +74,15 @@ def draw(curves: dict[str, list[Run]], seeds: list[int], path: Path) -> None:
 
     columns = 5
     rows = -(-len(curves) // columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(3.2 * columns, 2.3 * rows), sharey=True, squeeze=False,
-                                   layout="constrained")
-    for axis in axes.flat[len(curves):]:
+    figure, axes = pyplot.subplots(
+        rows,
+        columns,
+        figsize=(3.2 * columns, 2.3 * rows),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axis in axes.flat[len(curves) :]:
         axis.axis("off")
     for axis, (name, runs) in zip(axes.flat, curves.items(), strict=False):
         for seed, run in zip(seeds, runs, strict=True):
@@ -78,7 +94,9 @@ def draw(curves: dict[str, list[Run]], seeds: list[int], path: Path) -> None:
         axis.locator_params(axis="x", nbins=3)
     figure.supylabel("success over 64 held-out scenes", fontsize=8)
     figure.supxlabel("environment steps (gradient steps for SFT and IQL)", fontsize=8)
-    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=8)
+    figure.legend(
+        *axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=8
+    )
     figure.savefig(path, dpi=110)
 
 

@@ -1,23 +1,27 @@
-"""The bridge beside agentlace and beside gRPC alone, over loopback: episodes up, a policy down, many stations at once.
+"""The bridge beside agentlace and beside gRPC alone, over loopback: episodes up, a policy down,
+many stations at once.
 
-    git clone https://github.com/youliangtan/agentlace && uv pip install --target agentlace pyzmq lz4
-    python benchmarks/bridge.py --agentlace agentlace --json results.json
+    git clone https://github.com/youliangtan/agentlace && uv pip install --target agentlace pyzmq
+    lz4 python benchmarks/bridge.py --agentlace agentlace --json results.json
     python benchmarks/bridge.py --stations 200 --uploading 20 --json results.json
 
-Up: transitions with two 128x128 images, from a station's process to a trainer's. Ours are recorded episodes of 50 time
-steps: from closed in the spool to durable and journalled at the trainer (`upload`); and from the first message on, with the
-recording and its flushes (`recorded`). agentlace's go as HIL-SERL inserts them, from the client's store to the server's, in
-memory; one or 50 an update, of which the faster counts. gRPC alone sends the bytes of our files, and keeps nothing. All in
-turns; medians of the rounds.
+Up: transitions with two 128x128 images, from a station's process to a trainer's. Ours are recorded
+episodes of 50 time steps: from closed in the spool to durable and journalled at the trainer
+(`upload`); and from the first message on, with the recording and its flushes (`recorded`).
+agentlace's go as HIL-SERL inserts them, from the client's store to the server's, in memory; one or
+50 an update, of which the faster counts. gRPC alone sends the bytes of our files, and keeps
+nothing. All in turns; medians of the rounds.
 
-Down: a policy from the trainer's memory to 8 stations, each a process. Ours is written and flushed there, and fetched and
-checked at the station: as a link to the trainer's file, which is what stations of the trainer's machine do
-(`weights_seconds_80mb`), or sent, as to stations elsewhere (`..._sent`); or as adapters alone, a fortieth, whose base the
-station has, sent too (`weights_seconds_adapters`). agentlace's is broadcast and unpacked. It does not cover loading it
+Down: a policy from the trainer's memory to 8 stations, each a process. Ours is written and flushed
+there, and fetched and checked at the station: as a link to the trainer's file, which is what
+stations of the trainer's machine do (`weights_seconds_80mb`), or sent, as to stations elsewhere
+(`..._sent`); or as adapters alone, a fortieth, whose base the station has, sent too
+(`weights_seconds_adapters`). agentlace's is broadcast and unpacked. It does not cover loading it
 into a network.
 
-Many: so many stations, each with the two connections of an uplink, that report twice a second and wait for policies; some
-upload all the while, and a policy is published. Memory is the trainer's, which is a process of its own.
+Many: so many stations, each with the two connections of an uplink, that report twice a second and
+wait for policies; some upload all the while, and a policy is published. Memory is the trainer's,
+which is a process of its own.
 """
 
 from __future__ import annotations
@@ -85,13 +89,17 @@ class Child:
 
 
 def serve_ours(pipe: Connection, root: Path, base: int = 0) -> None:
-    """A trainer's end. A number that is sent publishes so many bytes; the answer says when that began.
+    """A trainer's end.
+
+    A number that is sent publishes so many bytes; the answer says when that began.
 
     With a ``base`` of so many bytes, each policy stands on it.
     """
     from safetensors.numpy import save, save_file
 
-    server = BridgeServer("127.0.0.1:0", root / "inbox", root / "policies", lambda folder: None, dict)
+    server = BridgeServer(
+        "127.0.0.1:0", root / "inbox", root / "policies", lambda folder: None, dict
+    )
     if base:
         network = np.random.default_rng(0).integers(0, 256, base, np.uint8)
         save_file({"network": network}, server.policies / base_name(DIGEST))
@@ -130,7 +138,11 @@ def recordings(images: np.ndarray) -> list[list[tuple[str, str, int, bytes]]]:
     """The messages of episodes of ``LENGTH`` transitions with these images."""
     from tests.messages import raw_messages
 
-    spec = load_task(ROOT / "configs/tasks/peg_insertion.yaml").with_images({"front": IMAGE[:2], "wrist": IMAGE[:2]}).spec
+    spec = (
+        load_task(ROOT / "configs/tasks/peg_insertion.yaml")
+        .with_images({"front": IMAGE[:2], "wrist": IMAGE[:2]})
+        .spec
+    )
 
     def record(first: int) -> list[tuple[str, str, int, bytes]]:
         def set_images(topic: str, number: int, message: Any) -> None:
@@ -144,14 +156,19 @@ def recordings(images: np.ndarray) -> list[list[tuple[str, str, int, bytes]]]:
     return [record(first) for first in range(0, len(images) - 1, LENGTH)]
 
 
-def upload_ours(spool: Spool, client: BridgeClient, messages: list[Any], name: str) -> tuple[float, float, int]:
+def upload_ours(
+    spool: Spool, client: BridgeClient, messages: list[Any], name: str
+) -> tuple[float, float, int]:
     """Seconds from closed to acknowledged, seconds of recording, and the bytes."""
     from tests.messages import write_raw
 
     started = time.monotonic()
     for number, episode in enumerate(messages):
         write_raw(spool, f"{name}-{number}", episode).close()
-    recorded, size = time.monotonic(), sum(file.stat().st_size for file in spool.root.glob("closed/*/*"))
+    recorded, size = (
+        time.monotonic(),
+        sum(file.stat().st_size for file in spool.root.glob("closed/*/*")),
+    )
     assert Sender(spool, client, print).send_all() == "" and not spool.closed()
     return time.monotonic() - recorded, recorded - started, size
 
@@ -160,40 +177,66 @@ def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[
     """Transitions a second, of each."""
     images = images_of(count + 1)
     messages, spool, rates_by_name = recordings(images), Spool(root / "spool"), {}
-    with Child(serve_ours, root / "run") as ours, Child(serve_raw) as raw, contextlib.ExitStack() as more:
+    with (
+        Child(serve_ours, root / "run") as ours,
+        Child(serve_raw) as raw,
+        contextlib.ExitStack() as more,
+    ):
         client, call = BridgeClient(f"127.0.0.1:{ours.pipe.recv()}", "a"), raw_call(raw.pipe.recv())
         theirs = more.enter_context(Child(serve_agentlace, agentlace)) if agentlace else None
         ports = theirs.pipe.recv() if theirs else None
         for number in range(-1, rounds):  # the first one only warms up
             sent_s, recorded_s, size = upload_ours(spool, client, messages, f"r{number + 1}")
-            seconds_by_name = {"ours": sent_s, "ours_recorded": recorded_s + sent_s,
-                     "grpc": upload_raw(call, sorted(spool.root.glob(f"sent/r{number + 1}-*")))}
+            seconds_by_name = {
+                "ours": sent_s,
+                "ours_recorded": recorded_s + sent_s,
+                "grpc": upload_raw(call, sorted(spool.root.glob(f"sent/r{number + 1}-*"))),
+            }
             if ports:
-                seconds_by_name |= {f"agentlace_by_{n}": upload_agentlace(agentlace, ports, images, n) for n in (1, LENGTH)}
+                seconds_by_name |= {
+                    f"agentlace_by_{n}": upload_agentlace(agentlace, ports, images, n)
+                    for n in (1, LENGTH)
+                }
             if number >= 0:
                 for name, seconds in seconds_by_name.items():
                     rates_by_name.setdefault(name, []).append(count / seconds)
-    rates = {f"upload_{name}_per_s": statistics.median(values) for name, values in rates_by_name.items()}
-    result = {"transitions": count, "rounds": rounds, **rates, "upload_ours_mb_per_s":
-              rates["upload_ours_per_s"] * size / count / 1e6, "bytes_a_transition": size / count,
-              "upload_ratio_grpc": rates["upload_ours_per_s"] / rates["upload_grpc_per_s"]}
+    rates = {
+        f"upload_{name}_per_s": statistics.median(values) for name, values in rates_by_name.items()
+    }
+    result = {
+        "transitions": count,
+        "rounds": rounds,
+        **rates,
+        "upload_ours_mb_per_s": rates["upload_ours_per_s"] * size / count / 1e6,
+        "bytes_a_transition": size / count,
+        "upload_ratio_grpc": rates["upload_ours_per_s"] / rates["upload_grpc_per_s"],
+    }
     if agentlace:
         best = max(rates[f"upload_agentlace_by_{n}_per_s"] for n in (1, LENGTH))
-        result |= {"upload_ratio_agentlace": rates["upload_ours_per_s"] / best,
-                   "recorded_ratio_agentlace": rates["upload_ours_recorded_per_s"] / best}
+        result |= {
+            "upload_ratio_agentlace": rates["upload_ours_per_s"] / best,
+            "recorded_ratio_agentlace": rates["upload_ours_recorded_per_s"] / best,
+        }
     return result
 
 
 def processor_s(children: list[Child]) -> float:
     """Of the cores, what these processes have had."""
-    fields = [Path(f"/proc/{child.process.pid}/stat").read_text().rpartition(")")[2].split() for child in children]
+    fields = [
+        Path(f"/proc/{child.process.pid}/stat").read_text().rpartition(")")[2].split()
+        for child in children
+    ]
     return sum(int(ticks) for row in fields for ticks in row[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
-def publication(trainer: Child, stations: list[Child], size: int, rounds: int) -> tuple[float, float]:
-    """Seconds from the publication until the last of the stations has it, and of the cores, both ends' together; medians.
+def publication(
+    trainer: Child, stations: list[Child], size: int, rounds: int
+) -> tuple[float, float]:
+    """Seconds from the publication until the last of the stations has it, and of the cores, both
+    ends' together; medians.
 
-    The first one only warms up. Of the trainer's, making the weights counts too, which is the same for all.
+    The first one only warms up. Of the trainer's, making the weights counts too, which is the same
+    for all.
     """
     trials, used = [], []
     for _ in range(-1, rounds):
@@ -212,17 +255,24 @@ def publication_floor(how: str, size: int, rounds: int) -> tuple[float, float]:
     with contextlib.ExitStack() as children:
         sending = children.enter_context(Child(serve_floor, how, HEARING))
         port = sending.pipe.recv()
-        hearing = [children.enter_context(Child(hear_floor, how, port, size)) for _ in range(HEARING)]
+        hearing = [
+            children.enter_context(Child(hear_floor, how, port, size)) for _ in range(HEARING)
+        ]
         assert all(station.pipe.recv() == "ready" for station in hearing)
         return publication(sending, hearing, size, rounds)
 
 
-def publication_ours(root: Path, size: int, rounds: int, links: bool, base: int = 0) -> tuple[float, float]:
+def publication_ours(
+    root: Path, size: int, rounds: int, links: bool, base: int = 0
+) -> tuple[float, float]:
     """Of our policies, from one to eight."""
     with contextlib.ExitStack() as children:
         ours = children.enter_context(Child(serve_ours, root / "run", base))
         port = ours.pipe.recv()
-        hearing = [children.enter_context(Child(hear_ours, port, n, root / f"policies{n}", links)) for n in range(HEARING)]
+        hearing = [
+            children.enter_context(Child(hear_ours, port, n, root / f"policies{n}", links))
+            for n in range(HEARING)
+        ]
         assert all(station.pipe.recv() == "ready" for station in hearing)
         return publication(ours, hearing, size, rounds)
 
@@ -230,23 +280,35 @@ def publication_ours(root: Path, size: int, rounds: int, links: bool, base: int 
 def weights(root: Path, size: int, rounds: int, agentlace: Path | None) -> dict[str, float]:
     """A policy from one to eight."""
     adapters = size // 40
-    costs = {"80mb": publication_ours(root / "linked", size, rounds, links=True),
-             "80mb_sent": publication_ours(root / "sent", size, rounds, links=False),
-             "adapters": publication_ours(root / "adapters", adapters, rounds, False, size - adapters),
-             "80mb_grpc": publication_floor("grpc", size, rounds), "80mb_socket": publication_floor("socket", size, rounds)}
+    costs = {
+        "80mb": publication_ours(root / "linked", size, rounds, links=True),
+        "80mb_sent": publication_ours(root / "sent", size, rounds, links=False),
+        "adapters": publication_ours(root / "adapters", adapters, rounds, False, size - adapters),
+        "80mb_grpc": publication_floor("grpc", size, rounds),
+        "80mb_socket": publication_floor("socket", size, rounds),
+    }
     if agentlace:
         with contextlib.ExitStack() as children:
             theirs = children.enter_context(Child(serve_agentlace, agentlace))
             ports = theirs.pipe.recv()
-            hearing = [children.enter_context(Child(hear_agentlace, agentlace, ports)) for _ in range(HEARING)]
+            hearing = [
+                children.enter_context(Child(hear_agentlace, agentlace, ports))
+                for _ in range(HEARING)
+            ]
             _until_all_hear(theirs, hearing)
             costs["80mb_agentlace"] = theirs_s = publication(theirs, hearing, size, rounds)
-    result = {f"weights_{what}_{name}": value for name, both in costs.items()
-              for what, value in zip(("seconds", "processor_s"), both, strict=True)}
+    result = {
+        f"weights_{what}_{name}": value
+        for name, both in costs.items()
+        for what, value in zip(("seconds", "processor_s"), both, strict=True)
+    }
     if agentlace:
         for what, place in (("ratio", 0), ("processor_ratio", 1)):
-            result |= {f"weights_{what}_agentlace_{name}": both[place] / theirs_s[place]
-                       for name, both in costs.items() if name != "80mb_agentlace"}
+            result |= {
+                f"weights_{what}_agentlace_{name}": both[place] / theirs_s[place]
+                for name, both in costs.items()
+                if name != "80mb_agentlace"
+            }
     return result
 
 
@@ -268,32 +330,66 @@ def _until_all_hear(trainer: Child, stations: list[Child]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transitions", type=int, default=1000,
-                        help="of an upload (default: 1000, 100 MB of ours); 0 for none")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--transitions",
+        type=int,
+        default=1000,
+        help="of an upload (default: 1000, 100 MB of ours); 0 for none",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=int, default=80, help="of the policy; 0 for none")
-    parser.add_argument("--agentlace", type=Path, help="a checkout of it, with pyzmq and lz4 installed there")
-    parser.add_argument("--stations", type=int, default=0, help="measure so many stations at once instead")
+    parser.add_argument(
+        "--agentlace", type=Path, help="a checkout of it, with pyzmq and lz4 installed there"
+    )
+    parser.add_argument(
+        "--stations", type=int, default=0, help="measure so many stations at once instead"
+    )
     parser.add_argument("--uploading", type=int, default=20, help="how many of them upload")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for how long they upload before the policy comes")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30.0,
+        help="for how long they upload before the policy comes",
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     if options.transitions % LENGTH or options.transitions < 0:
-        parser.error(f"--transitions: expected a multiple of {LENGTH}, of which an episode has so many, got "
-                     f"{options.transitions}")
+        parser.error(
+            f"--transitions: expected a multiple of {LENGTH}, of which an episode has so many, got "
+            f"{options.transitions}"
+        )
     if options.stations and options.megabytes < 1:
         parser.error("--megabytes: expected a policy for --stations to wait for, got none")
-    options.uploading = min(options.uploading, options.stations) if options.stations else options.uploading
-    size, agentlace = options.megabytes * 1_000_000, options.agentlace and options.agentlace.resolve()
+    options.uploading = (
+        min(options.uploading, options.stations) if options.stations else options.uploading
+    )
+    size, agentlace = (
+        options.megabytes * 1_000_000,
+        options.agentlace and options.agentlace.resolve(),
+    )
     result: dict[str, float] = {"policy_mb": options.megabytes}
     with tempfile.TemporaryDirectory(prefix="rlinf-bridge-") as folder:
         if options.stations:
-            result |= many(Path(folder), Child, serve_ours, options.stations, options.uploading, options.seconds, size)
+            result |= many(
+                Path(folder),
+                Child,
+                serve_ours,
+                options.stations,
+                options.uploading,
+                options.seconds,
+                size,
+            )
         else:
             if options.transitions:
                 result |= upload(Path(folder), options.transitions, options.rounds, agentlace)
-            result |= {} if options.megabytes == 0 else weights(Path(folder) / "weights", size, options.rounds, agentlace)
+            result |= (
+                {}
+                if options.megabytes == 0
+                else weights(Path(folder) / "weights", size, options.rounds, agentlace)
+            )
     for name, value in result.items():
         print(f"{name:32}{value:16,.3f}".rstrip("0").rstrip("."))
     if options.json:

@@ -1,4 +1,6 @@
-"""Many stations at once, for benchmarks/bridge.py: what the trainer's process takes, and how long an upload does."""
+"""Many stations at once, for benchmarks/bridge.py: what the trainer's process takes, and how long
+an upload does.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,32 @@ from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.episodes.checksums import seal
 
-Row = tuple[list[float], int, tuple[int, float]]  # of a station: seconds of its uploads, failed ones, its policy
+Row = tuple[
+    list[float], int, tuple[int, float]
+]  # of a station: seconds of its uploads, failed ones, its policy
 REPORT_S, PAUSE_S = 0.5, 0.5  # of an uplink
-PROCESSES = 4                 # that stations are spread over
-EPISODE_BYTES = 2_500_000     # 25 time steps with two 128x128 images
+PROCESSES = 4  # that stations are spread over
+EPISODE_BYTES = 2_500_000  # 25 time steps with two 128x128 images
 
 
 class Station:
     """The three threads of an uplink, without ROS."""
 
-    def __init__(self, port: int, name: str, folder: Path, uploads: bool, ended: threading.Event) -> None:
+    def __init__(
+        self, port: int, name: str, folder: Path, uploads: bool, ended: threading.Event
+    ) -> None:
         self.name, self.folder, self.ended = name, folder, ended
         address = f"127.0.0.1:{port}"
-        self.client, self.reporter = (BridgeClient(address, name, instance=f"i{name}", links=False) for _ in range(2))
+        self.client, self.reporter = (
+            BridgeClient(address, name, instance=f"i{name}", links=False) for _ in range(2)
+        )
         self.uploads: list[float] = []
         self.connected = threading.Event()
         self.failed, self.policy = 0, (0, 0.0)
-        self.threads = [threading.Thread(target=work, daemon=True)
-                        for work in (self._report, self._fetch, *([self._upload] if uploads else []))]
+        self.threads = [
+            threading.Thread(target=work, daemon=True)
+            for work in (self._report, self._fetch, *([self._upload] if uploads else []))
+        ]
 
     def _report(self) -> None:
         while not self.ended.wait(REPORT_S):
@@ -73,7 +83,9 @@ class Station:
                 return self.uploads.append(time.monotonic() - began)
 
 
-def stations(pipe: Connection, port: int, names: list[str], folder: Path, uploading: set[str]) -> None:
+def stations(
+    pipe: Connection, port: int, names: list[str], folder: Path, uploading: set[str]
+) -> None:
     """A process with some of them; says what they have seen when it is asked."""
     ended = threading.Event()
     those = [Station(port, name, folder, name in uploading, ended) for name in names]
@@ -91,25 +103,44 @@ def stations(pipe: Connection, port: int, names: list[str], folder: Path, upload
 
 def memory_mb(pid: int, field: str) -> float:
     """VmRSS, or VmHWM: the most there ever was."""
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field))
+    line = next(
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith(field)
+    )
     return int(line.split()[1]) * 1024 / 1e6
 
 
 def since(first: list[Row], rows: list[Row]) -> list[float]:
     """Seconds of the uploads that each station has made since an earlier answer."""
-    return [took for before, row in zip(first, rows, strict=True) for took in row[0][len(before[0]):]]
+    return [
+        took for before, row in zip(first, rows, strict=True) for took in row[0][len(before[0]) :]
+    ]
 
 
-def many(root: Path, child: Callable[..., Any], serve: Callable[..., None], count: int, uploading: int, seconds: float,
-         size: int) -> dict[str, float]:
-    """So many stations; some upload for ``seconds``, then a policy is published; ends when all have it."""
+def many(
+    root: Path,
+    child: Callable[..., Any],
+    serve: Callable[..., None],
+    count: int,
+    uploading: int,
+    seconds: float,
+    size: int,
+) -> dict[str, float]:
+    """So many stations; some upload for ``seconds``, then a policy is published; ends when all have
+    it.
+    """
     names = [f"s{number}" for number in range(count)]
     with ExitStack() as children:
         trainer = children.enter_context(child(serve, root / "run"))
         port, pid = trainer.pipe.recv(), trainer.process.pid
         before = memory_mb(pid, "VmRSS")
-        crowd = [children.enter_context(child(stations, port, names[n::PROCESSES], root, set(names[:uploading])))
-                 for n in range(PROCESSES)]
+        crowd = [
+            children.enter_context(
+                child(stations, port, names[n::PROCESSES], root, set(names[:uploading]))
+            )
+            for n in range(PROCESSES)
+        ]
 
         def how() -> list[Row]:
             for one in crowd:
@@ -132,9 +163,17 @@ def many(root: Path, child: Callable[..., Any], serve: Callable[..., None], coun
         for one in crowd:
             one.pipe.send("end")
     p50, p99 = np.quantile(uploads or [np.nan], (0.5, 0.99))
-    return {"stations": count, "uploading": uploading, "uploads": len(uploads), "upload_p50_s": float(p50),
-            "upload_p99_s": float(p99), "upload_p99_s_with_policy": float(np.quantile(late or [np.nan], 0.99)),
-            "upload_retries": sum(row[1] for row in rows),
-            "policy_seconds_first": min(row[2][1] for row in rows) - began,
-            "policy_seconds_all": max(row[2][1] for row in rows) - began,
-            "trainer_mb_before": before, "trainer_mb_peak_uploads": while_waiting, "trainer_mb_peak": after}
+    return {
+        "stations": count,
+        "uploading": uploading,
+        "uploads": len(uploads),
+        "upload_p50_s": float(p50),
+        "upload_p99_s": float(p99),
+        "upload_p99_s_with_policy": float(np.quantile(late or [np.nan], 0.99)),
+        "upload_retries": sum(row[1] for row in rows),
+        "policy_seconds_first": min(row[2][1] for row in rows) - began,
+        "policy_seconds_all": max(row[2][1] for row in rows) - began,
+        "trainer_mb_before": before,
+        "trainer_mb_peak_uploads": while_waiting,
+        "trainer_mb_peak": after,
+    }

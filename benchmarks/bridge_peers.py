@@ -1,4 +1,6 @@
-"""The other two of benchmarks/bridge.py: agentlace, unchanged, and a gRPC stream that does nothing else."""
+"""The other two of benchmarks/bridge.py: agentlace, unchanged, and a gRPC stream that does nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,16 @@ def agentlace(path: Path) -> Any:
 
 
 def _config(trainer: Any, ports: tuple[int, int]) -> Any:
-    return trainer.TrainerConfig(port_number=ports[0], broadcast_port=ports[1], request_types=["published"])
+    return trainer.TrainerConfig(
+        port_number=ports[0], broadcast_port=ports[1], request_types=["published"]
+    )
 
 
 def serve_agentlace(pipe: Connection, path: Path) -> None:
-    """A trainer's end. A number that is sent publishes so many bytes; the answer says when that began."""
+    """A trainer's end.
+
+    A number that is sent publishes so many bytes; the answer says when that began.
+    """
     trainer, ports = agentlace(path), (free_port(), free_port())
     server = trainer.TrainerServer(_config(trainer, ports), log_level=logging.WARNING)
     server.register_data_store("station", trainer.Queued(50_000))
@@ -62,8 +69,9 @@ def hear_agentlace(pipe: Connection, path: Path, ports: tuple[int, int]) -> None
     def note(payload: dict[str, np.ndarray]) -> None:
         pipe.send((len(payload["params"]), time.monotonic()))
 
-    client = trainer.TrainerClient("station", "127.0.0.1", _config(trainer, ports), trainer.Queued(1),
-                                   log_level=logging.ERROR)
+    client = trainer.TrainerClient(
+        "station", "127.0.0.1", _config(trainer, ports), trainer.Queued(1), log_level=logging.ERROR
+    )
     client.recv_network_callback(note)
     with contextlib.suppress(EOFError):
         pipe.recv()
@@ -74,18 +82,38 @@ def transitions(images: np.ndarray) -> Iterator[dict[str, Any]]:
     """As HIL-SERL's actor inserts them: observation and next observation, each with two images."""
     random = np.random.default_rng(0)
     for step in range(len(images) - 1):
-        observation, following = ({"state": random.random((1, STATE), np.float32), "wrist_1": images[k],
-                            "wrist_2": images[k, ::-1]} for k in (step, step + 1))
-        yield {"observations": observation, "next_observations": following, "actions": random.random(ACTION, np.float32),
-               "rewards": 0.0, "masks": 1.0, "dones": False}
+        observation, following = (
+            {
+                "state": random.random((1, STATE), np.float32),
+                "wrist_1": images[k],
+                "wrist_2": images[k, ::-1],
+            }
+            for k in (step, step + 1)
+        )
+        yield {
+            "observations": observation,
+            "next_observations": following,
+            "actions": random.random(ACTION, np.float32),
+            "rewards": 0.0,
+            "masks": 1.0,
+            "dones": False,
+        }
 
 
 def upload_agentlace(path: Path, ports: tuple[int, int], images: np.ndarray, at_once: int) -> float:
-    """Seconds for all transitions, ``at_once`` in each of the client's updates, until the trainer has them in memory."""
+    """Seconds for all transitions, ``at_once`` in each of the client's updates, until the trainer
+    has them in memory.
+    """
     trainer = agentlace(path)
     store, name = trainer.Queued(50_000), "station"
-    client = trainer.TrainerClient(name, "127.0.0.1", _config(trainer, ports), store, log_level=logging.ERROR,
-                                   timeout_ms=20_000)
+    client = trainer.TrainerClient(
+        name,
+        "127.0.0.1",
+        _config(trainer, ports),
+        store,
+        log_level=logging.ERROR,
+        timeout_ms=20_000,
+    )
     before, rows = client.get_server_last_update_id(name), list(transitions(images))
     store.latest_seq_id = before  # go on from where the last round was
     started = time.monotonic()
@@ -99,6 +127,7 @@ def upload_agentlace(path: Path, ports: tuple[int, int], images: np.ndarray, at_
 
 def serve_raw(pipe: Connection) -> None:
     """Counts the bytes of a stream."""
+
     def put(parts: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
         return sum(map(len, parts)).to_bytes(8, "big")
 
@@ -120,11 +149,15 @@ def raw_call(port: int) -> Callable[[Iterator[bytes]], bytes]:
 
 
 def upload_raw(call: Callable[[Iterator[bytes]], bytes], folders: list[Path]) -> float:
-    """Seconds for the bytes of all files, a stream for each folder; nothing is checked, and nothing kept."""
+    """Seconds for the bytes of all files, a stream for each folder; nothing is checked, and nothing
+    kept.
+    """
     started = time.monotonic()
     for folder in folders:
         files = sorted(folder.iterdir())
-        assert int.from_bytes(call(_parts(files)), "big") == sum(file.stat().st_size for file in files)
+        assert int.from_bytes(call(_parts(files)), "big") == sum(
+            file.stat().st_size for file in files
+        )
     return time.monotonic() - started
 
 
@@ -136,14 +169,16 @@ def _parts(files: list[Path]) -> Iterator[bytes]:
 
 
 def serve_floor(pipe: Connection, how: str, stations: int) -> None:
-    """A number that is sent goes as so many bytes to all, over gRPC or bare sockets; nothing is read, checked or kept."""
+    """A number that is sent goes as so many bytes to all, over gRPC or bare sockets; nothing is
+    read, checked or kept.
+    """
     begin, sent = threading.Barrier(stations + 1), [b""]
 
     def get(_: bytes, __: grpc.ServicerContext) -> Iterator[bytes]:
         while True:
             begin.wait()
             for start in range(0, len(sent[0]), PART_BYTES):
-                yield sent[0][start:start + PART_BYTES]
+                yield sent[0][start : start + PART_BYTES]
 
     class Handler(grpc.GenericRpcHandler):
         def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:

@@ -1,13 +1,15 @@
-"""From a camera to whoever reads its topic: images lost, latency and processor time, beside bare publishers as the floor.
+"""From a camera to whoever reads its topic: images lost, latency and processor time, beside bare
+publishers as the floor.
 
     python benchmarks/camera_path.py --json results.json
 
-Two RealSense cameras, 640x480 at 30 Hz, each read by the station's own camera node in a process of its own; librealsense's
-software device stands in for the hardware, in the same process, and its part of the processor time is in the figure. This
-process receives both as a station does: best effort, the newest alone. The number of an image is its first pixel, so what
-is lost anywhere between device and callback is known to one. Latency is from the image's stamp, which is the device's own,
-mapped to this machine's clock, to the callback. The bare publishers are two processes in which nothing but rclpy publishes
-a message of that size from a timer.
+Two RealSense cameras, 640x480 at 30 Hz, each read by the station's own camera node in a process of
+its own; librealsense's software device stands in for the hardware, in the same process, and its
+part of the processor time is in the figure. This process receives both as a station does: best
+effort, the newest alone. The number of an image is its first pixel, so what is lost anywhere
+between device and callback is known to one. Latency is from the image's stamp, which is the
+device's own, mapped to this machine's clock, to the callback. The bare publishers are two processes
+in which nothing but rclpy publishes a message of that size from a timer.
 
 It does not cover USB, a camera's own exposure and transfer, or a network between machines.
 """
@@ -48,7 +50,12 @@ class Receiver:
         self.late_ms: list[float] = []
         for name in CAMERAS:
             topic = f"camera/{name}/image"
-            node.create_subscription(Image, topic, lambda image, name=name: self.take(name, image), received(topic, False))
+            node.create_subscription(
+                Image,
+                topic,
+                lambda image, name=name: self.take(name, image),
+                received(topic, False),
+            )
 
     def take(self, name: str, image: Any) -> None:
         stamp = image.header.stamp
@@ -62,8 +69,13 @@ class Receiver:
             numbers.clear()
 
     def lost(self, expected: int) -> int:
-        """Those between the first and the last that came; and where one falls silent, what should have come."""
-        gaps = ((numbers[-1] - numbers[0] + 1 if numbers else 0, len(numbers)) for numbers in self.numbers.values())
+        """Those between the first and the last that came; and where one falls silent, what should
+        have come.
+        """
+        gaps = (
+            (numbers[-1] - numbers[0] + 1 if numbers else 0, len(numbers))
+            for numbers in self.numbers.values()
+        )
         return sum(max(span, expected) - came for span, came in gaps)
 
 
@@ -81,7 +93,9 @@ def publish(name: str) -> None:
     node = rclpy.create_node("bare", namespace=f"/station_a/camera/{name}")
     publisher = node.create_publisher(Image, "image", profile(f"camera/{name}/image"))
     image = Image(height=SIZE[0], width=SIZE[1], encoding="rgb8", step=3 * SIZE[1])
-    image.data = array.array("B", np.random.default_rng(0).integers(0, 255, (*SIZE, 3), dtype=np.uint8).tobytes())
+    image.data = array.array(
+        "B", np.random.default_rng(0).integers(0, 255, (*SIZE, 3), dtype=np.uint8).tobytes()
+    )
     numbers = iter(range(1, 1 << 24))
 
     def say() -> None:
@@ -97,7 +111,9 @@ def publish(name: str) -> None:
 
 def cpu_s(pids: list[int]) -> float:
     """User and system time of processes, all threads."""
-    ticks = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13] for pid in pids)
+    ticks = (
+        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13] for pid in pids
+    )
     return sum(int(tick) for pair in ticks for tick in pair) / os.sysconf("SC_CLK_TCK")
 
 
@@ -106,7 +122,10 @@ def measure(receiver: Receiver, spin: Any, pids: list[int], seconds: float) -> d
     while not all(receiver.numbers.values()):
         spin(0.1)
         if time.monotonic() > deadline:
-            raise SystemExit(f"no image within 60 s of {[name for name, got in receiver.numbers.items() if not got]}")
+            raise SystemExit(
+                f"no image within 60 s of "
+                f"{[name for name, got in receiver.numbers.items() if not got]}"
+            )
     for pause in (WARM_UP_S, seconds):
         receiver.forget()
         before, begun = cpu_s(pids), time.monotonic()
@@ -114,13 +133,20 @@ def measure(receiver: Receiver, spin: Any, pids: list[int], seconds: float) -> d
             spin(0.1)
     spent = (cpu_s(pids) - before) / (time.monotonic() - begun)
     late = np.percentile(receiver.late_ms, [50, 99])
-    return {"images": sum(map(len, receiver.numbers.values())), "dropped": receiver.lost(int(0.98 * HZ * seconds)),
-            "p50_ms": late[0],
-            "p99_ms": late[1], "max_ms": max(receiver.late_ms), "core": spent / len(pids)}
+    return {
+        "images": sum(map(len, receiver.numbers.values())),
+        "dropped": receiver.lost(int(0.98 * HZ * seconds)),
+        "p50_ms": late[0],
+        "p99_ms": late[1],
+        "max_ms": max(receiver.late_ms),
+        "core": spent / len(pids),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="measured time of each")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--publish", help=argparse.SUPPRESS)
@@ -150,26 +176,46 @@ def main() -> None:
     def spin(seconds: float) -> None:
         executor.spin_once(timeout_sec=seconds)
 
-    print(f"{'':<10}{'images':>8}{'dropped':>9}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'core, each':>12}")
+    print(
+        f"{'':<10}{'images':>8}{'dropped':>9}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'core, each':>12}"
+    )
     with tempfile.TemporaryDirectory(prefix="rlinf-cameras-") as folder:
-        Path(folder, "robot.yaml").write_text(ROBOT.format(limits=ROOT / "robots/franka_fr3/limits.yaml"))
-        recipe = load_recipe("demo", [f"station.robot={quoted(folder)}", "station.lockstep=false",
-                                      "station.operator.kind=keyboard"])
+        Path(folder, "robot.yaml").write_text(
+            ROBOT.format(limits=ROOT / "robots/franka_fr3/limits.yaml")
+        )
+        recipe = load_recipe(
+            "demo",
+            [
+                f"station.robot={quoted(folder)}",
+                "station.lockstep=false",
+                "station.operator.kind=keyboard",
+            ],
+        )
         for name in ("cameras", "bare"):
             receiver.forget()
             with Supervisor(Path(folder), DOMAIN) as supervisor:
                 if name == "cameras":
-                    children = [supervisor.start(process).popen for process in station_processes(recipe, Path(folder))
-                                if process.name.startswith("camera_")]
+                    children = [
+                        supervisor.start(process).popen
+                        for process in station_processes(recipe, Path(folder))
+                        if process.name.startswith("camera_")
+                    ]
                 else:
-                    children = [subprocess.Popen([sys.executable, *sys.argv, "--publish", camera]) for camera in CAMERAS]
+                    children = [
+                        subprocess.Popen([sys.executable, *sys.argv, "--publish", camera])
+                        for camera in CAMERAS
+                    ]
                 try:
-                    figures = measure(receiver, spin, [child.pid for child in children], options.seconds)
+                    figures = measure(
+                        receiver, spin, [child.pid for child in children], options.seconds
+                    )
                 finally:
                     for child in children:
                         child.terminate()
-            print(f"{name:<10}{figures['images']:>8}{figures['dropped']:>9}{figures['p50_ms']:>9.2f}{figures['p99_ms']:>9.2f}"
-                  f"{figures['max_ms']:>9.1f}{figures['core']:>12.3f}")
+            print(
+                f"{name:<10}{figures['images']:>8}{figures['dropped']:>9}{figures['p50_ms']:>9.2f}{figures['p99_ms']:>9.2f}"
+                f"{figures['max_ms']:>9.1f}{figures['core']:>12.3f}"
+            )
             result |= {f"{key}_{name}": round(float(value), 4) for key, value in figures.items()}
     if options.json:
         write(options.json, result)

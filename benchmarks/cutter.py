@@ -1,4 +1,6 @@
-"""A network that fails: TCP between stations and a trainer, which closes everything, or lets nothing pass, for a while."""
+"""A network that fails: TCP between stations and a trainer, which closes everything, or lets
+nothing pass, for a while.
+"""
 
 from __future__ import annotations
 

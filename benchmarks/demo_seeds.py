@@ -1,12 +1,13 @@
-"""The demo with several seeds: success before and after RL on 50 held-out episodes, how it went on the way, time, and one
-figure of all curves.
+"""The demo with several seeds: success before and after RL on 50 held-out episodes, how it went on
+the way, time, and one figure of all curves.
 
     python benchmarks/demo_seeds.py --seeds 0 1 2 --json results.json --figure curves.png
     python benchmarks/demo_seeds.py --runs runs/a runs/b      # the same table from runs that are already there
 
-Everything goes through the station: simulator, interlock, nodes, bridge and trainer. "worst" is the success of the worst 50
-training episodes in a row, exploring, over that before RL: 1 is never worse than what it began with. "to 90 %" is after how
-many time steps 50 in a row were that good. It does not cover a real arm, nor scenes other than the task's own distribution.
+Everything goes through the station: simulator, interlock, nodes, bridge and trainer. "worst" is the
+success of the worst 50 training episodes in a row, exploring, over that before RL: 1 is never worse
+than what it began with. "to 90 %" is after how many time steps 50 in a row were that good. It does
+not cover a real arm, nor scenes other than the task's own distribution.
 """
 
 from __future__ import annotations
@@ -31,8 +32,20 @@ NEVER = 1_000_000_000  # time steps
 
 def run_demo(recipe: str, seed: int, folder: Path, *overrides: str) -> Path:
     out = folder / f"seed_{seed}"
-    subprocess.run([ROOT / ".venv/bin/rlinf", "demo", recipe, "--quiet", "--out", out, "--set", f"seed={seed}", *overrides],
-                   check=True)
+    subprocess.run(
+        [
+            ROOT / ".venv/bin/rlinf",
+            "demo",
+            recipe,
+            "--quiet",
+            "--out",
+            out,
+            "--set",
+            f"seed={seed}",
+            *overrides,
+        ],
+        check=True,
+    )
     return out
 
 
@@ -43,11 +56,17 @@ def trained(run: Path) -> list[dict]:
 
 
 def curve(run: Path) -> tuple[list[int], list[float]]:
-    """Environment steps and success, without help, of the last WINDOW training episodes, from the first whole window on."""
+    """Environment steps and success, without help, of the last WINDOW training episodes, from the
+    first whole window on.
+    """
     episodes = trained(run)
-    success = np.array([event["success"] and not event.get("intervened") for event in episodes], float)
+    success = np.array(
+        [event["success"] and not event.get("intervened") for event in episodes], float
+    )
     ends = range(WINDOW, len(episodes) + 1)
-    return [episodes[end - 1]["env_steps"] for end in ends], [success[end - WINDOW:end].mean() for end in ends]
+    return [episodes[end - 1]["env_steps"] for end in ends], [
+        success[end - WINDOW : end].mean() for end in ends
+    ]
 
 
 def training_rates(run: Path, before: float) -> dict[str, float]:
@@ -55,8 +74,11 @@ def training_rates(run: Path, before: float) -> dict[str, float]:
     steps, success = curve(run)
     good = [step for step, rate in zip(steps, success, strict=True) if rate >= 0.9]
     worst = min(success, default=math.nan)
-    return {"worst_window": worst, "worst_window_ratio": worst / max(before, 0.02),
-            "steps_to_90": good[0] if good else NEVER}
+    return {
+        "worst_window": worst,
+        "worst_window_ratio": worst / max(before, 0.02),
+        "steps_to_90": good[0] if good else NEVER,
+    }
 
 
 def figure(runs: dict[int, Path], results: dict[int, dict], path: Path) -> None:
@@ -68,19 +90,33 @@ def figure(runs: dict[int, Path], results: dict[int, dict], path: Path) -> None:
     shape, axes = plt.subplots(figsize=(6.4, 4.0), constrained_layout=True)
     for seed, run in runs.items():
         steps, success = curve(run)
-        line, = axes.plot(steps, success, label=f"seed {seed}: {results[seed]['success_before']:.0%} before RL, "
-                                                f"{results[seed]['success_after']:.0%} after")
-        axes.plot([0, results[seed]["env_steps"]], [results[seed]["success_before"], results[seed]["success_after"]],
-                  "o", color=line.get_color())
-    axes.set(xlabel="environment steps (10 a second on a robot)", ylabel=f"success (lines: last {WINDOW} episodes)",
-             ylim=(-0.02, 1.03), title="Peg insertion, learned online; dots: 50 held-out episodes")
+        (line,) = axes.plot(
+            steps,
+            success,
+            label=f"seed {seed}: {results[seed]['success_before']:.0%} before RL, "
+            f"{results[seed]['success_after']:.0%} after",
+        )
+        axes.plot(
+            [0, results[seed]["env_steps"]],
+            [results[seed]["success_before"], results[seed]["success_after"]],
+            "o",
+            color=line.get_color(),
+        )
+    axes.set(
+        xlabel="environment steps (10 a second on a robot)",
+        ylabel=f"success (lines: last {WINDOW} episodes)",
+        ylim=(-0.02, 1.03),
+        title="Peg insertion, learned online; dots: 50 held-out episodes",
+    )
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     shape.savefig(path, dpi=110)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", default="demo")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, nargs="+", help="run folders that are already there")
@@ -89,16 +125,25 @@ def main() -> None:
     options = parser.parse_args()
     from rlinf_core.reports.throughput import wilson
 
-    seeds = [json.loads((run / "report.json").read_text())["seed"] for run in options.runs or []] or options.seeds
+    seeds = [
+        json.loads((run / "report.json").read_text())["seed"] for run in options.runs or []
+    ] or options.seeds
     if len(set(seeds)) < len(seeds):
         parser.error(f"expected a run of each seed, got seeds {', '.join(map(str, seeds))}")
 
     with tempfile.TemporaryDirectory(prefix="rlinf-demo-seeds-") as folder:
-        run_folders = options.runs or [run_demo(options.recipe, seed, Path(folder)) for seed in options.seeds]
-        results = {(report := json.loads((run / "report.json").read_text()))["seed"]: report for run in run_folders}
+        run_folders = options.runs or [
+            run_demo(options.recipe, seed, Path(folder)) for seed in options.seeds
+        ]
+        results = {
+            (report := json.loads((run / "report.json").read_text()))["seed"]: report
+            for run in run_folders
+        }
         runs = dict(zip(results, run_folders, strict=True))
-        print(f"{'seed':>4}{'before':>9}{'95 %':>15}{'after':>9}{'95 %':>15}{'worst':>8}{'to 90 %':>9}"
-              f"{'env steps':>11}{'updates':>9}{'minutes':>9}   ended because")
+        print(
+            f"{'seed':>4}{'before':>9}{'95 %':>15}{'after':>9}{'95 %':>15}{'worst':>8}{'to 90 %':>9}"
+            f"{'env steps':>11}{'updates':>9}{'minutes':>9}   ended because"
+        )
         flat: dict[str, float] = {}
         for seed, report in results.items():
             report |= training_rates(runs[seed], report["success_before"])
@@ -107,14 +152,23 @@ def main() -> None:
                 rate, episodes = report[f"success_{when}"], report["eval_episodes"]
                 low, high = wilson(round(rate * episodes), episodes)
                 cells += f"{rate:9.0%}{low:9.0%} to{high:4.0%}"
-            print(f"{seed:>4}{cells}{report['worst_window_ratio']:>8.2f}{report['steps_to_90']:>9}{report['env_steps']:>11}"
-                  f"{report['updates']:>9}{report['minutes']:>9.1f}   {report.get('ended', 'not said')}")
-            flat |= {f"{key}_seed_{seed}": value for key, value in report.items() if key not in ("seed", "ended")}
+            print(
+                f"{seed:>4}{cells}{report['worst_window_ratio']:>8.2f}{report['steps_to_90']:>9}{report['env_steps']:>11}"
+                f"{report['updates']:>9}{report['minutes']:>9.1f}   "
+                f"{report.get('ended', 'not said')}"
+            )
+            flat |= {
+                f"{key}_seed_{seed}": value
+                for key, value in report.items()
+                if key not in ("seed", "ended")
+            }
         reports = results.values()
-        flat |= {"min_success_after": min(report["success_after"] for report in reports),
-                 "max_success_before": max(report["success_before"] for report in reports),
-                 "worst_window_ratio": min(report["worst_window_ratio"] for report in reports),
-                 "max_steps_to_90": max(report["steps_to_90"] for report in reports)}
+        flat |= {
+            "min_success_after": min(report["success_after"] for report in reports),
+            "max_success_before": max(report["success_before"] for report in reports),
+            "worst_window_ratio": min(report["worst_window_ratio"] for report in reports),
+            "max_steps_to_90": max(report["steps_to_90"] for report in reports),
+        }
         if options.figure:
             figure(runs, results, options.figure)
         if options.json:

@@ -1,16 +1,18 @@
-"""Updates a second in float32, bfloat16, compiled and with batches drawn ahead, and what is learned so, on one device.
+"""Updates a second in float32, bfloat16, compiled and with batches drawn ahead, and what is learned
+so, on one device.
 
     python benchmarks/devices.py --json results.json           # the best device there is; --device cuda:1, cpu, ...
     python benchmarks/devices.py --quick                       # seconds: whether all of it runs
 
-One algorithm from state (SAC), and one from two cameras (RLPD), each from a replay filled at random; one way after the
-other, medians of three rounds. An update is a draw, its copy to the device, and a step of every optimiser. Then four
-learning runs of a point into a hole (as in tests/trainer/test_simulators.py) on that device, each with its thresholds:
-success before and after over 64 held-out scenes.
+One algorithm from state (SAC), and one from two cameras (RLPD), each from a replay filled at
+random; one way after the other, medians of three rounds. An update is a draw, its copy to the
+device, and a step of every optimiser. Then four learning runs of a point into a hole (as in
+tests/trainer/test_simulators.py) on that device, each with its thresholds: success before and after
+over 64 held-out scenes.
 
-It does not cover several GPUs (docs/howto/scale.md), rendering or simulating on the GPU, the rate of a whole station,
-memory, large models, or whether a robot's task is learned as well in bfloat16. The first updates, in which
-torch.compile works, are
+It does not cover several GPUs (docs/howto/scale.md), rendering or simulating on the GPU, the rate
+of a whole station, memory, large models, or whether a robot's task is learned as well in bfloat16.
+The first updates, in which torch.compile works, are
 given apart. On a CPU it runs too; such figures say nothing of a GPU.
 """
 
@@ -45,23 +47,58 @@ from rlinf_core.trainer.prefetch import AHEAD, Prefetch  # noqa: E402
 from rlinf_core.trainer.train import train  # noqa: E402
 from tests.algorithms.point import Points  # noqa: E402
 
-WAYS = {"float32": Computing(), "bfloat16": Computing(precision="bfloat16"), "compile": Computing(compile=True),
-        "bfloat16_compile": Computing(precision="bfloat16", compile=True),
-        "prefetch": Computing(prefetch="always"),
-        "all": Computing(precision="bfloat16", compile=True, prefetch="always")}
+WAYS = {
+    "float32": Computing(),
+    "bfloat16": Computing(precision="bfloat16"),
+    "compile": Computing(compile=True),
+    "bfloat16_compile": Computing(precision="bfloat16", compile=True),
+    "prefetch": Computing(prefetch="always"),
+    "all": Computing(precision="bfloat16", compile=True, prefetch="always"),
+}
 GROUP, EPISODE = 16, 50  # updates that a run makes at a time, transitions
 POINTS = ("policy.hidden=[64, 64]", "simulation.evaluate_episodes=64")
-DEMONSTRATED = ("sft.steps=200", "sft.learning_rate=0.003", "simulation.env_steps=1200", "simulation.evaluate_every=600",
-                "collect.episodes=60")
-SAC = ("algorithm.critic_hidden=[64, 64]", "algorithm.learning_rate=0.001", "simulation.env_steps=3000",
-       "simulation.start_steps=300", "simulation.environments=2")
+DEMONSTRATED = (
+    "sft.steps=200",
+    "sft.learning_rate=0.003",
+    "simulation.env_steps=1200",
+    "simulation.evaluate_every=600",
+    "collect.episodes=60",
+)
+SAC = (
+    "algorithm.critic_hidden=[64, 64]",
+    "algorithm.learning_rate=0.001",
+    "simulation.env_steps=3000",
+    "simulation.start_steps=300",
+    "simulation.environments=2",
+)
 LEARNING = {  # recipe, overrides, success at most before
     "sac": ("sim_sac", SAC, 0.2),
-    "ppo": ("sim_ppo", ("algorithm.chunks=32", "simulation.env_steps=90000", "simulation.environments=64",
-                        "simulation.evaluate_every=30000"), 0.2),
-    "rlpd": ("sim_sac", (*SAC[2:], *DEMONSTRATED, "algorithm={name: rlpd, learning_rate: 0.001}"), 1.0),
-    "sft_flow": ("sim_sac", (*SAC[2:], *DEMONSTRATED, "algorithm={name: sft, learning_rate: 0.001, steps: 1000}",
-                             "policy.kind=flow"), 0.2)}
+    "ppo": (
+        "sim_ppo",
+        (
+            "algorithm.chunks=32",
+            "simulation.env_steps=90000",
+            "simulation.environments=64",
+            "simulation.evaluate_every=30000",
+        ),
+        0.2,
+    ),
+    "rlpd": (
+        "sim_sac",
+        (*SAC[2:], *DEMONSTRATED, "algorithm={name: rlpd, learning_rate: 0.001}"),
+        1.0,
+    ),
+    "sft_flow": (
+        "sim_sac",
+        (
+            *SAC[2:],
+            *DEMONSTRATED,
+            "algorithm={name: sft, learning_rate: 0.001, steps: 1000}",
+            "policy.kind=flow",
+        ),
+        0.2,
+    ),
+}
 
 
 class Case:
@@ -74,17 +111,34 @@ class Case:
         episodes: in the replay, of 50 transitions each.
     """
 
-    def __init__(self, name: str, size: int, batch: int, episodes: int, device: torch.device) -> None:
+    def __init__(
+        self, name: str, size: int, batch: int, episodes: int, device: torch.device
+    ) -> None:
         task = load_task(ROOT / "configs/tasks/peg_insertion.yaml")
-        self.spec = task.with_images(dict.fromkeys(("front", "wrist"), (size, size))).spec if size else task.spec
+        self.spec = (
+            task.with_images(dict.fromkeys(("front", "wrist"), (size, size))).spec
+            if size
+            else task.spec
+        )
         self.name, self.batch, self.device = name, batch, device
-        self.random, self.replay = np.random.default_rng(0), ReplayBuffer(self.spec, episodes * (EPISODE + 1))
+        self.random, self.replay = (
+            np.random.default_rng(0),
+            ReplayBuffer(self.spec, episodes * (EPISODE + 1)),
+        )
         for _ in range(episodes):
-            observations = {"vectors": self.random.normal(size=(EPISODE + 1, self.spec.vector_size)).astype(np.float32)}
-            observations |= {image.name: self.random.integers(0, 256, (EPISODE + 1, *image.shape), np.uint8)
-                     for image in self.spec.images}
+            observations = {
+                "vectors": self.random.normal(size=(EPISODE + 1, self.spec.vector_size)).astype(
+                    np.float32
+                )
+            }
+            observations |= {
+                image.name: self.random.integers(0, 256, (EPISODE + 1, *image.shape), np.uint8)
+                for image in self.spec.images
+            }
             actions = self.random.uniform(-1, 1, (EPISODE, self.spec.action.dim))
-            self.replay.insert_episode(observations, actions, self.random.normal(size=EPISODE), np.ones(EPISODE))
+            self.replay.insert_episode(
+                observations, actions, self.random.normal(size=EPISODE), np.ones(EPISODE)
+            )
 
     def draw(self) -> dict[str, np.ndarray]:
         """A batch, of two halves where the algorithm asks for that."""
@@ -94,7 +148,9 @@ class Case:
 
     def learner(self, computing: Computing) -> Checkpointed:
         torch.manual_seed(0)
-        config = algorithm(self.name).Config(batch_size=self.batch, critic_warmup=0)  # the actor learns from the first
+        config = algorithm(self.name).Config(
+            batch_size=self.batch, critic_warmup=0
+        )  # the actor learns from the first
         policy = make_policy(self.spec, policy_kind("tanh_gaussian").Config()).to(self.device)
         learner = algorithm(self.name).Learner(policy, config, 0)
         compute(learner, computing)
@@ -121,7 +177,9 @@ class CaseRun:
 
 
 def rates(case: Case, prefix: str, updates: int, rounds: int) -> Iterator[tuple[str, float]]:
-    """Updates a second of every way that runs on this device; what does not is printed with its reason."""
+    """Updates a second of every way that runs on this device; what does not is printed with its
+    reason.
+    """
     for name, computing in WAYS.items():
         torch.compiler.reset()
         try:
@@ -131,7 +189,8 @@ def rates(case: Case, prefix: str, updates: int, rounds: int) -> Iterator[tuple[
             continue
         rate = updates / float(np.median([case_run.seconds(updates) for _ in range(rounds)]))
         print(
-            f"  {prefix:12}{name:18}{rate:9.1f} updates/s   the first {2 * GROUP} took {case_run.first_s:6.1f} s",
+            f"  {prefix:12}{name:18}{rate:9.1f} updates/s   the first {2 * GROUP} took "
+            f"{case_run.first_s:6.1f} s",
             flush=True,
         )
         yield f"{prefix}_{name}_updates_per_s", rate
@@ -139,56 +198,87 @@ def rates(case: Case, prefix: str, updates: int, rounds: int) -> Iterator[tuple[
             yield f"{prefix}_{name}_first_s", case_run.first_s
 
 
-def learned(name: str, device: str, variant: str, make: Callable[..., Points]) -> tuple[float, float, bool]:
+def learned(
+    name: str, device: str, variant: str, make: Callable[..., Points]
+) -> tuple[float, float, bool]:
     """Success before and after, and whether the thresholds are met."""
     recipe, overrides, at_most = LEARNING[name]
     computing = WAYS[variant]
-    settings = [f"learner={{precision: {computing.precision}, compile: {str(computing.compile).lower()}, "
-            f"prefetch: {computing.prefetch}}}", f"device={device}"]
+    settings = [
+        f"learner={{precision: {computing.precision}, compile: {str(computing.compile).lower()}, "
+        f"prefetch: {computing.prefetch}}}",
+        f"device={device}",
+    ]
     with TemporaryDirectory() as folder:
         resolved = load_recipe(recipe, [*POINTS, *overrides, *settings])
         last = train(resolved, Path(folder), make)
-        steps = resolved.algorithm.steps if offline(resolved.algorithm) else resolved.simulation.env_steps
+        steps = (
+            resolved.algorithm.steps
+            if offline(resolved.algorithm)
+            else resolved.simulation.env_steps
+        )
         if last.get("env_steps", 0) < steps:
-            raise SystemExit(f"expected a run of {steps} steps, got one that was told to stop after "
-                             f"{last.get('env_steps', 0)}")
+            raise SystemExit(
+                f"expected a run of {steps} steps, got one that was told to stop after "
+                f"{last.get('env_steps', 0)}"
+            )
         before = read_evaluations(Path(folder))[0]["success"]
     return before, last["success"], before <= at_most and last["success"] >= 0.9
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default=AUTO, help="auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--updates", type=int, default=480, help="of each round, a multiple of 16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--image", type=int, default=64, help="pixels of a picture's side")
-    parser.add_argument("--quick", action="store_true", help="few updates, small pictures, no learning runs")
-    parser.add_argument("--learn", nargs="*", choices=LEARNING, default=[*LEARNING], help="learning runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="few updates, small pictures, no learning runs"
+    )
+    parser.add_argument(
+        "--learn", nargs="*", choices=LEARNING, default=[*LEARNING], help="learning runs"
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     if options.updates < GROUP or options.updates % GROUP:
         parser.error(f"--updates: expected a multiple of {GROUP}, got {options.updates}")
     torch.set_num_threads(1)  # as rlinf train does
     device = device_of(options.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    result: dict[str, float | str] = {"device": str(device), "device_name": name, "torch": torch.__version__}
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
+    result: dict[str, float | str] = {
+        "device": str(device),
+        "device_name": name,
+        "torch": torch.__version__,
+    }
     print(f"{device} ({name}), torch {torch.__version__}")
     count, rounds, image, learn = options.updates, options.rounds, options.image, options.learn
     if options.quick:
         count, rounds, image, learn = GROUP, 1, 16, []
-    cases = {"state_sac": Case("sac", 0, 256, 200, device), "image_rlpd": Case("rlpd", image, 128, 40, device)}
+    cases = {
+        "state_sac": Case("sac", 0, 256, 200, device),
+        "image_rlpd": Case("rlpd", image, 128, 40, device),
+    }
     for prefix, case in cases.items():
         result |= dict(rates(case, prefix, count, rounds))
     for task in learn:
         for variant in ("float32", "bfloat16", "all"):
             torch.compiler.reset()
             try:
-                before, after, passed = learned(task, options.device, variant, lambda recipe, size: Points(size))
+                before, after, passed = learned(
+                    task, options.device, variant, lambda recipe, size: Points(size)
+                )
             except RlinfError as error:
                 print(f"  {task} {variant}: not run: {error}", flush=True)
                 continue
             print(
-                f"  {task:10}{variant:18}{100 * before:4.0f} % to {100 * after:4.0f} %{'' if passed else '   NOT LEARNED'}",
+                f"  {task:10}{variant:18}{100 * before:4.0f} % to {100 * after:4.0f} "
+                f"%{'' if passed else '   NOT LEARNED'}",
                 flush=True,
             )
             result |= {

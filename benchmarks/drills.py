@@ -1,10 +1,11 @@
-"""The drill again and again, half of the times beside one process that computes and one that writes and syncs.
+"""The drill again and again, half of the times beside one process that computes and one that writes
+and syncs.
 
     python benchmarks/drills.py --runs 10 --json benchmarks/results/drills.json
 
-Every run is `rlinf drill` in a run folder of its own, all on the same disk as the hog's file. Told: how many requirements
-and traps each run held, the longest silence between two targets in any row, and what was not held.
-It does not cover another machine, a real-time kernel, or a robot with mass.
+Every run is `rlinf drill` in a run folder of its own, all on the same disk as the hog's file. Told:
+how many requirements and traps each run held, the longest silence between two targets in any row,
+and what was not held. It does not cover another machine, a real-time kernel, or a robot with mass.
 """
 
 from __future__ import annotations
@@ -29,20 +30,41 @@ DOMAIN = 64
 
 def drilled(folder: Path, busy: bool) -> dict[str, object]:
     """What one drill wrote of itself."""
-    hogs = [multiprocessing.Process(target=burn, daemon=True),
-            multiprocessing.Process(target=sync, args=(folder,), daemon=True)] if busy else []
+    hogs = (
+        [
+            multiprocessing.Process(target=burn, daemon=True),
+            multiprocessing.Process(target=sync, args=(folder,), daemon=True),
+        ]
+        if busy
+        else []
+    )
     report = folder / "drill.json"
-    command = [sys.executable, "-m", "rlinf_core.cli.main", "drill", "--json", report, "--out", folder / "run",
-               "--domain", str(DOMAIN)]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_core.cli.main",
+        "drill",
+        "--json",
+        report,
+        "--out",
+        folder / "run",
+        "--domain",
+        str(DOMAIN),
+    ]
     with running(hogs):
         ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     if not report.exists():
-        raise SystemExit(f"the drill ended with {ended.returncode} and told nothing:\n{ended.stdout}{ended.stderr}")
+        raise SystemExit(
+            f"the drill ended with {ended.returncode} and told "
+            f"nothing:\n{ended.stdout}{ended.stderr}"
+        )
     return json.loads(report.read_text())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--json", type=Path, help="write one flat object there")
     arguments = parser.parse_args()
@@ -58,18 +80,31 @@ def main() -> None:
         else:
             shutil.rmtree(folder, ignore_errors=True)
         silence = report["longest_silence_ms"]
-        figures |= {f"run{run}_busy": busy, f"run{run}_requirements_held": report["requirements_held"],
-                    f"run{run}_traps_held": report["traps_held"], f"run{run}_longest_silence_ms": silence,
-                    f"run{run}_not_held": "; ".join(report["not_held"])}
-        print(f"{run}: {'beside hogs' if busy else 'alone':12} requirements {report['requirements_held']} "
-              f"traps {report['traps_held']} longest silence {silence:.1f} ms {report['not_held'] or ''}", flush=True)
+        figures |= {
+            f"run{run}_busy": busy,
+            f"run{run}_requirements_held": report["requirements_held"],
+            f"run{run}_traps_held": report["traps_held"],
+            f"run{run}_longest_silence_ms": silence,
+            f"run{run}_not_held": "; ".join(report["not_held"]),
+        }
+        print(
+            f"{run}: {'beside hogs' if busy else 'alone':12} requirements "
+            f"{report['requirements_held']} "
+            f"traps {report['traps_held']} longest silence {silence:.1f} ms "
+            f"{report['not_held'] or ''}",
+            flush=True,
+        )
         if arguments.json:
             write(arguments.json, figures)
     for key in ("requirements_held", "traps_held"):
         figures[f"fewest_{key}"] = min(figures[f"run{run}_{key}"] for run in range(arguments.runs))
     for name, busy in (("alone", False), ("beside_hogs", True)):
-        if silences := [silence for run in range(arguments.runs) if figures[f"run{run}_busy"] == busy
-                        and math.isfinite(silence := figures[f"run{run}_longest_silence_ms"])]:
+        if silences := [
+            silence
+            for run in range(arguments.runs)
+            if figures[f"run{run}_busy"] == busy
+            and math.isfinite(silence := figures[f"run{run}_longest_silence_ms"])
+        ]:
             figures[f"longest_silence_ms_{name}"] = max(silences)
     if arguments.json:
         write(arguments.json, figures)

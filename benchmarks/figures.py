@@ -1,4 +1,6 @@
-"""Where a benchmark's figures go; and a folder that stays where it failed, as its messages point to the logs in it."""
+"""Where a benchmark's figures go; and a folder that stays where it failed, as its messages point to
+the logs in it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from typing import Any
 
 def write(path: Path, figures: Mapping[str, Any]) -> None:
     """One flat JSON object; null for what has no number, as of what never came."""
-    row = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in figures.items()}
+    row = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in figures.items()
+    }
     path.write_text(json.dumps(row, indent=1, allow_nan=False) + "\n")
 
 

@@ -1,16 +1,18 @@
-"""The first hour of a new user, as far as a program can live it: the operator's page, by axe-core and by keyboard alone.
+"""The first hour of a new user, as far as a program can live it: the operator's page, by axe-core
+and by keyboard alone.
 
     python benchmarks/first_hour.py --json FILE            # axe_violations, keyboard_steps_done, stop_s_at_load
     python benchmarks/first_hour.py --load 100             # so many busy processes while STOP is pressed
 
-Needs Chromium (``make browser``) and the extra ``test``. The page is served by its own server; a test stands for
-the station.
-``axe_violations`` are those of WCAG 2.2 A and AA and of axe-core's best practices, in every state, at 1280x800, 390x844 and
-in dark. ``keyboard_steps_done`` counts take, arm, demonstrate, stop, reset and label, each done by the keyboard alone.
-``mjcf_minutes`` are from an arm's MJCF to a policy by `rlinf new robot` and `rlinf train`; ``mjcf_success`` and
-``urdf_success`` are on held-out scenes.
-``stop_s_at_load`` is the longest time from the press of the space bar to the station's e-stop, of ``--presses``.
-It does not cover installation, ROS, or what the interlock and a driver take after that.
+Needs Chromium (``make browser``) and the extra ``test``. The page is served by its own server; a
+test stands for the station.
+``axe_violations`` are those of WCAG 2.2 A and AA and of axe-core's best practices, in every state,
+at 1280x800, 390x844 and in dark. ``keyboard_steps_done`` counts take, arm, demonstrate, stop, reset
+and label, each done by the keyboard alone. ``mjcf_minutes`` are from an arm's MJCF to a policy by
+`rlinf new robot` and `rlinf train`; ``mjcf_success`` and ``urdf_success`` are on held-out scenes.
+``stop_s_at_load`` is the longest time from the press of the space bar to the station's e-stop, of
+``--presses``. It does not cover installation, ROS, or what the interlock and a driver take after
+that.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ def keyboard_steps(browser) -> list[str]:
 @contextlib.contextmanager
 def busy(processes: int) -> Iterator[None]:
     """So many processes that compute meanwhile."""
-    children = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    children = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)
+    ]
     try:
         yield
     finally:
@@ -107,20 +111,32 @@ def slowest_stop_s(browser, load: int, presses: int) -> float:
             page.page.keyboard.press("Space")
             while not any(station.stopped[before:]) and time.monotonic() - begun < 10.0:
                 time.sleep(0.002)
-            stopped_at = next((at for at, is_stopped in zip(station.beats[before:], station.stopped[before:], strict=False)
-                               if is_stopped), time.monotonic())
+            stopped_at = next(
+                (
+                    at
+                    for at, is_stopped in zip(
+                        station.beats[before:], station.stopped[before:], strict=False
+                    )
+                    if is_stopped
+                ),
+                time.monotonic(),
+            )
             slowest = max(slowest, stopped_at - begun)
     page.close()
     return slowest
 
 
 def learned(model: Path, folder: Path) -> tuple[float, float]:
-    """Minutes from a model's file to a policy, and its success on held-out scenes; nothing is written by hand."""
+    """Minutes from a model's file to a policy, and its success on held-out scenes; nothing is
+    written by hand.
+    """
     from rlinf_core.cli.main import main as rlinf
 
     begun = time.monotonic()
-    for command in (["new", "robot", str(model), "--out", str(folder / "robot")],
-                    ["train", str(folder / "robot/recipe.yaml"), "--no-report", "--out", str(folder / "run")]):
+    for command in (
+        ["new", "robot", str(model), "--out", str(folder / "robot")],
+        ["train", str(folder / "robot/recipe.yaml"), "--no-report", "--out", str(folder / "run")],
+    ):
         if rlinf(command):
             raise SystemExit(f"rlinf {' '.join(command)}: expected success")
     lines = (folder / "run/progress.jsonl").read_text().splitlines()
@@ -129,23 +145,35 @@ def learned(model: Path, folder: Path) -> tuple[float, float]:
 
 
 def arms() -> dict[str, float]:
-    """An arm of Menagerie's layout and one of a URDF that are in no example, each to a policy that reaches."""
+    """An arm of Menagerie's layout and one of a URDF that are in no example, each to a policy that
+    reaches.
+    """
     from tests.cli.test_new_robot import ARM6, fingers, urdf
 
     with TemporaryDirectory(prefix="rlinf-hour-") as name:
         folder = Path(name)
         changed = folder / "arm.xml"  # the example's arm with other lengths
-        changed.write_text(ARM6.read_text().replace('pos="0 0 0.36"', 'pos="0 0 0.30"').replace(
-            "0 0 0.06 0 0 0.3\"", "0 0 0.06 0 0 0.24\""))
+        changed.write_text(
+            ARM6.read_text()
+            .replace('pos="0 0 0.36"', 'pos="0 0 0.30"')
+            .replace('0 0 0.06 0 0 0.3"', '0 0 0.06 0 0 0.24"')
+        )
         minutes, success = learned(changed, folder / "mjcf")
-        return {"mjcf_minutes": round(minutes, 1), "mjcf_success": success,
-                "urdf_success": learned(urdf(folder, extra=fingers()), folder / "urdf")[1]}
+        return {
+            "mjcf_minutes": round(minutes, 1),
+            "mjcf_success": success,
+            "urdf_success": learned(urdf(folder, extra=fingers()), folder / "urdf")[1],
+        }
 
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--load", type=int, default=100, help="busy processes while STOP is pressed (default: 100)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--load", type=int, default=100, help="busy processes while STOP is pressed (default: 100)"
+    )
     parser.add_argument("--presses", type=int, default=5, help="of STOP (default: 5)")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
@@ -154,8 +182,11 @@ def main() -> None:
 
     with chromium() as browser:
         done = keyboard_steps(browser)
-        figures = {"axe_violations": violations(browser), "keyboard_steps_done": len(done),
-                   "stop_s_at_load": round(slowest_stop_s(browser, options.load, options.presses), 3)}
+        figures = {
+            "axe_violations": violations(browser),
+            "keyboard_steps_done": len(done),
+            "stop_s_at_load": round(slowest_stop_s(browser, options.load, options.presses), 3),
+        }
     figures |= arms()
     print(f"keyboard: {', '.join(done)} of {', '.join(STEPS)}")
     print(figures)

@@ -1,32 +1,39 @@
-"""How fast a fleet learns: one station and several, which play on while the trainer learns or take turns with it.
+"""How fast a fleet learns: one station and several, which play on while the trainer learns or take
+turns with it.
 
     python benchmarks/fleet_learning.py --json results.json
     python benchmarks/fleet_learning.py --stations 1 2 --seeds 0 --real-time-factor 1
-    python benchmarks/fleet_learning.py --stations 1 --ways "in turns" free --line 8 --set "policy.hidden=[512, 512]"
+    python benchmarks/fleet_learning.py --stations 1 --ways "in turns" free --line 8 --set
+    "policy.hidden=[512, 512]"
 
-Each run is `rlinf fleet up demo`: simulated stations with all of their processes, one trainer, 20 demonstrations in all,
-then RLPD. It ends when 90 % of the last 50 training episodes of all stations together succeeded, or after --minutes.
-"To 90 %" is counted from the first training episode: seconds of the clock, episodes and time steps of all stations.
+Each run is `rlinf fleet up demo`: simulated stations with all of their processes, one trainer, 20
+demonstrations in all, then RLPD. It ends when 90 % of the last 50 training episodes of all stations
+together succeeded, or after --minutes. "To 90 %" is counted from the first training episode:
+seconds of the clock, episodes and time steps of all stations.
 
-"plays on" is the recipe as it is: a station plays the newest policy that it has, and pauses only where the trainer is an
-episode behind; the trainer makes so many updates for each time step, and waits for them. "in turns": after each episode the
-station waits until the trainer has learned what it owes for it, and the new policy is there (online.synchronous). "free":
-neither waits for the other, and the trainer makes as many updates as it can. Seconds an episode, of one station, and
+"plays on" is the recipe as it is: a station plays the newest policy that it has, and pauses only
+where the trainer is an episode behind; the trainer makes so many updates for each time step, and
+waits for them. "in turns": after each episode the station waits until the trainer has learned what
+it owes for it, and the new policy is there (online.synchronous). "free": neither waits for the
+other, and the trainer makes as many updates as it can. Seconds an episode, of one station, and
 seconds an update are those of the time from the first training episode to the end.
 
-RLinf-USER's table, of its own robots and models, has 1.55 times the episodes and 4.6 times the updates (SAC on images), and
-1.20 and 5.70 (HG-DAgger), for not waiting. Of one who waits, with e of the time for episodes and u for updates (e + u = 1),
-the best that not waiting can do is 1/e times the episodes and 1/u times the updates: which of the two is large says how
-the recipe shares the time, and the inverses of both add up to 1: to less where waiting wastes some of it (theirs to 0.86
-and 1.01). What they add up to here is printed, by time steps: whoever learns sooner has shorter episodes.
+RLinf-USER's table, of its own robots and models, has 1.55 times the episodes and 4.6 times the
+updates (SAC on images), and 1.20 and 5.70 (HG-DAgger), for not waiting. Of one who waits, with e of
+the time for episodes and u for updates (e + u = 1), the best that not waiting can do is 1/e times
+the episodes and 1/u times the updates: which of the two is large says how the recipe shares the
+time, and the inverses of both add up to 1: to less where waiting wastes some of it (theirs to 0.86
+and 1.01). What they add up to here is printed, by time steps: whoever learns sooner has shorter
+episodes.
 
-With --line, whatever goes between stations and trainer goes over a line of so many Mbit/s each way (tc's token buckets on
-the trainer's port, at an address of its own, since on one machine policies are linked, not sent: needs root and iproute2):
-who waits, waits for its policy to arrive, too.
+With --line, whatever goes between stations and trainer goes over a line of so many Mbit/s each way
+(tc's token buckets on the trainer's port, at an address of its own, since on one machine policies
+are linked, not sent: needs root and iproute2): who waits, waits for its policy to arrive, too.
 
-Stations are in lockstep, paced to --real-time-factor simulated seconds a second: as many as the cores can take play
-as fast as a robot would, which one can see by how long an episode takes. It does not cover stations on machines of their
-own, nor the time that a person needs to set a scene up.
+Stations are in lockstep, paced to --real-time-factor simulated seconds a second: as many as the
+cores can take play as fast as a robot would, which one can see by how long an episode takes. It
+does not cover stations on machines of their own, nor the time that a person needs to set a scene
+up.
 """
 
 from __future__ import annotations
@@ -69,9 +76,15 @@ WAYS = {
 
 def trained(run: Path) -> list[dict]:
     """The training episodes of all stations, in the order in which they ended."""
-    events = [event | {"station": folder.name} for folder in (run / FOLDER).glob("*") for event in read_events(folder)]
-    return sorted((event for event in events if event["event"] == "episode" and event["mode"] == "train"),
-                  key=lambda event: event["time"])
+    events = [
+        event | {"station": folder.name}
+        for folder in (run / FOLDER).glob("*")
+        for event in read_events(folder)
+    ]
+    return sorted(
+        (event for event in events if event["event"] == "episode" and event["mode"] == "train"),
+        key=lambda event: event["time"],
+    )
 
 
 def good(episodes: list[dict]) -> bool:
@@ -92,15 +105,70 @@ def updates(run: Path) -> int:
 
 @contextlib.contextmanager
 def line(port: int, mbit: float) -> Iterator[None]:
-    """What comes from that port of this machine, and what goes to it, at so many Mbit/s each; all, where it is 0."""
+    """What comes from that port of this machine, and what goes to it, at so many Mbit/s each; all,
+    where it is 0.
+    """
     lo, address = ["dev", "lo"], [f"{ELSEWHERE}/32", "dev", "lo"]
-    commands = [["qdisc", "add", *lo, "root", "handle", "1:", "htb", "default", "1"],
-                ["class", "add", *lo, "parent", "1:", "classid", "1:1", "htb", "rate", "100gbit", "quantum", "60000"]]
+    commands = [
+        ["qdisc", "add", *lo, "root", "handle", "1:", "htb", "default", "1"],
+        [
+            "class",
+            "add",
+            *lo,
+            "parent",
+            "1:",
+            "classid",
+            "1:1",
+            "htb",
+            "rate",
+            "100gbit",
+            "quantum",
+            "60000",
+        ],
+    ]
     for number, match in enumerate(("sport", "dport"), 2):
-        commands += [["class", "add", *lo, "parent", "1:", "classid", f"1:{number}", "htb", "rate", f"{mbit}mbit",
-                      "burst", "64kb", "quantum", "60000"],
-                     ["filter", "add", *lo, "parent", "1:", "protocol", "ip", "prio", "1", "u32", "match", "ip", "protocol",
-                      "6", "0xff", "match", "ip", match, str(port), "0xffff", "flowid", f"1:{number}"]]
+        commands += [
+            [
+                "class",
+                "add",
+                *lo,
+                "parent",
+                "1:",
+                "classid",
+                f"1:{number}",
+                "htb",
+                "rate",
+                f"{mbit}mbit",
+                "burst",
+                "64kb",
+                "quantum",
+                "60000",
+            ],
+            [
+                "filter",
+                "add",
+                *lo,
+                "parent",
+                "1:",
+                "protocol",
+                "ip",
+                "prio",
+                "1",
+                "u32",
+                "match",
+                "ip",
+                "protocol",
+                "6",
+                "0xff",
+                "match",
+                "ip",
+                match,
+                str(port),
+                "0xffff",
+                "flowid",
+                f"1:{number}",
+            ],
+        ]
     if not mbit:
         yield
         return
@@ -120,22 +188,46 @@ def _shape(command: list[str]) -> None:
         subprocess.run(["tc", *command], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", None) or error
-        raise SystemExit("--line: expected a right to shape this machine's loopback with tc (root, iproute2), and nobody "
-                         "who does so already (tc qdisc del dev lo root ends it); "
-                         f"tc {' '.join(command)}: {reason}") from error
+        raise SystemExit(
+            "--line: expected a right to shape this machine's loopback with tc (root, iproute2), "
+            "and nobody "
+            "who does so already (tc qdisc del dev lo root ends it); "
+            f"tc {' '.join(command)}: {reason}"
+        ) from error
 
 
-def play(stations: int, mode: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, float]:
+def play(
+    stations: int, mode: str, seed: int, options: argparse.Namespace, folder: Path
+) -> dict[str, float]:
     """One run, to 90 % or its limit."""
     run = folder / f"{stations}_{mode.replace(' ', '_')}_{seed}"
     port = free_port()
-    command = [ROOT / ".venv/bin/rlinf", "fleet", "up", "demo", "--quiet", "--out", run, "--stations", str(stations),
-               "--set", f"seed={seed}", f"bridge.port={port}", f"station.domain_id={DOMAIN}", "evaluate.episodes=1",
-               f"station.real_time_factor={options.real_time_factor}", "online.stop_at_success=2",
-               "online.max_env_steps=100000", *options.set, *WAYS[mode],
-               *([f"bridge.host={ELSEWHERE}", "bridge.insecure=true"] if options.line else [])]
+    command = [
+        ROOT / ".venv/bin/rlinf",
+        "fleet",
+        "up",
+        "demo",
+        "--quiet",
+        "--out",
+        run,
+        "--stations",
+        str(stations),
+        "--set",
+        f"seed={seed}",
+        f"bridge.port={port}",
+        f"station.domain_id={DOMAIN}",
+        "evaluate.episodes=1",
+        f"station.real_time_factor={options.real_time_factor}",
+        "online.stop_at_success=2",
+        "online.max_env_steps=100000",
+        *options.set,
+        *WAYS[mode],
+        *([f"bridge.host={ELSEWHERE}", "bridge.insecure=true"] if options.line else []),
+    ]
     with line(port, options.line), open(folder / f"{run.name}.log", "w") as log:
-        child = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log, start_new_session=True)
+        child = subprocess.Popen(
+            [str(word) for word in command], stdout=log, stderr=log, start_new_session=True
+        )
         try:
             ended = _watched(run, child, 60.0 * options.minutes)
         finally:
@@ -144,15 +236,30 @@ def play(stations: int, mode: str, seed: int, options: argparse.Namespace, folde
             child.wait(180)  # its stations first, and then the trainer, each asked three times
     episodes = trained(run)
     if not episodes:
-        raise SystemExit(f"expected training episodes, got none: {(folder / f'{run.name}.log').read_text()[-2000:]}")
+        raise SystemExit(
+            f"expected training episodes, got none: "
+            f"{(folder / f'{run.name}.log').read_text()[-2000:]}"
+        )
     took = episodes[-1]["time"] - episodes[0]["time"]
-    steps_by_station = [[event["env_steps"] for event in episodes if event["station"] == name]
-               for name in {event["station"] for event in episodes}]
+    steps_by_station = [
+        [event["env_steps"] for event in episodes if event["station"] == name]
+        for name in {event["station"] for event in episodes}
+    ]
     steps = sum(max(steps_of_station) for steps_of_station in steps_by_station)
-    within = steps - episodes[0]["env_steps"], len(episodes) - 1  # the first one had ended when the time began
-    return {"reached": float(ended), "seconds": took, "episodes": float(len(episodes)), "steps": float(steps),
-            "updates": float(updates(run)), "seconds_per_episode": took * stations / max(1, within[1]),
-            "seconds_per_step": took * stations / max(1, within[0]), "seconds_per_update": took / max(1, updates(run))}
+    within = (
+        steps - episodes[0]["env_steps"],
+        len(episodes) - 1,
+    )  # the first one had ended when the time began
+    return {
+        "reached": float(ended),
+        "seconds": took,
+        "episodes": float(len(episodes)),
+        "steps": float(steps),
+        "updates": float(updates(run)),
+        "seconds_per_episode": took * stations / max(1, within[1]),
+        "seconds_per_step": took * stations / max(1, within[0]),
+        "seconds_per_update": took / max(1, updates(run)),
+    }
 
 
 def _watched(run: Path, child: subprocess.Popen, limit_s: float) -> bool:
@@ -169,21 +276,42 @@ def _watched(run: Path, child: subprocess.Popen, limit_s: float) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--stations", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="of one station; several play on")
+    parser.add_argument(
+        "--ways",
+        nargs="+",
+        choices=WAYS,
+        default=list(WAYS),
+        help="of one station; several play on",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--real-time-factor", type=float, default=1.0)
-    parser.add_argument("--line", type=float, default=0.0, metavar="MBIT/S", help="between stations and trainer, each way")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of one run, its demonstrations included")
+    parser.add_argument(
+        "--line",
+        type=float,
+        default=0.0,
+        metavar="MBIT/S",
+        help="between stations and trainer, each way",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="of one run, its demonstrations included"
+    )
     parser.add_argument("--set", nargs="+", default=[], help="further settings of the recipe")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the stations of its run end with it
-    flat: dict[str, float] = {"real_time_factor": options.real_time_factor, "line_mbit": options.line,
-                              "cores": float(len(os.sched_getaffinity(0)))}
-    print(f"{'stations':>8}{'':>12}{'seed':>5}{'90 %':>6}{'s':>8}{'episodes':>10}{'steps':>8}{'updates':>9}"
-          f"{'s/episode':>11}{'s/step':>8}{'s/update':>10}")
+    flat: dict[str, float] = {
+        "real_time_factor": options.real_time_factor,
+        "line_mbit": options.line,
+        "cores": float(len(os.sched_getaffinity(0))),
+    }
+    print(
+        f"{'stations':>8}{'':>12}{'seed':>5}{'90 %':>6}{'s':>8}{'episodes':>10}{'steps':>8}{'updates':>9}"
+        f"{'s/episode':>11}{'s/step':>8}{'s/update':>10}"
+    )
     with tempfile.TemporaryDirectory(prefix="rlinf-learning-") as folder:
         for stations in options.stations:
             for mode in options.ways if stations == 1 else ["plays on"]:
@@ -203,16 +331,28 @@ def main() -> None:
                     if options.json:  # a later one may not end well
                         write(options.json, flat)
     for key in ("seconds_per_episode", "seconds_per_step", "seconds_per_update"):
-        means = {mode: [value for name, value in flat.items() if name.startswith(f"{key}_1_{mode.replace(' ', '_')}")]
-                 for mode in options.ways}
+        means = {
+            mode: [
+                value
+                for name, value in flat.items()
+                if name.startswith(f"{key}_1_{mode.replace(' ', '_')}")
+            ]
+            for mode in options.ways
+        }
         for mode in ("plays on", "free"):
             if means.get(mode) and means.get("in turns"):
                 turns, on = (sum(means[name]) / len(means[name]) for name in ("in turns", mode))
                 flat[f"{key}_ratio_{mode.replace(' ', '_')}"] = turns / on
-                print(f"{key.replace('_', ' ')}: in turns {turns:.4g}, {mode} {on:.4g}: {turns / on:.2f} times")
+                print(
+                    f"{key.replace('_', ' ')}: in turns {turns:.4g}, {mode} {on:.4g}: "
+                    f"{turns / on:.2f} times"
+                )
     if {"seconds_per_step_ratio_free", "seconds_per_update_ratio_free"} <= flat.keys():
         shares = sum(1.0 / flat[f"seconds_per_{unit}_ratio_free"] for unit in ("step", "update"))
-        print(f"free: the inverses of both add up to {shares:.2f} (1: not waiting has given all that it can)")
+        print(
+            f"free: the inverses of both add up to {shares:.2f} (1: not waiting has given all that "
+            f"it can)"
+        )
     if options.json:
         write(options.json, flat)
 

@@ -1,23 +1,26 @@
-"""Episodes an hour of 1, 2, 4 and 8 stations and one trainer, all on this machine: until where is it linear?
+"""Episodes an hour of 1, 2, 4 and 8 stations and one trainer, all on this machine: until where is
+it linear?
 
     python benchmarks/fleet_scale.py --json results.json
     python benchmarks/fleet_scale.py --real-time-factor 0.25     # stations that take a quarter of the processor each
     python benchmarks/fleet_scale.py --stations 1 2 --episodes 3
 
-Each station is the demo's, all of its processes, as `rlinf fleet up` starts them: simulator, interlock, environment,
-policy, operator, recorder, uplink, director. The scripted operator demonstrates, in real time; with --real-time-factor
-in lockstep, paced to so many simulated seconds a second. All stations play the same scenes. The trainer is `rlinf train`,
-which takes in what they send and waits for more demonstrations than will come: it does not learn, so that the processor
-is the stations' alone.
+Each station is the demo's, all of its processes, as `rlinf fleet up` starts them: simulator,
+interlock, environment, policy, operator, recorder, uplink, director. The scripted operator
+demonstrates, in real time; with --real-time-factor in lockstep, paced to so many simulated seconds
+a second. All stations play the same scenes. The trainer is `rlinf train`, which takes in what they
+send and waits for more demonstrations than will come: it does not learn, so that the processor is
+the stations' alone.
 
-An episode counts when the trainer has it on its disk and in its journal. Once the first of each station has come, the
-time from its next one to the --episodes-th after that is taken, between the moments in which their stations had closed
-them: how long they wait for the uplink, which gives way to all that controls, changes no rate; "lag" is the longest that
-one waited. A fleet's rate is the sum of its stations'. "Efficiency" is that rate beside so many times that of the
-smallest fleet. "Cores" are the processor time that trainer and stations have used meanwhile, "trainer" that of the
-trainer alone; "busy" is the whole machine, whatever else it does: near 100 %, the cores are full, and more stations are
-slower ones. It does not cover machines of their own, whose stations share only the trainer and its line: for that,
-benchmarks/bridge.py --stations 200.
+An episode counts when the trainer has it on its disk and in its journal. Once the first of each
+station has come, the time from its next one to the --episodes-th after that is taken, between the
+moments in which their stations had closed them: how long they wait for the uplink, which gives way
+to all that controls, changes no rate; "lag" is the longest that one waited. A fleet's rate is the
+sum of its stations'. "Efficiency" is that rate beside so many times that of the smallest fleet.
+"Cores" are the processor time that trainer and stations have used meanwhile, "trainer" that of the
+trainer alone; "busy" is the whole machine, whatever else it does: near 100 %, the cores are full,
+and more stations are slower ones. It does not cover machines of their own, whose stations share
+only the trainer and its line: for that, benchmarks/bridge.py --stations 200.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def arrivals(run_dir: Path, folders: dict[str, Path]) -> dict[str, list[tuple[float, float]]]:
-    """Of each station's episodes that are durable at the trainer: when they were closed there, and how long they waited."""
+    """Of each station's episodes that are durable at the trainer: when they were closed there, and
+    how long they waited.
+    """
     by_station, journal = defaultdict(list), run_dir / "journal.jsonl"
     lines = journal.read_bytes().split(b"\n")[:-1] if journal.exists() else ()
     for row in map(json.loads, lines):
@@ -84,15 +89,28 @@ def used_s(supervisors: list[Supervisor]) -> float:
 
 def machine_s() -> tuple[float, float]:
     """Processor time of this machine: busy, and all."""
-    user, nice, system, idle, wait, *more = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    user, nice, system, idle, wait, *more = map(
+        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
+    )
     busy = user + nice + system + sum(more)
     return busy / TICKS_PER_S, (busy + idle + wait) / TICKS_PER_S
 
 
-def play(run_dir: Path, count: int, episodes: int, overrides: list[str], limit_s: float) -> dict[str, float]:
+def play(
+    run_dir: Path, count: int, episodes: int, overrides: list[str], limit_s: float
+) -> dict[str, float]:
     """So many stations, from their start to the last episode that counts."""
-    recipe, fleet_members = members("demo", [f"collect.episodes={ENDLESS}", f"bridge.port={free_port()}",
-                                     f"station.domain_id={DOMAIN}", *overrides], [str(count)], run_dir)
+    recipe, fleet_members = members(
+        "demo",
+        [
+            f"collect.episodes={ENDLESS}",
+            f"bridge.port={free_port()}",
+            f"station.domain_id={DOMAIN}",
+            *overrides,
+        ],
+        [str(count)],
+        run_dir,
+    )
     run_dir.mkdir(parents=True)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     same = [Member(member.recipe.but(seed=recipe.seed), member.folder) for member in fleet_members]
@@ -108,13 +126,19 @@ def play(run_dir: Path, count: int, episodes: int, overrides: list[str], limit_s
                 list(pool.map(lambda station: station.supervisor.stop(), stations))
 
 
-def _measured(run_dir: Path, trainer: Supervisor, stations: list[Station], episodes: int, limit_s: float
-              ) -> dict[str, float]:
+def _measured(
+    run_dir: Path, trainer: Supervisor, stations: list[Station], episodes: int, limit_s: float
+) -> dict[str, float]:
     supervisors, began = [trainer, *(station.supervisor for station in stations)], time.monotonic()
-    since, before, folders = 0.0, (0.0,) * 4, {station.member.name: station.member.folder for station in stations}
+    since, before, folders = (
+        0.0,
+        (0.0,) * 4,
+        {station.member.name: station.member.folder for station in stations},
+    )
     counted: dict[str, list[tuple[float, float]]] = {}
     while time.monotonic() < began + limit_s and (
-            not since or any(len(times) <= episodes for times in counted.values())):
+        not since or any(len(times) <= episodes for times in counted.values())
+    ):
         time.sleep(0.2)
         for station in stations:
             station.look()
@@ -125,49 +149,86 @@ def _measured(run_dir: Path, trainer: Supervisor, stations: list[Station], episo
         by_station = arrivals(run_dir, folders)
         if not since and len(by_station) == len(stations):
             since, before = time.time(), (used_s(supervisors), used_s([trainer]), *machine_s())
-        counted = {name: [at for at in times if at[0] > since][:episodes + 1] for name, times in by_station.items()}
+        counted = {
+            name: [at for at in times if at[0] > since][: episodes + 1]
+            for name, times in by_station.items()
+        }
     if not since:
-        raise SystemExit(f"expected an episode of each of {len(stations)} stations within {limit_s:.0f} s, got some of "
-                         f"{', '.join(counted) or 'none'}. Take fewer, or a larger --limit-s")
+        raise SystemExit(
+            f"expected an episode of each of {len(stations)} stations within {limit_s:.0f} s, got "
+            f"some of "
+            f"{', '.join(counted) or 'none'}. Take fewer, or a larger --limit-s"
+        )
     now, took = (used_s(supervisors), used_s([trainer]), *machine_s()), time.time() - since
     used, trainers, busy, every = (after - then for after, then in zip(now, before, strict=True))
-    return {"episodes_per_hour": sum(rate([at for at, _ in times]) for times in counted.values()),
-            "lag_s": max((lag for times in counted.values() for _, lag in times), default=0.0),
-            "cores": used / took, "trainer_cores": trainers / took, "busy": busy / every,
-            "counted": float(sum(max(0, len(times) - 1) for times in counted.values()))}
+    return {
+        "episodes_per_hour": sum(rate([at for at, _ in times]) for times in counted.values()),
+        "lag_s": max((lag for times in counted.values() for _, lag in times), default=0.0),
+        "cores": used / took,
+        "trainer_cores": trainers / took,
+        "busy": busy / every,
+        "counted": float(sum(max(0, len(times) - 1) for times in counted.values())),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stations", type=int, nargs="+", default=[1, 2, 4, 8], help="how many, the smallest first")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--stations", type=int, nargs="+", default=[1, 2, 4, 8], help="how many, the smallest first"
+    )
     parser.add_argument("--episodes", type=int, default=5, help="of each station that are timed")
-    parser.add_argument("--real-time-factor", type=float, default=0.0, help="simulated seconds a second, in lockstep "
-                        "(default: real time, each process by its own clock)")
-    parser.add_argument("--limit-s", type=float, default=200.0, help="of each fleet, its start included")
+    parser.add_argument(
+        "--real-time-factor",
+        type=float,
+        default=0.0,
+        help="simulated seconds a second, in lockstep "
+        "(default: real time, each process by its own clock)",
+    )
+    parser.add_argument(
+        "--limit-s", type=float, default=200.0, help="of each fleet, its start included"
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     factor = options.real_time_factor
     overrides = [f"station.real_time_factor={factor}"] if factor else ["station.lockstep=false"]
-    flat: dict[str, float] = {"cores_there": float(len(os.sched_getaffinity(0))), "real_time_factor": factor}
-    print(f"{'stations':>8}{'episodes/h':>12}{'efficiency':>12}{'lag':>8}{'cores':>8}{'trainer':>9}{'busy':>7}"
-          f"{'counted':>9}")
+    flat: dict[str, float] = {
+        "cores_there": float(len(os.sched_getaffinity(0))),
+        "real_time_factor": factor,
+    }
+    print(
+        f"{'stations':>8}{'episodes/h':>12}{'efficiency':>12}{'lag':>8}{'cores':>8}{'trainer':>9}{'busy':>7}"
+        f"{'counted':>9}"
+    )
     for count in sorted(options.stations):
         with tempfile.TemporaryDirectory(prefix="rlinf-scale-") as folder:
-            figures = play(Path(folder) / "run", count, options.episodes, overrides, options.limit_s)
+            figures = play(
+                Path(folder) / "run", count, options.episodes, overrides, options.limit_s
+            )
         if not figures["episodes_per_hour"]:
-            raise SystemExit(f"{count} stations: expected two episodes or more, whose times can be compared, got "
-                             f"{figures['counted']:.0f} within {options.limit_s:.0f} s. Give them longer (--limit-s), or a "
-                             "smaller --real-time-factor")
+            raise SystemExit(
+                f"{count} stations: expected two episodes or more, whose times can be compared, "
+                f"got "
+                f"{figures['counted']:.0f} within {options.limit_s:.0f} s. Give them longer "
+                f"(--limit-s), or a "
+                "smaller --real-time-factor"
+            )
         flat |= {f"{name}_{count}": value for name, value in figures.items()}
         least = min(options.stations)
         if options.json:  # of more of them nothing may come
             write(options.json, flat)
-        efficiency = figures["episodes_per_hour"] / count / (flat[f"episodes_per_hour_{least}"] / least)
+        efficiency = (
+            figures["episodes_per_hour"] / count / (flat[f"episodes_per_hour_{least}"] / least)
+        )
         flat[f"efficiency_{count}"] = efficiency
         full = "   the cores are full" if figures["busy"] > FULL else ""
-        print(f"{count:>8}{figures['episodes_per_hour']:>12.0f}{efficiency:>12.1%}{figures['lag_s']:>6.1f} s"
-              f"{figures['cores']:>8.2f}{figures['trainer_cores']:>9.2f}{figures['busy']:>7.0%}"
-              f"{figures['counted']:>9.0f}{full}", flush=True)
+        print(
+            f"{count:>8}{figures['episodes_per_hour']:>12.0f}{efficiency:>12.1%}{figures['lag_s']:>6.1f} s"
+            f"{figures['cores']:>8.2f}{figures['trainer_cores']:>9.2f}{figures['busy']:>7.0%}"
+            f"{figures['counted']:>9.0f}{full}",
+            flush=True,
+        )
     if options.json:
         write(options.json, flat)
 

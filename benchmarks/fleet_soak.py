@@ -1,17 +1,21 @@
-"""Many episodes from stations that are cut off and killed to a trainer that is killed: is one lost, is one taken twice?
+"""Many episodes from stations that are cut off and killed to a trainer that is killed: is one lost,
+is one taken twice?
 
     python benchmarks/fleet_soak.py --episodes 10000 --json results.json
     python benchmarks/fleet_soak.py --episodes 200 --stations 4 --cut-s 1
 
-Each station is a process: it records small episodes into its spool, and sends them as an uplink does, over TLS, enrolled.
-The trainer is one process, ingest and all: server, inbox, journal, the intake that reads what arrived, a replay and
-checkpoints; it does not learn. Between them is a relay, which cuts (every connection is closed and none is taken) or is
-silent (nothing passes, as when a cable is out) for up to --cut-s. SIGKILL ends the trainer, and stations, at random
-moments; each is started again. Moments are drawn over the episodes that have arrived: all of them fall into the run.
+Each station is a process: it records small episodes into its spool, and sends them as an uplink
+does, over TLS, enrolled. The trainer is one process, ingest and all: server, inbox, journal, the
+intake that reads what arrived, a replay and checkpoints; it does not learn. Between them is a
+relay, which cuts (every connection is closed and none is taken) or is silent (nothing passes, as
+when a cable is out) for up to --cut-s. SIGKILL ends the trainer, and stations, at random moments;
+each is started again. Moments are drawn over the episodes that have arrived: all of them fall into
+the run.
 
-The checker knows what was to be produced. Lost: an episode that is not in the journal with the content that its station
-closed, or not in the inbox as such, or not in the last checkpoint's replay. Duplicated: one that arrived, or is in the
-replay, more than once. It does not cover a disk that loses what was flushed (tests/episodes/test_power_cut.py does).
+The checker knows what was to be produced. Lost: an episode that is not in the journal with the
+content that its station closed, or not in the inbox as such, or not in the last checkpoint's
+replay. Duplicated: one that arrived, or is in the replay, more than once. It does not cover a disk
+that loses what was flushed (tests/episodes/test_power_cut.py does).
 """
 
 from __future__ import annotations
@@ -90,13 +94,19 @@ def record_all(spool: Spool, station: int, count: int) -> None:
         name = id_of(station, number)
         if not any((spool.root / folder / name).exists() for folder in ("closed", "sent")):
             start = float(SPACING * (station * count + number + 1))
-            write_raw(spool, name, raw_messages(SPEC, name, steps=STEPS, start=start, change=ours)).close()
+            write_raw(
+                spool, name, raw_messages(SPEC, name, steps=STEPS, start=start, change=ours)
+            ).close()
 
 
 # The trainer's process
 def trainer(run_dir: Path, capacity: int, port: int) -> None:
     """Takes what comes, keeps it, and notes it down in checkpoints; SIGTERM ends it with one."""
-    intake, replay, ended = Intake(run_dir, SPEC, 100), ReplayBuffer(SPEC, capacity), threading.Event()
+    intake, replay, ended = (
+        Intake(run_dir, SPEC, 100),
+        ReplayBuffer(SPEC, capacity),
+        threading.Event(),
+    )
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     for folder in checkpoint.checkpoints(run_dir / "checkpoints")[-1:]:
         state = checkpoint.load(folder)
@@ -104,7 +114,9 @@ def trainer(run_dir: Path, capacity: int, port: int) -> None:
         replay.load_state_dict(state["replay"])
 
     def insert(trajectory: Trajectory) -> str:
-        replay.insert_episode(trajectory.observations, trajectory.actions, trajectory.rewards, trajectory.discounts)
+        replay.insert_episode(
+            trajectory.observations, trajectory.actions, trajectory.rewards, trajectory.discounts
+        )
         return "online"
 
     stations = Stations(f"127.0.0.1:{port}", run_dir, intake, insert, run_dir.parent / "fleet")
@@ -123,7 +135,12 @@ def trainer(run_dir: Path, capacity: int, port: int) -> None:
 
 
 def save(run_dir: Path, intake: Intake, replay: ReplayBuffer) -> None:
-    checkpoint.save(run_dir / "checkpoints", "soak", {"intake": intake.state_dict(), "replay": replay.state_dict()}, keep=2)
+    checkpoint.save(
+        run_dir / "checkpoints",
+        "soak",
+        {"intake": intake.state_dict(), "replay": replay.state_dict()},
+        keep=2,
+    )
 
 
 # What is done to them
@@ -131,7 +148,11 @@ class Killed:
     """A process that is started again whenever it was killed; its words go to a log."""
 
     def __init__(self, log: Path, *arguments: object) -> None:
-        self.command, self.log, self.kills = [sys.executable, __file__, *map(str, arguments)], log, 0
+        self.command, self.log, self.kills = (
+            [sys.executable, __file__, *map(str, arguments)],
+            log,
+            0,
+        )
         self.start()
 
     def start(self) -> None:
@@ -154,7 +175,10 @@ class Killed:
     def check(self) -> None:
         """It may not end by itself in trouble."""
         if self.process.poll():
-            raise SystemExit(f"{self.command[2:]} ended with {self.process.returncode}:\n{self.log.read_text()[-3000:]}")
+            raise SystemExit(
+                f"{self.command[2:]} ended with "
+                f"{self.process.returncode}:\n{self.log.read_text()[-3000:]}"
+            )
 
 
 def arrived(run_dir: Path) -> list[bytes]:
@@ -175,21 +199,38 @@ class Arrivals:
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as journal:
             journal.seek(self.read)
             data = journal.read()
-            complete_lines = data[:data.rfind(b"\n") + 1]
-            self.read, self.count = self.read + len(complete_lines), self.count + complete_lines.count(ARRIVAL)
+            complete_lines = data[: data.rfind(b"\n") + 1]
+            self.read, self.count = (
+                self.read + len(complete_lines),
+                self.count + complete_lines.count(ARRIVAL),
+            )
         return self.count
 
 
-def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cuts: int, station_kills: int,
-         seed: int = 0) -> dict[str, float]:
+def soak(
+    root: Path,
+    episodes: int,
+    stations: int,
+    cut_s: float,
+    kills: int,
+    cuts: int,
+    station_kills: int,
+    seed: int = 0,
+) -> dict[str, float]:
     """Runs them to the end, and counts."""
-    per_station, draw, fleet, began = episodes // stations, random.Random(seed), Fleet(root / "fleet"), time.monotonic()
+    per_station, draw, fleet, began = (
+        episodes // stations,
+        random.Random(seed),
+        Fleet(root / "fleet"),
+        time.monotonic(),
+    )
     total, port, run_dir = per_station * stations, free_port(), root / "run"
     run_dir.mkdir()
     for number in range(stations):
         fleet.enroll(name_of(number), root / name_of(number) / "credentials")
     capacity = 2 * total * (STEPS + 1)
     with contextlib.ExitStack() as ending:
+
         def begin(log: str, *arguments: object) -> Killed:
             ending.callback((one := Killed(root / log, *arguments)).end)
             return one
@@ -197,17 +238,26 @@ def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cut
         cutter = Cutter(port)
         ending.callback(cutter.close)
         ingest = begin("trainer.log", "--trainer", run_dir, capacity, port)
-        playing = [begin(f"{name_of(n)}.log", "--station", root, n, per_station, cutter.port) for n in range(stations)]
+        playing = [
+            begin(f"{name_of(n)}.log", "--station", root, n, per_station, cutter.port)
+            for n in range(stations)
+        ]
         arrivals = Arrivals(run_dir)
-        plan = sorted((draw.uniform(0.02, 0.9), what) for what, count in (
-            ("kill", kills), ("cut", cuts), ("station", station_kills)) for _ in range(count))
+        plan = sorted(
+            (draw.uniform(0.02, 0.9), what)
+            for what, count in (("kill", kills), ("cut", cuts), ("station", station_kills))
+            for _ in range(count)
+        )
         reported_at = began
         while any(one.process.poll() is None for one in playing):
             for one in (ingest, *playing):
                 one.check()
             if time.monotonic() > reported_at + REPORT_S:
                 reported_at = time.monotonic()
-                print(f"{arrivals.look()} of {total} have arrived after {reported_at - began:.0f} s", flush=True)
+                print(
+                    f"{arrivals.look()} of {total} have arrived after {reported_at - began:.0f} s",
+                    flush=True,
+                )
             if plan and arrivals.look() >= plan[0][0] * total:
                 what = plan.pop(0)[1]
                 time.sleep(draw.uniform(0, 0.5))
@@ -216,31 +266,48 @@ def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cut
                 else:
                     (ingest if what == "kill" else draw.choice(playing)).kill()
             time.sleep(0.1)
-        for patience_s in (0.0, 10.0, 60.0):  # one that was killed a moment ago may not be so far as to end in order
+        for patience_s in (
+            0.0,
+            10.0,
+            60.0,
+        ):  # one that was killed a moment ago may not be so far as to end in order
             time.sleep(patience_s)
             ingest.process.send_signal(signal.SIGTERM)
             if ingest.process.wait() != -signal.SIGTERM:
                 break
             ingest.start()
         ingest.check()
-    return {"episodes": total, **check(root, stations, per_station), "kills": ingest.kills, "cuts": cutter.cuts,
-            "station_kills": sum(one.kills for one in playing), "longest_cut_s": cut_s,
-            "seconds": time.monotonic() - began}
+    return {
+        "episodes": total,
+        **check(root, stations, per_station),
+        "kills": ingest.kills,
+        "cuts": cutter.cuts,
+        "station_kills": sum(one.kills for one in playing),
+        "longest_cut_s": cut_s,
+        "seconds": time.monotonic() - began,
+    }
 
 
 def check(root: Path, stations: int, per_station: int) -> dict[str, int]:
     """What should be there, beside what is."""
     run_dir, wrong = root / "run", Counter()
-    journal, rows = Journal(run_dir / "journal.jsonl"), Counter(json.loads(line)["id"] for line in arrived(run_dir))
+    journal, rows = (
+        Journal(run_dir / "journal.jsonl"),
+        Counter(json.loads(line)["id"] for line in arrived(run_dir)),
+    )
     state = checkpoint.load(checkpoint.checkpoints(run_dir / "checkpoints")[-1])
-    replay = ReplayBuffer(SPEC, len(state["replay"]["arrays"]["vectors"]) if "arrays" in state["replay"] else 0)
+    replay = ReplayBuffer(
+        SPEC, len(state["replay"]["arrays"]["vectors"]) if "arrays" in state["replay"] else 0
+    )
     replay.load_state_dict(state["replay"])
     counts = Counter(float(value) for value in replay.vectors()[:, 0])
     for station, number in ((s, n) for s in range(stations) for n in range(per_station)):
         name = id_of(station, number)
         closed = root / name_of(station) / "spool/sent" / name
         in_replay = counts[float(SPACING * (station * per_station + number + 1))]
-        is_stored = closed.is_dir() and journal.content(name) == content(closed) == content(run_dir / "inbox" / name)
+        is_stored = closed.is_dir() and journal.content(name) == content(closed) == content(
+            run_dir / "inbox" / name
+        )
         wrong["lost"] += not is_stored or in_replay == 0
         wrong["duplicated"] += rows[name] > 1 or in_replay > 1
     wrong["duplicated"] += len(rows) > stations * per_station  # of what nobody produced
@@ -256,7 +323,9 @@ def content(folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--episodes", type=int, default=1000, help="of all stations together")
     parser.add_argument("--stations", type=int, default=8)
     parser.add_argument("--kills", type=int, default=5, help="of the trainer")
@@ -272,8 +341,16 @@ def main() -> None:
         if arguments:
             return work(Path(arguments[0]), *map(int, arguments[1:]))
     with tempfile.TemporaryDirectory(prefix="rlinf-soak-") as folder:
-        result = soak(Path(folder), options.episodes, options.stations, options.cut_s, options.kills, options.cuts,
-                      options.station_kills, options.seed)
+        result = soak(
+            Path(folder),
+            options.episodes,
+            options.stations,
+            options.cut_s,
+            options.kills,
+            options.cuts,
+            options.station_kills,
+            options.seed,
+        )
     print(", ".join(f"{name} {value:g}" for name, value in result.items()))
     if options.json:
         write(options.json, result)

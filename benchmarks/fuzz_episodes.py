@@ -1,14 +1,17 @@
-"""Damaged and hostile episodes on the whole way from a spool to the replay: spool, client, bridge, inbox, replay.
+"""Damaged and hostile episodes on the whole way from a spool to the replay: spool, client, bridge,
+inbox, replay.
 
     python benchmarks/fuzz_episodes.py --episodes 10000 --json benchmarks/results/fuzz_episodes.json
 
-Each episode is recorded anew (one of four shapes, one with an image) and spoiled in one way at one place: its messages
-before it is closed, its files before they are sealed, its files in the spool, its parts on the way, its files in the inbox.
-Then it goes its real way. An exception is one that a person would see, or that would have ended the trainer. A silent
-change is an episode that was sealed as it was recorded, spoiled after that, and accepted with other content. What is
-spoiled before the seal must be refused or valid: finite, of the right shapes, within bounds.
+Each episode is recorded anew (one of four shapes, one with an image) and spoiled in one way at one
+place: its messages before it is closed, its files before they are sealed, its files in the spool,
+its parts on the way, its files in the inbox. Then it goes its real way. An exception is one that a
+person would see, or that would have ended the trainer. A silent change is an episode that was
+sealed as it was recorded, spoiled after that, and accepted with other content. What is spoiled
+before the seal must be refused or valid: finite, of the right shapes, within bounds.
 
-It does not cover a disk that answers differently each time it is read, or two spoiled places in one episode.
+It does not cover a disk that answers differently each time it is read, or two spoiled places in one
+episode.
 """
 
 from __future__ import annotations
@@ -56,22 +59,30 @@ from tests.messages import raw_messages, write_raw  # noqa: E402
 Random = random.Random
 MessageList = list[tuple[str, str, int, bytes]]
 NUMBERS = (float("nan"), float("inf"), -float("inf"), 1e300, -1e30, 0.0)
-YAMLS = (b"", b"\xff\xfe", b"a: &a [x]\n" + b"b: &b [*a, *a]\n" * 50, b"!!python/object/apply:os.system ['false']",
-         b"rosbag2_bagfile_information: {version: 9, relative_file_paths: [../../etc/passwd], storage_identifier: sqlite3}",
-         b"rosbag2_bagfile_information: {version: 99}", b"[" * 5000, b"rosbag2_bagfile_information: null")
+YAMLS = (
+    b"",
+    b"\xff\xfe",
+    b"a: &a [x]\n" + b"b: &b [*a, *a]\n" * 50,
+    b"!!python/object/apply:os.system ['false']",
+    b"rosbag2_bagfile_information: {version: 9, relative_file_paths: [../../etc/passwd], "
+    b"storage_identifier: sqlite3}",
+    b"rosbag2_bagfile_information: {version: 99}",
+    b"[" * 5000,
+    b"rosbag2_bagfile_information: null",
+)
 
 
 # Messages before they are written
 def flip_message(r: Random, messages: MessageList) -> MessageList:
     at = r.randrange(len(messages))
     topic, kind, ns, raw = messages[at]
-    return [*messages[:at], (topic, kind, ns, flipped(r, raw)), *messages[at + 1:]]
+    return [*messages[:at], (topic, kind, ns, flipped(r, raw)), *messages[at + 1 :]]
 
 
 def cut_message(r: Random, messages: MessageList) -> MessageList:
     at = r.randrange(len(messages))
     topic, kind, ns, raw = messages[at]
-    return [*messages[:at], (topic, kind, ns, raw[:r.randrange(len(raw))]), *messages[at + 1:]]
+    return [*messages[:at], (topic, kind, ns, raw[: r.randrange(len(raw))]), *messages[at + 1 :]]
 
 
 def huge_length(r: Random, messages: MessageList) -> MessageList:
@@ -79,7 +90,11 @@ def huge_length(r: Random, messages: MessageList) -> MessageList:
     topic, kind, ns, raw = messages[at]
     where = 4 * r.randrange(1, len(raw) // 4)
     huge = r.choice([0xFFFFFFFF, 0x7FFFFFFF, 1 << 28, 100_000]).to_bytes(4, "little")
-    return [*messages[:at], (topic, kind, ns, raw[:where] + huge + raw[where + 4:]), *messages[at + 1:]]
+    return [
+        *messages[:at],
+        (topic, kind, ns, raw[:where] + huge + raw[where + 4 :]),
+        *messages[at + 1 :],
+    ]
 
 
 def drop_message(r: Random, messages: MessageList) -> MessageList:
@@ -100,12 +115,18 @@ def no_applied(r: Random, messages: MessageList) -> MessageList:
 
 
 def wrong_topic(r: Random, messages: MessageList) -> MessageList:
-    one, other = r.choice(["timestep", "applied", "episode"]), r.choice(["timestep", "applied", "episode", "x/timestep"])
+    one, other = (
+        r.choice(["timestep", "applied", "episode"]),
+        r.choice(["timestep", "applied", "episode", "x/timestep"]),
+    )
     return [(topic.replace(one, other), *rest) for topic, *rest in messages]
 
 
 def wrong_type(r: Random, messages: MessageList) -> MessageList:
-    one, other = r.choice(["TimeStep", "Applied", "EpisodeEvent"]), r.choice(["NamedVector", "Applied", "SafetyState"])
+    one, other = (
+        r.choice(["TimeStep", "Applied", "EpisodeEvent"]),
+        r.choice(["NamedVector", "Applied", "SafetyState"]),
+    )
     return [(topic, kind.replace(one, other), *rest) for topic, kind, *rest in messages]
 
 
@@ -114,9 +135,15 @@ def wrong_value(r: Random, messages: MessageList) -> MessageList:
     at = r.randrange(len(messages))
     topic, kind, ns, raw = messages[at]
     message = typestore().deserialize_cdr(raw, kind)
-    names = [name for name in vars(message) if name not in ("header", "observation_stamp", "__msgtype__")]
+    names = [
+        name for name in vars(message) if name not in ("header", "observation_stamp", "__msgtype__")
+    ]
     spoil(r, message, r.choice(names))
-    return [*messages[:at], (topic, kind, ns, bytes(typestore().serialize_cdr(message, kind))), *messages[at + 1:]]
+    return [
+        *messages[:at],
+        (topic, kind, ns, bytes(typestore().serialize_cdr(message, kind))),
+        *messages[at + 1 :],
+    ]
 
 
 def spoil(r: Random, message: Any, name: str) -> None:
@@ -135,7 +162,13 @@ def spoil(r: Random, message: Any, name: str) -> None:
                 other[r.randrange(other.size)] = np.float64(r.choice(NUMBERS)).astype(other.dtype)
         setattr(message, name, other)
     elif isinstance(value, float):  # float32 in the messages
-        setattr(message, name, max(-3e38, min(3e38, r.choice(NUMBERS[3:]))) if r.random() < 0.5 else r.choice(NUMBERS[:3]))
+        setattr(
+            message,
+            name,
+            max(-3e38, min(3e38, r.choice(NUMBERS[3:])))
+            if r.random() < 0.5
+            else r.choice(NUMBERS[:3]),
+        )
     elif isinstance(value, str):
         setattr(message, name, r.choice(["", "x" * 100_000, "../../x", "\0"]))
     elif isinstance(value, list):
@@ -157,7 +190,7 @@ def flip_some(r: Random, folder: Path, other: Path) -> None:
 
 def cut_file(r: Random, folder: Path, other: Path) -> None:
     file = r.choice(sorted(folder.iterdir()))
-    file.write_bytes(file.read_bytes()[:r.randrange(file.stat().st_size)])
+    file.write_bytes(file.read_bytes()[: r.randrange(file.stat().st_size)])
 
 
 def empty_file(r: Random, folder: Path, other: Path) -> None:
@@ -205,14 +238,16 @@ def swap_records(r: Random, folder: Path, other: Path) -> None:
     file = folder / f"{folder.name}.mcap"
     data, size = bytearray(file.read_bytes()), r.randrange(8, 400)
     one, two = sorted(r.sample(range(0, len(data) - size, 4), 2))
-    data[one:one + size], data[two:two + size] = data[two:two + size], data[one:one + size]
+    data[one : one + size], data[two : two + size] = data[two : two + size], data[one : one + size]
     file.write_bytes(data)
 
 
 def huge_in_file(r: Random, folder: Path, other: Path) -> None:
     file = folder / f"{folder.name}.mcap"
     data, at = bytearray(file.read_bytes()), r.randrange(8, file.stat().st_size - 8)
-    data[at:at + 8] = r.choice([b"\xff" * 8, b"\xff" * 7 + b"\x7f", b"\0" * 8, (1 << 40).to_bytes(8, "little")])
+    data[at : at + 8] = r.choice(
+        [b"\xff" * 8, b"\xff" * 7 + b"\x7f", b"\0" * 8, (1 << 40).to_bytes(8, "little")]
+    )
     file.write_bytes(data)
 
 
@@ -230,15 +265,24 @@ def flipped(r: Random, data: bytes) -> bytes:
 
 # Parts on the way
 def spoil_parts(r: Random, parts: list[Any]) -> list[Any]:
-    how = r.choice(["flip", "cut", "drop", "repeat", "shuffle", "end", "place", "rename", "hash", "id", "size"])
-    at = r.randrange(1 if how in ("flip", "cut", "place") else 0, len(parts))  # the first has no chunk
+    how = r.choice(
+        ["flip", "cut", "drop", "repeat", "shuffle", "end", "place", "rename", "hash", "id", "size"]
+    )
+    at = r.randrange(
+        1 if how in ("flip", "cut", "place") else 0, len(parts)
+    )  # the first has no chunk
     episode, file = parts[0].episode, r.randrange(len(parts[0].episode.files))
     if how in ("flip", "cut"):
         chunk = parts[at].chunk
         chunk.data = flipped(r, chunk.data) if how == "flip" else chunk.data[:-1]
-        chunk.crc32 = r.choice([chunk.crc32, zlib.crc32(chunk.data)])  # damaged on the way, or by a peer's own fault
+        chunk.crc32 = r.choice(
+            [chunk.crc32, zlib.crc32(chunk.data)]
+        )  # damaged on the way, or by a peer's own fault
     elif how == "place":
-        parts[at].chunk.file, parts[at].chunk.offset = r.choice([0, 1, 99]), r.choice([0, 1, 1 << 40])
+        parts[at].chunk.file, parts[at].chunk.offset = (
+            r.choice([0, 1, 99]),
+            r.choice([0, 1, 1 << 40]),
+        )
     elif how == "rename":
         episode.files[file].name = r.choice(["../x", "x", "", SUMS, "." * 300])
     elif how == "hash":
@@ -247,16 +291,50 @@ def spoil_parts(r: Random, parts: list[Any]) -> list[Any]:
         episode.id = r.choice(["", "../x", ".part-x", "other"])
     elif how == "size":
         episode.files[file].size = r.choice([0, 1, 1 << 62])
-    return {"drop": parts[:at] + parts[at + 1:], "repeat": [*parts, parts[at]], "shuffle": r.sample(parts, len(parts)),
-            "end": parts[:at]}.get(how, parts)
+    return {
+        "drop": parts[:at] + parts[at + 1 :],
+        "repeat": [*parts, parts[at]],
+        "shuffle": r.sample(parts, len(parts)),
+        "end": parts[:at],
+    }.get(how, parts)
 
 
-BEFORE: tuple[Callable, ...] = (flip_message, flip_message, flip_message, cut_message, huge_length, huge_length,
-                                drop_message, repeat_message, shuffle_messages, no_applied, wrong_topic, wrong_type,
-                                wrong_value, wrong_value, wrong_value)
-FILES: tuple[Callable, ...] = (flip_file, flip_file, flip_file, flip_file, flip_some, cut_file, empty_file, longer_file,
-                               lose_file, more_files, sub_folder, link, swap_file, swap_episode, swap_records, huge_in_file,
-                               hostile_yaml)
+BEFORE: tuple[Callable, ...] = (
+    flip_message,
+    flip_message,
+    flip_message,
+    cut_message,
+    huge_length,
+    huge_length,
+    drop_message,
+    repeat_message,
+    shuffle_messages,
+    no_applied,
+    wrong_topic,
+    wrong_type,
+    wrong_value,
+    wrong_value,
+    wrong_value,
+)
+FILES: tuple[Callable, ...] = (
+    flip_file,
+    flip_file,
+    flip_file,
+    flip_file,
+    flip_some,
+    cut_file,
+    empty_file,
+    longer_file,
+    lose_file,
+    more_files,
+    sub_folder,
+    link,
+    swap_file,
+    swap_episode,
+    swap_records,
+    huge_in_file,
+    hostile_yaml,
+)
 PLACES = ("messages", "unsealed", "spool", "way", "inbox")
 
 
@@ -278,7 +356,9 @@ class Pipeline:
         recipe = load_recipe("demo", ["replay.capacity=500"])
         data = data_for(recipe, make_policy(spec, recipe.policy), governor_for(recipe, 10))
         self.intake = Watched(root / "run", spec, data.longest)
-        self.stations = Stations("127.0.0.1:0", root / "run", self.intake, lambda taken: data.insert(taken, 4))
+        self.stations = Stations(
+            "127.0.0.1:0", root / "run", self.intake, lambda taken: data.insert(taken, 4)
+        )
         self.server = self.stations.server
         self.spool = Spool(root / "spool", min_free_mb=1.0)
         self.client = BridgeClient(f"127.0.0.1:{self.server.port}", "a")
@@ -307,7 +387,9 @@ class Pipeline:
 
 
 def one(r: Random, pipeline: Pipeline, name: str, place: str) -> str:
-    """Spoil one episode and send it its way: "refused", "accepted_unchanged", "silent_changes" or "valid"."""
+    """Spoil one episode and send it its way: "refused", "accepted_unchanged", "silent_changes" or
+    "valid".
+    """
     how, pipeline.intake.taken = r.choice(BEFORE if place == "messages" else FILES), None
     messages = pipeline.messages(name)
     writer = write_raw(pipeline.spool, name, how(r, messages) if place == "messages" else messages)
@@ -334,9 +416,18 @@ def one(r: Random, pipeline: Pipeline, name: str, place: str) -> str:
 def verdict(taken: Episode | None, original: Episode | None) -> str:
     if taken is None:
         return "refused"
-    values = [*taken.observations.values(), taken.requested, taken.executed, taken.rewards, taken.discounts,
-              *drawn(taken).values()]
-    if not all(np.isfinite(value).all() and np.abs(value.astype(float)).max(initial=0.0) <= 1e6 for value in values):
+    values = [
+        *taken.observations.values(),
+        taken.requested,
+        taken.executed,
+        taken.rewards,
+        taken.discounts,
+        *drawn(taken).values(),
+    ]
+    if not all(
+        np.isfinite(value).all() and np.abs(value.astype(float)).max(initial=0.0) <= 1e6
+        for value in values
+    ):
         return "silent_changes"
     if original is None:
         return "valid"
@@ -352,20 +443,30 @@ def drawn(episode: Episode) -> dict[str, np.ndarray]:
 def same(one: Episode, other: Episode) -> bool:
     arrays = ("requested", "executed", "rewards", "discounts", "stamps_ns")
     facts = ("id", "mode", "success", "policy_version", "spec_hash", "sources", "limits")
-    return (all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
-            and drawn(one).keys() == drawn(other).keys()
-            and all(np.array_equal(value, drawn(other)[name]) for name, value in drawn(one).items())
-            and all(getattr(one, name) == getattr(other, name) for name in facts)
-            and one.observations.keys() == other.observations.keys()
-            and all(np.array_equal(value, other.observations[name]) for name, value in one.observations.items()))
+    return (
+        all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
+        and drawn(one).keys() == drawn(other).keys()
+        and all(np.array_equal(value, drawn(other)[name]) for name, value in drawn(one).items())
+        and all(getattr(one, name) == getattr(other, name) for name in facts)
+        and one.observations.keys() == other.observations.keys()
+        and all(
+            np.array_equal(value, other.observations[name])
+            for name, value in one.observations.items()
+        )
+    )
 
 
 def pipelines(root: Path) -> Iterator[Pipeline]:
     task = load_task(ROOT / "configs/tasks/peg_insertion.yaml")
     with_images = task.with_images({"front": (8, 8)})
-    for number, (spec, how) in enumerate([
-            (task.spec, {"steps": 5}), (task.spec, {"steps": 20, "sources": {3: "operator"}, "chunk": (4, 2)}),
-            (task.spec, {"steps": 2, "mode": "demonstration"}), (with_images.spec, {"steps": 6})]):
+    for number, (spec, how) in enumerate(
+        [
+            (task.spec, {"steps": 5}),
+            (task.spec, {"steps": 20, "sources": {3: "operator"}, "chunk": (4, 2)}),
+            (task.spec, {"steps": 2, "mode": "demonstration"}),
+            (with_images.spec, {"steps": 6}),
+        ]
+    ):
         yield Pipeline(root / str(number), spec, how)
 
 
@@ -374,7 +475,11 @@ def fuzz(episodes: int, seed: int, root: Path) -> dict[str, Any]:
     r, counts, started = Random(seed), Counter(), time.perf_counter()
     every = list(pipelines(root))
     for number in range(episodes):
-        pipeline, place, name = every[number % len(every)], PLACES[number % len(PLACES)], f"f{number}"
+        pipeline, place, name = (
+            every[number % len(every)],
+            PLACES[number % len(PLACES)],
+            f"f{number}",
+        )
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 result = one(r, pipeline, name, place)
@@ -385,16 +490,24 @@ def fuzz(episodes: int, seed: int, root: Path) -> dict[str, Any]:
         if result == "silent_changes":
             print(f"{name} ({place}): silently changed", file=sys.stderr, flush=True)
         pipeline.clean(name)
-    last_resort = sum("cannot be read" in status for pipeline in every for status in pipeline.intake.ids.values())
+    last_resort = sum(
+        "cannot be read" in status for pipeline in every for status in pipeline.intake.ids.values()
+    )
     for pipeline in every:
         pipeline.close()
     names = ("exceptions", "silent_changes", "refused", "accepted_unchanged", "valid")
-    return {"episodes": episodes, **{name: counts[name] for name in names}, "refused_by_the_last_resort": last_resort,
-            "seconds": round(time.perf_counter() - started, 1)}
+    return {
+        "episodes": episodes,
+        **{name: counts[name] for name in names},
+        "refused_by_the_last_resort": last_resort,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write one flat object there")
@@ -402,7 +515,11 @@ def main() -> None:
     memory = Path("/dev/shm")  # where flushing costs nothing
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as root:
         figures = fuzz(arguments.episodes, arguments.seed, Path(root))
-    figures |= {"seed": arguments.seed, "date": time.strftime("%Y-%m-%d"), "cores": len(os.sched_getaffinity(0))}
+    figures |= {
+        "seed": arguments.seed,
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": len(os.sched_getaffinity(0)),
+    }
     print(json.dumps(figures, indent=1))
     if arguments.json:
         write(arguments.json, figures)

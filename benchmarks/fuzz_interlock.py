@@ -1,12 +1,14 @@
-"""The interlock's core under random limits, commands, measurements, people and clocks, beside an independent model.
+"""The interlock's core under random limits, commands, measurements, people and clocks, beside an
+independent model.
 
     python benchmarks/fuzz_interlock.py [--ticks 10000000] [--seed 0] [--processes 2] [--json FILE]
     python benchmarks/fuzz_interlock.py --replay SEED        # one stretch again, with what it broke
     python benchmarks/fuzz_interlock.py --digest --ticks 200000   # of all outputs: two versions are equal to the bit
 
-Each stretch has a seed, limits from the whole table and an arm of its own (``interlock_world.py``). After each tick
-``interlock_oracle.py``, which shares no code with the core, compares inputs and outputs with docs/safety.md. A violation
-is printed with the seed that replays it. It does not cover the process around the core (tests/ros).
+Each stretch has a seed, limits from the whole table and an arm of its own (``interlock_world.py``).
+After each tick ``interlock_oracle.py``, which shares no code with the core, compares inputs and
+outputs with docs/safety.md. A violation is printed with the seed that replays it. It does not cover
+the process around the core (tests/ros).
 """
 
 from __future__ import annotations
@@ -31,16 +33,47 @@ from benchmarks.interlock_world import World, stretch  # noqa: E402
 
 STRETCH = 2_000
 WORDS = (
-    "", "base", "base_link", "camera", "contact", "current_pose", "disarmed", "enable", "error",
-    "fault", "frozen", "gripper", "gripper/state", "handing_back", "interlock", "joint_delta",
-    "joint_states", "operator", "operator_silent", "policy", "protective_stop", "realigning",
-    "recovering", "reflex", "robot/fault", "silent", "stale_command", "stale_state", "target_pose",
-    "tcp_delta", "tool0", "unreadable", "wrench")
-AT_ONCE = 25                     # stretches of one job
+    "",
+    "base",
+    "base_link",
+    "camera",
+    "contact",
+    "current_pose",
+    "disarmed",
+    "enable",
+    "error",
+    "fault",
+    "frozen",
+    "gripper",
+    "gripper/state",
+    "handing_back",
+    "interlock",
+    "joint_delta",
+    "joint_states",
+    "operator",
+    "operator_silent",
+    "policy",
+    "protective_stop",
+    "realigning",
+    "recovering",
+    "reflex",
+    "robot/fault",
+    "silent",
+    "stale_command",
+    "stale_state",
+    "target_pose",
+    "tcp_delta",
+    "tool0",
+    "unreadable",
+    "wrench",
+)
+AT_ONCE = 25  # stretches of one job
 
 
 def fuzz(seeds: range, ticks: int = STRETCH) -> dict[str, Any]:
-    """A stretch of each seed: ticks, what was broken (with its seed), and how near the limits it came."""
+    """A stretch of each seed: ticks, what was broken (with its seed), and how near the limits it
+    came.
+    """
     counts: Counter[str] = Counter(ticks=0, violations=0, exceptions=0)
     worst: dict[str, float] = {}
     messages: list[str] = []
@@ -50,21 +83,27 @@ def fuzz(seeds: range, ticks: int = STRETCH) -> dict[str, Any]:
             counts["ticks"] += 1
             worlds.add(world)
             if problems:
-                counts["exceptions" if problems[0].startswith("an exception") else "violations"] += 1
+                counts[
+                    "exceptions" if problems[0].startswith("an exception") else "violations"
+                ] += 1
                 messages.append(f"seed {seed}, tick {number}: {'; '.join(problems)}")
                 break
         for world in worlds:
             counts.update(world.oracle.counts)
             for group in world.oracle.groups:
                 for name, value in group.worst.items():
-                    limit = {"speed": group.speed, "acceleration": group.a, "jerk": group.jerk}[name]
+                    limit = {"speed": group.speed, "acceleration": group.a, "jerk": group.jerk}[
+                        name
+                    ]
                     if math.isfinite(limit):
                         worst[name] = max(worst.get(name, -math.inf), value / limit)
     return {**counts, "worst": worst, "messages": messages}
 
 
 def replay(seed: int, ticks: int = STRETCH) -> int:
-    """Print what a stretch breaks, and the limits and inputs around it; how many ticks broke something."""
+    """Print what a stretch breaks, and the limits and inputs around it; how many ticks broke
+    something.
+    """
     broken = 0
     for number, problems, world in stretch(seed, ticks):
         if problems:
@@ -80,7 +119,8 @@ def replay(seed: int, ticks: int = STRETCH) -> int:
 
 
 def digest(seeds: range, ticks: int = STRETCH) -> str:
-    """SHA-256 over all outputs, events and plans of a stretch of each seed, to the last bit of each number.
+    """SHA-256 over all outputs, events and plans of a stretch of each seed, to the last bit of each
+    number.
 
     The words are fixed, because those of the code change with it.
     """
@@ -88,25 +128,40 @@ def digest(seeds: range, ticks: int = STRETCH) -> str:
     with mock.patch.object(interlock_world, "vocabulary", lambda: WORDS):
         for seed in seeds:
             for number, _, world in stretch(seed, ticks):
-                result.update(repr((number, world.output, world.events, world.state.motions)).encode())
+                result.update(
+                    repr((number, world.output, world.events, world.state.motions)).encode()
+                )
     return result.hexdigest()
 
 
-def figures(total: Counter[str], worst: dict[str, float], options: argparse.Namespace, began: float) -> dict[str, Any]:
+def figures(
+    total: Counter[str], worst: dict[str, float], options: argparse.Namespace, began: float
+) -> dict[str, Any]:
     """What came out so far, flat."""
-    return {**total, **worst, "seed": options.seed, "seconds": round(time.time() - began),
-            "when": time.strftime("%Y-%m-%d"),
-            "machine": f"{platform.machine()}, {multiprocessing.cpu_count()} cores, no GPU"}
+    return {
+        **total,
+        **worst,
+        "seed": options.seed,
+        "seconds": round(time.time() - began),
+        "when": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.machine()}, {multiprocessing.cpu_count()} cores, no GPU",
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ticks", type=int, default=10_000_000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first stretch; the next one has the next")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the first stretch; the next one has the next"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--replay", type=int, metavar="SEED", help="one stretch, and what it broke")
-    parser.add_argument("--digest", action="store_true", help="print a digest of all outputs, and check nothing")
+    parser.add_argument(
+        "--digest", action="store_true", help="print a digest of all outputs, and check nothing"
+    )
     options = parser.parse_args()
     if options.digest:
         print(digest(range(options.seed, options.seed + options.ticks // STRETCH)))
@@ -127,8 +182,12 @@ def main() -> None:
             total.update(result)
             if options.json:
                 write(options.json, figures(total, worst, options, began))
-            print(f"\r{total['ticks']:,} ticks, {total['violations']} violations, {total['exceptions']} exceptions",
-                  end="", flush=True)
+            print(
+                f"\r{total['ticks']:,} ticks, {total['violations']} violations, "
+                f"{total['exceptions']} exceptions",
+                end="",
+                flush=True,
+            )
     result = figures(total, worst, options, began)
     print("\n" + "\n".join(f"{key}: {value}" for key, value in result.items()))
     if options.json:

@@ -1,16 +1,19 @@
-"""The interlock: what a tick costs, how soon the node answers, and what other guards let through on the same inputs.
+"""The interlock: what a tick costs, how soon the node answers, and what other guards let through on
+the same inputs.
 
     python benchmarks/interlock.py --json results.json --lerobot PATH_OF_A_LEROBOT_CHECKOUT
 
-Core: time of one ``step`` while it plays chunks under tool limits (position, rotation, gripper, all with acceleration and
-jerk) and under joint limits. Node: a real interlock process on the real middleware, armed; its own measure of the time from
-a chunk's arrival to the published target, at several rates, with the machine idle and with every core loaded. It keeps its
-last 1000 chunks, so that 20 s pass before --seconds begin.
-Guards: 20,000 goals at 100 Hz of which some are NaN, jump, or lie outside; counted is what came out. ``np.clip`` is what
-HIL-SERL-style environments do; LeRobot's two guards are taken from their own files. A guard that raises stops its loop
-there: the robot then keeps its last command.
+Core: time of one ``step`` while it plays chunks under tool limits (position, rotation, gripper, all
+with acceleration and jerk) and under joint limits. Node: a real interlock process on the real
+middleware, armed; its own measure of the time from a chunk's arrival to the published target, at
+several rates, with the machine idle and with every core loaded. It keeps its last 1000 chunks, so
+that 20 s pass before --seconds begin. Guards: 20,000 goals at 100 Hz of which some are NaN, jump,
+or lie outside; counted is what came out. ``np.clip`` is what HIL-SERL-style environments do;
+LeRobot's two guards are taken from their own files. A guard that raises stops its loop there: the
+robot then keeps its last command.
 
-It does not cover a real-time kernel, a loaded network, or how a robot's own controller treats what a guard lets through.
+It does not cover a real-time kernel, a loaded network, or how a robot's own controller treats what
+a guard lets through.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import figures  # noqa: E402
 
 DOMAIN, PATIENCE_S, ARMS_S = 73, 60.0, 10.0
-HISTORY, CHUNK_HZ = 1000, 50  # chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
+HISTORY, CHUNK_HZ = (
+    1000,
+    50,
+)  # chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
 HOME = (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)
 TICK = 0.01
 
@@ -45,7 +51,9 @@ TICK = 0.01
 def fr3_limits(**changes: Any) -> Any:
     from rlinf_core.interlock import load_limits, with_values
 
-    return with_values(load_limits(ROOT / "robots/franka_fr3/limits.yaml"), {"enable_lease": "unlimited"} | changes)
+    return with_values(
+        load_limits(ROOT / "robots/franka_fr3/limits.yaml"), {"enable_lease": "unlimited"} | changes
+    )
 
 
 def core_times(steps: int, **changes: Any) -> dict[str, float]:
@@ -60,14 +68,38 @@ def core_times(steps: int, **changes: Any) -> dict[str, float]:
     times = np.empty(steps)
     for tick in range(steps):
         now = tick * 10_000_000
-        chunks = (Chunk("policy", "a", tick + 1, 0, now, 0.05, limits.control_mode, (actions[tick % 997],) * 2),) \
-            if tick % 5 == 0 else ()
-        inputs = Inputs(pose=pose, joints=joints, gripper=gripper, chunks=chunks, arm=tick == 0 or None,
-                        restart=tick == 0)
+        chunks = (
+            (
+                Chunk(
+                    "policy",
+                    "a",
+                    tick + 1,
+                    0,
+                    now,
+                    0.05,
+                    limits.control_mode,
+                    (actions[tick % 997],) * 2,
+                ),
+            )
+            if tick % 5 == 0
+            else ()
+        )
+        inputs = Inputs(
+            pose=pose,
+            joints=joints,
+            gripper=gripper,
+            chunks=chunks,
+            arm=tick == 0 or None,
+            restart=tick == 0,
+        )
         started = time.perf_counter()
         state, output, _ = step(limits, state, inputs, now)
         times[tick] = time.perf_counter() - started
-        pose, joints, gripper = output.target or pose, output.joints or joints, output.gripper or gripper
+        pose, joints, gripper = (
+            output.target or pose,
+            output.joints or joints,
+            output.gripper or gripper,
+        )
     p50, p99 = 1e6 * np.percentile(times, [50, 99])
     return {"p50_us": p50, "p99_us": p99, "worst_us": 1e6 * times.max()}
 
@@ -100,12 +132,18 @@ def running(hogs: list[multiprocessing.Process]) -> Iterator[None]:
             hog.join()
 
 
-LOADS = {"idle": "nothing beside it", "loaded": "one busy process on each core",
-         "synced": "the same, and one that writes 4 MB and syncs, without end, on the disk of the node's log"}
+LOADS = {
+    "idle": "nothing beside it",
+    "loaded": "one busy process on each core",
+    "synced": "the same, and one that writes 4 MB and syncs, without end, on the disk of the "
+    "node's log",
+}
 
 
 def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
-    """Milliseconds from a chunk's arrival to the target's publication, and of the tick's lateness, by the node itself."""
+    """Milliseconds from a chunk's arrival to the target's publication, and of the tick's lateness,
+    by the node itself.
+    """
     with figures.folder("rlinf-interlock-") as folder:
         return times_in(folder, hz, load, seconds)
 
@@ -124,9 +162,14 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
     from rlinf_ros.workarounds import single_threaded
 
     values = yaml.safe_load((ROOT / "robots/franka_fr3/limits.yaml").read_text())
-    values |= {"tick": 1.0 / hz, "enable_lease": "unlimited", "stale_state": 1.0, "lost_state": 5.0,
-               **dict.fromkeys(("contact_force", "contact_torque", "contact_fault"), "unlimited"),
-               **dict.fromkeys(("joint_names", "joint_low", "joint_high"), [])}
+    values |= {
+        "tick": 1.0 / hz,
+        "enable_lease": "unlimited",
+        "stale_state": 1.0,
+        "lost_state": 5.0,
+        **dict.fromkeys(("contact_force", "contact_torque", "contact_fault"), "unlimited"),
+        **dict.fromkeys(("joint_names", "joint_low", "joint_high"), []),
+    }
     (folder / "limits.yaml").write_text(yaml.safe_dump(values))
     node = rclpy.create_node("bench", namespace="/bench")
     executor = single_threaded()
@@ -144,8 +187,16 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
         seq[0] += 1
         poses.publish(pose)
         if seq[0] % 2 == 0:
-            chunk = ActionChunk(source="policy", session="b", seq=seq[0], dt=0.05, control_mode="tcp_delta", horizon=2,
-                                dim=3, data=[0.0, 0.002 * (-1) ** (seq[0] // 50), 0.0] * 2)
+            chunk = ActionChunk(
+                source="policy",
+                session="b",
+                seq=seq[0],
+                dt=0.05,
+                control_mode="tcp_delta",
+                horizon=2,
+                dim=3,
+                data=[0.0, 0.002 * (-1) ** (seq[0] // 50), 0.0] * 2,
+            )
             chunk.observation_stamp = node.get_clock().now().to_msg()
             chunks.publish(chunk)
 
@@ -159,41 +210,71 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
         while not ready():
             executor.spin_once(timeout_sec=0.05)
             if time.monotonic() > end:
-                raise SystemExit(f"{hz} Hz, {load}: waited {limit_s:.0f} s for {what}; logs in {folder / 'logs'}")
+                raise SystemExit(
+                    f"{hz} Hz, {load}: waited {limit_s:.0f} s for {what}; logs in {folder / 'logs'}"
+                )
 
     node.create_subscription(PoseStamped, "target_pose", on_target, profile("target_pose"))
     node.create_subscription(DiagnosticArray, "/diagnostics", on_diagnostics, 10)
-    node.create_subscription(SafetyState, "safety", lambda message: safety.__setitem__(0, message), profile("safety"))
+    node.create_subscription(
+        SafetyState, "safety", lambda message: safety.__setitem__(0, message), profile("safety")
+    )
     arming = node.create_client(SetBool, "interlock/arm")
     node.create_timer(0.5 / CHUNK_HZ, publish)
-    burners = [multiprocessing.Process(target=burn, daemon=True) for _ in range(os.cpu_count() or 1)]
-    burners = {"idle": [], "loaded": burners,
-               "synced": [*burners, multiprocessing.Process(target=sync, args=(folder,), daemon=True)]}[load]
-    process = Process("interlock", "rlinf_interlock", "interlock", "rlinf_interlock.interlock", "/bench",
-                      {"limits_file": str(folder / "limits.yaml"), "no_estop_reason": "a benchmark: no arm is there"}, (),
-                      RESPAWN)
+    burners = [
+        multiprocessing.Process(target=burn, daemon=True) for _ in range(os.cpu_count() or 1)
+    ]
+    burners = {
+        "idle": [],
+        "loaded": burners,
+        "synced": [*burners, multiprocessing.Process(target=sync, args=(folder,), daemon=True)],
+    }[load]
+    process = Process(
+        "interlock",
+        "rlinf_interlock",
+        "interlock",
+        "rlinf_interlock.interlock",
+        "/bench",
+        {
+            "limits_file": str(folder / "limits.yaml"),
+            "no_estop_reason": "a benchmark: no arm is there",
+        },
+        (),
+        RESPAWN,
+    )
     with Supervisor(folder, DOMAIN) as supervisor, running(burners):
         supervisor.start(process)
         wait(lambda: diagnostics and arming.service_is_ready(), "the interlock")
         requests = [arming.call_async(SetBool.Request(data=True))]
 
         def armed() -> bool:
-            if requests[-1].done() and not requests[-1].result().success:  # it has not seen the arm at rest for long enough
+            if (
+                requests[-1].done() and not requests[-1].result().success
+            ):  # it has not seen the arm at rest for long enough
                 requests.append(arming.call_async(SetBool.Request(data=True)))
             return safety[0].state in (SafetyState.ARMED, SafetyState.ACTIVE)
 
         wait(armed, "the interlock to be armed", ARMS_S)
-        last = seq[0] + 2 * HISTORY  # every second pose a chunk: what was before it was armed is forgotten by then
+        last = (
+            seq[0] + 2 * HISTORY
+        )  # every second pose a chunk: what was before it was armed is forgotten by then
         wait(lambda: seq[0] >= last, f"{HISTORY} chunks", PATIENCE_S + 4 * HISTORY / CHUNK_HZ)
         end = time.monotonic() + seconds
         wait(lambda: time.monotonic() > end, "the end", seconds + PATIENCE_S)
-        wait(lambda: safety[0].state == SafetyState.ACTIVE, "the interlock to follow the chunks to the end", 5.0)
+        wait(
+            lambda: safety[0].state == SafetyState.ACTIVE,
+            "the interlock to follow the chunks to the end",
+            5.0,
+        )
     executor.shutdown()
     node.destroy_node()
     if "reaction_p99_ms" not in diagnostics:
-        raise SystemExit(f"the interlock said nothing of its reaction: {diagnostics}; logs in {folder / 'logs'}")
-    return {key: float(diagnostics[f"reaction_{key}"]) for key in ("p50_ms", "p99_ms", "worst_ms")} | {
-        key: float(diagnostics[key]) for key in ("tick_late_p99_ms", "tick_late_worst_ms")}
+        raise SystemExit(
+            f"the interlock said nothing of its reaction: {diagnostics}; logs in {folder / 'logs'}"
+        )
+    return {
+        key: float(diagnostics[f"reaction_{key}"]) for key in ("p50_ms", "p99_ms", "worst_ms")
+    } | {key: float(diagnostics[key]) for key in ("tick_late_p99_ms", "tick_late_worst_ms")}
 
 
 # Guards side by side
@@ -212,13 +293,25 @@ def goals(count: int) -> np.ndarray:
 
 
 def lerobot_guards(checkout: Path) -> tuple[Any, Any]:
-    """LeRobot's ``ensure_safe_goal_position`` and ``EEBoundsAndSafety``, from their own files, without their imports."""
-    names: dict[str, Any] = {"np": np, "dataclass": dataclass, "field": field, "pformat": pformat,
-                             "RobotActionProcessorStep": object, "RobotAction": dict, "PolicyFeature": object,
-                             "PipelineFeatureType": object, "logger": logging.getLogger("lerobot")}
+    """LeRobot's ``ensure_safe_goal_position`` and ``EEBoundsAndSafety``, from their own files,
+    without their imports.
+    """
+    names: dict[str, Any] = {
+        "np": np,
+        "dataclass": dataclass,
+        "field": field,
+        "pformat": pformat,
+        "RobotActionProcessorStep": object,
+        "RobotAction": dict,
+        "PolicyFeature": object,
+        "PipelineFeatureType": object,
+        "logger": logging.getLogger("lerobot"),
+    }
     names["logger"].setLevel(logging.CRITICAL)
-    for file, name in (("src/lerobot/robots/utils.py", "ensure_safe_goal_position"),
-                       ("src/lerobot/robots/so_follower/robot_kinematic_processor.py", "EEBoundsAndSafety")):
+    for file, name in (
+        ("src/lerobot/robots/utils.py", "ensure_safe_goal_position"),
+        ("src/lerobot/robots/so_follower/robot_kinematic_processor.py", "EEBoundsAndSafety"),
+    ):
         tree = ast.parse((checkout / file).read_text())
         (node,) = [node for node in tree.body if getattr(node, "name", "") == name]
         node.decorator_list = [
@@ -237,7 +330,12 @@ class Ours:
     def __init__(self) -> None:
         from rlinf_core.interlock import Inputs, State, step
 
-        self.limits, self.state, self.inputs, self.step = fr3_limits(refusals_to_fault=100), State(), Inputs, step
+        self.limits, self.state, self.inputs, self.step = (
+            fr3_limits(refusals_to_fault=100),
+            State(),
+            Inputs,
+            step,
+        )
         self.now, self.pose = 0, HOME
         self(np.array(HOME[:3]), arm=True)
 
@@ -245,9 +343,15 @@ class Ours:
         from rlinf_core.interlock import Chunk
 
         delta = tuple((goal - self.pose[:3]).tolist())
-        chunk = Chunk("policy", "a", self.now // 10_000_000 + 1, 0, self.now, TICK, "tcp_delta", (delta,))
-        self.state, output, _ = self.step(self.limits, self.state, self.inputs(pose=self.pose, chunks=(chunk,), **inputs),
-                                          self.now)
+        chunk = Chunk(
+            "policy", "a", self.now // 10_000_000 + 1, 0, self.now, TICK, "tcp_delta", (delta,)
+        )
+        self.state, output, _ = self.step(
+            self.limits,
+            self.state,
+            self.inputs(pose=self.pose, chunks=(chunk,), **inputs),
+            self.now,
+        )
         self.now, self.pose = self.now + 10_000_000, output.target
         return np.array(output.target[:3])
 
@@ -265,7 +369,9 @@ def guards(checkout: Path | None) -> dict[str, Any]:
         ensure, bounds = lerobot_guards(checkout)
 
         def capped(goal: np.ndarray) -> np.ndarray:
-            present = dict(zip("xyz", zip(goal.tolist(), last["cap"].tolist(), strict=True), strict=True))
+            present = dict(
+                zip("xyz", zip(goal.tolist(), last["cap"].tolist(), strict=True), strict=True)
+            )
             last["cap"] = np.array(list(ensure(present, STEP).values()))
             return last["cap"]
 
@@ -273,14 +379,19 @@ def guards(checkout: Path | None) -> dict[str, Any]:
             guard = bounds(end_effector_bounds=BOX, max_ee_step_m=STEP, raise_on_jump=raises)
 
             def apply(goal: np.ndarray) -> np.ndarray:
-                action = dict(zip(("ee.x", "ee.y", "ee.z"), goal, strict=True)) | {f"ee.w{axis}": 0.0 for axis in "xyz"}
+                action = dict(zip(("ee.x", "ee.y", "ee.z"), goal, strict=True)) | {
+                    f"ee.w{axis}": 0.0 for axis in "xyz"
+                }
                 out = guard.action(action)
                 return np.array([out["ee.x"], out["ee.y"], out["ee.z"]])
 
             return apply
 
-        result |= {"lerobot_ensure_safe_goal_position": capped, "lerobot_ee_bounds": bounded(True),
-                   "lerobot_ee_bounds_rate_limited": bounded(False)}
+        result |= {
+            "lerobot_ensure_safe_goal_position": capped,
+            "lerobot_ee_bounds": bounded(True),
+            "lerobot_ee_bounds_rate_limited": bounded(False),
+        }
     return result
 
 
@@ -304,13 +415,21 @@ def judged(guard: Any, positions: np.ndarray) -> dict[str, float]:
 
     inside = ((out >= BOX["min"] - 1e-9) & (out <= BOX["max"] + 1e-9)).all(axis=1)
     finite = np.isfinite(out).all(axis=1)
-    return {"not_finite": int((~finite).sum()), "outside_box": int((~inside & finite).sum()),
-            "too_fast": beyond(v, 0.25, 1e-9), "too_much_acceleration": beyond(a, 1.0, 1e-8),
-            "too_much_jerk": beyond(j, 10.0, 1e-4), "raised": raised, "cost_us": 1e6 * float(np.median(times))}
+    return {
+        "not_finite": int((~finite).sum()),
+        "outside_box": int((~inside & finite).sum()),
+        "too_fast": beyond(v, 0.25, 1e-9),
+        "too_much_acceleration": beyond(a, 1.0, 1e-8),
+        "too_much_jerk": beyond(j, 10.0, 1e-4),
+        "raised": raised,
+        "cost_us": 1e6 * float(np.median(times)),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="of the core")
     parser.add_argument("--seconds", type=float, default=12.0, help="per rate and load of the node")
     parser.add_argument("--hz", type=int, nargs="*", default=[100, 250, 500])
@@ -324,29 +443,50 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))
     result: dict[str, float] = {}
     print(f"core, {options.steps:,} steps            p50        p99      worst   (bar: p99 150 us)")
-    for name, changes in (("tool", {"gripper_width": 0.08}), ("joints", {"control_mode": "joint_delta"})):
+    for name, changes in (
+        ("tool", {"gripper_width": 0.08}),
+        ("joints", {"control_mode": "joint_delta"}),
+    ):
         times = core_times(options.steps, **changes)
-        print(f"  {name:<24}{times['p50_us']:8.1f} us{times['p99_us']:8.1f} us{times['worst_us']:8.0f} us", flush=True)
+        print(
+            f"  {name:<24}{times['p50_us']:8.1f} us{times['p99_us']:8.1f} "
+            f"us{times['worst_us']:8.0f} us",
+            flush=True,
+        )
         result |= {f"core_{name}_{key}": value for key, value in times.items()}
     import rclpy
 
     rclpy.init()
-    print("node, from a chunk's arrival to the target   p50        p99      worst   (bar: p99 12 ms, idle, 100 Hz)")
+    print(
+        "node, from a chunk's arrival to the target   p50        p99      worst   (bar: p99 12 ms, "
+        "idle, 100 Hz)"
+    )
     for hz in options.hz:
         for load in LOADS:
             times = node_times(hz, load, options.seconds)
             name = f"{hz}hz_{load}"
-            print(f"  {name:<36}{times['p50_ms']:8.2f} ms{times['p99_ms']:8.2f} ms{times['worst_ms']:8.2f} ms   tick late"
-                  f" {times['tick_late_p99_ms']:.2f} ms at p99, {times['tick_late_worst_ms']:.1f} ms at worst", flush=True)
+            print(
+                f"  {name:<36}{times['p50_ms']:8.2f} ms{times['p99_ms']:8.2f} "
+                f"ms{times['worst_ms']:8.2f} ms   tick late"
+                f" {times['tick_late_p99_ms']:.2f} ms at p99, {times['tick_late_worst_ms']:.1f} ms "
+                f"at worst",
+                flush=True,
+            )
             result |= {f"node_{name}_{key}": value for key, value in times.items()}
     rclpy.try_shutdown()
     positions = goals(options.goals)
-    print(f"guards, {options.goals:,} goals            not finite  outside  too fast  acceleration   jerk  raised    cost")
+    print(
+        f"guards, {options.goals:,} goals            not finite  outside  too fast  acceleration   "
+        f"jerk  raised    cost"
+    )
     for name, guard in guards(options.lerobot).items():
         row = judged(guard, positions)
-        print(f"  {name:<34}{row['not_finite']:10d}{row['outside_box']:9d}{row['too_fast']:10d}"
-              f"{row['too_much_acceleration']:14d}{row['too_much_jerk']:7d}{row['raised']:8d}"
-              f"{row['cost_us']:6.1f} us", flush=True)
+        print(
+            f"  {name:<34}{row['not_finite']:10d}{row['outside_box']:9d}{row['too_fast']:10d}"
+            f"{row['too_much_acceleration']:14d}{row['too_much_jerk']:7d}{row['raised']:8d}"
+            f"{row['cost_us']:6.1f} us",
+            flush=True,
+        )
         result |= {f"guard_{name}_{key}": value for key, value in row.items()}
     if options.json:
         figures.write(options.json, result)

@@ -1,8 +1,10 @@
-"""An independent model of the interlock: it reads inputs and outputs and lists what breaks docs/safety.md.
+"""An independent model of the interlock: it reads inputs and outputs and lists what breaks
+docs/safety.md.
 
-It is written from docs/safety.md and shares no code with the core: it imports nothing of ``rlinf_core``
-(tests/interlock/test_fuzz.py checks that). It sees what a driver sees: limits as a mapping, inputs and
-outputs by attribute. Units are SI, quaternions are x y z w, times are nanoseconds.
+It is written from docs/safety.md and shares no code with the core: it imports nothing of
+``rlinf_core`` (tests/interlock/test_fuzz.py checks that). It sees what a driver sees: limits as a
+mapping, inputs and outputs by attribute. Units are SI, quaternions are x y z w, times are
+nanoseconds.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from typing import Any
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 STOPPED = (DISARMED, FAULT)
 FOLLOWS_ANYHOW = ("gripper", "silent", "frozen", "error")  # robot faults that do not stop the arm
-UNCLEAR = ("", "recovering", "unreadable", "interlock")    # robot faults that say nothing of that
-POLICY_WAITS = ("enable", "handing_back", "operator_silent")  # blocked words that hold the policy alone
-STALL_S = 0.1                     # a longer gap between two ticks is a hold
+UNCLEAR = ("", "recovering", "unreadable", "interlock")  # robot faults that say nothing of that
+POLICY_WAITS = (
+    "enable",
+    "handing_back",
+    "operator_silent",
+)  # blocked words that hold the policy alone
+STALL_S = 0.1  # a longer gap between two ticks is a hold
 SECOND = 1_000_000_000
 MAX_SEQ, MAX_ACTIONS = 2**40, 1024
 
@@ -25,7 +31,9 @@ Vector = tuple[float, ...]
 
 
 def relative_turn(nominal: Sequence[float], q: Sequence[float], near: Vector | None) -> Vector:
-    """Rotation vector [rad] from ``nominal`` to ``q``; of its branches the one nearest to ``near``."""
+    """Rotation vector [rad] from ``nominal`` to ``q``; of its branches the one nearest to
+    ``near``.
+    """
     a, b, c, d = nominal
     x, y, z, w = q
     i = d * x - a * w - b * z + c * y
@@ -46,10 +54,11 @@ def relative_turn(nominal: Sequence[float], q: Sequence[float], near: Vector | N
 
 
 class Bounds:
-    """One group of coordinates under its limits: position, speed, acceleration and jerk tick by tick.
+    """One group of coordinates under its limits: position, speed, acceleration and jerk tick by
+    tick.
 
-    The speed bound after a tightening is that of docs/safety.md: the mean, over the ticks of the jerk
-    filter, of a speed that falls by the acceleration until it meets the new limit.
+    The speed bound after a tightening is that of docs/safety.md: the mean, over the ticks of the
+    jerk filter, of a speed that falls by the acceleration until it meets the new limit.
     """
 
     def __init__(self, name: str, largest: bool) -> None:
@@ -61,8 +70,16 @@ class Bounds:
         self.fastest: deque[float] = deque()
         self.worst: dict[str, float] = {}
 
-    def limit(self, tick: float, speed: float, acceleration: float, jerk: float,
-              low: Vector, high: Vector, radius: float) -> None:
+    def limit(
+        self,
+        tick: float,
+        speed: float,
+        acceleration: float,
+        jerk: float,
+        low: Vector,
+        high: Vector,
+        radius: float,
+    ) -> None:
         """These limits hold from the next tick on."""
         before = self.position is not None
         was_outside = before and self.outside > 1e-9
@@ -73,8 +90,11 @@ class Bounds:
             count = max(1, math.ceil(2.0 * acceleration / (jerk * tick) - 1e-9))
         if count != len(self.fastest):
             self.fastest = deque([speed] * count, count)
-        self.tolerance = {"speed": 1e-9 + 2e-14 / tick, "acceleration": 1e-8 + 5e-14 / tick**2,
-                          "jerk": 1e-5 + 1e-13 / tick**3}
+        self.tolerance = {
+            "speed": 1e-9 + 2e-14 / tick,
+            "acceleration": 1e-8 + 5e-14 / tick**2,
+            "jerk": 1e-5 + 1e-13 / tick**3,
+        }
         if self.position is not None:
             self.outside = max(0.0, self.excess(self.position)) if was_outside else 0.0
 
@@ -111,9 +131,19 @@ class Bounds:
             return math.inf
         return math.fsum(self.fastest) / len(self.fastest)
 
-    def problem(self, position: Vector, start: Vector, velocity: Vector, acceleration: Vector,
-                outside: float, fastest: float) -> str:
-        """What a step breaks; empty if nothing. Keeps the step's velocity and acceleration for ``take``."""
+    def problem(
+        self,
+        position: Vector,
+        start: Vector,
+        velocity: Vector,
+        acceleration: Vector,
+        outside: float,
+        fastest: float,
+    ) -> str:
+        """What a step breaks; empty if nothing.
+
+        Keeps the step's velocity and acceleration for ``take``.
+        """
         tick = self.tick
         v = tuple([(p - s) / tick for p, s in zip(position, start, strict=True)])
         a = tuple([(x - y) / tick for x, y in zip(v, velocity, strict=True)])
@@ -141,9 +171,11 @@ class Bounds:
 
 
 class Handovers:
-    """From an operator to the policy: only after a release, or a person's arming; after a long silence also an enable."""
+    """From an operator to the policy: only after a release, or a person's arming; after a long
+    silence also an enable.
+    """
 
-    ENDED_S = 0.5    # after so long an arming may already be the one that gives the enable back
+    ENDED_S = 0.5  # after so long an arming may already be the one that gives the enable back
 
     def __init__(self) -> None:
         self.taken, self.silent, self.ends_ns, self.was = False, False, 0, ""
@@ -159,8 +191,12 @@ class Handovers:
             self.taken = False
         self.silent = self.silent or (self.taken and silence_s > self.ENDED_S + 0.2)
         if has_operator:
-            self.ends_ns = max(self.ends_ns, ends_ns, now_ns)  # also one that is held or refused is no silent one
-        if self.silent and not self.taken and inputs.enable_renewed:  # a person gives it back, from this tick on
+            self.ends_ns = max(
+                self.ends_ns, ends_ns, now_ns
+            )  # also one that is held or refused is no silent one
+        if (
+            self.silent and not self.taken and inputs.enable_renewed
+        ):  # a person gives it back, from this tick on
             self.silent = False
         broken = source == "policy" and (self.taken or self.silent)
         if source == "operator":
@@ -182,7 +218,10 @@ class Oracle:
         self.joint = limits["control_mode"] == "joint_delta"
         names = ("joints",) if self.joint else ("position", "rotation")
         self.arm_groups = [Bounds(name, self.joint) for name in names]
-        self.groups = [*self.arm_groups, *([Bounds("gripper", False)] if limits["gripper_width"] else [])]
+        self.groups = [
+            *self.arm_groups,
+            *([Bounds("gripper", False)] if limits["gripper_width"] else []),
+        ]
         self.problems: list[str] = []
         self.counts = dict.fromkeys(("disarmed", "armed", "active", "hold", "fault", "anew"), 0)
         self.mode, self.cause, self.suppress_setpoint, self.source = DISARMED, "", False, ""
@@ -193,9 +232,9 @@ class Oracle:
         self.ended_ns = self.armed_ns = -(1 << 63)
         self.operator_moved, self.handovers = False, Handovers()
         self.hand_lost = False
-        self.commanded = 0          # ticks since motion was last allowed
+        self.commanded = 0  # ticks since motion was last allowed
         self.stop_ticks = [0.0] * len(self.groups)
-        self.unseen_s = 0.0         # how long there has been no valid sample
+        self.unseen_s = 0.0  # how long there has been no valid sample
         self.rest_ticks, self.rest_at = 0, ()
         self.recent_places: deque[Any] = deque(maxlen=max(3, round(0.1 / limits["tick"])))
         self.targets_rest = 0
@@ -212,18 +251,46 @@ class Oracle:
             margin = limits["joint_margin"]
             low = tuple(value + margin for value in limits["joint_low"])
             high = tuple(value - margin for value in limits["joint_high"])
-            self.groups[0].limit(tick, limits["joint_speed"], limits["joint_acceleration"],
-                                 limits["joint_jerk"], low, high, math.inf)
+            self.groups[0].limit(
+                tick,
+                limits["joint_speed"],
+                limits["joint_acceleration"],
+                limits["joint_jerk"],
+                low,
+                high,
+                math.inf,
+            )
             self.divergences = (limits["joint_divergence"],)
         else:
-            self.groups[0].limit(tick, limits["speed"], limits["acceleration"], limits["jerk"],
-                                 limits["box_low"], limits["box_high"], math.inf)
-            self.groups[1].limit(tick, limits["rotation_speed"], limits["rotation_acceleration"],
-                                 limits["rotation_jerk"], (), (), limits["cone"])
+            self.groups[0].limit(
+                tick,
+                limits["speed"],
+                limits["acceleration"],
+                limits["jerk"],
+                limits["box_low"],
+                limits["box_high"],
+                math.inf,
+            )
+            self.groups[1].limit(
+                tick,
+                limits["rotation_speed"],
+                limits["rotation_acceleration"],
+                limits["rotation_jerk"],
+                (),
+                (),
+                limits["cone"],
+            )
             self.divergences = (limits["divergence"], limits["rotation_divergence"])
         if limits["gripper_width"]:
-            self.groups[-1].limit(tick, limits["gripper_speed"], math.inf, math.inf, (0.0,),
-                                  (limits["gripper_width"],), math.inf)
+            self.groups[-1].limit(
+                tick,
+                limits["gripper_speed"],
+                math.inf,
+                math.inf,
+                (0.0,),
+                (limits["gripper_width"],),
+                math.inf,
+            )
         size = math.hypot(*limits["orientation"])
         self.nominal = tuple(value / size for value in limits["orientation"])
         self.settle_ticks = max(3, round(0.1 / tick))
@@ -236,10 +303,16 @@ class Oracle:
             return None
         if self.joint:
             angles = inputs.joints
-            if angles is None or len(angles) != len(limits["joint_low"]) or not all(map(math.isfinite, angles)):
+            if (
+                angles is None
+                or len(angles) != len(limits["joint_low"])
+                or not all(map(math.isfinite, angles))
+            ):
                 return None
-            if any(not lo - math.tau <= q <= hi + math.tau
-                   for lo, q, hi in zip(limits["joint_low"], angles, limits["joint_high"], strict=True)):
+            if any(
+                not lo - math.tau <= q <= hi + math.tau
+                for lo, q, hi in zip(limits["joint_low"], angles, limits["joint_high"], strict=True)
+            ):
                 return None  # degrees
             place: tuple[Vector, ...] = (tuple(angles),)
         else:
@@ -249,8 +322,10 @@ class Oracle:
             size = math.hypot(*pose[3:])
             if not abs(size - 1.0) < 0.01:
                 return None
-            if any(not lo - 10.0 <= p <= hi + 10.0
-                   for lo, p, hi in zip(limits["box_low"], pose, limits["box_high"], strict=False)):
+            if any(
+                not lo - 10.0 <= p <= hi + 10.0
+                for lo, p, hi in zip(limits["box_low"], pose, limits["box_high"], strict=False)
+            ):
                 return None  # millimetres
             near = self.groups[1].position
             turn = relative_turn(self.nominal, [value / size for value in pose[3:]], near)
@@ -258,7 +333,11 @@ class Oracle:
         if not limits["gripper_width"]:
             return place
         width = inputs.gripper
-        if width is None or not math.isfinite(width) or not abs(width) <= max(0.5, 2.0 * limits["gripper_width"]):
+        if (
+            width is None
+            or not math.isfinite(width)
+            or not abs(width) <= max(0.5, 2.0 * limits["gripper_width"])
+        ):
             return None
         return (*place, (min(max(width, 0.0), limits["gripper_width"]),))
 
@@ -295,7 +374,11 @@ class Oracle:
             causes.append("contact")
         if inputs.distance is not None:
             metres, age_s = inputs.distance
-            if not math.isfinite(metres) or not age_s <= limits["stale_distance"] or not 0.0 < metres <= 100.0:
+            if (
+                not math.isfinite(metres)
+                or not age_s <= limits["stale_distance"]
+                or not 0.0 < metres <= 100.0
+            ):
                 causes.append("distance")
         causes += [f"silent {name}" for name in inputs.silent]
         causes += [f"doubled {name}" for name in inputs.doubled]
@@ -306,12 +389,16 @@ class Oracle:
         if self.joint:
             if inputs.pose is not None:
                 low, high = limits["box_low"], limits["box_high"]
-                inside = all(lo <= p <= hi for lo, p, hi in zip(low, inputs.pose, high, strict=False))
+                inside = all(
+                    lo <= p <= hi for lo, p, hi in zip(low, inputs.pose, high, strict=False)
+                )
                 size = math.hypot(*inputs.pose[3:])
                 unit = abs(size - 1.0) < 0.01
                 turn = math.inf
                 if unit:
-                    turn = math.hypot(*relative_turn(self.nominal, [q / size for q in inputs.pose[3:]], None))
+                    turn = math.hypot(
+                        *relative_turn(self.nominal, [q / size for q in inputs.pose[3:]], None)
+                    )
                 if not inside or not turn <= limits["cone"] + 1e-9:
                     causes.append("tool outside")
         elif inputs.joints is not None:
@@ -324,7 +411,10 @@ class Oracle:
     def invalid(self, chunk: Any, now_ns: int) -> bool:
         """Whether a chunk must be refused (S4, S5, S6, S7)."""
         limits, dt = self.limits, chunk.dt_s
-        if chunk.source not in ("policy", "operator") or chunk.control_mode != limits["control_mode"]:
+        if (
+            chunk.source not in ("policy", "operator")
+            or chunk.control_mode != limits["control_mode"]
+        ):
             return True
         if chunk.frame not in ("", limits["frame"]) or len(chunk.actions) > MAX_ACTIONS:
             return True
@@ -338,21 +428,24 @@ class Oracle:
         arm = (len(limits["joint_low"]),) if self.joint else (3, 6)
         sizes = {*arm, *((size + 1 for size in arm) if limits["gripper_width"] else ())}
         size = len(chunk.actions[0])
-        if size not in sizes or (chunk.observation_stamp_ns - now_ns) / 1e9 > limits["future_stamp"]:
+        if (
+            size not in sizes
+            or (chunk.observation_stamp_ns - now_ns) / 1e9 > limits["future_stamp"]
+        ):
             return True
         for action in chunk.actions:
             if len(action) != size or not all(math.isfinite(value / dt) for value in action):
                 return True
             fastest = limits["jump_factor"] * dt * (1.0 + 1e-9)
             if self.joint:
-                parts = [(max(map(abs, action[:arm[0]])), limits["joint_speed"])]
-                rest = action[arm[0]:]
+                parts = [(max(map(abs, action[: arm[0]])), limits["joint_speed"])]
+                rest = action[arm[0] :]
             else:
                 parts = [(math.hypot(*action[:3]), limits["speed"])]
                 turns = len(action) >= 6
                 if turns:
                     parts.append((math.hypot(*action[3:6]), limits["rotation_speed"]))
-                rest = action[6 if turns else 3:]
+                rest = action[6 if turns else 3 :]
             if rest:
                 parts.append((abs(rest[0]), limits["gripper_speed"]))
             if any(distance > fastest * speed for distance, speed in parts):
@@ -378,13 +471,19 @@ class Oracle:
         self.suppress_setpoint = output.suppress_setpoint
         return self.problems
 
-    def check_modes(self, inputs: Any, output: Any, mode: int, sample: Any, standing: list[str],
-                    now_ns: int) -> None:
+    def check_modes(
+        self, inputs: Any, output: Any, mode: int, sample: Any, standing: list[str], now_ns: int
+    ) -> None:
         """S13: latches, arming and disarming."""
         before, problems = self.mode, self.problems
         enabled = self.enabled(inputs)
-        reset = before == FAULT and inputs.reset_fault is not None and inputs.reset_fault == self.cause \
-            and not standing and enabled
+        reset = (
+            before == FAULT
+            and inputs.reset_fault is not None
+            and inputs.reset_fault == self.cause
+            and not standing
+            and enabled
+        )
         if standing and before != DISARMED and mode != FAULT:
             problems.append(f"no fault although {standing[0]} stands")
         if before == FAULT and mode == FAULT and output.cause != self.cause:
@@ -393,7 +492,11 @@ class Oracle:
             problems.append("a fault ended without a reset by name")
         if before == FAULT and mode not in STOPPED:
             problems.append("armed by a reset")
-        if reset and mode == FAULT and self.cause not in ("stale_state", "state_frame", "state_units"):
+        if (
+            reset
+            and mode == FAULT
+            and self.cause not in ("stale_state", "state_frame", "state_units")
+        ):
             problems.append("a reset by name was refused")
         if before == DISARMED and mode != DISARMED and not inputs.arm:
             problems.append("armed without a request")
@@ -424,7 +527,11 @@ class Oracle:
         if before == FAULT and mode != FAULT:
             self.refused_ns.clear()
         rests = inputs.end_episode and self.rests()
-        if (inputs.restart and sample is not None and before != FAULT) or inputs.late_s > self.limits["tick"] or rests:
+        if (
+            (inputs.restart and sample is not None and before != FAULT)
+            or inputs.late_s > self.limits["tick"]
+            or rests
+        ):
             self.operator_moved = False  # the arm was put elsewhere, or has stood, and rests there
         refused = False
         for chunk in inputs.chunks:
@@ -460,13 +567,19 @@ class Oracle:
             if source == "policy" and not self.enabled(inputs):
                 problems.append("the policy moves without the enable")
             allowed = ("", *(POLICY_WAITS if source == "operator" else ()))
-            held = [arm.name for arm in inputs.others if arm.blocked not in allowed
-                    and (arm.blocked in ("disarmed", "fault") or not inputs.restart)]
+            held = [
+                arm.name
+                for arm in inputs.others
+                if arm.blocked not in allowed
+                and (arm.blocked in ("disarmed", "fault") or not inputs.restart)
+            ]
             if held:
                 problems.append(f"active although the arm '{held[0]}' may not move")
             plays_on = self.valid_until.get("operator", now_ns) > now_ns
             begins_anew = inputs.restart and sample is not None and not plays_on
-            if source == "policy" and (self.operator_moved or (self.source == "operator" and not begins_anew)):
+            if source == "policy" and (
+                self.operator_moved or (self.source == "operator" and not begins_anew)
+            ):
                 problems.append("from the operator to the policy without a pause")
         if mode == ACTIVE and source == "operator":
             self.operator_moved = True
@@ -482,14 +595,18 @@ class Oracle:
             if not all(map(math.isfinite, record.executed)):
                 problems.append("an applied action that is not finite")
 
-    def check_target(self, inputs: Any, output: Any, events: Sequence[Any], mode: int, sample: Any,
-                     place: Any) -> None:
+    def check_target(
+        self, inputs: Any, output: Any, events: Sequence[Any], mode: int, sample: Any, place: Any
+    ) -> None:
         """S8, S12, S21, S24: what is commanded."""
         problems, limits = self.problems, self.limits
         target = self.target(output)
         moved_hand = self.hand_lost
-        hand_lost = "gripper/state" in inputs.silent or inputs.robot_fault.startswith("gripper") \
+        hand_lost = (
+            "gripper/state" in inputs.silent
+            or inputs.robot_fault.startswith("gripper")
             or (self.hand_lost and inputs.robot_fault == "recovering")
+        )
         self.hand_lost = hand_lost or (self.hand_lost and self.mode in STOPPED and place is None)
         self.see(sample, inputs.restart)
         if target is None:
@@ -525,17 +642,31 @@ class Oracle:
                     problems.append("the tool turns faster than it may")
             self.quaternion = tuple(q)
 
-    def check_groups(self, inputs: Any, events: Sequence[Any], target: Sequence[Vector], mode: int, sample: Any,
-                     place: Any, moved_hand: bool) -> bool:
-        """Each group goes on within its limits, or begins where the arm is, where the documents allow that."""
+    def check_groups(
+        self,
+        inputs: Any,
+        events: Sequence[Any],
+        target: Sequence[Vector],
+        mode: int,
+        sample: Any,
+        place: Any,
+        moved_hand: bool,
+    ) -> bool:
+        """Each group goes on within its limits, or begins where the arm is, where the documents
+        allow that.
+        """
         why = {event.cause for event in events if event.kind == "reseeded"}
         arm = bool(why & {"restart", "recover", "robot", "adrift"})
         hand = bool(why & {"restart", "gripper"})
         if arm and (sample is None or not self.may_begin_anew(inputs, mode)):
-            self.problems.append(f"the set-point was put where the arm is ({', '.join(why)}), which may follow it")
+            self.problems.append(
+                f"the set-point was put where the arm is ({', '.join(why)}), which may follow it"
+            )
         if "adrift" in why and not self.has_rested():
             self.problems.append("armed from where the arm does not rest")
-        if hand and (place is None or not (inputs.restart or (moved_hand and self.mode in STOPPED))):
+        if hand and (
+            place is None or not (inputs.restart or (moved_hand and self.mode in STOPPED))
+        ):
             self.problems.append("the gripper's set-point was put where it is, which may follow it")
         self.counts["anew"] += arm
         share = 1.0
@@ -544,17 +675,24 @@ class Oracle:
         for index, (group, part) in enumerate(zip(self.groups, target, strict=True)):
             if place is not None and (arm if index < len(self.arm_groups) else hand):
                 group.rest_at(place[index])
-            near = index < len(self.divergences) and self.reach[index] <= 0.99 * self.divergences[index]
+            near = (
+                index < len(self.divergences)
+                and self.reach[index] <= 0.99 * self.divergences[index]
+            )
             fastest = group.slower(share if near else 1.0)
             assert group.position is not None
-            problem = group.problem(part, group.position, group.velocity, group.acceleration, group.outside, fastest)
+            problem = group.problem(
+                part, group.position, group.velocity, group.acceleration, group.outside, fastest
+            )
             if problem:
                 self.problems.append(problem)
             group.take(bool(problem))
         return arm
 
     def may_begin_anew(self, inputs: Any, mode: int) -> bool:
-        """Whether the set-point may be put where the arm is (docs/safety.md: nothing follows it)."""
+        """Whether the set-point may be put where the arm is (docs/safety.md: nothing
+        follows it).
+        """
         if inputs.restart and self.mode != FAULT:
             return True
         if self.mode in STOPPED and self.suppress_setpoint:
@@ -568,10 +706,15 @@ class Oracle:
         """How long the arm has not been seen, and how long it has been seen at one place."""
         tick = self.limits["tick"]
         self.unseen_s = 0.0 if sample is not None else self.unseen_s + tick
-        place = sample[:len(self.arm_groups)] if sample is not None else ()
-        same = bool(place) and len(place) == len(self.rest_at) and all(
-            max(map(abs, (x - y for x, y in zip(a, b, strict=True)))) < 1e-12
-            for a, b in zip(place, self.rest_at, strict=True))
+        place = sample[: len(self.arm_groups)] if sample is not None else ()
+        same = (
+            bool(place)
+            and len(place) == len(self.rest_at)
+            and all(
+                max(map(abs, (x - y for x, y in zip(a, b, strict=True)))) < 1e-12
+                for a, b in zip(place, self.rest_at, strict=True)
+            )
+        )
         self.rest_ticks = self.rest_ticks + 1 if same else 0
         if not same:
             self.rest_at = place
@@ -579,18 +722,37 @@ class Oracle:
 
     def has_rested(self) -> bool:
         """Whether the arm has not moved, but for noise, for as long as it must be seen at rest."""
-        recent = list(self.recent_places)[-self.settle_ticks:]
+        recent = list(self.recent_places)[-self.settle_ticks :]
         noise = (0.02,) if self.joint else (0.004, 0.02)  # [m, rad]
-        return len(recent) == self.settle_ticks and all(recent) and all(
-            group.size([x - y for x, y in zip(a, b, strict=True)]) <= most + 1e-9
-            for at in recent for group, a, b, most in zip(self.arm_groups, at, recent[-1], noise, strict=False))
+        return (
+            len(recent) == self.settle_ticks
+            and all(recent)
+            and all(
+                group.size([x - y for x, y in zip(a, b, strict=True)]) <= most + 1e-9
+                for at in recent
+                for group, a, b, most in zip(self.arm_groups, at, recent[-1], noise, strict=False)
+            )
+        )
 
-    def check_rest(self, output: Any, mode: int, target: Sequence[Vector], before: Sequence[Any], sample: Any,
-                   jumped: bool) -> None:
-        """S2, S12, S21: nothing moves that nobody commands; a set-point far from the arm is told to nobody."""
-        moves = [max(map(abs, (x - y for x, y in zip(a, b, strict=True)))) > 1e-12
-                 for a, b in zip(target, before, strict=True)]
-        self.targets_rest = 0 if any(moves[:len(self.arm_groups)]) or jumped else self.targets_rest + 1
+    def check_rest(
+        self,
+        output: Any,
+        mode: int,
+        target: Sequence[Vector],
+        before: Sequence[Any],
+        sample: Any,
+        jumped: bool,
+    ) -> None:
+        """S2, S12, S21: nothing moves that nobody commands; a set-point far from the arm is told to
+        nobody.
+        """
+        moves = [
+            max(map(abs, (x - y for x, y in zip(a, b, strict=True)))) > 1e-12
+            for a, b in zip(target, before, strict=True)
+        ]
+        self.targets_rest = (
+            0 if any(moves[: len(self.arm_groups)]) or jumped else self.targets_rest + 1
+        )
         if mode != ACTIVE and self.rests():
             self.operator_moved = False
         may = mode in (ACTIVE, ARMED) or (mode == HOLD and output.cause == "realigning")
@@ -599,12 +761,19 @@ class Oracle:
             self.stop_ticks = [group.stop_ticks() for group in self.groups]
         for group, moving, stop_ticks in zip(self.groups, moves, self.stop_ticks, strict=True):
             if moving and self.commanded > stop_ticks and not jumped:
-                self.problems.append(f"{group.name}: moves {self.commanded} ticks after it was held")
+                self.problems.append(
+                    f"{group.name}: moves {self.commanded} ticks after it was held"
+                )
         settled = 3 * self.settle_ticks + 2
-        errors = [group.size([t - s for t, s in zip(part, place, strict=True)]) for group, part, place
-                  in zip(self.arm_groups, target, self.rest_at, strict=False)]
+        errors = [
+            group.size([t - s for t, s in zip(part, place, strict=True)])
+            for group, part, place in zip(self.arm_groups, target, self.rest_at, strict=False)
+        ]
         if mode in STOPPED and not output.suppress_setpoint:
-            far = [error > 1.5 * most + 1e-9 for error, most in zip(errors, self.divergences, strict=False)]
+            far = [
+                error > 1.5 * most + 1e-9
+                for error, most in zip(errors, self.divergences, strict=False)
+            ]
             if any(far) and min(self.rest_ticks, self.targets_rest) > settled:
                 self.problems.append("a set-point far from the arm is told while disarmed")
             lost = max(self.limits["lost_state"], 0.0) + 3 * self.limits["tick"]
@@ -615,8 +784,11 @@ class Oracle:
 
     def rests(self) -> bool:
         """Whether the set-point rests, or the step that it made was its last."""
-        return all(group.size(group.velocity) <= group.a * group.tick / len(group.fastest) + 1e-12
-                   for group in self.groups if group.velocity)
+        return all(
+            group.size(group.velocity) <= group.a * group.tick / len(group.fastest) + 1e-12
+            for group in self.groups
+            if group.velocity
+        )
 
     stopped_s = 0.0
 
@@ -627,8 +799,12 @@ class Oracle:
             most = self.divergences[index]
             out = group.excess(self.rest_at[index]) > 1e-9
             if mode == ACTIVE and out and errors[index] > most + group.speed * group.tick + 1e-9:
-                self.problems.append(f"{group.name}: moves although the arm stands outside of its workspace")
-            fastest = max(group.speed, *group.fastest)  # a tightened speed holds only once the set-point has braked
+                self.problems.append(
+                    f"{group.name}: moves although the arm stands outside of its workspace"
+                )
+            fastest = max(
+                group.speed, *group.fastest
+            )  # a tightened speed holds only once the set-point has braked
             if errors[index] > most:
                 fastest = max(fastest, self.leaving_speeds[index])
             self.leaving_speeds[index] = fastest
@@ -638,7 +814,9 @@ class Oracle:
             braking = fastest**2 / (2.0 * group.a) if not math.isinf(group.a) else 0.0
             room = max(self.reach[index], most + braking + delay)
             if mode == ACTIVE and self.mode == ACTIVE and errors[index] > room + 1e-9:
-                self.problems.append(f"{group.name}: {errors[index]:.3g} from an arm that does not move")
+                self.problems.append(
+                    f"{group.name}: {errors[index]:.3g} from an arm that does not move"
+                )
         self.reach = list(errors) if errors else [math.inf] * len(self.arm_groups)
 
     def target(self, output: Any) -> tuple[Vector, ...] | None:

@@ -1,7 +1,7 @@
 """Random limits, arms and people for the fuzzer of the interlock's core (``fuzz_interlock.py``).
 
-Words (fault words, causes, frames, names of inputs) are drawn from the code's own vocabulary: every string in
-the interlock's core, its node, the drivers and the robot interface.
+Words (fault words, causes, frames, names of inputs) are drawn from the code's own vocabulary: every
+string in the interlock's core, its node, the drivers and the robot interface.
 """
 
 from __future__ import annotations
@@ -18,29 +18,61 @@ from typing import Any
 from benchmarks.interlock_oracle import Oracle
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.rotation import product, to_quaternion
-from rlinf_core.interlock import Chunk, EStop, Inputs, Limits, Mode, Other, State, adopt, loosened, step, with_values
+from rlinf_core.interlock import (
+    Chunk,
+    EStop,
+    Inputs,
+    Limits,
+    Mode,
+    Other,
+    State,
+    adopt,
+    loosened,
+    step,
+    with_values,
+)
 from rlinf_core.interlock.limits import FIXED, TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("rlinf_core/interlock", "rlinf_core/robots/drivers", "rlinf_core/specs/topics.py",
-           *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("ros_ws/src/rlinf_*/rlinf_*"))))
+SOURCES = (
+    "rlinf_core/interlock",
+    "rlinf_core/robots/drivers",
+    "rlinf_core/specs/topics.py",
+    *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("ros_ws/src/rlinf_*/rlinf_*"))),
+)
 JUNK = (math.nan, math.inf, -math.inf, 1e300, -1e300, 5e-324, -0.0)
 JOINTS = 7
-FIXED_LIMITS = ("joint_names", "joint_low", "joint_high", "box_low", "box_high", "orientation", "frame", "control_mode",
-        "tick", "joint_margin")
+FIXED_LIMITS = (
+    "joint_names",
+    "joint_low",
+    "joint_high",
+    "box_low",
+    "box_high",
+    "orientation",
+    "frame",
+    "control_mode",
+    "tick",
+    "joint_margin",
+)
 TICKS = (0.001, 0.002, 0.004, 0.01, 0.01, 0.01, 0.02, 0.1)
 
 
 @functools.cache
 def vocabulary() -> tuple[str, ...]:
-    """Every short string of the sources, and each with the beginnings that the code puts before a name."""
+    """Every short string of the sources, and each with the beginnings that the code puts before a
+    name.
+    """
     words = {"reflex", "camera", "tool0", "base", ""}
     for source in SOURCES:
         path = ROOT / source
         for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
             for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= 30 \
-                        and "\n" not in node.value:
+                if (
+                    isinstance(node, ast.Constant)
+                    and isinstance(node.value, str)
+                    and len(node.value) <= 30
+                    and "\n" not in node.value
+                ):
                     words.add(node.value)
     return tuple(sorted(words))
 
@@ -76,16 +108,28 @@ def draw_limits(random: Random) -> Limits:
         values: dict[str, Any] = {
             "box_low": [max(-3.0, c - h) for c, h in zip(centre, half, strict=True)],
             "box_high": [min(3.0, c + h) for c, h in zip(centre, half, strict=True)],
-            "orientation": random.choice(((0.0, 1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), unit_quaternion(random))),
-            "control_mode": "joint_delta" if joint else "tcp_delta", "tick": random.choice(TICKS),
+            "orientation": random.choice(
+                ((0.0, 1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), unit_quaternion(random))
+            ),
+            "control_mode": "joint_delta" if joint else "tcp_delta",
+            "tick": random.choice(TICKS),
             "gripper_width": random.choice((0.08, 0.5, 1e-3)) if gripper else 0.0,
             "frame": random.choice(("base_link", "base", "camera")),
-            "joint_margin": random.choice((0.0, 0.05, 0.1))}
+            "joint_margin": random.choice((0.0, 0.05, 0.1)),
+        }
         if joint or random.random() < 0.2:
-            values |= {"joint_names": [f"joint{index}" for index in range(JOINTS)],
-                       "joint_low": [max(-7.0, a - s) for a, s in zip(angles, spread, strict=True)],
-                       "joint_high": [min(7.0, a + s) for a, s in zip(angles, spread, strict=True)]}
-        defaults = {"speed": 0.25, "acceleration": 1.0, "jerk": 10.0, "divergence": 0.03, "cone": 0.5}
+            values |= {
+                "joint_names": [f"joint{index}" for index in range(JOINTS)],
+                "joint_low": [max(-7.0, a - s) for a, s in zip(angles, spread, strict=True)],
+                "joint_high": [min(7.0, a + s) for a, s in zip(angles, spread, strict=True)],
+            }
+        defaults = {
+            "speed": 0.25,
+            "acceleration": 1.0,
+            "jerk": 10.0,
+            "divergence": 0.03,
+            "cone": 0.5,
+        }
         for name, item in TABLE.items():
             if name in FIXED_LIMITS or name == "gripper_width":
                 continue
@@ -94,8 +138,16 @@ def draw_limits(random: Random) -> Limits:
             values[name] = number(random, low, high, default)
             if random.random() < 0.01 and name != "cone":
                 values[name] = "unlimited"
-        base = Limits(box_low=(-1.0,) * 3, box_high=(1.0,) * 3, speed=0.25, acceleration=1.0, jerk=10.0,
-                      divergence=0.03, orientation=(0.0, 1.0, 0.0, 0.0), cone=0.5)
+        base = Limits(
+            box_low=(-1.0,) * 3,
+            box_high=(1.0,) * 3,
+            speed=0.25,
+            acceleration=1.0,
+            jerk=10.0,
+            divergence=0.03,
+            orientation=(0.0, 1.0, 0.0, 0.0),
+            cone=0.5,
+        )
         try:
             limits = with_values(base, values)
         except RecipeError:
@@ -106,25 +158,35 @@ def draw_limits(random: Random) -> Limits:
 
 
 def tightened(random: Random, limits: Limits, original: Limits, disarmed: bool) -> Limits | None:
-    """Some limits tighter, anything from a little to the end of the range; looser too, while disarmed."""
+    """Some limits tighter, anything from a little to the end of the range; looser too, while
+    disarmed.
+    """
     changes: dict[str, Any] = {}
     names = [name for name, item in TABLE.items() if item.metadata["tighter"] != FIXED]
-    speeds = [name for name in names if "speed" in name or name in ("cone", "box_high", "joint_high")]
+    speeds = [
+        name for name in names if "speed" in name or name in ("cone", "box_high", "joint_high")
+    ]
     shapes = [name for name in names if name.endswith(("acceleration", "jerk"))]
     for name in random.sample(random.choice((names, speeds, shapes)), random.choice((1, 1, 2, 3))):
         value, (low, high) = getattr(limits, name), TABLE[name].metadata["range"]
         if isinstance(value, tuple):
-            by = random.choice((1e-4, 3e-3, 0.05)) * (1 if TABLE[name].metadata["tighter"] == "higher" else -1)
+            by = random.choice((1e-4, 3e-3, 0.05)) * (
+                1 if TABLE[name].metadata["tighter"] == "higher" else -1
+            )
             changes[name] = [min(max(part + by, low), high) for part in value]
         elif TABLE[name].metadata["tighter"] == "higher":
             changes[name] = min(high, value + random.choice((1e-3, 0.05)))
         elif math.isinf(value):
             changes[name] = random.uniform(low, high)
         else:
-            changes[name] = min(high, max(low, value * random.choice((0.999, 0.95, 0.9, 0.5, 0.01))))
+            changes[name] = min(
+                high, max(low, value * random.choice((0.999, 0.95, 0.9, 0.5, 0.01)))
+            )
     if disarmed and random.random() < 0.5:
         changes = {name: getattr(original, name) for name in changes}
-        changes = {name: "unlimited" if value == math.inf else value for name, value in changes.items()}
+        changes = {
+            name: "unlimited" if value == math.inf else value for name, value in changes.items()
+        }
     try:
         new = with_values(limits, changes, "limits", original)
     except RecipeError:
@@ -133,7 +195,9 @@ def tightened(random: Random, limits: Limits, original: Limits, disarmed: bool) 
 
 
 class World:
-    """One interlock with its arm: what the arm does, what is said of it, and what people ask for."""
+    """One interlock with its arm: what the arm does, what is said of it, and what people
+    ask for.
+    """
 
     def __init__(self, random: Random) -> None:
         self.random, self.original = random, draw_limits(random)
@@ -142,16 +206,18 @@ class World:
         self.home = self._home()
         self.arm = self.home
         self.tool = self._tool()
-        self.angles = tuple(random.uniform(low + 0.1, high - 0.1) if high - low > 0.2 else 0.5 * (low + high)
-                            for low, high in zip(self.limits.joint_low, self.limits.joint_high, strict=True))
+        self.angles = tuple(
+            random.uniform(low + 0.1, high - 0.1) if high - low > 0.2 else 0.5 * (low + high)
+            for low, high in zip(self.limits.joint_low, self.limits.joint_high, strict=True)
+        )
         self.width = random.uniform(0.0, min(self.limits.gripper_width, 1.0))
         self.now, self.seq, self.follows, self.enable_s = 10**9, 0, 1.0, 0.0
-        self.left: dict[str, tuple[Any, int]] = {}   # conditions that last: value, ticks
+        self.left: dict[str, tuple[Any, int]] = {}  # conditions that last: value, ticks
         self.stream: tuple[str, tuple[float, ...], float, int] | None = None
         self.session = {"policy": "a", "operator": "b"}
         self.blocked, self.output = "", None
         self.events: tuple[Any, ...] = ()
-        self.calm = random.random() < 0.5            # a world with few faults gets further
+        self.calm = random.random() < 0.5  # a world with few faults gets further
         self.estops = random.choice(((), ("pendant",), ("pendant", "page")))
 
     # The arm
@@ -159,9 +225,14 @@ class World:
         limits, random = self.limits, self.random
         if self.joint:
             margin = limits.joint_margin
-            return tuple(random.uniform(low + margin, high - margin)
-                         for low, high in zip(limits.joint_low, limits.joint_high, strict=True))
-        place = [random.uniform(low, high) for low, high in zip(limits.box_low, limits.box_high, strict=True)]
+            return tuple(
+                random.uniform(low + margin, high - margin)
+                for low, high in zip(limits.joint_low, limits.joint_high, strict=True)
+            )
+        place = [
+            random.uniform(low, high)
+            for low, high in zip(limits.box_low, limits.box_high, strict=True)
+        ]
         turn = [random.gauss(0.0, 1.0) for _ in range(3)]
         size = random.uniform(0.0, min(limits.cone, 3.0)) / math.hypot(*turn)
         if random.random() < 0.1:  # first seen outside
@@ -171,17 +242,25 @@ class World:
     def _tool(self) -> tuple[float, ...]:
         """Where the tool is while the joints are commanded."""
         limits = self.limits
-        middle = [0.5 * (low + high) for low, high in zip(limits.box_low, limits.box_high, strict=True)]
+        middle = [
+            0.5 * (low + high) for low, high in zip(limits.box_low, limits.box_high, strict=True)
+        ]
         return (*middle, *limits.nominal)
 
     def follow(self, target: tuple[float, ...]) -> None:
         """The arm moves: with its target, behind it, not at all, or as somebody carries it."""
         carry = self.lasting("carry")
         if carry is not None:
-            self.arm = tuple(q + d for q, d in zip(self.arm, carry, strict=False)) + tuple(self.arm[len(carry):])
+            self.arm = tuple(q + d for q, d in zip(self.arm, carry, strict=False)) + tuple(
+                self.arm[len(carry) :]
+            )
         elif self.follows:
-            sign = -1.0 if not self.joint and sum(
-                a * b for a, b in zip(self.arm[3:], target[3:], strict=True)) < 0.0 else 1.0
+            sign = (
+                -1.0
+                if not self.joint
+                and sum(a * b for a, b in zip(self.arm[3:], target[3:], strict=True)) < 0.0
+                else 1.0
+            )
             aim = target if self.joint else (*target[:3], *[sign * value for value in target[3:]])
             self.arm = tuple(q + self.follows * (t - q) for q, t in zip(self.arm, aim, strict=True))
             if not self.joint:
@@ -210,19 +289,57 @@ class World:
 
         if happens(0.06):
             by = random.choice((1e-5, 0.002, 0.01))
-            self.begin("carry", tuple(random.uniform(-by, by) for _ in range(7 if self.joint else 3)), 4 * long)
+            self.begin(
+                "carry",
+                tuple(random.uniform(-by, by) for _ in range(7 if self.joint else 3)),
+                4 * long,
+            )
         if happens(0.1):
-            self.begin("wrong", random.choice(("jump", "nan", "frame", "freeze", "none", "old", "noise", "size",
-                                               "half", "sign", "units")), long)
+            self.begin(
+                "wrong",
+                random.choice(
+                    (
+                        "jump",
+                        "nan",
+                        "frame",
+                        "freeze",
+                        "none",
+                        "old",
+                        "noise",
+                        "size",
+                        "half",
+                        "sign",
+                        "units",
+                    )
+                ),
+                long,
+            )
             self.false = tuple(q + random.uniform(-0.3, 0.3) for q in self.arm)
             self.foreign_frame = random.choice(vocabulary())
         if happens(0.05):
-            self.begin("fault", random.choice(vocabulary()) + random.choice(("", "", " refused", ":x")), long)
+            self.begin(
+                "fault",
+                random.choice(vocabulary()) + random.choice(("", "", " refused", ":x")),
+                long,
+            )
         if happens(0.05):
             self.begin("estop", random.choice(("pressed", "old", "nan")), long)
         if happens(0.04):
-            self.begin("silent", (random.choice(("wrench", "joint_states", "gripper/state", "robot/fault",
-                                                 random.choice(vocabulary()))),), long)
+            self.begin(
+                "silent",
+                (
+                    random.choice(
+                        (
+                            "wrench",
+                            "joint_states",
+                            "gripper/state",
+                            "robot/fault",
+                            random.choice(vocabulary()),
+                        )
+                    ),
+                ),
+                long,
+            )
         if happens(0.02):
             self.begin("doubled", (random.choice(vocabulary()),), long)
         if happens(0.02):
@@ -231,17 +348,44 @@ class World:
             self.begin("clock_stepped", True, long)
         if happens(0.08):
             force = self.limits.contact_fault if math.isfinite(self.limits.contact_fault) else 40.0
-            self.begin("wrench", random.choice(((0.0, 0.0), (0.7 * force, 0.0), (1.1 * force, 0.0), (0.0, 60.0),
-                                                (math.nan, 0.0), (1.0, math.nan))), long)
+            self.begin(
+                "wrench",
+                random.choice(
+                    (
+                        (0.0, 0.0),
+                        (0.7 * force, 0.0),
+                        (1.1 * force, 0.0),
+                        (0.0, 60.0),
+                        (math.nan, 0.0),
+                        (1.0, math.nan),
+                    )
+                ),
+                long,
+            )
         if happens(0.08):
             slow = self.limits.slow_distance if math.isfinite(self.limits.slow_distance) else 0.02
-            metres = random.choice((slow * random.random(), slow, 2.0 * slow, 0.0, -1.0, 500.0, math.nan, math.inf))
+            metres = random.choice(
+                (slow * random.random(), slow, 2.0 * slow, 0.0, -1.0, 500.0, math.nan, math.inf)
+            )
             self.begin("distance", (metres, random.choice((0.0, 0.0, 0.0, 3.0))), 4 * long)
         if happens(0.08):
             self.begin("enable", random.choice((None, "old", "never")), long)
         if happens(0.08):
-            self.begin("other", random.choice((*vocabulary(), "disarmed", "fault", "stale_command", "enable",
-                                               "handing_back", "realigning")), long)
+            self.begin(
+                "other",
+                random.choice(
+                    (
+                        *vocabulary(),
+                        "disarmed",
+                        "fault",
+                        "stale_command",
+                        "enable",
+                        "handing_back",
+                        "realigning",
+                    )
+                ),
+                long,
+            )
         if happens(0.04):
             self.begin("tool", random.choice(("away", "turned", "nan", "none")), long)
         if happens(0.04):
@@ -264,7 +408,11 @@ class World:
         elif wrong == "size":
             at = at[:-1]
         elif wrong == "units":  # millimetres, degrees
-            at = tuple(math.degrees(q) for q in at) if self.joint else (*[1000.0 * value for value in at[:3]], *at[3:])
+            at = (
+                tuple(math.degrees(q) for q in at)
+                if self.joint
+                else (*[1000.0 * value for value in at[:3]], *at[3:])
+            )
         elif wrong == "half":
             at = tuple(0.5 * value for value in at)
         elif wrong == "sign" and not self.joint:
@@ -272,7 +420,8 @@ class World:
         inputs: dict[str, Any] = {
             "frame": self.foreign_frame if wrong == "frame" else random.choice(("", limits.frame)),
             "pose_age_ns": random.choice((60_000_000, 10**9, 10**18)) if wrong == "old" else 0,
-            "gripper": self.width if limits.gripper_width else None}
+            "gripper": self.width if limits.gripper_width else None,
+        }
         if wrong == "units" and limits.gripper_width and random.random() < 0.5:
             inputs["gripper"] = 1000.0 * self.width
         if wrong == "none":
@@ -289,7 +438,9 @@ class World:
             return inputs | {"joints": at, "pose": None if other_pose == "none" else tool}
         angles: Any = self.angles or None
         if angles and other_pose:
-            angles = {"away": (99.0, *angles[1:]), "nan": (math.nan, *angles[1:]), "none": None}[other_pose]
+            angles = {"away": (99.0, *angles[1:]), "nan": (math.nan, *angles[1:]), "none": None}[
+                other_pose
+            ]
         return inputs | {"pose": at, "joints": angles}
 
     def chunks(self) -> tuple[Chunk, ...]:
@@ -300,16 +451,28 @@ class World:
                 return ()
             dt = random.choice((max(0.001, limits.tick), 0.05, 0.1))
             size = random.choice(limits.action_sizes)
-            self.stream = (random.choice(("policy", "policy", "operator")), self._action(size, dt), dt,
-                           random.randint(1, 300))
+            self.stream = (
+                random.choice(("policy", "policy", "operator")),
+                self._action(size, dt),
+                dt,
+                random.randint(1, 300),
+            )
         source, action, dt, left = self.stream
         if left == 1 and source == "operator" and random.random() < 0.8:  # else they fall silent
             self.stream = None
             release = self._release(dt) if random.random() < 0.8 else ()
             if random.random() < 0.4:
                 return release
-            self.stream = ("policy", action, dt, random.randint(1, 300))  # has waited, or goes on as if nobody had it
-            return (*release, *[self._chunk("policy", action, dt) for _ in range(random.choice((0, 1, 2)))])
+            self.stream = (
+                "policy",
+                action,
+                dt,
+                random.randint(1, 300),
+            )  # has waited, or goes on as if nobody had it
+            return (
+                *release,
+                *[self._chunk("policy", action, dt) for _ in range(random.choice((0, 1, 2)))],
+            )
         self.stream = (source, action, dt, left - 1) if left > 1 else None
         every = max(1, round(dt / limits.tick))
         if left % every and random.random() < 0.98:
@@ -321,39 +484,77 @@ class World:
     def _release(self, dt: float) -> tuple[Chunk, ...]:
         """The operator lets go."""
         self.seq += 1
-        return (Chunk("operator", self.session["operator"], self.seq, -1, self.now, dt, self.limits.control_mode, (),
-                      execute=0, is_release=True),)
+        return (
+            Chunk(
+                "operator",
+                self.session["operator"],
+                self.seq,
+                -1,
+                self.now,
+                dt,
+                self.limits.control_mode,
+                (),
+                execute=0,
+                is_release=True,
+            ),
+        )
 
     def _action(self, size: int, dt: float) -> tuple[float, ...]:
         limits, random = self.limits, self.random
         much = random.choice((0.3, 1.0, 1.0, 3.0)) * random.choice((1.0, 1.0, -1.0))
         groups = limits.groups
-        speeds = [groups[0].speed] * JOINTS if self.joint else [groups[0].speed] * 3 + [groups[1].speed] * 3
+        speeds = (
+            [groups[0].speed] * JOINTS
+            if self.joint
+            else [groups[0].speed] * 3 + [groups[1].speed] * 3
+        )
         arm = size if self.joint else 6 if size >= 6 else 3
         values = [much * dt * min(speed, 3.0) * random.uniform(-1.0, 1.0) for speed in speeds[:arm]]
         if self.joint and size > JOINTS:
             values = values[:JOINTS]
-        values += [random.uniform(-0.5, 0.5) * dt * min(limits.gripper_speed, 0.5)] * (size - len(values))
+        values += [random.uniform(-0.5, 0.5) * dt * min(limits.gripper_speed, 0.5)] * (
+            size - len(values)
+        )
         return tuple(values)
 
     def _chunk(self, source: str, action: tuple[float, ...], dt: float) -> Chunk:
         random, limits, now = self.random, self.limits, self.now
         self.seq += 1
-        chunk = Chunk(source, self.session[source], self.seq, 0, now, dt, limits.control_mode,
-                      (action,) * random.choice((1, 2, 8)))
+        chunk = Chunk(
+            source,
+            self.session[source],
+            self.seq,
+            0,
+            now,
+            dt,
+            limits.control_mode,
+            (action,) * random.choice((1, 2, 8)),
+        )
         kind = random.random() * (5.0 if self.calm else 1.0)
         if kind < 0.02:
-            junk = tuple(random.choice(JUNK) if random.random() < 0.3 else value for value in action)
+            junk = tuple(
+                random.choice(JUNK) if random.random() < 0.3 else value for value in action
+            )
             return replace(chunk, actions=(*chunk.actions[1:], junk))
         if kind < 0.08:
-            field, value = random.choice((
-                ("dt_s", random.choice((0.0, -0.1, math.nan, math.inf, 1e9, 1e-3))), ("seq", self.seq - 3),
-                ("seq", 2**62), ("seq", self.seq + 200_000), ("source", random.choice(vocabulary())),
-                ("frame", random.choice(vocabulary())), ("control_mode", random.choice(vocabulary())),
-                ("joint_names", (random.choice(vocabulary()),)), ("joint_names", limits.joint_names),
-                ("actions", ()), ("actions", (action, action[:-1])), ("actions", ((*action, 0.0, 0.0),)),
-                ("actions", tuple(tuple(1e3 * value for value in action) for _ in range(2))),
-                ("observation_stamp_ns", now + random.randint(-100, 100) * 10_000_000)))
+            field, value = random.choice(
+                (
+                    ("dt_s", random.choice((0.0, -0.1, math.nan, math.inf, 1e9, 1e-3))),
+                    ("seq", self.seq - 3),
+                    ("seq", 2**62),
+                    ("seq", self.seq + 200_000),
+                    ("source", random.choice(vocabulary())),
+                    ("frame", random.choice(vocabulary())),
+                    ("control_mode", random.choice(vocabulary())),
+                    ("joint_names", (random.choice(vocabulary()),)),
+                    ("joint_names", limits.joint_names),
+                    ("actions", ()),
+                    ("actions", (action, action[:-1])),
+                    ("actions", ((*action, 0.0, 0.0),)),
+                    ("actions", tuple(tuple(1e3 * value for value in action) for _ in range(2))),
+                    ("observation_stamp_ns", now + random.randint(-100, 100) * 10_000_000),
+                )
+            )
             return replace(chunk, **{field: value})
         if kind < 0.085:
             self.session[source] = random.choice("abc")
@@ -366,7 +567,9 @@ class World:
         if random.random() < (0.15 if mode is Mode.DISARMED else 0.01):
             wanted["arm"] = random.random() < (0.97 if mode is Mode.DISARMED else 0.6)
         if mode is Mode.FAULT and random.random() < 0.1:
-            wanted["reset_fault"] = self.state.cause if random.random() < 0.8 else random.choice(vocabulary())
+            wanted["reset_fault"] = (
+                self.state.cause if random.random() < 0.8 else random.choice(vocabulary())
+            )
         if random.random() < 0.003:
             wanted["end_episode"] = True
         if random.random() < 0.001:
@@ -375,16 +578,26 @@ class World:
             wanted["recover"] = True
         estop, enable = self.lasting("estop"), self.lasting("enable")
         held = self.left.get("enable", (None, 0))[1] > 0
-        wanted["estops"] = tuple(EStop(name, estop == "pressed", {"old": 9.0, "nan": math.nan}.get(estop or "", 0.0))
-                                 for name in self.estops)
+        wanted["estops"] = tuple(
+            EStop(name, estop == "pressed", {"old": 9.0, "nan": math.nan}.get(estop or "", 0.0))
+            for name in self.estops
+        )
         wanted["enable"] = not (held and enable is None)
         presses = random.random() < 0.01
-        self.enable_s = 0.0 if presses or self.limits.enable_lease < 10.0 else self.enable_s + self.limits.tick
+        self.enable_s = (
+            0.0 if presses or self.limits.enable_lease < 10.0 else self.enable_s + self.limits.tick
+        )
         wanted["enable_age_s"] = {"old": 61.0, "never": math.inf}.get(enable or "", self.enable_s)
         wanted["enable_renewed"] = presses and wanted["enable"] and enable is None
-        for name, key in (("silent", "silent"), ("doubled", "doubled"), ("foreign", "foreign"),
-                          ("clock_stepped", "clock_stepped"), ("wrench", "wrench"), ("distance", "distance"),
-                          ("fault", "robot_fault")):
+        for name, key in (
+            ("silent", "silent"),
+            ("doubled", "doubled"),
+            ("foreign", "foreign"),
+            ("clock_stepped", "clock_stepped"),
+            ("wrench", "wrench"),
+            ("distance", "distance"),
+            ("fault", "robot_fault"),
+        ):
             value = self.lasting(name)
             if value is not None:
                 wanted[key] = value
@@ -397,15 +610,21 @@ class World:
     def tick(self, neighbour: World | None = None) -> list[str]:
         """One tick of the interlock; what it broke."""
         random, limits = self.random, self.limits
-        late_s = random.choice((0.5, 1.5, 3.0, 10.0)) * limits.tick if random.random() < 0.004 else 0.0
+        late_s = (
+            random.choice((0.5, 1.5, 3.0, 10.0)) * limits.tick if random.random() < 0.004 else 0.0
+        )
         late_s = random.choice((0.15, 0.5, 2.0)) if random.random() < 3e-4 else late_s
         self.now += round((limits.tick + late_s) * 1e9)
         if random.random() < 3e-4:
-            self.now += random.choice((-10**9, 10**9, -3 * 10**7, 10**15, 7_000_000))
+            self.now += random.choice((-(10**9), 10**9, -3 * 10**7, 10**15, 7_000_000))
         arrived = self.state.still and any(not motion.settled for motion in self.state.motions)
-        if random.random() < (0.1 if arrived else 0.002):  # the last steps towards rest are where limits change hardest
+        if random.random() < (
+            0.1 if arrived else 0.002
+        ):  # the last steps towards rest are where limits change hardest
             self.tighten()
-        inputs = Inputs(chunks=self.chunks(), late_s=late_s, **self.pose_inputs(), **self.request_inputs())
+        inputs = Inputs(
+            chunks=self.chunks(), late_s=late_s, **self.pose_inputs(), **self.request_inputs()
+        )
         if neighbour is not None:
             inputs = replace(inputs, others=(*inputs.others, Other("right", neighbour.blocked)))
         try:
@@ -436,7 +655,9 @@ class World:
 
 
 def stretch(seed: int, ticks: int) -> Iterator[tuple[int, list[str], World]]:
-    """So many ticks of one random world, or of two arms that wait for each other: what each tick broke."""
+    """So many ticks of one random world, or of two arms that wait for each other: what each tick
+    broke.
+    """
     random = Random(seed)
     worlds = [World(random)]
     if random.random() < 0.25:

@@ -1,20 +1,24 @@
-"""Vision-language-action models of their published sizes on one GPU: how fast they act and learn, in how much memory.
+"""Vision-language-action models of their published sizes on one GPU: how fast they act and learn,
+in how much memory.
 
     python benchmarks/large_models.py --json results.json        # a CUDA device with 80 GB
     python benchmarks/large_models.py --quick                    # tiny networks, on any device: whether all of it runs
     python benchmarks/large_models.py --only act_pi0 --views 2
 
-Random weights; time does not depend on what they are. ``act_*``: from pictures (224 x 224, uint8) and state on the host to
-actions on the host, one observation at a time, medians; eager in float32 and bfloat16, recorded as CUDA graphs, compiled
-and recorded (``rlinf_core.policies.acting``). pi0: 10 steps to a chunk of 50, a sentence of 20 tokens. Beside it in the
-same process transformers' own ``sample_actions`` of the same network in bfloat16, on inputs that are on the device already,
-and the floor: weights once over the measured bandwidth of a copy where that is what takes longest, multiplications over the
-measured rate of a matrix product where those do. OpenVLA: 7 tokens one after the other, or 56 at once (OpenVLA-OFT).
-``sft_*``: of adapters (rank 32) and of all weights; ``grpo_*``: of adapters on what the model has drawn (in float32, as
-training draws): seconds a step or an update, and the most memory.
+Random weights; time does not depend on what they are. ``act_*``: from pictures (224 x 224, uint8)
+and state on the host to actions on the host, one observation at a time, medians; eager in float32
+and bfloat16, recorded as CUDA graphs, compiled and recorded (``rlinf_core.policies.acting``). pi0:
+10 steps to a chunk of 50, a sentence of 20 tokens. Beside it in the same process transformers' own
+``sample_actions`` of the same network in bfloat16, on inputs that are on the device already, and
+the floor: weights once over the measured bandwidth of a copy where that is what takes longest,
+multiplications over the measured rate of a matrix product where those do. OpenVLA: 7 tokens one
+after the other, or 56 at once (OpenVLA-OFT). ``sft_*``: of adapters (rank 32) and of all weights;
+``grpo_*``: of adapters on what the model has drawn (in float32, as training draws): seconds a step
+or an update, and the most memory.
 
-It does not cover published weights, several GPUs, simulators (so no share of a time step that is inference), a network or
-cameras between robot and GPU (``benchmarks/policy_server.py``), quantisation, or whether anything is learned.
+It does not cover published weights, several GPUs, simulators (so no share of a time step that is
+inference), a network or cameras between robot and GPU (``benchmarks/policy_server.py``),
+quantisation, or whether anything is learned.
 """
 
 from __future__ import annotations
@@ -45,16 +49,39 @@ from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec  # noqa: 
 
 SENTENCE = "put the peg into it"  # a byte a token here: 20 with the one it begins with
 NAMES = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")
-PI0 = {"vlm_config": {"text_config": {**VARIANTS["gemma_2b"], "vocab_size": 257152}, "vision_config": VISION,
-                      "projection_dim": 2048}, "dit_config": VARIANTS["gemma_300m"]}
-OPENVLA = {"timm_model_args": [{}, {}], "image_sizes": [224, 224],
-           "text_config": {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008,
-                           "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064}}
+PI0 = {
+    "vlm_config": {
+        "text_config": {**VARIANTS["gemma_2b"], "vocab_size": 257152},
+        "vision_config": VISION,
+        "projection_dim": 2048,
+    },
+    "dit_config": VARIANTS["gemma_300m"],
+}
+OPENVLA = {
+    "timm_model_args": [{}, {}],
+    "image_sizes": [224, 224],
+    "text_config": {
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "intermediate_size": 11008,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "vocab_size": 32064,
+    },
+}
 TINY_SIZE = 32
 LORA = {"rank": 32, "alpha": 32.0}
-WAYS = {"eager_float32": ("float32", "eager"), "eager": ("bfloat16", "eager"), "graphs": ("bfloat16", "graphs"),
-        "compiled": ("bfloat16", "compiled")}
-PUBLISHED = {1: 23.6, 2: 32.9, 3: 39.2}  # realtime-vla's pi0 on an RTX 4090 by the views, tuned kernels [ms]
+WAYS = {
+    "eager_float32": ("float32", "eager"),
+    "eager": ("bfloat16", "eager"),
+    "graphs": ("bfloat16", "graphs"),
+    "compiled": ("bfloat16", "compiled"),
+}
+PUBLISHED = {
+    1: 23.6,
+    2: 32.9,
+    3: 39.2,
+}  # realtime-vla's pi0 on an RTX 4090 by the views, tuned kernels [ms]
 
 
 class Sizes:
@@ -66,18 +93,32 @@ class Sizes:
     def policy(self, kind: str, views: int, **config: Any) -> Any:
         """Made where it is used: random weights of 7,000 million numbers take long elsewhere."""
         size = TINY_SIZE if self.quick else 224
-        images = tuple(ArraySpec(f"view_{number}", (size, size, 3), "uint8") for number in range(1, views + 1))
-        spec = StationSpec((ArraySpec("state", (8,)), *images), ActionSpec(
-            "tcp_delta", NAMES, (0.02,) * 7, ("m",) * 3 + ("rad",) * 3 + ("",)), 20.0, SENTENCE)
+        images = tuple(
+            ArraySpec(f"view_{number}", (size, size, 3), "uint8") for number in range(1, views + 1)
+        )
+        spec = StationSpec(
+            (ArraySpec("state", (8,)), *images),
+            ActionSpec("tcp_delta", NAMES, (0.02,) * 7, ("m",) * 3 + ("rad",) * 3 + ("",)),
+            20.0,
+            SENTENCE,
+        )
         network = {} if self.quick else {"pi0": PI0, "openvla": OPENVLA}[kind]
         torch.manual_seed(0)
         with torch.device(self.device):
-            return make_policy(spec, policy_kind(kind).Config(network=network, **config)).to(self.device).eval()
+            return (
+                make_policy(spec, policy_kind(kind).Config(network=network, **config))
+                .to(self.device)
+                .eval()
+            )
 
     def observation(self, policy: Any, rows: int, where: str = "cpu") -> Observation:
         random = np.random.default_rng(0)
-        images = {image.name: torch.from_numpy(random.integers(0, 256, (rows, *image.shape), np.uint8)).to(where)
-                  for image in policy.spec.images}
+        images = {
+            image.name: torch.from_numpy(
+                random.integers(0, 256, (rows, *image.shape), np.uint8)
+            ).to(where)
+            for image in policy.spec.images
+        }
         vectors = torch.from_numpy(random.normal(size=(rows, 8)).astype(np.float32)).to(where)
         return Observation(vectors, images, (SENTENCE,) * rows)
 
@@ -114,20 +155,33 @@ class Sizes:
         numbers, side = (10**6, 256) if self.quick else (10**9, 8192)
         one, two = (torch.randn(numbers, device=self.device) for _ in range(2))
         a, b = (torch.randn(side, side, device=self.device, dtype=torch.bfloat16) for _ in range(2))
-        return 8.0 * numbers / self.median(lambda: one.copy_(two)), 2.0 * side**3 / self.median(lambda: a @ b)
+        return 8.0 * numbers / self.median(lambda: one.copy_(two)), 2.0 * side**3 / self.median(
+            lambda: a @ b
+        )
 
 
 def floor_of_pi0(policy: Any, views: int, ceilings: tuple[float, float]) -> float:
-    """Seconds below which no way to compute it in bfloat16 gets: each part's bytes or operations, the larger."""
+    """Seconds below which no way to compute it in bfloat16 gets: each part's bytes or operations,
+    the larger.
+    """
+
     def numbers(module: torch.nn.Module) -> int:
-        return sum(weight.numel() for layer in acting.layers(module) for weight in layer.parameters())
+        return sum(
+            weight.numel() for layer in acting.layers(module) for weight in layer.parameters()
+        )
 
     model, config = policy.network.model, policy.network.config
     vision = config.vlm_config.vision_config
     patches = views * (vision.image_size // vision.patch_size) ** 2
-    parts = [(numbers(model.vlm.vision_tower), patches, 1), (numbers(model.vlm.language_model), patches + 20, 1),
-             (numbers(model.dit), policy.config.horizon + 1, policy.config.flow_steps)]
-    return sum(times * max(2.0 * size / ceilings[0], 2.0 * size * tokens / ceilings[1]) for size, tokens, times in parts)
+    parts = [
+        (numbers(model.vlm.vision_tower), patches, 1),
+        (numbers(model.vlm.language_model), patches + 20, 1),
+        (numbers(model.dit), policy.config.horizon + 1, policy.config.flow_steps),
+    ]
+    return sum(
+        times * max(2.0 * size / ceilings[0], 2.0 * size * tokens / ceilings[1])
+        for size, tokens, times in parts
+    )
 
 
 def ways(sizes: Sizes, chosen: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -136,7 +190,9 @@ def ways(sizes: Sizes, chosen: list[str]) -> Iterator[tuple[str, str, str]]:
             yield variant, *WAYS[variant]
 
 
-def timed(sizes: Sizes, label: str, policy: Any, rows: int = 1) -> tuple[dict[str, float], np.ndarray]:
+def timed(
+    sizes: Sizes, label: str, policy: Any, rows: int = 1
+) -> tuple[dict[str, float], np.ndarray]:
     """Milliseconds of ``act`` from host to host, its first call, memory; and what it said."""
     observation = sizes.observation(policy, rows)
 
@@ -147,13 +203,23 @@ def timed(sizes: Sizes, label: str, policy: Any, rows: int = 1) -> tuple[dict[st
     actions = act()
     first = time.perf_counter() - started
     taken = 1e3 * sizes.median(act)
-    print(f"  {label:34}{taken:9.2f} ms   first {first:6.1f} s   {sizes.gigabytes():5.1f} GB", flush=True)
-    return {f"{label}_ms": taken, f"{label}_first_s": first, f"{label}_gb": sizes.gigabytes()}, actions
+    print(
+        f"  {label:34}{taken:9.2f} ms   first {first:6.1f} s   {sizes.gigabytes():5.1f} GB",
+        flush=True,
+    )
+    return {
+        f"{label}_ms": taken,
+        f"{label}_first_s": first,
+        f"{label}_gb": sizes.gigabytes(),
+    }, actions
 
 
 def act_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
     ceilings = sizes.ceilings()
-    print(f"  a copy moves {ceilings[0] / 1e12:.2f} TB/s, a bfloat16 product does {ceilings[1] / 1e12:.0f} TFLOP/s")
+    print(
+        f"  a copy moves {ceilings[0] / 1e12:.2f} TB/s, a bfloat16 product does "
+        f"{ceilings[1] / 1e12:.0f} TFLOP/s"
+    )
     yield {"copy_tb_per_s": ceilings[0] / 1e12, "product_tflop_per_s": ceilings[1] / 1e12}
     for count in views:
         plain: np.ndarray | None = None
@@ -165,34 +231,53 @@ def act_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[
             acting.prepare(policy, precision, execution)
             flat, actions = timed(sizes, f"pi0_{count}_views_{variant}", policy)
             plain = actions if plain is None else plain
-            yield flat | {f"pi0_{count}_views_{variant}_off": float(np.abs(actions - plain).max()),
-                          f"pi0_{count}_views_floor_ms": floor}
+            yield flat | {
+                f"pi0_{count}_views_{variant}_off": float(np.abs(actions - plain).max()),
+                f"pi0_{count}_views_floor_ms": floor,
+            }
             best = min(best, flat[f"pi0_{count}_views_{variant}_ms"])
             if variant == "graphs":
                 yield timed(sizes, f"pi0_{count}_views_{variant}_of_8", policy, 8)[0]
             del policy
         sizes.fresh()
         reference = reference_seconds(sizes, count)
-        print(f"  pi0_{count}_views transformers' own {reference:9.2f} ms: {reference / best:.2f} times the best of ours; "
-              f"the floor {floor:.2f} ms, of which ours is {best / floor:.2f} times; realtime-vla on an RTX 4090: "
-              f"{PUBLISHED.get(count, float('nan'))} ms", flush=True)
-        yield {f"pi0_{count}_views_transformers_ms": reference, f"pi0_{count}_views_ratio_transformers": reference / best,
-               f"pi0_{count}_views_ratio_floor": best / floor}
+        print(
+            f"  pi0_{count}_views transformers' own {reference:9.2f} ms: {reference / best:.2f} "
+            f"times the best of ours; "
+            f"the floor {floor:.2f} ms, of which ours is {best / floor:.2f} times; realtime-vla on "
+            f"an RTX 4090: "
+            f"{PUBLISHED.get(count, float('nan'))} ms",
+            flush=True,
+        )
+        yield {
+            f"pi0_{count}_views_transformers_ms": reference,
+            f"pi0_{count}_views_ratio_transformers": reference / best,
+            f"pi0_{count}_views_ratio_floor": best / floor,
+        }
 
 
 def reference_seconds(sizes: Sizes, views: int) -> float:
-    """Milliseconds of the same network's ``sample_actions`` in bfloat16, its inputs on the device."""
+    """Milliseconds of the same network's ``sample_actions`` in bfloat16, its inputs on the
+    device.
+    """
     policy = sizes.policy("pi0", views, horizon=50)
     inputs = policy.inputs(policy.to_batch(sizes.observation(policy, 1, str(sizes.device))))
     network = policy.network.to(torch.bfloat16)
-    inputs = {name: value.to(torch.bfloat16) if value.is_floating_point() else value for name, value in inputs.items()}
+    inputs = {
+        name: value.to(torch.bfloat16) if value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
     noise = policy.noise(1, None).to(torch.bfloat16)
-    return 1e3 * sizes.median(lambda: network.sample_actions(noise=noise, num_steps=policy.config.flow_steps, **inputs))
+    return 1e3 * sizes.median(
+        lambda: network.sample_actions(noise=noise, num_steps=policy.config.flow_steps, **inputs)
+    )
 
 
 def act_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
     for name, config in (("openvla", {}), ("openvla_oft", {"decoding": "parallel", "horizon": 8})):
-        for variant, precision, execution in ways(sizes, [mode for mode in chosen if mode in ("eager", "graphs")]):
+        for variant, precision, execution in ways(
+            sizes, [mode for mode in chosen if mode in ("eager", "graphs")]
+        ):
             sizes.fresh()
             policy = sizes.policy("openvla", 1, **config)
             acting.prepare(policy, precision, execution)
@@ -207,7 +292,9 @@ def sft_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[
 
 
 def sft_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
-    yield from sft(sizes, "openvla", 1, 16, {"lora": LORA}, [("bfloat16", False), ("bfloat16", True)])
+    yield from sft(
+        sizes, "openvla", 1, 16, {"lora": LORA}, [("bfloat16", False), ("bfloat16", True)]
+    )
 
 
 def grpo_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
@@ -218,34 +305,62 @@ def grpo_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[
     yield from grpo(sizes, "openvla", 1, 32, {"lora": LORA})
 
 
-def sft(sizes: Sizes, kind: str, views: int, rows: int, config: dict[str, Any],
-        computings: list[tuple[str, bool]] | None = None) -> Iterator[dict[str, float]]:
+def sft(
+    sizes: Sizes,
+    kind: str,
+    views: int,
+    rows: int,
+    config: dict[str, Any],
+    computings: list[tuple[str, bool]] | None = None,
+) -> Iterator[dict[str, float]]:
     what, rows = "lora" if "lora" in config else "full", min(rows, 8) if sizes.quick else rows
-    for precision, recompute in computings or [("float32", False), ("bfloat16", False), ("bfloat16", True)]:
+    for precision, recompute in computings or [
+        ("float32", False),
+        ("bfloat16", False),
+        ("bfloat16", True),
+    ]:
         sizes.fresh()
         policy = sizes.policy(kind, views, **config)
         learner = algorithm("sft").Learner(policy, algorithm("sft").Config(image_shift=0), 0)
         compute(learner, Computing(precision=precision, gradient_checkpointing=recompute))
-        batch = {name: value.numpy() for name, value in policy.to_batch(sizes.observation(policy, rows)).items()}
-        batch["action"] = np.random.default_rng(0).uniform(-1, 1, (rows, policy.action_size)).astype(np.float32)
+        batch = {
+            name: value.numpy()
+            for name, value in policy.to_batch(sizes.observation(policy, rows)).items()
+        }
+        batch["action"] = (
+            np.random.default_rng(0).uniform(-1, 1, (rows, policy.action_size)).astype(np.float32)
+        )
         label = f"{kind}_sft_{what}_{precision}{'_recompute' if recompute else ''}"
         try:
             taken = sizes.median(lambda learner=learner, batch=batch: learner.update(batch), 3)
         except torch.OutOfMemoryError:
             print(f"  {label:44} more memory than there is", flush=True)
         else:
-            print(f"  {label:44}{taken:8.3f} s a step of {rows}, {rows / taken:6.1f} samples/s   "
-                  f"{sizes.gigabytes():5.1f} GB", flush=True)
-            yield {f"{label}_s": taken, f"{label}_samples_per_s": rows / taken, f"{label}_gb": sizes.gigabytes()}
+            print(
+                f"  {label:44}{taken:8.3f} s a step of {rows}, {rows / taken:6.1f} samples/s   "
+                f"{sizes.gigabytes():5.1f} GB",
+                flush=True,
+            )
+            yield {
+                f"{label}_s": taken,
+                f"{label}_samples_per_s": rows / taken,
+                f"{label}_gb": sizes.gigabytes(),
+            }
         del policy, learner
 
 
-def grpo(sizes: Sizes, kind: str, views: int, rows: int, config: dict[str, Any]) -> Iterator[dict[str, float]]:
-    """Drawing a chunk of each of so many environments, and an update of all, in four minibatches."""
+def grpo(
+    sizes: Sizes, kind: str, views: int, rows: int, config: dict[str, Any]
+) -> Iterator[dict[str, float]]:
+    """Drawing a chunk of each of so many environments, and an update of all, in four
+    minibatches.
+    """
     rows = min(rows, 8) if sizes.quick else rows
     sizes.fresh()
     policy = sizes.policy(kind, views, **config)
-    learner = algorithm("grpo").Learner(policy, algorithm("grpo").Config(group=8, minibatches=4, epochs=1), 0)
+    learner = algorithm("grpo").Learner(
+        policy, algorithm("grpo").Config(group=8, minibatches=4, epochs=1), 0
+    )
     compute(learner, Computing(precision="bfloat16", gradient_checkpointing=True))
     observation = sizes.observation(policy, rows, str(sizes.device))
     chunks: list[Any] = []
@@ -257,34 +372,62 @@ def grpo(sizes: Sizes, kind: str, views: int, rows: int, config: dict[str, Any])
         (chunk,), one = chunks, torch.ones(1, rows, device=sizes.device)
         now = {name: value.unsqueeze(0) for name, value in policy.to_batch(observation).items()}
         rewards = torch.randn(1, rows, chunk.actions.shape[1], device=sizes.device)
-        learner.update(Rollout(now, now, chunk.drawn.unsqueeze(0), chunk.log_probs.flatten(1).unsqueeze(0), rewards,
-                               one * chunk.actions.shape[1], one, one, one, 0 * one))
+        learner.update(
+            Rollout(
+                now,
+                now,
+                chunk.drawn.unsqueeze(0),
+                chunk.log_probs.flatten(1).unsqueeze(0),
+                rewards,
+                one * chunk.actions.shape[1],
+                one,
+                one,
+                one,
+                0 * one,
+            )
+        )
 
     label = f"{kind}_grpo_lora"
     drawn, updated = sizes.median(draw, 3), sizes.median(update, 3)
-    print(f"  {label:20}{rows} chunks drawn in {drawn:.3f} s, an update of them {updated:.3f} s   "
-          f"{sizes.gigabytes():5.1f} GB", flush=True)
+    print(
+        f"  {label:20}{rows} chunks drawn in {drawn:.3f} s, an update of them {updated:.3f} s   "
+        f"{sizes.gigabytes():5.1f} GB",
+        flush=True,
+    )
     yield {f"{label}_draw_s": drawn, f"{label}_update_s": updated, f"{label}_gb": sizes.gigabytes()}
 
 
-PARTS = {function.__name__: function for function in (act_pi0, act_openvla, sft_pi0, sft_openvla, grpo_pi0, grpo_openvla)}
+PARTS = {
+    function.__name__: function
+    for function in (act_pi0, act_openvla, sft_pi0, sft_openvla, grpo_pi0, grpo_openvla)
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default=AUTO, help="auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], help="parts of it")
-    parser.add_argument("--views", type=int, nargs="+", default=[1, 2, 3], help="cameras of pi0 where it acts")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="to compute it where it acts")
+    parser.add_argument(
+        "--views", type=int, nargs="+", default=[1, 2, 3], help="cameras of pi0 where it acts"
+    )
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=[*WAYS], help="to compute it where it acts"
+    )
     parser.add_argument("--rounds", type=int, default=20, help="of each median")
-    parser.add_argument("--quick", action="store_true", help="the smallest networks and pictures, two rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="the smallest networks and pictures, two rounds"
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     device = device_of(options.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     sizes = Sizes(device, options.quick, 2 if options.quick else options.rounds)
     flat: dict[str, float | str] = {"device_name": name, "torch": torch.__version__}
-    print(f"{device} ({name}), torch {torch.__version__}{', tiny networks' if options.quick else ''}")
+    print(
+        f"{device} ({name}), torch {torch.__version__}{', tiny networks' if options.quick else ''}"
+    )
     for part in options.only:
         for figures in PARTS[part](sizes, options.views, options.ways):
             flat |= figures

@@ -1,4 +1,5 @@
-"""Leader-follower teleoperation of an SO-101: collects with a leader, clones the takes, and evaluates the policy.
+"""Leader-follower teleoperation of an SO-101: collects with a leader, clones the takes, and
+evaluates the policy.
 
     python benchmarks/leader_follower.py --json leader.json
 
@@ -119,7 +120,9 @@ class Hand(threading.Thread):
 
 
 def collect(folder: Path, takes: int, domain: int) -> None:
-    """Record so many successful takes by `rlinf collect`, with a hand at the leader and keys at the terminal."""
+    """Record so many successful takes by `rlinf collect`, with a hand at the leader and keys at the
+    terminal.
+    """
     from sim_bridges.twins.servos import Servos
 
     leader = Servos(folder / "leader", "feetech", range(1, len(JOINTS) + 1))

@@ -1,12 +1,14 @@
-"""How fast episodes with two 480x640 cameras become a LeRobot data set, beside the time that recording them took.
+"""How fast episodes with two 480x640 cameras become a LeRobot data set, beside the time that
+recording them took.
 
     python benchmarks/lerobot_export.py --json results.json
 
-The pictures are noise that moves over a gradient, which is harder for an encoder than a camera at rest. With
---updates N and `make lerobot`, LeRobot itself then trains its ACT on the data set for N updates (act_steps). With --peer,
-it also makes a data set of the same pictures by the calls with which it records (add_frame, save_episode, finalize; its
-own threads for images and its own encoder): lerobot_times_real_time, lerobot_cpu_s. It does not cover making pictures, in
-either figure, nor those of a real camera.
+The pictures are noise that moves over a gradient, which is harder for an encoder than a camera at
+rest. With --updates N and `make lerobot`, LeRobot itself then trains its ACT on the data set for N
+updates (act_steps). With --peer, it also makes a data set of the same pictures by the calls with
+which it records (add_frame, save_episode, finalize; its own threads for images and its own
+encoder): lerobot_times_real_time, lerobot_cpu_s. It does not cover making pictures, in either
+figure, nor those of a real camera.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ VENV, CAMERAS = ROOT / ".venvs/lerobot", {"front": (480, 640), "wrist": (480, 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--episodes", type=int, default=4)
     parser.add_argument("--steps", type=int, default=50, help="of an episode, at 10 Hz")
     parser.add_argument("--updates", type=int, default=0, help="of LeRobot's ACT on it")
@@ -45,7 +49,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_episodes(Path(folder), arguments.episodes, arguments.steps)
         result = measured(Path(folder), arguments.episodes * arguments.steps / 10.0)
-        result["act_steps"] = trained(Path(folder) / "set", arguments.updates) if arguments.updates else 0
+        result["act_steps"] = (
+            trained(Path(folder) / "set", arguments.updates) if arguments.updates else 0
+        )
         if arguments.peer:
             result |= peer(Path(folder), arguments.episodes, arguments.steps)
     print(result)
@@ -83,8 +89,15 @@ def measured(folder: Path, recorded_s: float) -> dict[str, float]:
     _, frames = export([folder / "spool"], folder / "set")
     seconds, computed = time.perf_counter() - started, time.process_time() - computed
     size = sum(path.stat().st_size for path in (folder / "set").rglob("*") if path.is_file())
-    return {"times_real_time": recorded_s / seconds, "seconds": seconds, "cpu_s": computed, "frames": frames, "hz": 10,
-            "megabytes": size / 1e6, "cores": len(os.sched_getaffinity(0))}
+    return {
+        "times_real_time": recorded_s / seconds,
+        "seconds": seconds,
+        "cpu_s": computed,
+        "frames": frames,
+        "hz": 10,
+        "megabytes": size / 1e6,
+        "cores": len(os.sched_getaffinity(0)),
+    }
 
 
 def trained(dataset: Path, updates: int) -> int:
@@ -92,21 +105,32 @@ def trained(dataset: Path, updates: int) -> int:
 
 
 def peer(folder: Path, episodes: int, steps: int) -> dict[str, float]:
-    return lerobot(__file__, "--recording", folder / "theirs", "--episodes", episodes, "--steps", steps)
+    return lerobot(
+        __file__, "--recording", folder / "theirs", "--episodes", episodes, "--steps", steps
+    )
 
 
 def lerobot(*command: object) -> dict:
     """What a script says that its own environment runs."""
     if not (VENV / "bin/python").exists():
-        raise SystemExit(f"{VENV}: expected LeRobot's own environment, found none. Make it: make lerobot")
+        raise SystemExit(
+            f"{VENV}: expected LeRobot's own environment, found none. Make it: make lerobot"
+        )
     environment = os.environ | {"LD_LIBRARY_PATH": str(VENV / "ffmpeg"), "HF_HUB_OFFLINE": "1"}
-    process = subprocess.run([VENV / "bin/python", *map(str, command)], text=True, stdout=subprocess.PIPE, env=environment,
-                          check=True)
+    process = subprocess.run(
+        [VENV / "bin/python", *map(str, command)],
+        text=True,
+        stdout=subprocess.PIPE,
+        env=environment,
+        check=True,
+    )
     return json.loads(process.stdout.splitlines()[-1])
 
 
 def recorded(folder: Path, episodes: int, steps: int) -> dict[str, float]:
-    """In LeRobot's environment: as ``lerobot-record`` does with two cameras, but as fast as it goes."""
+    """In LeRobot's environment: as ``lerobot-record`` does with two cameras, but as fast as it
+    goes.
+    """
     import torch
 
     library = torch.library.Library("torchvision", "DEF")  # as in tests/data/lerobot_itself.py
@@ -116,27 +140,47 @@ def recorded(folder: Path, episodes: int, steps: int) -> dict[str, float]:
 
     image = {"dtype": "video", "shape": (480, 640, 3), "names": ["height", "width", "channels"]}
     vector = {"dtype": "float32", "shape": (7,), "names": [f"v{index}" for index in range(7)]}
-    features = {f"observation.images.{name}": image for name in CAMERAS} | {"observation.state": vector, "action": vector}
-    pictures, numbers = [np.roll(noise(), 3 * step, axis=1) for step in range(steps)], np.zeros(7, np.float32)
+    features = {f"observation.images.{name}": image for name in CAMERAS} | {
+        "observation.state": vector,
+        "action": vector,
+    }
+    pictures, numbers = (
+        [np.roll(noise(), 3 * step, axis=1) for step in range(steps)],
+        np.zeros(7, np.float32),
+    )
     before, started = cpu_s(), time.perf_counter()
-    dataset = LeRobotDataset.create("local/theirs", fps=10, features=features, root=folder, use_videos=True,
-                                    image_writer_threads=4 * len(CAMERAS))
+    dataset = LeRobotDataset.create(
+        "local/theirs",
+        fps=10,
+        features=features,
+        root=folder,
+        use_videos=True,
+        image_writer_threads=4 * len(CAMERAS),
+    )
     for _ in range(episodes):
         for step in range(steps):
             shown = {f"observation.images.{name}": pictures[step] for name in CAMERAS}
-            dataset.add_frame(shown | {"observation.state": numbers, "action": numbers, "task": "insert the peg"})
+            dataset.add_frame(
+                shown | {"observation.state": numbers, "action": numbers, "task": "insert the peg"}
+            )
         dataset.save_episode()
     dataset.finalize()
     seconds = time.perf_counter() - started
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return {"lerobot_times_real_time": episodes * steps / 10.0 / seconds, "lerobot_seconds": seconds,
-            "lerobot_cpu_s": cpu_s() - before, "lerobot_megabytes": size / 1e6}
+    return {
+        "lerobot_times_real_time": episodes * steps / 10.0 / seconds,
+        "lerobot_seconds": seconds,
+        "lerobot_cpu_s": cpu_s() - before,
+        "lerobot_megabytes": size / 1e6,
+    }
 
 
 def cpu_s() -> float:
     """Of this process, its threads and what it has started."""
-    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, (resource.RUSAGE_SELF,
-                                                                                 resource.RUSAGE_CHILDREN)))
+    return sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """Starts a lockstep station again and again with one seed, and compares the recordings to the bit.
 
-    python benchmarks/lockstep_starts.py --starts 50 --busy 1 --json benchmarks/results/lockstep_starts.json
+    python benchmarks/lockstep_starts.py --starts 50 --busy 1 --json
+    benchmarks/results/lockstep_starts.json
 
-Each start is a station of its own: simulator, interlock, environment, policy, scripted operator and recorder, which begin
-at the same time. The goal is sent once the policy's status and the server of `run_episodes` are there. Two episodes of the
-policy and two demonstrations are played. Counted are starts in which an action was lost, starts in which no time step came
-for a guard period of the interlock, messages that the recorder left out, and different recordings.
+Each start is a station of its own: simulator, interlock, environment, policy, scripted operator and
+recorder, which begin at the same time. The goal is sent once the policy's status and the server of
+`run_episodes` are there. Two episodes of the policy and two demonstrations are played. Counted are
+starts in which an action was lost, starts in which no time step came for a guard period of the
+interlock, messages that the recorder left out, and different recordings.
 
-Compared are all messages from the first time step to the last, topic by topic: log times and contents. Left out is what
-docs/howto/data.md says of two equal runs. It does not cover real time, where runs are never equal.
+Compared are all messages from the first time step to the last, topic by topic: log times and
+contents. Left out is what docs/howto/data.md says of two equal runs. It does not cover real time,
+where runs are never equal.
 """
 
 from __future__ import annotations
@@ -35,9 +38,13 @@ STALL_S = 0.9  # the interlock's guard is 1 s
 MODES = ("evaluate", "demonstration")
 STATION = ("station.operator.kind=scripted", "station.task=reach")
 NODES = ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy")
-RUN = ("episode_id", "session", "tick")  # fields that name a run, or count what was before the episode
+RUN = (
+    "episode_id",
+    "session",
+    "tick",
+)  # fields that name a run, or count what was before the episode
 OF_A_RUN = ("/safety", "/robot_description")  # topics that go on between episodes
-Messages = dict[str, list[tuple[int, str]]]   # by topic: log time and contents of each
+Messages = dict[str, list[tuple[int, str]]]  # by topic: log time and contents of each
 
 
 def write_policy(path: Path) -> Path:
@@ -56,7 +63,9 @@ def write_policy(path: Path) -> Path:
 
 
 def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[Path], list[float]]:
-    """The station in a peer's domain, started: the recordings of its episodes, and the pauses within them [s]."""
+    """The station in a peer's domain, started: the recordings of its episodes, and the pauses
+    within them [s].
+    """
     from rclpy.action import ActionClient
     from rlinf_msgs.action import RunEpisodes
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, TimeStep
@@ -72,8 +81,14 @@ def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[
     peer.node.create_subscription(TimeStep, "timestep", note, witnessed("timestep"))
     peer.node.create_subscription(EpisodeEvent, "episode", note, witnessed("episode"))
     for name in NODES:
-        start(peer, name, *STATION, **{"policy": {"policy_file": str(policy)},
-                                       "interlock": {"lockstep_guard_s": 1.0}}.get(name, {}))
+        start(
+            peer,
+            name,
+            *STATION,
+            **{"policy": {"policy_file": str(policy)}, "interlock": {"lockstep_guard_s": 1.0}}.get(
+                name, {}
+            ),
+        )
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
     peer.spin(lambda: statuses and runner.server_is_ready(), what="the station")
     folders = []
@@ -105,7 +120,9 @@ def contents(folder: Path) -> Messages:
                 if hasattr(read, name):
                     object.__setattr__(read, name, type(getattr(read, name))())
             raw = bytes(typestore().serialize_cdr(read, message.kind))
-            by_topic.setdefault(message.topic, []).append((message.at_ns, hashlib.sha1(raw).hexdigest()))
+            by_topic.setdefault(message.topic, []).append(
+                (message.at_ns, hashlib.sha1(raw).hexdigest())
+            )
     return by_topic
 
 
@@ -124,21 +141,34 @@ def started(folder: Path, domain: int, policy: Path) -> dict[str, Any]:
     folder.mkdir()
     with peer_in(folder, domain) as peer:
         recordings, pauses = play(peer, policy)
-    return {"lost": sum(map(lost, recordings)), "stalls": sum(pause > STALL_S for pause in pauses),
-            "left_out": sum(int(count) for recording in recordings for count in missed(recording).values()),
-            "contents": [contents(recording) for recording in recordings]}
+    return {
+        "lost": sum(map(lost, recordings)),
+        "stalls": sum(pause > STALL_S for pause in pauses),
+        "left_out": sum(
+            int(count) for recording in recordings for count in missed(recording).values()
+        ),
+        "contents": [contents(recording) for recording in recordings],
+    }
 
 
 def differences(one: list[Messages], other: list[Messages]) -> list[str]:
     """Topics of which two starts have recorded something else."""
-    return [f"episode {number} {topic}" for number, (a, b) in enumerate(zip(one, other, strict=True))
-            for topic in sorted(a.keys() | b.keys()) if a.get(topic) != b.get(topic)]
+    return [
+        f"episode {number} {topic}"
+        for number, (a, b) in enumerate(zip(one, other, strict=True))
+        for topic in sorted(a.keys() | b.keys())
+        if a.get(topic) != b.get(topic)
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--starts", type=int, default=50)
-    parser.add_argument("--busy", type=int, default=0, help="processes beside it that compute all the time")
+    parser.add_argument(
+        "--busy", type=int, default=0, help="processes beside it that compute all the time"
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     arguments = parser.parse_args()
     if arguments.starts < 1:
@@ -147,7 +177,10 @@ def main() -> None:
 
     if os.environ.get("ROS_DOMAIN_ID") != str(FIRST_DOMAIN):
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(FIRST_DOMAIN))
-    hogs = [multiprocessing.get_context("spawn").Process(target=burn, daemon=True) for _ in range(arguments.busy)]
+    hogs = [
+        multiprocessing.get_context("spawn").Process(target=burn, daemon=True)
+        for _ in range(arguments.busy)
+    ]
     counted, first = {"lost": 0, "stalls": 0, "left_out": 0, "different": 0}, None
     with figures.folder("rlinf-starts-") as folder, running(hogs):
         policy = write_policy(folder / "policy.safetensors")
@@ -159,7 +192,10 @@ def main() -> None:
                 counted[name] += run[name] > 0
             counted["different"] += bool(unlike)
             faults = {name: run[name] for name in ("lost", "stalls", "left_out") if run[name]}
-            print(f"start {number}: {faults or 'all there'}; {', '.join(unlike) or 'equal'}", flush=True)
+            print(
+                f"start {number}: {faults or 'all there'}; {', '.join(unlike) or 'equal'}",
+                flush=True,
+            )
             if faults or unlike:
                 folder_copy = Path(tempfile.mkdtemp(prefix="rlinf-start-"))
                 shutil.copytree(folder / str(number), folder_copy, dirs_exist_ok=True)
@@ -167,7 +203,9 @@ def main() -> None:
             shutil.rmtree(folder / str(number))
     print(f"{arguments.starts} starts, {arguments.busy} busy processes: {counted}")
     if arguments.json:
-        figures.write(arguments.json, {"starts": arguments.starts, "busy": arguments.busy} | counted)
+        figures.write(
+            arguments.json, {"starts": arguments.starts, "busy": arguments.busy} | counted
+        )
 
 
 if __name__ == "__main__":

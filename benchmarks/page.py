@@ -1,12 +1,13 @@
-"""What the operator's page costs a station: its process's share of a core, with two 480x640 cameras at 30 Hz.
+"""What the operator's page costs a station: its process's share of a core, with two 480x640 cameras
+at 30 Hz.
 
     python benchmarks/page.py --json results.json
 
-This process stands at the robot side: it publishes two cameras of a noisy scene, and a pose at 100 Hz. The page's process
-runs as in a station, alone. It is measured (user and system time of all of its threads) with nobody watching, and with one
-and two viewers, each of which is a WebSocket client that says of each frame that it has been drawn, as a browser does.
-Frames are those that arrived at the first viewer, a second, of the slower camera. It does not cover what a browser needs to
-draw.
+This process stands at the robot side: it publishes two cameras of a noisy scene, and a pose at 100
+Hz. The page's process runs as in a station, alone. It is measured (user and system time of all of
+its threads) with nobody watching, and with one and two viewers, each of which is a WebSocket client
+that says of each frame that it has been drawn, as a browser does. Frames are those that arrived at
+the first viewer, a second, of the slower camera. It does not cover what a browser needs to draw.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ DOMAIN, CAMERAS, SIZE, HZ, WARM_UP_S = 58, ("front", "wrist"), (480, 640), 30, 3
 
 def scene(seed: int) -> np.ndarray:
     """A smooth picture with the noise of a camera."""
-    rows, columns = np.mgrid[0:SIZE[0], 0:SIZE[1]]
+    rows, columns = np.mgrid[0 : SIZE[0], 0 : SIZE[1]]
     smooth = np.stack([rows * 0.3, columns * 0.25, (rows + columns) * 0.15], axis=-1)
-    return np.clip(smooth + np.random.default_rng(seed).normal(0, 4, smooth.shape), 0, 255).astype(np.uint8)
+    return np.clip(smooth + np.random.default_rng(seed).normal(0, 4, smooth.shape), 0, 255).astype(
+        np.uint8
+    )
 
 
 class Robot:
@@ -46,11 +49,18 @@ class Robot:
         from rlinf_ros.qos import profile
 
         self.node, self.over, self.sent = node, threading.Event(), 0
-        self.cameras = {name: node.create_publisher(Image, f"camera/{name}/image", profile(f"camera/{name}/image"))
-                        for name in CAMERAS}
+        self.cameras = {
+            name: node.create_publisher(
+                Image, f"camera/{name}/image", profile(f"camera/{name}/image")
+            )
+            for name in CAMERAS
+        }
         now = node.get_clock().now().to_msg()
         self.images = [[to_image(name, scene(seed), now) for seed in range(4)] for name in CAMERAS]
-        self.pose, self.message = node.create_publisher(PoseStamped, "current_pose", profile("current_pose")), PoseStamped()
+        self.pose, self.message = (
+            node.create_publisher(PoseStamped, "current_pose", profile("current_pose")),
+            PoseStamped(),
+        )
         for seconds, do in ((1 / HZ, self.see), (0.01, self.stand)):
             threading.Thread(target=self.every, args=[seconds, do], daemon=True).start()
 
@@ -77,7 +87,10 @@ async def watch(url: str, seconds: float, counts: list[int]) -> None:
     """One viewer; counts its frames by camera."""
     import aiohttp
 
-    async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/live", headers={"Origin": url}) as page:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"{url}/live", headers={"Origin": url}) as page,
+    ):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             message = await page.receive(timeout=5.0)
@@ -95,17 +108,24 @@ def measure(pid: int, url: str, viewers: int, seconds: float, robot: Robot) -> d
     counts = [[0] * len(CAMERAS) for _ in range(viewers)]
 
     async def all_of_them() -> None:
-        await asyncio.gather(*(watch(url, seconds, count) for count in counts)) if viewers else await asyncio.sleep(seconds)
+        await asyncio.gather(
+            *(watch(url, seconds, count) for count in counts)
+        ) if viewers else await asyncio.sleep(seconds)
 
     before, begun, sent = cpu_s(pid), time.monotonic(), robot.sent
     asyncio.run(all_of_them())
     spent = time.monotonic() - begun
-    return {"core": (cpu_s(pid) - before) / spent, "fps": min(counts[0]) / spent if viewers else 0.0,
-            "sent_fps": (robot.sent - sent) / spent}
+    return {
+        "core": (cpu_s(pid) - before) / spent,
+        "fps": min(counts[0]) / spent if viewers else 0.0,
+        "sent_fps": (robot.sent - sent) / spent,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="measured time of each")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
@@ -123,12 +143,19 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    recipe = load_recipe("demo", [f"station.web.port={port}", "station.observe_cameras=[front,wrist]"])
+    recipe = load_recipe(
+        "demo", [f"station.web.port={port}", "station.observe_cameras=[front,wrist]"]
+    )
     rclpy.init()
     result: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="rlinf-page-") as folder, Supervisor(Path(folder), DOMAIN) as supervisor:
+    with (
+        tempfile.TemporaryDirectory(prefix="rlinf-page-") as folder,
+        Supervisor(Path(folder), DOMAIN) as supervisor,
+    ):
         robot = Robot(rclpy.create_node("robot", namespace=f"/{recipe.station.name}"))
-        page = next(process for process in station_processes(recipe, Path(folder)) if process.name == "page")
+        page = next(
+            process for process in station_processes(recipe, Path(folder)) if process.name == "page"
+        )
         child, url = supervisor.start(page), f"http://127.0.0.1:{port}"
         for _ in range(600):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -139,7 +166,9 @@ def main() -> None:
         for viewers in (0, 1, 2):
             figures = measure(child.popen.pid, url, viewers, options.seconds, robot)
             result |= {f"{key}_{viewers}": round(value, 4) for key, value in figures.items()}
-            print(f"{viewers:<10}{figures['core']:>18.3f}{figures['fps']:>12.1f}{figures['sent_fps']:>10.1f}")
+            print(
+                f"{viewers:<10}{figures['core']:>18.3f}{figures['fps']:>12.1f}{figures['sent_fps']:>10.1f}"
+            )
         robot.over.set()
     if options.json:
         write(options.json, result)

@@ -1,23 +1,27 @@
-"""PPO and SAC beside those of Stable-Baselines3 and CleanRL: the same tasks, budgets, seeds and machine, in turns.
+"""PPO and SAC beside those of Stable-Baselines3 and CleanRL: the same tasks, budgets, seeds and
+machine, in turns.
 
     git clone https://github.com/vwxyzjn/cleanrl
     uv pip install --target sb3 --no-deps stable-baselines3 pandas python-dateutil tzdata six
     python benchmarks/peers.py --cleanrl cleanrl --sb3 sb3 --json results.json
 
-Each runs in a process of its own, with one torch thread. CleanRL's scripts run unchanged, under an adapter for the newer
-Gymnasium (autoreset and the shape of its infos). Each has its own hyper-parameters, with these alike: PPO's rollouts of
-2,048 time steps, 32 minibatches, 10 epochs and networks of 64 x 64; SAC's batches of 256, one update a time step, 1,000
-time steps by chance and networks of 256 x 256. What differs: PPO of CleanRL and ours normalises observations and rewards,
-Stable-Baselines3's does not; SAC of CleanRL and ours steps its critics and its temperature at 1e-3, Stable-Baselines3's at
-3e-4; our critics are layer-normalised and measure values in units of their scale. PPO of all three begins with a deviation
-of one unit of the environment's actions.
+Each runs in a process of its own, with one torch thread. CleanRL's scripts run unchanged, under an
+adapter for the newer Gymnasium (autoreset and the shape of its infos). Each has its own
+hyper-parameters, with these alike: PPO's rollouts of 2,048 time steps, 32 minibatches, 10 epochs
+and networks of 64 x 64; SAC's batches of 256, one update a time step, 1,000 time steps by chance
+and networks of 256 x 256. What differs: PPO of CleanRL and ours normalises observations and
+rewards, Stable-Baselines3's does not; SAC of CleanRL and ours steps its critics and its temperature
+at 1e-3, Stable-Baselines3's at 3e-4; our critics are layer-normalised and measure values in units
+of their scale. PPO of all three begins with a deviation of one unit of the environment's actions.
 
-The return is the mean of the training episodes that ended in the last tenth of the time steps, the interval mean +- 1.96
-standard errors over seeds; ``all`` the mean of all training episodes, which says how early it was learned.
-Time is that from a process's first to its last environment step, without imports; beside it that of the processor, on
-which other work has less say. ``worst_time_ratio`` is our time over the faster peer's (``worst_processor_ratio`` likewise),
-``worst_return_gap`` how far our interval's end lies below the better peer's mean, over that mean's size (0: it holds it, or
-lies above). It does not cover pixels, nor more than one environment and process.
+The return is the mean of the training episodes that ended in the last tenth of the time steps, the
+interval mean +- 1.96 standard errors over seeds; ``all`` the mean of all training episodes, which
+says how early it was learned. Time is that from a process's first to its last environment step,
+without imports; beside it that of the processor, on which other work has less say.
+``worst_time_ratio`` is our time over the faster peer's (``worst_processor_ratio`` likewise),
+``worst_return_gap`` how far our interval's end lies below the better peer's mean, over that mean's
+size (0: it holds it, or lies above). It does not cover pixels, nor more than one environment and
+process.
 """
 
 from __future__ import annotations
@@ -39,9 +43,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 
-TASKS = {"ppo_pendulum": ("ppo", "InvertedPendulum-v5", 80_000), "ppo_hopper": ("ppo", "Hopper-v5", 200_000),
-         "sac_pendulum": ("sac", "Pendulum-v1", 8_000), "sac_double": ("sac", "InvertedDoublePendulum-v5", 15_000),
-         "sac_reach": ("sac", "gymnasium_robotics:FetchReachDense-v4", 8_000)}
+TASKS = {
+    "ppo_pendulum": ("ppo", "InvertedPendulum-v5", 80_000),
+    "ppo_hopper": ("ppo", "Hopper-v5", 200_000),
+    "sac_pendulum": ("sac", "Pendulum-v1", 8_000),
+    "sac_double": ("sac", "InvertedDoublePendulum-v5", 15_000),
+    "sac_reach": ("sac", "gymnasium_robotics:FetchReachDense-v4", 8_000),
+}
 WHO = ("ours", "sb3", "cleanrl")
 STARTS = 1_000  # time steps of SAC by chance
 SCRIPTS = {"ppo": "cleanrl/ppo_continuous_action.py", "sac": "cleanrl/sac_continuous_action.py"}
@@ -91,7 +99,9 @@ Episodes = list[tuple[int, float]]  # the time step at which each ended, and its
 
 
 class Noted:
-    """An environment's episodes, as they end: their returns, and when the first and the last step were."""
+    """An environment's episodes, as they end: their returns, and when the first and the last step
+    were.
+    """
 
     def __init__(self) -> None:
         self.episodes: Episodes = []
@@ -106,7 +116,10 @@ class Noted:
                 self.first = time.perf_counter(), time.process_time()
             result = step(action)
             self.steps += 1
-            self.total, self.last = self.total + float(result[1]), (time.perf_counter(), time.process_time())
+            self.total, self.last = (
+                self.total + float(result[1]),
+                (time.perf_counter(), time.process_time()),
+            )
             if result[2] or result[3]:
                 self.episodes.append((self.steps, self.total))
                 self.total = 0.0
@@ -131,14 +144,33 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episod
 
     unit = -float(np.log(gymnasium.make(name).action_space.high.max()))  # actions are [-1, 1] here
     settings = {
-        "ppo": ["policy.hidden=[64, 64]", f"policy.initial_log_std={unit}", "algorithm={name: ppo, chunks: 2048, "
-                "minibatches: 32, epochs: 10, learning_rate: 3.0e-4, discount: 0.99, dual_clip: 0.0, huber: 0.0, "
-                f"scale_rewards: true, anneal_updates: {steps // 2048}}}"],
-        "sac": ["policy.hidden=[256, 256]", "algorithm={name: sac, critic_hidden: [256, 256], target_entropy: -1.0, "
-                "initial_temperature: 1.0, critic_learning_rate: 1.0e-3}", f"simulation.start_steps={STARTS}"]}[algorithm]
-    recipe = load_recipe(f"sim_{algorithm}", [
-        f"env=gym:{name}", "simulation.environments=1", f"simulation.env_steps={steps}", f"seed={seed}",
-        "simulation.evaluate_every=1000000000", "simulation.evaluate_episodes=1", *settings])
+        "ppo": [
+            "policy.hidden=[64, 64]",
+            f"policy.initial_log_std={unit}",
+            "algorithm={name: ppo, chunks: 2048, "
+            "minibatches: 32, epochs: 10, learning_rate: 3.0e-4, discount: 0.99, dual_clip: 0.0, "
+            "huber: 0.0, "
+            f"scale_rewards: true, anneal_updates: {steps // 2048}}}",
+        ],
+        "sac": [
+            "policy.hidden=[256, 256]",
+            "algorithm={name: sac, critic_hidden: [256, 256], target_entropy: -1.0, "
+            "initial_temperature: 1.0, critic_learning_rate: 1.0e-3}",
+            f"simulation.start_steps={STARTS}",
+        ],
+    }[algorithm]
+    recipe = load_recipe(
+        f"sim_{algorithm}",
+        [
+            f"env=gym:{name}",
+            "simulation.environments=1",
+            f"simulation.env_steps={steps}",
+            f"seed={seed}",
+            "simulation.evaluate_every=1000000000",
+            "simulation.evaluate_episodes=1",
+            *settings,
+        ],
+    )
     noted, envs = Noted(), []
 
     def make(_: Any, size: int) -> Any:
@@ -150,7 +182,10 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episod
     with TemporaryDirectory() as folder:
         train(recipe, Path(folder) / "run", make)
     if noted.steps < steps:
-        raise SystemExit(f"expected {steps} steps of the environment that is trained in, and watched one of {noted.steps}")
+        raise SystemExit(
+            f"expected {steps} steps of the environment that is trained in, and watched one of "
+            f"{noted.steps}"
+        )
     return noted.episodes, noted.took
 
 
@@ -163,22 +198,44 @@ def train_sb3(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episode
     torch.set_num_threads(1)
     noted = Noted()
     env = noted.watch(gymnasium.make(name))
-    arguments = {"ppo": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10}, "sac": {"learning_starts": STARTS}}[algorithm]
-    policy = "MultiInputPolicy" if isinstance(env.observation_space, gymnasium.spaces.Dict) else "MlpPolicy"
-    model = getattr(stable_baselines3, algorithm.upper())(policy, env, seed=seed, device="cpu", **arguments)
+    arguments = {
+        "ppo": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10},
+        "sac": {"learning_starts": STARTS},
+    }[algorithm]
+    policy = (
+        "MultiInputPolicy"
+        if isinstance(env.observation_space, gymnasium.spaces.Dict)
+        else "MlpPolicy"
+    )
+    model = getattr(stable_baselines3, algorithm.upper())(
+        policy, env, seed=seed, device="cpu", **arguments
+    )
     model.learn(steps)
     return noted.episodes, noted.took
 
 
-def train_in_process(who: str, task: str, seed: int, options: argparse.Namespace) -> tuple[Episodes, Took]:
+def train_in_process(
+    who: str, task: str, seed: int, options: argparse.Namespace
+) -> tuple[Episodes, Took]:
     """In a process of its own: the training episodes in order, and what they took."""
     algorithm, name, steps = TASKS[task]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if who == "cleanrl":
-        folder, more = options.cleanrl.resolve(), [f"--learning-starts={STARTS}"] if algorithm == "sac" else []
+        folder, more = (
+            options.cleanrl.resolve(),
+            [f"--learning-starts={STARTS}"] if algorithm == "sac" else [],
+        )
         environment |= {"PYTHONPATH": str(folder)}
-        command = ["-c", ADAPTER, str(folder / SCRIPTS[algorithm]), f"--env-id={name}", f"--seed={seed}",
-                   f"--total-timesteps={steps}", "--no-cuda", *more]
+        command = [
+            "-c",
+            ADAPTER,
+            str(folder / SCRIPTS[algorithm]),
+            f"--env-id={name}",
+            f"--seed={seed}",
+            f"--total-timesteps={steps}",
+            "--no-cuda",
+            *more,
+        ]
     else:
         environment |= {"PYTHONPATH": str(options.sb3.resolve())} if who == "sb3" else {}
         command = [__file__, "--one", who, task, str(seed)]
@@ -195,7 +252,10 @@ def train_in_process(who: str, task: str, seed: int, options: argparse.Namespace
     if who == "cleanrl":
         matches = re.findall(r"global_step=(\d+), episodic_return=\[?([-\d.e+]+)", done.stdout)
         took = re.search(r"SECONDS ([\d.]+) ([\d.]+)", done.stdout)
-        return [(int(step), float(value)) for step, value in matches], (float(took.group(1)), float(took.group(2)))
+        return [(int(step), float(value)) for step, value in matches], (
+            float(took.group(1)),
+            float(took.group(2)),
+        )
     episodes, took = json.loads(done.stdout.strip().splitlines()[-1])
     return episodes, took
 
@@ -206,19 +266,27 @@ def table(task: str, runs: dict[str, list[tuple[float, float, float, float]]]) -
     for who, rows in runs.items():
         returns, all_episodes, seconds, used = np.array(rows).T
         spread = 1.96 * returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else 0.0
-        flat |= {f"{task}_{who}_return": float(returns.mean()), f"{task}_{who}_interval": float(spread),
-                 f"{task}_{who}_all": float(all_episodes.mean()), f"{task}_{who}_seconds": float(seconds.mean()),
-                 f"{task}_{who}_processor": float(used.mean())}
+        flat |= {
+            f"{task}_{who}_return": float(returns.mean()),
+            f"{task}_{who}_interval": float(spread),
+            f"{task}_{who}_all": float(all_episodes.mean()),
+            f"{task}_{who}_seconds": float(seconds.mean()),
+            f"{task}_{who}_processor": float(used.mean()),
+        }
     best = max(flat[f"{task}_{who}_return"] for who in WHO[1:])
     below = best - flat[f"{task}_ours_return"] - flat[f"{task}_ours_interval"]
     flat[f"{task}_return_gap"] = max(0.0, below) / max(abs(best), 1e-9)
     for ratio, kind in (("time", "seconds"), ("processor", "processor")):
-        flat[f"{task}_{ratio}_ratio"] = flat[f"{task}_ours_{kind}"] / min(flat[f"{task}_{who}_{kind}"] for who in WHO[1:])
+        flat[f"{task}_{ratio}_ratio"] = flat[f"{task}_ours_{kind}"] / min(
+            flat[f"{task}_{who}_{kind}"] for who in WHO[1:]
+        )
     return flat
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cleanrl", type=Path, help="a checkout of CleanRL")
     parser.add_argument("--sb3", type=Path, help="a folder with Stable-Baselines3")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
@@ -231,25 +299,52 @@ def main() -> None:
         print(json.dumps({"ours": train_ours, "sb3": train_sb3}[who](*TASKS[task], int(seed))))
         return
     if options.cleanrl is None or options.sb3 is None:
-        parser.error("expected --cleanrl, a checkout of it, and --sb3, a folder with stable_baselines3; see --help")
+        parser.error(
+            "expected --cleanrl, a checkout of it, and --sb3, a folder with stable_baselines3; see "
+            "--help"
+        )
     result: dict[str, float] = {"seeds": len(options.seeds)}
     for task in options.only:
         runs: dict[str, list[tuple[float, float, float, float]]] = {who: [] for who in WHO}
         for seed in options.seeds:
             for who in WHO:
                 episodes, took = train_in_process(who, task, seed, options)
-                last = [value for step, value in episodes if step > 0.9 * TASKS[task][2]] or [episodes[-1][1]]
-                runs[who].append((float(np.mean(last)), float(np.mean([value for _, value in episodes])), *took))
-                print(f"  {task} seed {seed} {who:8} return {runs[who][-1][0]:9.1f}, of all {runs[who][-1][1]:9.1f}  "
-                      f"{took[0]:6.1f} s, {took[1]:6.1f} of the processor", flush=True)
+                last = [value for step, value in episodes if step > 0.9 * TASKS[task][2]] or [
+                    episodes[-1][1]
+                ]
+                runs[who].append(
+                    (float(np.mean(last)), float(np.mean([value for _, value in episodes])), *took)
+                )
+                print(
+                    f"  {task} seed {seed} {who:8} return {runs[who][-1][0]:9.1f}, of all "
+                    f"{runs[who][-1][1]:9.1f}  "
+                    f"{took[0]:6.1f} s, {took[1]:6.1f} of the processor",
+                    flush=True,
+                )
         result |= table(task, runs)
-        summary = "; ".join(f"{who} {result[f'{task}_{who}_return']:.0f} +- {result[f'{task}_{who}_interval']:.0f} in "
-                         f"{result[f'{task}_{who}_seconds']:.0f} s" for who in WHO)
-        print(f"{task}, {TASKS[task][2]} steps: {summary}; time ratio {result[f'{task}_time_ratio']:.2f}, of the "
-              f"processor {result[f'{task}_processor_ratio']:.2f}", flush=True)
-    result |= {"worst_time_ratio": max(value for name, value in result.items() if name.endswith("_time_ratio")),
-               "worst_processor_ratio": max(value for name, value in result.items() if name.endswith("_processor_ratio")),
-               "worst_return_gap": max(value for name, value in result.items() if name.endswith("_return_gap"))}
+        summary = "; ".join(
+            f"{who} {result[f'{task}_{who}_return']:.0f} +- {result[f'{task}_{who}_interval']:.0f} "
+            f"in "
+            f"{result[f'{task}_{who}_seconds']:.0f} s"
+            for who in WHO
+        )
+        print(
+            f"{task}, {TASKS[task][2]} steps: {summary}; time ratio "
+            f"{result[f'{task}_time_ratio']:.2f}, of the "
+            f"processor {result[f'{task}_processor_ratio']:.2f}",
+            flush=True,
+        )
+    result |= {
+        "worst_time_ratio": max(
+            value for name, value in result.items() if name.endswith("_time_ratio")
+        ),
+        "worst_processor_ratio": max(
+            value for name, value in result.items() if name.endswith("_processor_ratio")
+        ),
+        "worst_return_gap": max(
+            value for name, value in result.items() if name.endswith("_return_gap")
+        ),
+    }
     if options.json:
         write(options.json, result)
 

@@ -2,11 +2,13 @@
 
     python benchmarks/pipelined.py --json results.json
 
-The same recipe (asynchronous PPO, 8 environments) several ways, in time steps a second over everything between the first
-rollout and the last update, without evaluations: all in one process; one rollout worker on Ray, in turns and pipelined;
-two workers, in turns and pipelined. Three rounds, taking turns, medians. RLinf-VLA reports 1.61 to 1.88 for its pipelining
-on its GPUs (arXiv 2510.06710); there rendering and a large model share the work, here physics and a small network share two
-cores. It does not cover how well a policy learns from data that is one update older: the tests and the recipes do.
+The same recipe (asynchronous PPO, 8 environments) several ways, in time steps a second over
+everything between the first rollout and the last update, without evaluations: all in one process;
+one rollout worker on Ray, in turns and pipelined; two workers, in turns and pipelined. Three
+rounds, taking turns, medians. RLinf-VLA reports 1.61 to 1.88 for its pipelining on its GPUs (arXiv
+2510.06710); there rendering and a large model share the work, here physics and a small network
+share two cores. It does not cover how well a policy learns from data that is one update older: the
+tests and the recipes do.
 """
 
 from __future__ import annotations
@@ -25,30 +27,49 @@ from benchmarks.figures import write  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.trainer.train import train  # noqa: E402
 
-WAYS = {"one_process": (0, False), "one_worker": (1, False), "one_worker_pipelined": (1, True),
-        "two_workers": (2, False), "two_workers_pipelined": (2, True)}
+WAYS = {
+    "one_process": (0, False),
+    "one_worker": (1, False),
+    "one_worker_pipelined": (1, True),
+    "two_workers": (2, False),
+    "two_workers_pipelined": (2, True),
+}
 
 
 def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> float:
     """Of one run, from its first rollout on."""
-    recipe = load_recipe("sim_pick_ppo", [
-        f"placement={{workers: {workers}, mode: {'pipelined' if pipelined else 'collocated'}}}",
-        f"simulation.env_steps={steps}",
-        "simulation.evaluate_every=1000000000", "simulation.evaluate_episodes=1", "algorithm.name=async_ppo",
-        f"algorithm.epochs={epochs}"])
+    recipe = load_recipe(
+        "sim_pick_ppo",
+        [
+            f"placement={{workers: {workers}, mode: {'pipelined' if pipelined else 'collocated'}}}",
+            f"simulation.env_steps={steps}",
+            "simulation.evaluate_every=1000000000",
+            "simulation.evaluate_episodes=1",
+            "algorithm.name=async_ppo",
+            f"algorithm.epochs={epochs}",
+        ],
+    )
     times: list[tuple[int, float]] = []
     with TemporaryDirectory() as folder:
-        train(recipe, Path(folder), tell=lambda run, entry: times.append((run.steps, time.perf_counter())))
+        train(
+            recipe,
+            Path(folder),
+            tell=lambda run, entry: times.append((run.steps, time.perf_counter())),
+        )
     if not times or times[-1][0] < steps:
-        raise SystemExit(f"expected a run of {steps} time steps, got one that was told to stop after "
-                         f"{times[-1][0] if times else 0}")
+        raise SystemExit(
+            f"expected a run of {steps} time steps, got one that was told to stop after "
+            f"{times[-1][0] if times else 0}"
+        )
     times = [item for item in times if item[0] > 0]
     first, last = times[0], times[-2]  # the last one is the evaluation
     return (last[0] - first[0]) / (last[1] - first[1])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8192, help="time steps of each run")
     parser.add_argument("--epochs", type=int, default=16, help="of the learner over each rollout")
@@ -61,8 +82,13 @@ def main() -> None:
             print(f"  {name:24}{rates[name][-1]:8.0f} steps/s", flush=True)
     result = {f"{name}_steps_per_s": float(np.median(values)) for name, values in rates.items()}
     for workers in ("one_worker", "two_workers"):
-        result[f"{workers}_ratio"] = result[f"{workers}_pipelined_steps_per_s"] / result[f"{workers}_steps_per_s"]
-        print(f"{workers.replace('_', ' ')}: pipelined is {result[f'{workers}_ratio']:.2f} times in turns")
+        result[f"{workers}_ratio"] = (
+            result[f"{workers}_pipelined_steps_per_s"] / result[f"{workers}_steps_per_s"]
+        )
+        print(
+            f"{workers.replace('_', ' ')}: pipelined is {result[f'{workers}_ratio']:.2f} times in "
+            f"turns"
+        )
     if options.json:
         write(options.json, result)
 

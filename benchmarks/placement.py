@@ -258,7 +258,8 @@ def choices(workloads: list[tuple[str, float]], rounds: int) -> dict[str, float]
         )
         for layout, rate in sorted(rates.items(), key=lambda pair: pair[1]):
             print(
-                f"    {1e3 * rate:7.3f} ms a step, expected {1e3 * scale * expected(costs, layout, machine).seconds:7.3f}"
+                f"    {1e3 * rate:7.3f} ms a step, expected "
+                f"{1e3 * scale * expected(costs, layout, machine).seconds:7.3f}"
                 f"  {layout}",
                 flush=True,
             )
@@ -487,7 +488,8 @@ def clusters() -> dict[str, float]:
         groups = ", ".join(f"{'+'.join(names)} on {count}" for names, count in plan.groups)
         print(
             f"simulated, {devices:5} GPUs: {plan.seconds:6.1f} s a turn ({groups}); collocated "
-            f"{collocated / plan.seconds:.2f}, thirds {equal / plan.seconds:.2f}; planned in {took:.3f} s",
+            f"{collocated / plan.seconds:.2f}, thirds {equal / plan.seconds:.2f}; planned in "
+            f"{took:.3f} s",
             flush=True,
         )
     print("published by RLinf on its clusters: 1.07 to 2.43", flush=True)

@@ -1,13 +1,16 @@
-"""What a policy server adds to a policy: rlinf serve's round trip beside openpi's own server, and what batches bring.
+"""What a policy server adds to a policy: rlinf serve's round trip beside openpi's own server, and
+what batches bring.
 
-    python benchmarks/policy_server.py --openpi ~/openpi/src/openpi/serving/websocket_policy_server.py --json results.json
+    python benchmarks/policy_server.py --openpi
+    ~/openpi/src/openpi/serving/websocket_policy_server.py --json results.json
 
-The client is openpi-client, unmodified, in this process; each server is a process of its own. Round trip: a model that
-does nothing, two 224x224 images and 8 numbers to a chunk of 50x7; servers take turns in rounds. Throughput: 8 clients ask
-for what they need next as soon as they are answered, of a model whose batch costs what one sample does (20 ms asleep, as
-the CPU is while a GPU computes), in batches of up to 8 and one by one. The peer is openpi's own websocket_policy_server.py
-where --openpi names that file, of a checkout of openpi; else a server of the same few lines, written after what it does
-(``peer_is_openpis_own``: 1 or 0). It does not cover a network, or a real model.
+The client is openpi-client, unmodified, in this process; each server is a process of its own. Round
+trip: a model that does nothing, two 224x224 images and 8 numbers to a chunk of 50x7; servers take
+turns in rounds. Throughput: 8 clients ask for what they need next as soon as they are answered, of
+a model whose batch costs what one sample does (20 ms asleep, as the CPU is while a GPU computes),
+in batches of up to 8 and one by one. The peer is openpi's own websocket_policy_server.py where
+--openpi names that file, of a checkout of openpi; else a server of the same few lines, written
+after what it does (``peer_is_openpis_own``: 1 or 0). It does not cover a network, or a real model.
 """
 
 from __future__ import annotations
@@ -51,7 +54,12 @@ async def ours(max_batch: int, cost_s: float) -> None:
     from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
     cameras = tuple(ArraySpec(name, (224, 224, 3), "uint8") for name in CAMERAS)
-    action = ActionSpec("joint_position", tuple(f"j{i}" for i in range(ACTIONS)), (1.0,) * ACTIONS, ("rad",) * ACTIONS)
+    action = ActionSpec(
+        "joint_position",
+        tuple(f"j{i}" for i in range(ACTIONS)),
+        (1.0,) * ACTIONS,
+        ("rad",) * ACTIONS,
+    )
 
     class Null:
         spec = StationSpec((ArraySpec("joints", (STATE,)), *cameras), action, 10.0, "nothing")
@@ -93,7 +101,9 @@ async def openpis(file: Path | None, cost_s: float) -> None:
 
 
 async def like_openpis(model: Any) -> None:
-    """As openpi's does it: unpack, infer and pack in the event loop, one message after the other, no compression."""
+    """As openpi's does it: unpack, infer and pack in the event loop, one message after the other,
+    no compression.
+    """
     from openpi_client import msgpack_numpy
     from websockets.asyncio.server import ServerConnection
     from websockets.asyncio.server import serve as listen
@@ -135,8 +145,11 @@ class Served:
 
     def __init__(self, which: str, openpi: Path | None, cost_s: float = 0.0) -> None:
         command = [sys.executable, __file__, "--serve", which, "--cost", str(cost_s)]
-        self.process = subprocess.Popen(command + (["--openpi", str(openpi)] if openpi else []), stdout=subprocess.PIPE,
-                                        text=True)
+        self.process = subprocess.Popen(
+            command + (["--openpi", str(openpi)] if openpi else []),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout
         self.port = int(self.process.stdout.readline())
 
@@ -155,8 +168,13 @@ class Served:
 
 def observation() -> dict[str, Any]:
     noise = np.random.default_rng(0)
-    pictures = {f"observation/{name}": noise.integers(0, 256, (224, 224, 3), np.uint8) for name in CAMERAS}
-    return pictures | {"observation/joints": noise.normal(size=STATE).astype(np.float32), "prompt": "do nothing"}
+    pictures = {
+        f"observation/{name}": noise.integers(0, 256, (224, 224, 3), np.uint8) for name in CAMERAS
+    }
+    return pictures | {
+        "observation/joints": noise.normal(size=STATE).astype(np.float32),
+        "prompt": "do nothing",
+    }
 
 
 def round_trips(client: Any, count: int) -> list[float]:
@@ -207,15 +225,22 @@ def measured(openpi: Path | None, rounds: int, requests: int, seconds: float) ->
             for name, client in clients.items():
                 times[name] += round_trips(client, requests)
     for name, values in times.items():
-        result |= {f"{name}_p50_ms": float(np.quantile(values, 0.5)), f"{name}_p99_ms": float(np.quantile(values, 0.99))}
+        result |= {
+            f"{name}_p50_ms": float(np.quantile(values, 0.5)),
+            f"{name}_p99_ms": float(np.quantile(values, 0.99)),
+        }
     result["p50_ratio_openpi"] = result["rlinf_p50_ms"] / result["openpi_p50_ms"]
     for which in ("batched", "unbatched", "openpi"):
         result[f"{which}_per_s"] = throughput(which, openpi, seconds)
-    return result | {"batched_throughput_ratio": result["batched_per_s"] / result["unbatched_per_s"]}
+    return result | {
+        "batched_throughput_ratio": result["batched_per_s"] / result["unbatched_per_s"]
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--openpi", type=Path, help="openpi's websocket_policy_server.py, the peer")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--requests", type=int, default=200, help="of a round, to each server")

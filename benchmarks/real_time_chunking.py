@@ -1,22 +1,26 @@
-"""What a robot does while its policy thinks: chunks of a flow that takes 300 ms, at 20 Hz, by each way of handling them.
+"""What a robot does while its policy thinks: chunks of a flow that takes 300 ms, at 20 Hz, by each
+way of handling them.
 
     python benchmarks/real_time_chunking.py --scenes 100 --json results.json
     python benchmarks/real_time_chunking.py --tasks pick --steps 8000         # needs `make simulators`
-    python benchmarks/real_time_chunking.py --tasks insertion --steady --demonstrations 1000 --hidden 512 512 \
+    python benchmarks/real_time_chunking.py --tasks insertion --steady --demonstrations 1000
+    --hidden 512 512 \
         --steps 40000 --corrected 3                                           # half an hour on a core
 
-A flow is cloned from a script's episodes at 20 Hz (chunks of 16 actions, the next one asked for after six) and plays
-held-out scenes in simulated time, so that no other work on this machine matters: an answer comes so many time steps
-after it was asked for, and is put together by ``Chunking``, as in the policy node. Columns: success; of the time steps
-after an episode's first answer, those without an action of the policy (the arm holds); and the largest step from one action
-to the next, in units of the largest action. ``real_time`` is given what is in play, which the flow is cloned to go on from
-(``max_delay``), ``blended`` only mixed with it, as for policies that are no flows. ``no delay`` is the same policy when
-thinking takes no time. With ``--corrected`` the script takes over somewhere in episodes that the policy begins late, and
-cloning goes on with what it did from then on (HG-DAgger).
+A flow is cloned from a script's episodes at 20 Hz (chunks of 16 actions, the next one asked for
+after six) and plays held-out scenes in simulated time, so that no other work on this machine
+matters: an answer comes so many time steps after it was asked for, and is put together by
+``Chunking``, as in the policy node. Columns: success; of the time steps after an episode's first
+answer, those without an action of the policy (the arm holds); and the largest step from one action
+to the next, in units of the largest action. ``real_time`` is given what is in play, which the flow
+is cloned to go on from (``max_delay``), ``blended`` only mixed with it, as for policies that are no
+flows. ``no delay`` is the same policy when thinking takes no time. With ``--corrected`` the script
+takes over somewhere in episodes that the policy begins late, and cloning goes on with what it did
+from then on (HG-DAgger).
 
-Tasks: in ``reach`` and ``pick`` the arm moves freely most of the time; ``insertion`` must come within a millimetre of a
-hole, on what was seen up to 12 time steps before. It does not cover network and middleware, which
-tests/ros/test_remote_station.py has.
+Tasks: in ``reach`` and ``pick`` the arm moves freely most of the time; ``insertion`` must come
+within a millimetre of a hole, on what was seen up to 12 time steps before. It does not cover
+network and middleware, which tests/ros/test_remote_station.py has.
 """
 
 from __future__ import annotations
@@ -36,13 +40,20 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 
-TASKS = {"reach": ("franka_sim", "reach"), "pick": ("panda_maniskill", "pick_cube"),  # robot and task of the recipe
-         "insertion": ("franka_sim", "peg_insertion")}
+TASKS = {
+    "reach": ("franka_sim", "reach"),
+    "pick": ("panda_maniskill", "pick_cube"),  # robot and task of the recipe
+    "insertion": ("franka_sim", "peg_insertion"),
+}
 HZ, THINKS_S, HORIZON, DELAY = 20.0, 0.3, 16, 6
 CORRECTIONS, LATEST = 72, 45  # episodes of a round, and by when the script takes over
-MODES = {"no delay": ("receding_horizon", 0, False), "real_time": ("real_time", DELAY, True),
-         "blended": ("real_time", DELAY, False), "receding_horizon": ("receding_horizon", DELAY, False),
-         "synchronous": ("synchronous", DELAY, False)}
+MODES = {
+    "no delay": ("receding_horizon", 0, False),
+    "real_time": ("real_time", DELAY, True),
+    "blended": ("real_time", DELAY, False),
+    "receding_horizon": ("receding_horizon", DELAY, False),
+    "synchronous": ("synchronous", DELAY, False),
+}
 
 
 def task_at(folder: Path, name: str, steady: bool) -> Path:
@@ -70,12 +81,22 @@ class Cloned:
 
         torch.manual_seed(options.seed)
         self.options, self.random = options, np.random.default_rng(options.seed)
-        self.policy = make_policy(env.spec, flow.Config(
-            hidden=tuple(options.hidden), fine_scale=20.0, flow_steps=5, horizon=HORIZON, n_action_steps=options.execute,
-            max_delay=DELAY))
+        self.policy = make_policy(
+            env.spec,
+            flow.Config(
+                hidden=tuple(options.hidden),
+                fine_scale=20.0,
+                flow_steps=5,
+                horizon=HORIZON,
+                n_action_steps=options.execute,
+                max_delay=DELAY,
+            ),
+        )
         self.replay = ReplayBuffer(env.spec, 200 * options.demonstrations + 10_000, given=True)
         for shown in demonstrate(env, options.demonstrations, 5):
-            self.replay.insert_episode(shown.observations, shown.actions, shown.rewards, shown.discounts)
+            self.replay.insert_episode(
+                shown.observations, shown.actions, shown.rewards, shown.discounts
+            )
         self.learn(options.steps, 1e-3, fit=True)
 
     def learn(self, steps: int, rate: float, fit: bool = False) -> None:
@@ -91,37 +112,67 @@ class Cloned:
         self.policy.eval()
 
     def correct(self, env: Any, scenes: range) -> None:
-        """The script takes over at any time step of episodes that are played late; cloning goes on with its own."""
+        """The script takes over at any time step of episodes that are played late; cloning goes on
+        with its own.
+        """
         from rlinf_core.trainer.data import valid_chunk_starts
 
         for scene in scenes:
-            observation, station = env.reset([scene]), Station(self.policy, env.spec, "real_time", DELAY, True,
-                                                               self.options.execute)
-            takes_over, observations, actions, result = int(self.random.integers(LATEST)), [observation], [], None
+            observation, station = (
+                env.reset([scene]),
+                Station(self.policy, env.spec, "real_time", DELAY, True, self.options.execute),
+            )
+            takes_over, observations, actions, result = (
+                int(self.random.integers(LATEST)),
+                [observation],
+                [],
+                None,
+            )
             while result is None or not result.done[0]:
                 now = len(actions)
                 action = env.expert()[0] if now >= takes_over else station.action(now, observation)
-                actions.append(np.zeros(env.spec.action.dim, np.float32) if action is None else action)
+                actions.append(
+                    np.zeros(env.spec.action.dim, np.float32) if action is None else action
+                )
                 result = env.step(actions[-1][None])
                 observation = result.observation
                 observations.append(observation)
             if result.success[0] and len(actions) > takes_over:
-                of_all = {name: np.concatenate([arrays[name] for arrays in observations]) for name in observations[0]}
-                none, is_correction = np.zeros(len(actions), np.float32), np.arange(len(actions)) >= takes_over
+                of_all = {
+                    name: np.concatenate([arrays[name] for arrays in observations])
+                    for name in observations[0]
+                }
+                none, is_correction = (
+                    np.zeros(len(actions), np.float32),
+                    np.arange(len(actions)) >= takes_over,
+                )
                 counts, given = valid_chunk_starts(is_correction, self.options.execute, DELAY)
-                self.replay.insert_episode(of_all, np.stack(actions), none, none, counts, given=given)
+                self.replay.insert_episode(
+                    of_all, np.stack(actions), none, none, counts, given=given
+                )
         self.learn(self.options.steps // 2, 5e-4)
 
 
 class Station:
     """One episode in simulated time, whose policy's answers come late."""
 
-    def __init__(self, policy: Any, spec: Any, mode: str, delay: int, guided: bool, execute: int) -> None:
+    def __init__(
+        self, policy: Any, spec: Any, mode: str, delay: int, guided: bool, execute: int
+    ) -> None:
         from rlinf_core.policies.chunking import Chunking
 
-        self.policy, self.spec, self.delay, self.guided, self.execute = policy, spec, delay, guided, execute
+        self.policy, self.spec, self.delay, self.guided, self.execute = (
+            policy,
+            spec,
+            delay,
+            guided,
+            execute,
+        )
         self.chunking = Chunking(mode, execute)
-        self.playing: tuple[int, np.ndarray] = (0, np.zeros((0, spec.action.dim)))  # since when, what
+        self.playing: tuple[int, np.ndarray] = (
+            0,
+            np.zeros((0, spec.action.dim)),
+        )  # since when, what
         self.request: tuple[int, np.ndarray, bool] | None = None
         self.next_at, self.answered = 0, False
 
@@ -145,7 +196,9 @@ class Station:
         return self.policy.act(batch, explore=False).actions[0].numpy(), False
 
     def take(self, now: int) -> None:
-        """As the policy node does: where the arm stood meanwhile, all of the answer is played from now on."""
+        """As the policy node does: where the arm stood meanwhile, all of the answer is played from
+        now on.
+        """
         assert self.request is not None
         (began, actions, continues), self.request = self.request, None
         stood = not self.chunking.chunks or self.chunking.mode == "synchronous"
@@ -154,10 +207,15 @@ class Station:
         self.answered, self.next_at = True, start + self.execute
 
 
-def played(env: Any, policy: Any, scenes: range, execute: int, mode: str, delay: int, guided: bool) -> dict[str, float]:
+def played(
+    env: Any, policy: Any, scenes: range, execute: int, mode: str, delay: int, guided: bool
+) -> dict[str, float]:
     solved, held, steps, jump = 0, 0, 0, 0.0
     for scene in tqdm(scenes, mode, leave=False):
-        observation, station = env.reset([scene]), Station(policy, env.spec, mode, delay, guided, execute)
+        observation, station = (
+            env.reset([scene]),
+            Station(policy, env.spec, mode, delay, guided, execute),
+        )
         now, before, done = 0, None, False
         while not done:
             action = station.action(now, observation)
@@ -167,11 +225,17 @@ def played(env: Any, policy: Any, scenes: range, execute: int, mode: str, delay:
                 if action is not None and before is not None:
                     jump = max(jump, float(np.abs(action - before).max()))
             before = action
-            result = env.step(np.zeros((1, env.spec.action.dim)) if action is None else action[None])
+            result = env.step(
+                np.zeros((1, env.spec.action.dim)) if action is None else action[None]
+            )
             solved, done = solved + int(result.success[0]), bool(result.done[0])
             now, observation = now + 1, result.observation
-    return {"success": solved / len(scenes), "ticks_without_action": float(held), "ticks": float(steps),
-            "largest_jump": jump}
+    return {
+        "success": solved / len(scenes),
+        "ticks_without_action": float(held),
+        "ticks": float(steps),
+        "largest_jump": jump,
+    }
 
 
 def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -183,20 +247,46 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
 
     robot, task = TASKS[name][0], task_at(folder, TASKS[name][1], options.steady)
     noise = 0.03 if options.steady else 0.12
-    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={quoted(task)}",
-                                           f"station.operator={{kind: scripted, noise: {noise}}}"]), 1)
+    env = stations(
+        load_recipe(
+            "sim_sft",
+            [
+                f"station.robot={robot}",
+                f"station.task={quoted(task)}",
+                f"station.operator={{kind: scripted, noise: {noise}}}",
+            ],
+        ),
+        1,
+    )
     cloned, scenes = Cloned(env, options), options.scenes
     for number in range(options.corrected):
         first = 2_000_000 + number * CORRECTIONS
         cloned.correct(env, range(first, first + CORRECTIONS))
-    print(f"{name:>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}", flush=True)
+    print(
+        f"{name:>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}",
+        flush=True,
+    )
     flat: dict[str, float] = {}
     for mode_name, (mode, delay, guided) in MODES.items():
-        result = played(env, cloned.policy, range(1_000_000, 1_000_000 + scenes), options.execute, mode, delay, guided)
+        result = played(
+            env,
+            cloned.policy,
+            range(1_000_000, 1_000_000 + scenes),
+            options.execute,
+            mode,
+            delay,
+            guided,
+        )
         low, high = wilson(round(result["success"] * scenes), scenes)
-        print(f"{mode_name:>18}{result['success']:9.0%}{low:9.0%} to{high:4.0%}{result['ticks_without_action']:9.0f} of"
-              f"{result['ticks']:6.0f}{result['largest_jump']:12.2f}", flush=True)
-        flat |= {f"{name}_{key}_{mode_name.replace(' ', '_')}": value for key, value in result.items()}
+        print(
+            f"{mode_name:>18}{result['success']:9.0%}{low:9.0%} "
+            f"to{high:4.0%}{result['ticks_without_action']:9.0f} of"
+            f"{result['ticks']:6.0f}{result['largest_jump']:12.2f}",
+            flush=True,
+        )
+        flat |= {
+            f"{name}_{key}_{mode_name.replace(' ', '_')}": value for key, value in result.items()
+        }
     env.close()
     low, _ = wilson(round(flat[f"{name}_success_no_delay"] * scenes), scenes)
     flat[f"{name}_real_time_within_interval"] = float(flat[f"{name}_success_real_time"] >= low)
@@ -204,16 +294,31 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["reach", "insertion"])
     parser.add_argument("--scenes", type=int, default=100)
     parser.add_argument("--demonstrations", type=int, default=100)
     parser.add_argument("--steps", type=int, default=3000, help="of SFT")
-    parser.add_argument("--hidden", type=int, nargs="+", default=[256, 256], help="widths of the flow's layers")
+    parser.add_argument(
+        "--hidden", type=int, nargs="+", default=[256, 256], help="widths of the flow's layers"
+    )
     parser.add_argument("--batch", type=int, default=256, help="of each step")
-    parser.add_argument("--execute", type=int, default=DELAY, help="actions after which the next chunk is asked for")
-    parser.add_argument("--corrected", type=int, default=0, help=f"rounds of {CORRECTIONS} episodes that the script ends")
-    parser.add_argument("--steady", action="store_true", help="the script's hand hardly trembles and never hesitates")
+    parser.add_argument(
+        "--execute", type=int, default=DELAY, help="actions after which the next chunk is asked for"
+    )
+    parser.add_argument(
+        "--corrected",
+        type=int,
+        default=0,
+        help=f"rounds of {CORRECTIONS} episodes that the script ends",
+    )
+    parser.add_argument(
+        "--steady",
+        action="store_true",
+        help="the script's hand hardly trembles and never hesitates",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()

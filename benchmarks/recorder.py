@@ -1,14 +1,16 @@
-"""What recording costs at 30 Hz with two 480x640 cameras, raw and as JPEG, beside a bare subscriber that writes the bytes.
+"""What recording costs at 30 Hz with two 480x640 cameras, raw and as JPEG, beside a bare subscriber
+that writes the bytes.
 
     python benchmarks/recorder.py --json results.json
 
-raw: each time step carries both images, as of a policy that observes them (55 MB/s). jpeg: time steps carry none, and the
-recorder keeps of each camera's topic the image of the time step's time, as JPEG. This process is the station's other side:
-it publishes one episode of each kind. The recorder runs as in a station. Its share of a core is user and system time of all
-of its threads, from the first time step until the episode is closed, sealed and flushed. The bare subscriber is an rclpy
-node with the same subscriptions, with as many messages kept for it as for the recorder, that writes what it gets, unparsed,
-to a file. Lost is what was sent and is not in the recording, which is read back by the `mcap` package. It does not cover a
-slow disk, other rates, or a network.
+raw: each time step carries both images, as of a policy that observes them (55 MB/s). jpeg: time
+steps carry none, and the recorder keeps of each camera's topic the image of the time step's time,
+as JPEG. This process is the station's other side: it publishes one episode of each kind. The
+recorder runs as in a station. Its share of a core is user and system time of all of its threads,
+from the first time step until the episode is closed, sealed and flushed. The bare subscriber is an
+rclpy node with the same subscriptions, with as many messages kept for it as for the recorder, that
+writes what it gets, unparsed, to a file. Lost is what was sent and is not in the recording, which
+is read back by the `mcap` package. It does not cover a slow disk, other rates, or a network.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from benchmarks.figures import write  # noqa: E402
 from benchmarks.page import CAMERAS, HZ, cpu_s, scene  # noqa: E402
 
 DOMAIN, KINDS, PATIENCE_S = 59, ("raw", "jpeg"), 60.0
-AHEAD_S = 0.005  # of its time step is an image: an environment has received it before it says the time step
+# of its time step is an image: an environment has received it before it says the time step
+AHEAD_S = 0.005
 
 
 class Station:
@@ -47,14 +50,26 @@ class Station:
         from rlinf_ros.conversions import to_image
         from rlinf_ros.qos import profile
 
-        self.name, self.node, self.closed = name, rclpy.create_node("station", namespace=f"/{name}"), []
+        self.name, self.node, self.closed = (
+            name,
+            rclpy.create_node("station", namespace=f"/{name}"),
+            [],
+        )
         kinds = {"timestep": TimeStep, "applied": Applied, "episode": EpisodeEvent}
-        self.topics: dict[str, Any] = {topic: self.node.create_publisher(kind, topic, profile(topic))
-                                       for topic, kind in kinds.items()}
-        self.cameras = [self.node.create_publisher(Image, f"camera/{camera}/image", profile(f"camera/{camera}/image"))
-                        for camera in CAMERAS]
+        self.topics: dict[str, Any] = {
+            topic: self.node.create_publisher(kind, topic, profile(topic))
+            for topic, kind in kinds.items()
+        }
+        self.cameras = [
+            self.node.create_publisher(
+                Image, f"camera/{camera}/image", profile(f"camera/{camera}/image")
+            )
+            for camera in CAMERAS
+        ]
         now = self.node.get_clock().now().to_msg()
-        self.images = [[to_image(camera, scene(seed), now) for seed in range(4)] for camera in CAMERAS]
+        self.images = [
+            [to_image(camera, scene(seed), now) for seed in range(4)] for camera in CAMERAS
+        ]
         self.node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
 
     def _on_episode(self, event: Any) -> None:
@@ -85,10 +100,15 @@ class Station:
                 if kind == "jpeg":
                     publisher.publish(image)
             time.sleep(AHEAD_S)
-            step = TimeStep(step_index=k, episode_id=episode, mode="demonstration", discount=1.0,
-                            step_type=TimeStep.FIRST if not k else TimeStep.MID if k < steps else TimeStep.LAST,
-                            vectors=[NamedVector(name="state", data=array.array("f", [float(k)]))],
-                            images=images if kind == "raw" else [])
+            step = TimeStep(
+                step_index=k,
+                episode_id=episode,
+                mode="demonstration",
+                discount=1.0,
+                step_type=TimeStep.FIRST if not k else TimeStep.MID if k < steps else TimeStep.LAST,
+                vectors=[NamedVector(name="state", data=array.array("f", [float(k)]))],
+                images=images if kind == "raw" else [],
+            )
             step.header.stamp = stamp
             self.topics["timestep"].publish(step)
             if k < steps:
@@ -124,6 +144,7 @@ def bare(namespace: str, out: Path) -> None:
     rclpy.init()
     node, counts = rclpy.create_node("bare", namespace=namespace), Counter[str]()
     with out.open("wb") as file:
+
         def take(topic: str, raw: bytes) -> None:
             counts[topic] += 1
             file.write(raw)
@@ -151,16 +172,24 @@ def recorded(folder: Path) -> Counter[str]:
     from mcap.reader import make_reader
 
     with next(folder.glob("*.mcap")).open("rb") as file:
-        return Counter(channel.topic.partition("/")[2].partition("/")[2] for _, channel, _ in
-                       make_reader(file, validate_crcs=True).iter_messages())
+        return Counter(
+            channel.topic.partition("/")[2].partition("/")[2]
+            for _, channel, _ in make_reader(file, validate_crcs=True).iter_messages()
+        )
 
 
 def lost(counts: Counter[str], kind: str, steps: int, suffix: str) -> int:
-    images = sum(steps - counts[f"camera/{camera}/image{suffix}"] for camera in CAMERAS) if kind == "jpeg" else 0
+    images = (
+        sum(steps - counts[f"camera/{camera}/image{suffix}"] for camera in CAMERAS)
+        if kind == "jpeg"
+        else 0
+    )
     return steps - counts["timestep"] + images
 
 
-def of_the_recorder(station: Station, pid: int, kind: str, seconds: float, spool: Path) -> dict[str, float]:
+def of_the_recorder(
+    station: Station, pid: int, kind: str, seconds: float, spool: Path
+) -> dict[str, float]:
     before, begun = cpu_s(pid), time.monotonic()
     steps = station.play(kind, seconds, f"take_{kind}")
     wait(station.node, lambda: station.closed, "the recorder's word that the episode is closed")
@@ -169,14 +198,22 @@ def of_the_recorder(station: Station, pid: int, kind: str, seconds: float, spool
         raise SystemExit(f"expected a closed episode, got: {event.detail}")
     folder = spool / "closed" / f"take_{kind}"
     size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    return {"core": (cpu_s(pid) - before) / spent, "lost": lost(recorded(folder), kind, steps, "/compressed"),
-            "sent": steps, "megabytes_per_s": size / seconds}
+    return {
+        "core": (cpu_s(pid) - before) / spent,
+        "lost": lost(recorded(folder), kind, steps, "/compressed"),
+        "sent": steps,
+        "megabytes_per_s": size / seconds,
+    }
 
 
 def of_the_bare_one(station: Station, kind: str, seconds: float, folder: Path) -> dict[str, float]:
     out = folder / f"bare_{kind}"
-    child = subprocess.Popen([sys.executable, __file__, "--bare", f"/{station.name}", str(out)], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--bare", f"/{station.name}", str(out)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     wait(station.node, lambda: station.has_subscribers(1), "the bare subscriber")
     time.sleep(1.0)
     before, begun = cpu_s(child.pid), time.monotonic()
@@ -191,9 +228,13 @@ def of_the_bare_one(station: Station, kind: str, seconds: float, folder: Path) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="of each episode, 30 at most")
-    parser.add_argument("--folder", type=Path, help="on the disk that is measured; by default a temporary one")
+    parser.add_argument(
+        "--folder", type=Path, help="on the disk that is measured; by default a temporary one"
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--bare", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -210,16 +251,22 @@ def main() -> None:
     import rclpy
 
     rclpy.init()
-    recipe = load_recipe("demo", [f"station.observe_cameras=[{','.join(CAMERAS)}]", "station.lockstep=false"])
+    recipe = load_recipe(
+        "demo", [f"station.observe_cameras=[{','.join(CAMERAS)}]", "station.lockstep=false"]
+    )
     station, result = Station(recipe.station.name), dict[str, float]()
     with tempfile.TemporaryDirectory(prefix="rlinf-recorder-", dir=options.folder) as name:
         folder = Path(name)
         for kind in KINDS:
             for key, value in of_the_bare_one(station, kind, options.seconds, folder).items():
                 result[f"{kind}_{key}"] = round(value, 4)
-        wait(station.node, lambda: not station.has_subscribers(1), "the bare subscribers to be gone")
+        wait(
+            station.node, lambda: not station.has_subscribers(1), "the bare subscribers to be gone"
+        )
         with Supervisor(folder, DOMAIN) as supervisor:
-            process = next(spec for spec in station_processes(recipe, folder) if spec.name == "recorder")
+            process = next(
+                spec for spec in station_processes(recipe, folder) if spec.name == "recorder"
+            )
             child = supervisor.start(process)
             wait(
                 station.node,
@@ -231,14 +278,20 @@ def main() -> None:
             )
             time.sleep(1.0)
             for kind in KINDS:
-                figures = of_the_recorder(station, child.popen.pid, kind, options.seconds, folder / "spool")
+                figures = of_the_recorder(
+                    station, child.popen.pid, kind, options.seconds, folder / "spool"
+                )
                 for key, value in figures.items():
                     result[f"{kind}_{key}"] = round(value, 4)
-    print(f"{'':6}{'lost':>6}{'of':>8}{'share of a core':>18}{'MB/s':>8}{'bare: lost':>13}{'share':>8}")
+    print(
+        f"{'':6}{'lost':>6}{'of':>8}{'share of a core':>18}{'MB/s':>8}{'bare: lost':>13}{'share':>8}"
+    )
     for kind in KINDS:
-        print(f"{kind:6}{result[f'{kind}_lost']:>6.0f}{result[f'{kind}_sent']:>8.0f}{result[f'{kind}_core']:>18.3f}"
-              f"{result[f'{kind}_megabytes_per_s']:>8.1f}{result[f'{kind}_bare_lost']:>13.0f}"
-              f"{result[f'{kind}_bare_core']:>8.3f}")
+        print(
+            f"{kind:6}{result[f'{kind}_lost']:>6.0f}{result[f'{kind}_sent']:>8.0f}{result[f'{kind}_core']:>18.3f}"
+            f"{result[f'{kind}_megabytes_per_s']:>8.1f}{result[f'{kind}_bare_lost']:>13.0f}"
+            f"{result[f'{kind}_bare_core']:>8.3f}"
+        )
     if options.json:
         write(options.json, result)
     os._exit(0)  # what the middleware still has in its threads is of no interest

@@ -1,7 +1,9 @@
-"""The robot side of a benchmark, and the floors of what it measures: bare processes in the station's place.
+"""The robot side of a benchmark, and the floors of what it measures: bare processes in the
+station's place.
 
-"spin": one process under ``rclpy.spin``. "events": one on the executor that our nodes spin on. "relay": three of those in a
-row, as environment, policy and interlock are, which pass on messages of the same size and compute nothing.
+"spin": one process under ``rclpy.spin``. "events": one on the executor that our nodes spin on.
+"relay": three of those in a row, as environment, policy and interlock are, which pass on messages
+of the same size and compute nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import time
 import numpy as np
 
 CAMERAS, SIZE, STATE_HZ = ("front", "wrist"), (128, 128), 100
-LEVELS = (-0.75, -0.25, 0.25, 0.75)     # normalised actions
-SPEED = 0.005                           # [m/s] of an action of 1: of those above, each follows each within a tick of 2 ms
-OFFSETS = (-0.15, -0.05, 0.05, 0.15)    # [m] where the socket seems to be, which names the level
+LEVELS = (-0.75, -0.25, 0.25, 0.75)  # normalised actions
+SPEED = 0.005  # [m/s] of an action of 1: of those above, each follows each within a tick of 2 ms
+OFFSETS = (-0.15, -0.05, 0.05, 0.15)  # [m] where the socket seems to be, which names the level
 WARM_UP_S = 8.0
 HOME = (0.5, 0.0, 0.25, 1.0, 0.0, 0.0, 0.0)
 FLOORS = {"spin": ("spin",), "events": ("events",), "relay": ("environment", "policy", "interlock")}
@@ -29,7 +31,9 @@ def pixels() -> np.ndarray:
 
 
 class RobotSide:
-    """Publishes state at STATE_HZ and both images at ``hz``; ``answers`` holds (time, target pose) of every command."""
+    """Publishes state at STATE_HZ and both images at ``hz``; ``answers`` holds (time, target pose)
+    of every command.
+    """
 
     def __init__(self, node, hz: int) -> None:
         from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
@@ -41,16 +45,25 @@ class RobotSide:
         self.tick, self.step, self.target, self.until = 0, 0, HOME, 0.0
         self.published: list[tuple[float, int]] = []
         self.answers: list[tuple[float, float]] = []
-        kinds = {"current_pose": PoseStamped, "object_pose": PoseStamped, "current_twist": TwistStamped,
-                 "wrench": WrenchStamped, "joint_states": JointState, "gripper/state": JointState}
+        kinds = {
+            "current_pose": PoseStamped,
+            "object_pose": PoseStamped,
+            "current_twist": TwistStamped,
+            "wrench": WrenchStamped,
+            "joint_states": JointState,
+            "gripper/state": JointState,
+        }
         self.messages = {topic: kind() for topic, kind in kinds.items()}
         self.messages["joint_states"].position = [0.0] * 7
         data = array.array("B", pixels().tobytes())
         for name in CAMERAS:
-            self.messages[f"camera/{name}/image"] = Image(height=SIZE[0], width=SIZE[1], encoding="rgb8",
-                                                          step=3 * SIZE[1], data=data)
-        self.outputs = {topic: node.create_publisher(type(message), topic, profile(topic))
-                        for topic, message in self.messages.items()}
+            self.messages[f"camera/{name}/image"] = Image(
+                height=SIZE[0], width=SIZE[1], encoding="rgb8", step=3 * SIZE[1], data=data
+            )
+        self.outputs = {
+            topic: node.create_publisher(type(message), topic, profile(topic))
+            for topic, message in self.messages.items()
+        }
         node.create_subscription(PoseStamped, "target_pose", self.on_target, profile("target_pose"))
         node.create_timer(1.0 / STATE_HZ, self.publish)
 
@@ -59,13 +72,18 @@ class RobotSide:
         observation = self.tick % self.every == 0
         if observation:
             self.step += 1
-            self.messages["object_pose"].pose.position.x = self.target[0] + OFFSETS[self.step % len(OFFSETS)]
+            self.messages["object_pose"].pose.position.x = (
+                self.target[0] + OFFSETS[self.step % len(OFFSETS)]
+            )
             self.published.append((started, self.step % len(OFFSETS)))
         self.tick += 1
         pose = self.messages["current_pose"].pose
         pose.position.x, pose.position.y, pose.position.z = self.target[:3]
         pose.orientation.x, pose.orientation.w = 1.0, 0.0
-        self.messages["object_pose"].pose.position.y, self.messages["object_pose"].pose.position.z = self.target[1:3]
+        (
+            self.messages["object_pose"].pose.position.y,
+            self.messages["object_pose"].pose.position.z,
+        ) = self.target[1:3]
         for topic, message in self.messages.items():
             if observation or not topic.startswith(("camera/", "object_pose")):
                 message.header.stamp = stamp
@@ -77,7 +95,9 @@ class RobotSide:
         self.target = (p.x, p.y, p.z)
 
     def latencies(self, hz: int, tick_s: float) -> tuple[np.ndarray, int]:
-        """Seconds from each observation to the first command of its level; and how many were never answered."""
+        """Seconds from each observation to the first command of its level; and how many were never
+        answered.
+        """
         levels, arrived = [], []
         for (_, before), (at, x) in zip(self.answers, self.answers[1:], strict=False):
             action = (x - before) / tick_s / SPEED
@@ -98,9 +118,11 @@ class RobotSide:
 
 
 def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
-    """Seconds from a message to the pose that answers it, without a station: through the processes of one of FLOORS.
+    """Seconds from a message to the pose that answers it, without a station: through the processes
+    of one of FLOORS.
 
-    inf where no answer came within a period: these answers do not say what they answer. A station's do, and count
+    inf where no answer came within a period: these answers do not say what they answer. A station's
+        do, and count
     within three periods, those after more than one as late.
     """
     import rclpy
@@ -139,11 +161,16 @@ def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
 
 def percentiles(times: np.ndarray) -> dict[str, float]:
     """The median and the 99th percentile of seconds, in milliseconds."""
-    return {"p50_ms": 1e3 * float(np.percentile(times, 50)), "p99_ms": 1e3 * float(np.percentile(times, 99))}
+    return {
+        "p50_ms": 1e3 * float(np.percentile(times, 50)),
+        "p99_ms": 1e3 * float(np.percentile(times, 99)),
+    }
 
 
 def other_side(name: str) -> None:
-    """One process of a floor: it answers what has come with a message that it has ready, and computes nothing."""
+    """One process of a floor: it answers what has come with a message that it has ready, and
+    computes nothing.
+    """
     import rclpy
     from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
     from rclpy._rclpy_pybind11 import RCLError
@@ -155,9 +182,15 @@ def other_side(name: str) -> None:
     from rlinf_ros.qos import profile
     from rlinf_ros.spinning import run
 
-    kinds = {"current_pose": PoseStamped, "object_pose": PoseStamped, "current_twist": TwistStamped,
-             "wrench": WrenchStamped, "joint_states": JointState, "gripper/state": JointState,
-             **{f"camera/{camera}/image": Image for camera in CAMERAS}}  # an answer is due when the last image has come
+    kinds = {
+        "current_pose": PoseStamped,
+        "object_pose": PoseStamped,
+        "current_twist": TwistStamped,
+        "wrench": WrenchStamped,
+        "joint_states": JointState,
+        "gripper/state": JointState,
+        **{f"camera/{camera}/image": Image for camera in CAMERAS},
+    }  # an answer is due when the last image has come
     image = Image(height=SIZE[0], width=SIZE[1], encoding="rgb8", step=3 * SIZE[1])
     image.data = array.array("B", pixels().tobytes())
     step = TimeStep(
@@ -166,8 +199,10 @@ def other_side(name: str) -> None:
     )
     pose, chunk = PoseStamped(), ActionChunk(horizon=1, dim=7, data=[0.0] * 7)
     hears, topic, answer, priority = {
-        "environment": (kinds, "timestep", step, 20), "policy": ({"timestep": TimeStep}, "policy/action", chunk, 10),
-        "interlock": ({"policy/action": ActionChunk}, "target_pose", pose, 30)}.get(name, (kinds, "target_pose", pose, 10))
+        "environment": (kinds, "timestep", step, 20),
+        "policy": ({"timestep": TimeStep}, "policy/action", chunk, 10),
+        "interlock": ({"policy/action": ActionChunk}, "target_pose", pose, 30),
+    }.get(name, (kinds, "target_pose", pose, 10))
 
     class Other(Node):
         def __init__(self) -> None:
@@ -175,8 +210,12 @@ def other_side(name: str) -> None:
             answers = self.create_publisher(type(answer), topic, profile(topic))
             *before, last = hears
             for topic_name in before:
-                self.create_subscription(hears[topic_name], topic_name, lambda _: None, profile(topic_name))
-            self.create_subscription(hears[last], last, lambda _: answers.publish(answer), profile(last))
+                self.create_subscription(
+                    hears[topic_name], topic_name, lambda _: None, profile(topic_name)
+                )
+            self.create_subscription(
+                hears[last], last, lambda _: answers.publish(answer), profile(last)
+            )
 
     if name != "spin":
         run(Other, priority=priority)
@@ -189,14 +228,19 @@ def other_side(name: str) -> None:
 
 
 def as_a_driver(children: int = 0) -> None:
-    """At the priority of a robot's driver; with SCHED_RESET_ON_FORK, what this thread starts from now on has none."""
+    """At the priority of a robot's driver; with SCHED_RESET_ON_FORK, what this thread starts from
+    now on has none.
+    """
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | children, os.sched_param(25))
 
 
 def as_everybody() -> None:
     """At no real-time priority, which what this thread starts would have, too."""
-    for children in (0, os.SCHED_RESET_ON_FORK):  # which a thread that has no right to it may not take back
+    for children in (
+        0,
+        os.SCHED_RESET_ON_FORK,
+    ):  # which a thread that has no right to it may not take back
         with contextlib.suppress(PermissionError):
             os.sched_setscheduler(0, os.SCHED_OTHER | children, os.sched_param(0))
             return

@@ -1,16 +1,19 @@
-"""How far the ROS 2 workspace follows ROS's conventions: packages, their tests, launch files, and nodes.
+"""How far the ROS 2 workspace follows ROS's conventions: packages, their tests, launch files, and
+nodes.
 
     python benchmarks/ros_conventions.py --json results.json
 
-* packages, packages_tested: manifests in ros_ws/src; those whose tests `colcon test` passes after `colcon build`.
-* launch_files, launch_files_equal_to_up: files of launch/; those that start what the process graph of `rlinf up` says, and
-  restart and end it so.
-* nodes, nodes_with_lifecycle, nodes_with_diagnostics: executables of the packages that are nodes; those that are managed,
-  or that publish on /diagnostics. An executable with several modules, as `driver`, counts if each of them does. `drill` is
-  a command, and no node.
+* packages, packages_tested: manifests in ros_ws/src; those whose tests `colcon test` passes after
+  `colcon build`.
+* launch_files, launch_files_equal_to_up: files of launch/; those that start what the process graph
+  of `rlinf up` says, and restart and end it so.
+* nodes, nodes_with_lifecycle, nodes_with_diagnostics: executables of the packages that are nodes;
+  those that are managed, or that publish on /diagnostics. An executable with several modules, as
+  `driver`, counts if each of them does. `drill` is a command, and no node.
 
-`launch_files_equal_to_up` needs ROS's launch: a sourced ROS, RLINF_ROS_SETUP, or make ros2. It builds each description and
-does not cover how processes behave: tests/machine/test_launch.py starts them, test_launch_policy.py there ends them.
+`launch_files_equal_to_up` needs ROS's launch: a sourced ROS, RLINF_ROS_SETUP, or make ros2. It
+builds each description and does not cover how processes behave: tests/machine/test_launch.py starts
+them, test_launch_policy.py there ends them.
 """
 
 from __future__ import annotations
@@ -33,18 +36,26 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/rlinf_*"))]
 WORKSPACE = ROOT / "ros_ws/src"
 LAUNCHES = {  # arguments, and what the same station is by the process graph; None: no station
-    "realworld": {"recipe": "franka_twin"}, "station": {"recipe": "ur5e_twin"}, "sim": {"recipe": "demo"},
-    "collect": {"recipe": "demo", "episodes": "2"}, "fleet": {"recipe": "demo_tiny", "stations": "2"},
+    "realworld": {"recipe": "franka_twin"},
+    "station": {"recipe": "ur5e_twin"},
+    "sim": {"recipe": "demo"},
+    "collect": {"recipe": "demo", "episodes": "2"},
+    "fleet": {"recipe": "demo_tiny", "stations": "2"},
 }
 COMMANDS, OURS = ("drill",), ("rlinf_", "sim_bridges.")
-OF_VENDORS = ("driver",)  # it includes the launch file of a vendor, of which rlinf up starts nothing
+OF_VENDORS = (
+    "driver",
+)  # it includes the launch file of a vendor, of which rlinf up starts nothing
 MANAGED = re.compile(r"^class \w+\(.*\b(?:LifecycleNode|Managed)\b.*\):", re.M)
 DIAGNOSED = re.compile(r"\bDiagnostics\(|DiagnosticArray")
 
 
 def packages() -> list[str]:
     """Names of the packages of the workspace."""
-    return sorted(ElementTree.parse(path).getroot().findtext("name", "") for path in WORKSPACE.glob("*/package.xml"))
+    return sorted(
+        ElementTree.parse(path).getroot().findtext("name", "")
+        for path in WORKSPACE.glob("*/package.xml")
+    )
 
 
 def tested(folder: Path) -> list[str]:
@@ -61,66 +72,118 @@ def tested(folder: Path) -> list[str]:
     passed = []
     for path in clone.glob("ros_ws/build/*/pytest.xml"):
         suites = list(ElementTree.parse(path).getroot().iter("testsuite"))
-        count = {key: sum(int(suite.get(key, "0")) for suite in suites) for key in ("tests", "failures", "errors")}
+        count = {
+            key: sum(int(suite.get(key, "0")) for suite in suites)
+            for key in ("tests", "failures", "errors")
+        }
         if count["tests"] and not count["failures"] + count["errors"]:
             passed.append(path.parent.name)
     return sorted(passed)
 
 
 def executables() -> dict[str, set[str]]:
-    """Modules of each node by its executable, as the packages' setup.py, and the drivers, grippers and twins, name them."""
+    """Modules of each node by its executable, as the packages' setup.py, and the drivers, grippers
+    and twins, name them.
+    """
     from rlinf_core.launch.graph import HOSTED
     from rlinf_core.robots import drivers, grippers
 
-    modules = {name: {module} for path in WORKSPACE.glob("*/setup.py")
-             for name, module in re.findall(r'"(\w+) = ([\w.]+):main"', path.read_text()) if name not in COMMANDS}
-    twins = {f"sim_bridges.twins.{path.stem}" for path in (ROOT / "sim_bridges/twins").glob("*.py")
-             if "def main()" in path.read_text()}
+    modules = {
+        name: {module}
+        for path in WORKSPACE.glob("*/setup.py")
+        for name, module in re.findall(r'"(\w+) = ([\w.]+):main"', path.read_text())
+        if name not in COMMANDS
+    }
+    twins = {
+        f"sim_bridges.twins.{path.stem}"
+        for path in (ROOT / "sim_bridges/twins").glob("*.py")
+        if "def main()" in path.read_text()
+    }
     gripper_twins = {module for module in twins if module.rpartition(".")[2] in grippers.grippers()}
-    modules["policy"] = {"rlinf_station.local_policy", "rlinf_station.remote_policy"}  # which of them, the recipe says
+    modules["policy"] = {
+        "rlinf_station.local_policy",
+        "rlinf_station.remote_policy",
+    }  # which of them, the recipe says
     return modules | {
-        "driver": {drivers.driver(name).node for name in drivers.drivers() if getattr(drivers.driver(name), "node", "")},
+        "driver": {
+            drivers.driver(name).node
+            for name in drivers.drivers()
+            if getattr(drivers.driver(name), "node", "")
+        },
         "gripper": {grippers.gripper(name).node for name in grippers.grippers()},
-        "gripper_twin": gripper_twins, "twin": twins - gripper_twins,
-        "station": set().union(*(modules[name] for name in HOSTED))}
+        "gripper_twin": gripper_twins,
+        "twin": twins - gripper_twins,
+        "station": set().union(*(modules[name] for name in HOSTED)),
+    }
 
 
 def nodes_with(pattern: re.Pattern) -> list[str]:
-    """Executables of which each module, or one of our packages that it imports for its node, matches."""
+    """Executables of which each module, or one of our packages that it imports for its node,
+    matches.
+    """
     matching = []
     for name, modules in executables().items():
         try:
             sources = [_sources(importlib.import_module(module)) for module in sorted(modules)]
         except ImportError as error:
             sys.exit(f"ros_conventions: {name}: {error}. Run: make setup")
-        if sources and all(any(pattern.search(source) for source in of_module) for of_module in sources):
+        if sources and all(
+            any(pattern.search(source) for source in of_module) for of_module in sources
+        ):
             matching.append(name)
     return sorted(matching)
 
 
 def _sources(module) -> list[str]:
-    """Its own source, and those of its package's modules that it imports, with the bases of their classes of nodes."""
+    """Its own source, and those of its package's modules that it imports, with the bases of their
+    classes of nodes.
+    """
     imported = re.findall(r"^ *from (rlinf_\w+\.\w+) import", inspect.getsource(module), re.M)
-    names = {module.__name__, *(name for name in imported if name.split(".")[0] == module.__name__.split(".")[0])}
-    classes = [value for name in names for _, value in inspect.getmembers(importlib.import_module(name), inspect.isclass)]
-    bases = {base.__module__ for value in classes for base in value.__mro__ if base.__module__.startswith(OURS)}
+    names = {
+        module.__name__,
+        *(name for name in imported if name.split(".")[0] == module.__name__.split(".")[0]),
+    }
+    classes = [
+        value
+        for name in names
+        for _, value in inspect.getmembers(importlib.import_module(name), inspect.isclass)
+    ]
+    bases = {
+        base.__module__
+        for value in classes
+        for base in value.__mro__
+        if base.__module__.startswith(OURS)
+    }
     ours = {name for name in names | bases if not name.startswith(("rlinf_core", "rlinf_ros"))}
-    return [inspect.getsource(importlib.import_module(name)) for name in sorted(ours | {module.__name__})]
+    return [
+        inspect.getsource(importlib.import_module(name))
+        for name in sorted(ours | {module.__name__})
+    ]
 
 
 def launch_files() -> list[str]:
     """Names of the launch files that start processes of ours."""
-    names = sorted(path.name.removesuffix(".launch.py") for path in (ROOT / "launch").glob("*.launch.py"))
+    names = sorted(
+        path.name.removesuffix(".launch.py") for path in (ROOT / "launch").glob("*.launch.py")
+    )
     return [name for name in names if name not in OF_VENDORS]
 
 
 def equal_to_up(setup: str) -> list[str]:
-    """Launch files whose description is the process graph; each is built in a process of its own."""
+    """Launch files whose description is the process graph; each is built in a process of
+    its own.
+    """
     equal = []
     for name in launch_files():
         words = f'[ -z "{setup}" ] || . "{setup}"; exec "{sys.executable}" {__file__} --one {name}'
-        environment = {key: value for key, value in os.environ.items() if key != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"}
-        ran = subprocess.run(["bash", "-ec", words], text=True, capture_output=True, env=environment)
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if key != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"
+        }
+        ran = subprocess.run(
+            ["bash", "-ec", words], text=True, capture_output=True, env=environment
+        )
         print(f"{name}: {ran.stdout.strip() or ran.stderr.strip()[-300:]}")
         if ran.returncode == 0:
             equal.append(name)
@@ -138,15 +201,21 @@ def compare(name: str) -> str:
     from launch import LaunchContext
 
     context = LaunchContext()
-    description = runpy.run_path(str(ROOT / f"launch/{name}.launch.py"))["generate_launch_description"]()
+    description = runpy.run_path(str(ROOT / f"launch/{name}.launch.py"))[
+        "generate_launch_description"
+    ]()
     with tempfile.TemporaryDirectory() as folder:
         given = LAUNCHES.get(name, {}) | {"run_dir": f"{folder}/run"}
         for entity in description.entities:
             if isinstance(entity, DeclareLaunchArgument):
                 default = perform_substitutions(context, entity.default_value or [])
                 context.launch_configurations[entity.name] = given.get(entity.name, default)
-        actions = [action for entity in description.entities if isinstance(entity, OpaqueFunction)
-                   for action in entity.execute(context) or []]
+        actions = [
+            action
+            for entity in description.entities
+            if isinstance(entity, OpaqueFunction)
+            for action in entity.execute(context) or []
+        ]
         nodes = [action for action in actions if isinstance(action, Node)]
         if name not in LAUNCHES:
             return "" if nodes else "it starts no node"
@@ -169,35 +238,55 @@ def _difference(name: str, given: dict, nodes: list, folder: Path) -> str:
         return "a node is not a StationNode"
     pairs = list(zip(map(_decisive, ours), map(_decisive, theirs), strict=False))
     different = [str(pair) for pair in pairs if pair[0] != pair[1]]
-    return "; ".join(different) or ("" if len(ours) == len(theirs) else f"{len(theirs)} nodes instead of {len(ours)}")
+    return "; ".join(different) or (
+        "" if len(ours) == len(theirs) else f"{len(theirs)} nodes instead of {len(ours)}"
+    )
 
 
 def _by_up(name: str, given: dict, run_dir: Path) -> list:
     """The processes that rlinf up, or rlinf collect, starts of the recipe."""
-    from rlinf_core.launch.graph import collecting, collecting_processes, composed, station_processes
+    from rlinf_core.launch.graph import (
+        collecting,
+        collecting_processes,
+        composed,
+        station_processes,
+    )
     from rlinf_core.recipes import load_recipe
 
     if name == "collect":
-        recipe, before = collecting(given["recipe"], ["station.operator={kind: keyboard}"], run_dir, int(given["episodes"]))
+        recipe, before = collecting(
+            given["recipe"], ["station.operator={kind: keyboard}"], run_dir, int(given["episodes"])
+        )
         return collecting_processes(recipe, run_dir, before, terminal=False)
     recipe = load_recipe(given["recipe"])
     return composed(recipe, station_processes(recipe, run_dir))
 
 
 def _decisive(node) -> tuple:
-    """What decides on a node: its process, whether it is started again, and how many nodes end before it."""
+    """What decides on a node: its process, whether it is started again, and how many nodes end
+    before it.
+    """
     return (_without_folders(asdict(node.process)), node._ExecuteLocal__respawn, len(node.before))
 
 
 def _without_folders(process: dict) -> dict:
     """A process, and those that it hosts, without the parameters that hold a folder of the run."""
-    parameters = {key: value for key, value in process["parameters"].items() if not re.search("/run|/up", str(value))}
-    return process | {"parameters": parameters, "nodes": [_without_folders(node) for node in process["nodes"]]}
+    parameters = {
+        key: value
+        for key, value in process["parameters"].items()
+        if not re.search("/run|/up", str(value))
+    }
+    return process | {
+        "parameters": parameters,
+        "nodes": [_without_folders(node) for node in process["nodes"]],
+    }
 
 
 def main() -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -209,15 +298,23 @@ def main() -> int:
     from rlinf_core.core.ros import ros_environment
     from tests.machine.ros2_there import SETUP
 
-    if not importlib.util.find_spec("rlinf_msgs"):  # libraries are searched where the process was started
-        environment = {key: value for key, value in ros_environment(77).items() if key != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"}
+    if not importlib.util.find_spec(
+        "rlinf_msgs"
+    ):  # libraries are searched where the process was started
+        environment = {
+            key: value
+            for key, value in ros_environment(77).items()
+            if key != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"
+        }
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
     with tempfile.TemporaryDirectory(prefix="ros-conventions-") as folder:
         figures = {
-            "packages": len(packages()), "packages_tested": len(tested(Path(folder))),
+            "packages": len(packages()),
+            "packages_tested": len(tested(Path(folder))),
             "launch_files": len(launch_files()),
             "launch_files_equal_to_up": len(equal_to_up(SETUP)),
-            "nodes": len(executables()), "nodes_with_lifecycle": len(nodes_with(MANAGED)),
+            "nodes": len(executables()),
+            "nodes_with_lifecycle": len(nodes_with(MANAGED)),
             "nodes_with_diagnostics": len(nodes_with(DIAGNOSED)),
         }
     print(json.dumps(figures, indent=1))

@@ -1,11 +1,13 @@
-"""Every simulator that is installed: what passes its checks here, and what our way costs over the bare simulator.
+"""Every simulator that is installed: what passes its checks here, and what our way costs over the
+bare simulator.
 
     python benchmarks/simulators.py --json results.json
 
-Success is that of the task's script in ten scenes, through the vectorised environment and through a whole station over ROS
-(`rlinf check sim`). Speed is that of one control period of 0.1 s, arm moving, no resets: the simulator's own ``step`` with
-an action of its own, as often as the period takes, against our vectorised environment without and with the interlock;
-three rounds, taking turns, medians. It does not cover pictures, nor the cost for those in a Python of their own.
+Success is that of the task's script in ten scenes, through the vectorised environment and through a
+whole station over ROS (`rlinf check sim`). Speed is that of one control period of 0.1 s, arm
+moving, no resets: the simulator's own ``step`` with an action of its own, as often as the period
+takes, against our vectorised environment without and with the interlock; three rounds, taking
+turns, medians. It does not cover pictures, nor the cost for those in a Python of their own.
 """
 
 from __future__ import annotations
@@ -41,24 +43,50 @@ def bare(name: str) -> Callable[[int], None]:
         import gymnasium
         import mani_skill.envs  # noqa: F401
 
-        env = gymnasium.make("PickCube-v1", obs_mode="state", control_mode="pd_ee_delta_pos", sim_backend="cpu",
-                             render_backend="cpu").unwrapped
+        env = gymnasium.make(
+            "PickCube-v1",
+            obs_mode="state",
+            control_mode="pd_ee_delta_pos",
+            sim_backend="cpu",
+            render_backend="cpu",
+        ).unwrapped
         env.reset(seed=0)
-        return lambda i: [env.step(np.array([0.1 * np.sin(0.2 * i), 0, 0, 1.0], np.float32)) for _ in range(2)]
+        return lambda i: [
+            env.step(np.array([0.1 * np.sin(0.2 * i), 0, 0, 1.0], np.float32)) for _ in range(2)
+        ]
     simulator = make(name)
     if name in ("franka_mujoco", "franka_marks"):
         target = simulator.tcp_pose()
-        return lambda i: [simulator.advance(target + [0.02 * np.sin(0.2 * i), 0, 0, 0, 0, 0, 0]) for _ in range(10)]
+        return lambda i: [
+            simulator.advance(target + [0.02 * np.sin(0.2 * i), 0, 0, 0, 0, 0, 0])
+            for _ in range(10)
+        ]
     if name == "two_frankas":
         poses, rest = simulator.tcp_poses(), simulator.gripper_widths()
-        return lambda i: [simulator.advance_arms({arm: pose + [0.02 * np.sin(0.2 * i), 0, 0, 0, 0, 0, 0]
-                                                  for arm, pose in poses.items()}, rest) for _ in range(10)]
+        return lambda i: [
+            simulator.advance_arms(
+                {
+                    arm: pose + [0.02 * np.sin(0.2 * i), 0, 0, 0, 0, 0, 0]
+                    for arm, pose in poses.items()
+                },
+                rest,
+            )
+            for _ in range(10)
+        ]
     env = simulator.env
     if name == "gym_hil":
-        return lambda i: [env.step(np.array([0.002 * np.cos(0.2 * i), 0, 0, 0, 0, 0, 0])) for _ in range(5)]
+        return lambda i: [
+            env.step(np.array([0.002 * np.cos(0.2 * i), 0, 0, 0, 0, 0, 0])) for _ in range(5)
+        ]
     if name == "robosuite":
-        goal, turn = env.robots[0].part_controllers["right"].ref_pos - simulator.scene.origin, [2.2, 2.2, 0.0]
-        return lambda i: [env.step(np.concatenate([goal + [0.02 * np.sin(0.2 * i), 0, 0], turn, [-1.0]])) for _ in range(2)]
+        goal, turn = (
+            env.robots[0].part_controllers["right"].ref_pos - simulator.scene.origin,
+            [2.2, 2.2, 0.0],
+        )
+        return lambda i: [
+            env.step(np.concatenate([goal + [0.02 * np.sin(0.2 * i), 0, 0], turn, [-1.0]]))
+            for _ in range(2)
+        ]
     if name == "metaworld":
         env.max_path_length = 10**9
         return lambda i: [env.step(np.array([0.2 * np.cos(0.2 * i), 0, 0, -1.0])) for _ in range(8)]
@@ -69,7 +97,9 @@ def bare(name: str) -> Callable[[int], None]:
 
 def ours(name: str, interlock: bool) -> Callable[[int], None]:
     """One control period of the vectorised environment."""
-    recipe = load_recipe_like(recipe_of(name), f"simulation.interlock={'true' if interlock else 'false'}")
+    recipe = load_recipe_like(
+        recipe_of(name), f"simulation.interlock={'true' if interlock else 'false'}"
+    )
     vector = stations(recipe, 1)
     vector.reset([0])
     action = np.zeros((1, vector.spec.action.dim))
@@ -100,7 +130,9 @@ def milliseconds(step: Callable[[int], None]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--picture", type=Path, help="draw all of them at work there, side by side")
@@ -114,17 +146,27 @@ def main() -> None:
         print(json.dumps(cost(options.cost_of)))
         return
     result: dict[str, float] = {"simulators_run_here": 0}
-    print(f"{'':22}{'checks':>9}{'vectorised':>12}{'station':>9}{'bare ms':>9}{'ours':>7}{'ratio':>7}"
-          f"{'with interlock':>16}")
+    print(
+        f"{'':22}{'checks':>9}{'vectorised':>12}{'station':>9}{'bare ms':>9}{'ours':>7}{'ratio':>7}"
+        f"{'with interlock':>16}"
+    )
     for name in options.only or simulators():
         figures = one(name)
         if figures is None:
             print(f"{name:22}  not installed here")
             continue
         result["simulators_run_here"] += figures["kept"] == figures["checks"]
-        print(f"{name:22}{figures['kept']:5.0f}/{figures['checks']:.0f}{figures['success_vectorised']:12.0%}"
-              f"{figures['success_station']:9.0%}" + ("" if "ratio" not in figures else f"{figures['bare_ms']:9.2f}"
-              f"{figures['ours_ms']:7.2f}{figures['ratio']:7.2f}{figures['ratio_interlock']:16.2f}"), flush=True)
+        print(
+            f"{name:22}{figures['kept']:5.0f}/{figures['checks']:.0f}{figures['success_vectorised']:12.0%}"
+            f"{figures['success_station']:9.0%}"
+            + (
+                ""
+                if "ratio" not in figures
+                else f"{figures['bare_ms']:9.2f}"
+                f"{figures['ours_ms']:7.2f}{figures['ratio']:7.2f}{figures['ratio_interlock']:16.2f}"
+            ),
+            flush=True,
+        )
         result |= {f"{name}_{key}": value for key, value in figures.items() if key != "simulator"}
     if options.json:
         write(options.json, result)
@@ -149,18 +191,39 @@ def side_by_side(names: list[str], file: Path) -> None:
 
     with TemporaryDirectory() as folder:
         for name in names:
-            subprocess.run([sys.executable, __file__, "--picture-of", name, "--picture", f"{folder}/{name}.png"], cwd=ROOT,
-                           capture_output=True)
+            subprocess.run(
+                [
+                    sys.executable,
+                    __file__,
+                    "--picture-of",
+                    name,
+                    "--picture",
+                    f"{folder}/{name}.png",
+                ],
+                cwd=ROOT,
+                capture_output=True,
+            )
         pictures = [imageio.v2.imread(path) for path in sorted(Path(folder).glob("*.png"))]
     pictures += [np.full_like(pictures[0], 255)] * (-len(pictures) % 3)
-    imageio.imwrite(file, np.vstack([np.hstack(pictures[i:i + 3]) for i in range(0, len(pictures), 3)]))
+    imageio.imwrite(
+        file, np.vstack([np.hstack(pictures[i : i + 3]) for i in range(0, len(pictures), 3)])
+    )
 
 
 def one(name: str) -> dict[str, float] | None:
     """Each in processes of its own, as their graphics libraries do not share well."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "seen.json"
-        command = [sys.executable, "-m", "rlinf_core.cli.main", "check", "sim", name, "--json", str(file)]
+        command = [
+            sys.executable,
+            "-m",
+            "rlinf_core.cli.main",
+            "check",
+            "sim",
+            name,
+            "--json",
+            str(file),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if not file.exists():
             if "which is not installed" in done.stderr or "expected ROBOTWIN_ROOT" in done.stderr:
@@ -169,7 +232,9 @@ def one(name: str) -> dict[str, float] | None:
         figures = json.loads(file.read_text())
     if python_of(name):
         return figures
-    done = subprocess.run([sys.executable, __file__, "--cost-of", name], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, __file__, "--cost-of", name], capture_output=True, text=True, cwd=ROOT
+    )
     if done.returncode:
         raise SystemExit(f"{name}, its cost:\n{done.stderr[-2000:]}")
     return figures | json.loads(done.stdout.strip().splitlines()[-1])
@@ -184,7 +249,9 @@ def cost(name: str) -> dict[str, float]:
             rounds[variant].append(milliseconds(step))
     medians = {variant: float(np.median(values)) for variant, values in rounds.items()}
     return {f"{variant}_ms": value for variant, value in medians.items()} | {
-        "ratio": medians["ours"] / medians["bare"], "ratio_interlock": medians["interlock"] / medians["bare"]}
+        "ratio": medians["ours"] / medians["bare"],
+        "ratio_interlock": medians["interlock"] / medians["bare"],
+    }
 
 
 if __name__ == "__main__":

@@ -1,25 +1,32 @@
-"""From observation to command through a station in real time, beside a bare rclpy ping-pong; and lockstep steps a second.
+"""From observation to command through a station in real time, beside a bare rclpy ping-pong; and
+lockstep steps a second.
 
     python benchmarks/station_loop.py --json results.json
 
-Real time: this process stands at the robot side. It publishes two camera images and the robot's state; environment, policy
-(a small network on the state: both images travel to it with every observation, but what a network on images costs is not
-the loop's), interlock and recorder run as they do on a station. Every observation asks for another velocity than the one
-before, so that the first command with that velocity is the answer to it. The time is from just before the observation's
-first message is published until that command is in this process's callback: transport, packing, inference and the waits
-for the environment's and the interlock's timers included; "late" counts those beyond a period. The ping-pong sends the
-same messages at the same rate to one process, a bare node under ``rclpy.spin``, which answers with a pose when the last has
-come. "events" is the same ping-pong with the executor that our nodes spin on, which wakes faster; so does this process.
-"relay": three bare nodes on it in the places of environment, policy and interlock, which compute nothing.
+Real time: this process stands at the robot side. It publishes two camera images and the robot's
+state; environment, policy (a small network on the state: both images travel to it with every
+observation, but what a network on images costs is not the loop's), interlock and recorder run as
+they do on a station. Every observation asks for another velocity than the one before, so that the
+first command with that velocity is the answer to it. The time is from just before the observation's
+first message is published until that command is in this process's callback: transport, packing,
+inference and the waits for the environment's and the interlock's timers included; "late" counts
+those beyond a period. The ping-pong sends the same messages at the same rate to one process, a bare
+node under ``rclpy.spin``, which answers with a pose when the last has come. "events" is the same
+ping-pong with the executor that our nodes spin on, which wakes faster; so does this process.
+"relay": three bare nodes on it in the places of environment, policy and interlock, which compute
+nothing.
 
-The station is as docs/robots/realtime.md has it for 100 Hz: an interlock of 200 Hz, so that a chunk that misses a
-tick waits for 5 ms and not for 10; chunks of two actions, the second of which is played where the next chunk is late;
-and environment and
-policy in one process. ``--tick 0.01 --horizon 1 --backend local`` is a station that is told nothing of the kind.
+The station is as docs/robots/realtime.md has it for 100 Hz: an interlock of 200 Hz, so that a chunk
+that misses a tick waits for 5 ms and not for 10; chunks of two actions, the second of which is
+played where the next chunk is late; and environment and
+policy in one process. ``--tick 0.01 --horizon 1 --backend local`` is a station that is told nothing
+of the kind.
 
-Lockstep: the demo's station and its simulator, as fast as it goes, beside the simulator stepped in a loop.
+Lockstep: the demo's station and its simulator, as fast as it goes, beside the simulator stepped in
+a loop.
 
-It does not cover a network between machines, compressed images, or what the robot's own controller does with a command.
+It does not cover a network between machines, compressed images, or what the robot's own controller
+does with a command.
 """
 
 from __future__ import annotations
@@ -54,7 +61,11 @@ from benchmarks.robot_side import (  # noqa: E402
 )
 
 DOMAIN = 55
-KEYS = {"spin": "pingpong", "events": "pingpong_events", "relay": "relay"}  # of the floors, in the results
+KEYS = {
+    "spin": "pingpong",
+    "events": "pingpong_events",
+    "relay": "relay",
+}  # of the floors, in the results
 
 
 def write_task(folder: Path, hz: int, seconds: float) -> Path:
@@ -79,7 +90,9 @@ def write_robot(folder: Path, tick_s: float) -> Path:
 
 
 def train_policy(task_path: Path, path: Path, horizon: int) -> None:
-    """A policy that answers each socket offset with its level, throughout a chunk (supervised, seconds)."""
+    """A policy that answers each socket offset with its level, throughout a chunk (supervised,
+    seconds).
+    """
     import torch
 
     from rlinf_core.policies.serialization import save_policy
@@ -89,7 +102,10 @@ def train_policy(task_path: Path, path: Path, horizon: int) -> None:
 
     torch.manual_seed(0)
     spec = load_task(task_path).with_images(dict.fromkeys(CAMERAS, SIZE)).spec
-    actor = Actor(spec, tanh_gaussian.Config(hidden=(64, 64), image_features=0, horizon=horizon, n_action_steps=1))
+    actor = Actor(
+        spec,
+        tanh_gaussian.Config(hidden=(64, 64), image_features=0, horizon=horizon, n_action_steps=1),
+    )
     random, columns, start = np.random.default_rng(0), {}, 0
     for vector in spec.vectors:
         columns[vector.name] = slice(start, start := start + vector.size)
@@ -101,7 +117,9 @@ def train_policy(task_path: Path, path: Path, horizon: int) -> None:
         vectors[:, columns["socket_offset"].start] = np.take(OFFSETS, index)
         wanted = torch.zeros(64, horizon, spec.action.dim)
         wanted[..., 0] = torch.as_tensor(np.take(LEVELS, index))[:, None]
-        loss = ((torch.tanh(actor({"vectors": torch.as_tensor(vectors)})[0]) - wanted.flatten(1)) ** 2).mean()
+        loss = (
+            (torch.tanh(actor({"vectors": torch.as_tensor(vectors)})[0]) - wanted.flatten(1)) ** 2
+        ).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -110,7 +128,9 @@ def train_policy(task_path: Path, path: Path, horizon: int) -> None:
     save_policy(actor, path)
 
 
-def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int, backend: str) -> dict[str, float]:
+def real_time(
+    folder: Path, hz: int, seconds: float, tick_s: float, horizon: int, backend: str
+) -> dict[str, float]:
     import rclpy
     from rclpy.action import ActionClient
     from rlinf_msgs.action import ResetScene, RunEpisodes
@@ -127,26 +147,50 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
     task = write_task(folder, hz, seconds + WARM_UP_S)
     policy = folder / f"policy_{hz}hz.safetensors"
     train_policy(task, policy, horizon)
-    recipe = load_recipe("demo", [f"station.robot={quoted(write_robot(folder, tick_s))}", f"station.task={quoted(task)}",
-                                  "station.lockstep=false", f"station.domain_id={DOMAIN}",
-                                  f"station.policy.backend={backend}",
-                                  f"station.observe_cameras=[{','.join(CAMERAS)}]", f"station.image_size={list(SIZE)}"])
+    recipe = load_recipe(
+        "demo",
+        [
+            f"station.robot={quoted(write_robot(folder, tick_s))}",
+            f"station.task={quoted(task)}",
+            "station.lockstep=false",
+            f"station.domain_id={DOMAIN}",
+            f"station.policy.backend={backend}",
+            f"station.observe_cameras=[{','.join(CAMERAS)}]",
+            f"station.image_size={list(SIZE)}",
+        ],
+    )
     (run_dir := folder / f"station_{hz}hz").mkdir()
     plays = "environment" if backend == "composed" else "policy"
-    nodes = robot_node, node = [rclpy.create_node(name, namespace=f"/{recipe.station.name}") for name in ("robot", "asks")]
+    nodes = robot_node, node = [
+        rclpy.create_node(name, namespace=f"/{recipe.station.name}") for name in ("robot", "asks")
+    ]
     executors = executor, asking = [single_threaded() for _ in nodes]
-    executor.add_node(robot_node)  # commands are heard by a node as in the floors, and by nothing else
+    executor.add_node(
+        robot_node
+    )  # commands are heard by a node as in the floors, and by nothing else
     asking.add_node(node)
-    robot, safety, status, quiet = RobotSide(robot_node, hz), [SafetyState()], [PolicyStatus(version=-1)], [0.0]
-    node.create_subscription(SafetyState, "safety", lambda m: safety.__setitem__(0, m), profile("safety"))
-    node.create_subscription(PolicyStatus, "policy/status", lambda m: status.__setitem__(0, m), profile("policy/status"))
+    robot, safety, status, quiet = (
+        RobotSide(robot_node, hz),
+        [SafetyState()],
+        [PolicyStatus(version=-1)],
+        [0.0],
+    )
+    node.create_subscription(
+        SafetyState, "safety", lambda m: safety.__setitem__(0, m), profile("safety")
+    )
+    node.create_subscription(
+        PolicyStatus, "policy/status", lambda m: status.__setitem__(0, m), profile("policy/status")
+    )
 
     def on_reset(handle):
         handle.succeed()
         return ResetScene.Result(success=True, stamp=node.get_clock().now().to_msg())
 
     resetter = rclpy.action.ActionServer(node, ResetScene, "reset_scene", on_reset)
-    runner, arming = ActionClient(node, RunEpisodes, "run_episodes"), node.create_client(SetBool, "interlock/arm")
+    runner, arming = (
+        ActionClient(node, RunEpisodes, "run_episodes"),
+        node.create_client(SetBool, "interlock/arm"),
+    )
 
     def wait(ready, limit_s, what):
         end = time.monotonic() + limit_s
@@ -161,13 +205,23 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
     with Supervisor(run_dir, DOMAIN) as supervisor:
         for process in station_processes(recipe, run_dir):
             if process.name in ("interlock", "environment", "policy", "recorder"):
-                process.parameters.update({"policy_file": str(policy)} if process.name == plays else {})
+                process.parameters.update(
+                    {"policy_file": str(policy)} if process.name == plays else {}
+                )
                 supervisor.start(process)
-        wait(lambda: runner.server_is_ready() and arming.service_is_ready() and status[0].version >= 0, 60, "the station")
+        wait(
+            lambda: (
+                runner.server_is_ready() and arming.service_is_ready() and status[0].version >= 0
+            ),
+            60,
+            "the station",
+        )
         requests = [arming.call_async(SetBool.Request(data=True))]
 
         def armed() -> bool:
-            if requests[-1].done() and not requests[-1].result().success:  # it has not seen the arm at rest for long enough
+            if (
+                requests[-1].done() and not requests[-1].result().success
+            ):  # it has not seen the arm at rest for long enough
                 requests.append(arming.call_async(SetBool.Request(data=True)))
             return safety[0].state == SafetyState.ARMED
 
@@ -176,7 +230,9 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
         quiet[0] = time.monotonic() + WARM_UP_S
         runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate"))
         ended = []
-        node.create_subscription(EpisodeEvent, "episode", lambda m: m.kind == EpisodeEvent.ENDED and ended.append(1), 10)
+        node.create_subscription(
+            EpisodeEvent, "episode", lambda m: m.kind == EpisodeEvent.ENDED and ended.append(1), 10
+        )
         wait(lambda: ended, seconds + WARM_UP_S + 30, "the episode to end")
         robot.until = quiet[0] + seconds
         inference_ms, dropped = status[0].inference_p50_ms, safety[0].dropped
@@ -188,13 +244,24 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
         of.destroy_node()
     times, missed = robot.latencies(hz, tick_s)
     if len(times) < 0.5 * seconds * hz:
-        raise SystemExit(f"only {len(times)} of {seconds * hz:.0f} observations were answered; logs in {run_dir / 'logs'}")
-    return {**percentiles(times), "inference_p50_ms": inference_ms, "answered": len(times), "missed": missed,
-            "late": int(np.sum(times > 1.0 / hz)), "dropped": dropped}
+        raise SystemExit(
+            f"only {len(times)} of {seconds * hz:.0f} observations were answered; logs in "
+            f"{run_dir / 'logs'}"
+        )
+    return {
+        **percentiles(times),
+        "inference_p50_ms": inference_ms,
+        "answered": len(times),
+        "missed": missed,
+        "late": int(np.sum(times > 1.0 / hz)),
+        "dropped": dropped,
+    }
 
 
 def lockstep(folder: Path, episodes: int) -> dict[str, float]:
-    """Environment steps per second through the demo's station, resets and recording included; and of the bare simulator."""
+    """Environment steps per second through the demo's station, resets and recording included; and
+    of the bare simulator.
+    """
     import rclpy
     from rclpy.action import ActionClient
     from rlinf_msgs.action import RunEpisodes
@@ -213,21 +280,32 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
     spec = station_task(recipe).spec
     policy = save_policy(Actor(spec), folder / "policy_lockstep.safetensors")
     (run_dir := folder / "lockstep").mkdir()
-    node, executor = rclpy.create_node("benchmark", namespace=f"/{recipe.station.name}"), single_threaded()
+    node, executor = (
+        rclpy.create_node("benchmark", namespace=f"/{recipe.station.name}"),
+        single_threaded(),
+    )
     executor.add_node(node)
     events, status = [], [PolicyStatus(version=-1)]
-    node.create_subscription(EpisodeEvent, "episode", lambda m: events.append((time.monotonic(), m)), profile("episode"))
-    node.create_subscription(PolicyStatus, "policy/status", lambda m: status.__setitem__(0, m), profile("policy/status"))
+    node.create_subscription(
+        EpisodeEvent, "episode", lambda m: events.append((time.monotonic(), m)), profile("episode")
+    )
+    node.create_subscription(
+        PolicyStatus, "policy/status", lambda m: status.__setitem__(0, m), profile("policy/status")
+    )
     runner = ActionClient(node, RunEpisodes, "run_episodes")
     with Supervisor(run_dir, DOMAIN) as supervisor:
         for process in station_processes(recipe, run_dir):
             if process.name != "uplink":
-                process.parameters.update({"policy_file": str(policy)} if process.name == "policy" else {})
+                process.parameters.update(
+                    {"policy_file": str(policy)} if process.name == "policy" else {}
+                )
                 supervisor.start(process)
         end = time.monotonic() + 60 + 3 * episodes
         while not (runner.server_is_ready() and status[0].version >= 0) and time.monotonic() < end:
             executor.spin_once(timeout_sec=0.05)
-        sent = runner.send_goal_async(RunEpisodes.Goal(count=episodes + 1, mode="evaluate", first_seed=1))
+        sent = runner.send_goal_async(
+            RunEpisodes.Goal(count=episodes + 1, mode="evaluate", first_seed=1)
+        )
         while sum(m.kind == EpisodeEvent.CLOSED for _, m in events) < episodes + 1:
             executor.spin_once(timeout_sec=0.05)
             if time.monotonic() > end:
@@ -245,21 +323,39 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
             simulator.advance(target)
         simulator.channels()
     bare = steps / (time.monotonic() - started)
-    return {"lockstep_steps_per_s": rate, "bare_simulator_steps_per_s": bare, "lockstep_ratio": rate / bare}
+    return {
+        "lockstep_steps_per_s": rate,
+        "bare_simulator_steps_per_s": bare,
+        "lockstep_ratio": rate / bare,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="measured time of each real-time run")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="measured time of each real-time run"
+    )
     parser.add_argument("--hz", type=int, nargs="+", default=[20, 100], help="control rates")
     parser.add_argument("--tick", type=float, default=0.005, help="period of the interlock [s]")
-    parser.add_argument("--horizon", type=int, default=2, help="actions of a chunk, of which one is played")
-    parser.add_argument("--backend", choices=["local", "composed"], default="composed", help="station.policy.backend")
+    parser.add_argument(
+        "--horizon", type=int, default=2, help="actions of a chunk, of which one is played"
+    )
+    parser.add_argument(
+        "--backend",
+        choices=["local", "composed"],
+        default="composed",
+        help="station.policy.backend",
+    )
     parser.add_argument("--episodes", type=int, default=20, help="lockstep episodes")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     if wrong := [hz for hz in options.hz if hz < 1 or STATE_HZ % hz]:
-        parser.error(f"--hz: expected parts of the {STATE_HZ} Hz of the robot's state, e.g. 20, 50 or 100, got {wrong[0]}")
+        parser.error(
+            f"--hz: expected parts of the {STATE_HZ} Hz of the robot's state, e.g. 20, 50 or 100, "
+            f"got {wrong[0]}"
+        )
     from rlinf_core.core.ros import ros_environment
 
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
@@ -270,19 +366,35 @@ def main() -> None:
     rclpy.init()
     result: dict[str, float] = {}
     with figures.folder("rlinf-station-loop-") as folder:
-        print(f"{'':24}{'p50':>9}{'p99':>12}{'missed':>8}{'late':>6}{'dropped':>9}{'inference':>11}{'ratio':>7}")
-        for hz in options.hz:  # half of each floor before and half after: the machine's mood changes
+        print(
+            f"{'':24}{'p50':>9}{'p99':>12}{'missed':>8}{'late':>6}{'dropped':>9}{'inference':>11}{'ratio':>7}"
+        )
+        for (
+            hz
+        ) in options.hz:  # half of each floor before and half after: the machine's mood changes
             before = {name: round_trips(hz, options.seconds / 2, name) for name in FLOORS}
-            ours = real_time(folder, hz, options.seconds, options.tick, options.horizon, options.backend)
+            ours = real_time(
+                folder, hz, options.seconds, options.tick, options.horizon, options.backend
+            )
             result |= {f"{key}_{hz}hz": value for key, value in ours.items()}
-            print(f"{hz:>4} Hz {'the station':<16}{ours['p50_ms']:9.2f} ms{ours['p99_ms']:9.2f} ms{ours['missed']:5d}"
-                  f"{ours['late']:6d}{ours['dropped']:9d}{ours['inference_p50_ms']:8.2f} ms", flush=True)
+            print(
+                f"{hz:>4} Hz {'the station':<16}{ours['p50_ms']:9.2f} ms{ours['p99_ms']:9.2f} "
+                f"ms{ours['missed']:5d}"
+                f"{ours['late']:6d}{ours['dropped']:9d}{ours['inference_p50_ms']:8.2f} ms",
+                flush=True,
+            )
             for name, key in KEYS.items():
                 times = np.concatenate([before[name], round_trips(hz, options.seconds / 2, name)])
-                floor = percentiles(times[np.isfinite(times)]) | {"missed": int(np.sum(np.isinf(times)))}
+                floor = percentiles(times[np.isfinite(times)]) | {
+                    "missed": int(np.sum(np.isinf(times)))
+                }
                 ratio = ours["p50_ms"] / floor["p50_ms"]
-                print(f"{'':8}{name:<16}{floor['p50_ms']:9.2f} ms{floor['p99_ms']:9.2f} ms{floor['missed']:5d}{'':26}"
-                      f"{ratio:7.2f}", flush=True)
+                print(
+                    f"{'':8}{name:<16}{floor['p50_ms']:9.2f} ms{floor['p99_ms']:9.2f} "
+                    f"ms{floor['missed']:5d}{'':26}"
+                    f"{ratio:7.2f}",
+                    flush=True,
+                )
                 result |= {f"{key}_{part}_{hz}hz": value for part, value in floor.items()}
                 result[f"p50_ratio{'' if name == 'spin' else f'_{name}'}_{hz}hz"] = ratio
         worst = max(options.hz, key=lambda hz: result[f"p50_ratio_{hz}hz"])
@@ -290,8 +402,11 @@ def main() -> None:
         result["p50_ratio_events"] = max(result[f"p50_ratio_events_{hz}hz"] for hz in options.hz)
         as_everybody()  # what a lockstep's station is started from
         result |= lockstep(folder, options.episodes)
-    print(f"lockstep: {result['lockstep_steps_per_s']:.1f} environment steps/s through the station, "
-          f"{result['bare_simulator_steps_per_s']:.1f} of the bare simulator (ratio {result['lockstep_ratio']:.2f})")
+    print(
+        f"lockstep: {result['lockstep_steps_per_s']:.1f} environment steps/s through the station, "
+        f"{result['bare_simulator_steps_per_s']:.1f} of the bare simulator (ratio "
+        f"{result['lockstep_ratio']:.2f})"
+    )
     if options.json:
         figures.write(options.json, result)
     rclpy.try_shutdown()

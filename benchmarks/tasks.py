@@ -1,11 +1,14 @@
-"""Tasks of the simulators, learned: each recipe of `configs/simulators`, by the simulator's own measure of success.
+"""Tasks of the simulators, learned: each recipe of `configs/simulators`, by the simulator's own
+measure of success.
 
-    python benchmarks/tasks.py [--only maniskill_push ...] [--seed 0] [--json results.json] [--markdown table.md]
+    python benchmarks/tasks.py [--only maniskill_push ...] [--seed 0] [--json results.json]
+    [--markdown table.md]
 
-Ten demonstrations of the task's script, supervised fine-tuning, then RLPD, with one set of hyper-parameters for all. What
-is reported are 50 held-out scenes by chance (uniform actions), after fine-tuning, and at the end, with Wilson's interval;
-steps are time steps of RL until an evaluation first reached 90 %. What is done already in --out is kept. It does
-not cover cameras (tasks are observed as poses), or more than one seed, unless it is run with more.
+Ten demonstrations of the task's script, supervised fine-tuning, then RLPD, with one set of
+hyper-parameters for all. What is reported are 50 held-out scenes by chance (uniform actions), after
+fine-tuning, and at the end, with Wilson's interval; steps are time steps of RL until an evaluation
+first reached 90 %. What is done already in --out is kept. It does not cover cameras (tasks are
+observed as poses), or more than one seed, unless it is run with more.
 """
 
 from __future__ import annotations
@@ -47,9 +50,17 @@ def learn(name: str, seed: int, out: Path) -> dict[str, float]:
     if not random.exists():
         random.write_text(json.dumps(by_chance(name, episodes)))
     to_90 = next((entry["env_steps"] for entry in entries if entry["success"] >= GOAL), NEVER)
-    return {"chance": json.loads(random.read_text()), "before": entries[0]["success"], "after": after, "low": low,
-            "high": high, "episodes": episodes, "env_steps": entries[-1]["env_steps"],
-            "minutes": entries[-1]["seconds"] / 60, "steps_to_90": to_90}
+    return {
+        "chance": json.loads(random.read_text()),
+        "before": entries[0]["success"],
+        "after": after,
+        "low": low,
+        "high": high,
+        "episodes": episodes,
+        "env_steps": entries[-1]["env_steps"],
+        "minutes": entries[-1]["seconds"] / 60,
+        "steps_to_90": to_90,
+    }
 
 
 def by_chance(name: str, episodes: int) -> float:
@@ -64,29 +75,57 @@ def by_chance(name: str, episodes: int) -> float:
 def row(name: str, figures: dict[str, float]) -> str:
     """Of the table."""
     to_90 = f"{figures['steps_to_90']:,.0f}" if figures["steps_to_90"] < NEVER else "not reached"
-    return (f"| `simulators/{name}` | {figures['chance']:.0%} | {figures['before']:.0%} | {figures['after']:.0%} "
-            f"({figures['low']:.0%} to {figures['high']:.0%}) | {to_90} | {figures['env_steps']:,.0f} | "
-            f"{figures['minutes']:.1f} |")
+    return (
+        f"| `simulators/{name}` | {figures['chance']:.0%} | {figures['before']:.0%} | "
+        f"{figures['after']:.0%} "
+        f"({figures['low']:.0%} to {figures['high']:.0%}) | {to_90} | {figures['env_steps']:,.0f} "
+        f"| "
+        f"{figures['minutes']:.1f} |"
+    )
 
 
 def main() -> None:
     names = sorted(path.stem for path in (ROOT / "configs/simulators").glob("*.yaml"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="TASK", help=f"of {', '.join(names)}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=names,
+        default=names,
+        metavar="TASK",
+        help=f"of {', '.join(names)}",
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/tasks", help="run folders; what is done there is kept")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "runs/tasks",
+        help="run folders; what is done there is kept",
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--markdown", type=Path, help="write the table there")
     options = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
-    rows = ["| recipe | chance | demonstrations alone | after RL (95 %) | steps to 90 % | steps | minutes |",
-            "|---|---|---|---|---|---|---|"]
+    rows = [
+        "| recipe | chance | demonstrations alone | after RL (95 %) | steps to 90 % | steps | "
+        "minutes |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name in options.only:
         results[name] = learn(name, options.seed, options.out)
         rows.append(row(name, results[name]))
         print(rows[-1], flush=True)
-        flat = {f"{task}_{key}": value for task, figures in results.items() for key, value in figures.items()}
-        flat |= {"tasks": len(results), "learned": sum(figures["after"] >= GOAL for figures in results.values())}
+        flat = {
+            f"{task}_{key}": value
+            for task, figures in results.items()
+            for key, value in figures.items()
+        }
+        flat |= {
+            "tasks": len(results),
+            "learned": sum(figures["after"] >= GOAL for figures in results.values()),
+        }
         if options.json:
             write(options.json, flat)
         if options.markdown:

@@ -1,13 +1,14 @@
-"""From simulator A, randomised, to simulator B, which stands in for the real arm: as it is, fine-tuned, and from scratch.
+"""From simulator A, randomised, to simulator B, which stands in for the real arm: as it is,
+fine-tuned, and from scratch.
 
     python benchmarks/transfer.py --json results.json --curves curves.png
 
 Learned in ManiSkill (a Panda, PhysX) with another delay, lag and perception in every scene
-(`configs/transfer_source.yaml`); taken unchanged to Gymnasium-Robotics' Fetch: another arm, hand, controller and physics
-(MuJoCo); fine-tuned there by RLPD with 20 demonstrations, beside RLPD from scratch with the same demonstrations
-(`configs/transfer_target.yaml`). Success over 50 held-out scenes; steps are those in B after which an evaluation first
-reached 90 %. B is a simulator: it does not cover what a real arm
-would say.
+(`configs/transfer_source.yaml`); taken unchanged to Gymnasium-Robotics' Fetch: another arm, hand,
+controller and physics (MuJoCo); fine-tuned there by RLPD with 20 demonstrations, beside RLPD from
+scratch with the same demonstrations (`configs/transfer_target.yaml`). Success over 50 held-out
+scenes; steps are those in B after which an evaluation first reached 90 %. B is a simulator: it does
+not cover what a real arm would say.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def run(name: str, folder: Path, *overrides: str) -> list[dict[str, float]]:
     if not done or done[-1]["env_steps"] < recipe.simulation.env_steps:
         folder.mkdir(parents=True, exist_ok=True)
         if code := train_command(name, list(overrides), folder, report=False):
-            sys.exit(code)  # it was told to stop: what there is is no figure, and the same command goes on
+            sys.exit(
+                code
+            )  # it was told to stop: what there is is no figure, and the same command goes on
     return read_evaluations(folder)
 
 
@@ -47,39 +50,67 @@ def steps_to(entries: list[dict[str, float]], goal: float = GOAL) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--robots", nargs="+", default=["fetch"], help="those of simulator B")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/transfer", help="run folders; what is done there is kept")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "runs/transfer",
+        help="run folders; what is done there is kept",
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--curves", type=Path, help="draw success in B over steps there")
     options = parser.parse_args()
     result: dict[str, float] = {"seeds": len(options.seeds)}
-    curves: dict[str, dict[str, list]] = {robot: {"fine-tuned": [], "from scratch": []} for robot in options.robots}
+    curves: dict[str, dict[str, list]] = {
+        robot: {"fine-tuned": [], "from scratch": []} for robot in options.robots
+    }
     for robot in options.robots:
         by_name: dict[str, list[float]] = {}
         for seed in options.seeds:
             source = options.out / f"source_{seed}"
             taught = run("transfer_source", source, f"seed={seed}")
             target = [f"seed={seed}", f"station.robot={quoted(robot)}"]
-            tuned = run("transfer_target", options.out / f"{robot}_tuned_{seed}", *target,
-                        f"simulation.initial_policy={quoted(source)}")
+            tuned = run(
+                "transfer_target",
+                options.out / f"{robot}_tuned_{seed}",
+                *target,
+                f"simulation.initial_policy={quoted(source)}",
+            )
             scratch = run("transfer_target", options.out / f"{robot}_scratch_{seed}", *target)
             curves[robot]["fine-tuned"].append(tuned)
             curves[robot]["from scratch"].append(scratch)
-            figures = {"source": taught[-1]["success"], "zero_shot": tuned[0]["success"],
-                       "fine_tuned": tuned[-1]["success"], "scratch": scratch[-1]["success"],
-                       "fine_tuned_steps": steps_to(tuned), "scratch_steps": steps_to(scratch)}
+            figures = {
+                "source": taught[-1]["success"],
+                "zero_shot": tuned[0]["success"],
+                "fine_tuned": tuned[-1]["success"],
+                "scratch": scratch[-1]["success"],
+                "fine_tuned_steps": steps_to(tuned),
+                "scratch_steps": steps_to(scratch),
+            }
             for name, value in figures.items():
                 by_name.setdefault(name, []).append(value)
                 result[f"{robot}_{name}_{seed}"] = value
-            print(f"{robot}, seed {seed}: in A {figures['source']:.0%}; in B at once {figures['zero_shot']:.0%}, "
-                  f"fine-tuned {figures['fine_tuned']:.0%} (90 % after {figures['fine_tuned_steps']:.0f} steps), from "
-                  f"scratch {figures['scratch']:.0%} (90 % after {figures['scratch_steps']:.0f} steps)", flush=True)
+            print(
+                f"{robot}, seed {seed}: in A {figures['source']:.0%}; in B at once "
+                f"{figures['zero_shot']:.0%}, "
+                f"fine-tuned {figures['fine_tuned']:.0%} (90 % after "
+                f"{figures['fine_tuned_steps']:.0f} steps), from "
+                f"scratch {figures['scratch']:.0%} (90 % after {figures['scratch_steps']:.0f} "
+                f"steps)",
+                flush=True,
+            )
         result |= {f"{robot}_{name}": float(np.mean(values)) for name, values in by_name.items()}
     if options.json:
-        options.json.write_text(json.dumps({key: value if np.isfinite(value) else "never" for key, value in result.items()},
-                                           indent=1))
+        options.json.write_text(
+            json.dumps(
+                {key: value if np.isfinite(value) else "never" for key, value in result.items()},
+                indent=1,
+            )
+        )
     if options.curves:
         draw(curves, options.curves)
 
@@ -91,12 +122,19 @@ def draw(curves: dict[str, dict[str, list]], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(curves), figsize=(5 * len(curves), 3.6), sharey=True, squeeze=False)
+    figure, axes = pyplot.subplots(
+        1, len(curves), figsize=(5 * len(curves), 3.6), sharey=True, squeeze=False
+    )
     for axis, (robot, kinds) in zip(axes[0], curves.items(), strict=True):
         for (name, runs), colour in zip(kinds.items(), ("tab:blue", "tab:gray"), strict=True):
             for number, entries in enumerate(runs):
-                axis.plot([entry["env_steps"] for entry in entries], [entry["success"] for entry in entries], color=colour,
-                          marker=".", label=name if number == 0 else None)
+                axis.plot(
+                    [entry["env_steps"] for entry in entries],
+                    [entry["success"] for entry in entries],
+                    color=colour,
+                    marker=".",
+                    label=name if number == 0 else None,
+                )
         axis.axhline(GOAL, color="lightgray", linewidth=0.8, zorder=0)
         axis.set(xlabel="time steps in simulator B", ylim=(-0.03, 1.03), title=robot)
     axes[0, 0].set_ylabel("success, held-out scenes")

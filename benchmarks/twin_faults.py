@@ -1,13 +1,15 @@
-"""What goes wrong at a Franka's station, measured at its twin: from the fault to what the interlock and /diagnostics say.
+"""What goes wrong at a Franka's station, measured at its twin: from the fault to what the interlock
+and /diagnostics say.
 
     python benchmarks/twin_faults.py --json results.json
 
-The station of the recipe franka_twin_devices in real time; this process is the operator, who answers each time step: up and
-down, and the hand open and closed. Each fault is injected as often as asked for while the arm moves. The time is from just
-before the twin is told (or the camera's process is stopped) to the first ``safety`` that says so, the way of the telling
-included. Bounds are those of docs/safety.md, and what the driver's node adds: a state's period and its own look, 10 ms
-each, or the time after which silence is a fault. It does not cover a real Franka, whose controller stops by itself, two
-machines, or faults of which the twin knows nothing.
+The station of the recipe franka_twin_devices in real time; this process is the operator, who
+answers each time step: up and down, and the hand open and closed. Each fault is injected as often
+as asked for while the arm moves. The time is from just before the twin is told (or the camera's
+process is stopped) to the first ``safety`` that says so, the way of the telling included. Bounds
+are those of docs/safety.md, and what the driver's node adds: a state's period and its own look, 10
+ms each, or the time after which silence is a fault. It does not cover a real Franka, whose
+controller stops by itself, two machines, or faults of which the twin knows nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +35,21 @@ FAULTS = (
     ("control loop lost: held", ("inject", "control_lost"), "HOLD stale_state", 95, "S3"),
     ("control loop lost: latched", ("inject", "control_lost"), "FAULT", 555, "S3"),
     ("camera stalls", ("stop", "camera_wrist"), "HOLD stale_command", 725, "trap 11"),
-    ("gripper does not answer", ("inject", "gripper_timeout"), "FAULT robot:gripper", 1e3 * HAND_S + 200, "S17"),
+    (
+        "gripper does not answer",
+        ("inject", "gripper_timeout"),
+        "FAULT robot:gripper",
+        1e3 * HAND_S + 200,
+        "S17",
+    ),
     ("clock 2 s ahead: held", ("clock_offset_s", 2.0), "HOLD", 175, "S4"),
-    ("clock 2 s ahead: told", ("clock_offset_s", 2.0), "diagnostics: clock of franka_ros2's machine", 1200, "S4"),
+    (
+        "clock 2 s ahead: told",
+        ("clock_offset_s", 2.0),
+        "diagnostics: clock of franka_ros2's machine",
+        1200,
+        "S4",
+    ),
 )
 
 
@@ -63,17 +77,30 @@ class Bench:
 
         robot = folder / "robot"
         robot.mkdir()
-        ours = (ROOT / "robots/franka_twin_devices/robot.yaml").read_text().replace("hand_eye: hand_eye.yaml\n", "")
+        ours = (
+            (ROOT / "robots/franka_twin_devices/robot.yaml")
+            .read_text()
+            .replace("hand_eye: hand_eye.yaml\n", "")
+        )
         (robot / "robot.yaml").write_text(f"{ours}options: {{hand_timeout_s: {HAND_S}}}\n")
-        (robot / "limits.yaml").write_text(f"extends: {ROOT}/robots/franka_fr3/limits.yaml\ngripper_width: 0.08\n"
-                                           "gripper_speed: 0.2\n")
+        (robot / "limits.yaml").write_text(
+            f"extends: {ROOT}/robots/franka_fr3/limits.yaml\ngripper_width: 0.08\n"
+            "gripper_speed: 0.2\n"
+        )
         task = yaml.safe_load((ROOT / "configs/tasks/reach.yaml").read_text())
         task |= {"max_steps": 3000, "reward": {"kind": "external"}}
         task["action"]["dimensions"]["grip"] = {"scale": 0.04, "unit": "m"}
         (folder / "task.yaml").write_text(yaml.safe_dump(task))
-        recipe = load_recipe("franka_twin_devices", [
-            f"station.robot={quoted(robot)}", f"station.task={quoted(folder / 'task.yaml')}", f"station.domain_id={DOMAIN}",
-            "station.second_operator=null", "station.observe_cameras=[wrist]"])
+        recipe = load_recipe(
+            "franka_twin_devices",
+            [
+                f"station.robot={quoted(robot)}",
+                f"station.task={quoted(folder / 'task.yaml')}",
+                f"station.domain_id={DOMAIN}",
+                "station.second_operator=null",
+                "station.observe_cameras=[wrist]",
+            ],
+        )
         self.spec = station_task(recipe).spec
         self.node = rclpy.create_node("bench", namespace=f"/{recipe.station.name}")
         self.executor = single_threaded()
@@ -81,11 +108,19 @@ class Bench:
         self.states: list[tuple[float, str]] = []
         self.diagnostics: list[tuple[float, str]] = []
         hear = self.node.create_subscription
-        hear(SafetyState, "safety", lambda m: self.states.append(
-            (time.monotonic(), f"{STATES[m.state]} {m.cause}".strip())), profile("safety"))
+        hear(
+            SafetyState,
+            "safety",
+            lambda m: self.states.append(
+                (time.monotonic(), f"{STATES[m.state]} {m.cause}".strip())
+            ),
+            profile("safety"),
+        )
         hear(DiagnosticArray, "/diagnostics", self._on_health, 50)
         hear(TimeStep, "timestep", self._answer, profile("timestep"))
-        self.actions = self.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+        self.actions = self.node.create_publisher(
+            ActionChunk, "teleop/action", profile("teleop/action")
+        )
         self.labels = self.node.create_publisher(String, "label", profile("label"))
         self.seq = 0
         self.enable = self.node.create_publisher(Bool, "enable", profile("enable"))
@@ -105,8 +140,17 @@ class Bench:
             return
         self.seq += 1
         speed = 0.2 if self.seq // 8 % 2 else -0.2
-        self.actions.publish(action_chunk(self.spec, np.array([0.0, 0.0, speed, 5.0 * speed]), source="operator",
-                                          session="bench", seq=self.seq, version=-1, observation_stamp=step.header.stamp))
+        self.actions.publish(
+            action_chunk(
+                self.spec,
+                np.array([0.0, 0.0, speed, 5.0 * speed]),
+                source="operator",
+                session="bench",
+                seq=self.seq,
+                version=-1,
+                observation_stamp=step.header.stamp,
+            )
+        )
 
     def _on_health(self, array: Any) -> None:
         for status in array.status:
@@ -119,8 +163,10 @@ class Bench:
             self.executor.spin_once(timeout_sec=0.01)
             self.supervisor.poll()
             if time.monotonic() > end:
-                raise SystemExit(f"waited {seconds:g} s for {what}; it is {self.states[-1:]}; logs in "
-                                 f"{self.supervisor.run_dir}")
+                raise SystemExit(
+                    f"waited {seconds:g} s for {what}; it is {self.states[-1:]}; logs in "
+                    f"{self.supervisor.run_dir}"
+                )
 
     def ask(self, client: Any, request: Any) -> Any:
         self.spin(client.service_is_ready, 30, client.srv_name)
@@ -132,8 +178,11 @@ class Bench:
         from rcl_interfaces.msg import Parameter, ParameterValue
         from rcl_interfaces.srv import SetParameters
 
-        parameter_value = ParameterValue(type=3, double_value=value) if isinstance(value, float) else \
-            ParameterValue(type=4, string_value=value)
+        parameter_value = (
+            ParameterValue(type=3, double_value=value)
+            if isinstance(value, float)
+            else ParameterValue(type=4, string_value=value)
+        )
         request = SetParameters.Request(parameters=[Parameter(name=name, value=parameter_value)])
         self.setting_answer = self.setting.call_async(request)
 
@@ -144,7 +193,8 @@ class Bench:
 
         def armed() -> bool:
             return self.states[-1][1].startswith(("ARMED", "ACTIVE")) or bool(
-                self.ask(self.arming, SetBool.Request(data=True)).success)
+                self.ask(self.arming, SetBool.Request(data=True)).success
+            )
 
         self.spin(armed, 30, "the interlock to be armed")
         goal = self.runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration"))
@@ -172,7 +222,9 @@ class Bench:
 
         def clear() -> bool:
             state, _, cause = self.states[-1][1].partition(" ")
-            return state != "FAULT" or bool(self.ask(self.clearing, ResetFault.Request(cause=cause)).success)
+            return state != "FAULT" or bool(
+                self.ask(self.clearing, ResetFault.Request(cause=cause)).success
+            )
 
         end = time.monotonic() + 0.8  # a hold that is about to be a fault
         self.spin(lambda: time.monotonic() > end, 5, "a while")
@@ -186,29 +238,42 @@ class Bench:
             os.kill(self.supervisor.children[how[1]].popen.pid, signal.SIGSTOP)
         else:
             self.set(*how)
-        samples, end = self.diagnostics if expect.startswith("diagnostics") else self.states, begun + 5.0
+        samples, end = (
+            self.diagnostics if expect.startswith("diagnostics") else self.states,
+            begun + 5.0,
+        )
 
         def first_match() -> float | None:
-            return next((at for at, text in samples if at > begun and text.startswith(expect)), None)
+            return next(
+                (at for at, text in samples if at > begun and text.startswith(expect)), None
+            )
 
         while first_match() is None and time.monotonic() < end:
             self.executor.spin_once(timeout_sec=0.01)
         took = 1e3 * ((first_match() or float("inf")) - begun)
         if took == float("inf"):
-            print(f"never '{expect}': " + ", ".join(f"{1e3 * (at - begun):.0f} ms {text}" for at, text in samples[-8:]))
+            print(
+                f"never '{expect}': "
+                + ", ".join(f"{1e3 * (at - begun):.0f} ms {text}" for at, text in samples[-8:])
+            )
         self.mend()
         return took
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--times", type=int, default=5, help="of each fault")
     parser.add_argument("--only", default="", help="faults whose name contains this")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     faults = [fault for fault in FAULTS if options.only in fault[0]]
     if not faults:
-        parser.error(f"--only: expected a part of one of {', '.join(fault[0] for fault in FAULTS)}; got '{options.only}'")
+        parser.error(
+            f"--only: expected a part of one of {', '.join(fault[0] for fault in FAULTS)}; got "
+            f"'{options.only}'"
+        )
     if options.times < 1:
         parser.error(f"--times: expected at least 1, got {options.times}")
     sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
@@ -225,19 +290,36 @@ def main() -> None:
         bench = Bench(folder)
         with bench.supervisor:
             for process in bench.processes:
-                process.parameters.update({"person": False} if process.name == "environment" else {})
+                process.parameters.update(
+                    {"person": False} if process.name == "environment" else {}
+                )
                 bench.supervisor.start(process)
-            bench.spin(lambda: bench.states and bench.runner.server_is_ready()
-                       and bench.setting.service_is_ready(), 90, "the station")
+            bench.spin(
+                lambda: (
+                    bench.states
+                    and bench.runner.server_is_ready()
+                    and bench.setting.service_is_ready()
+                ),
+                90,
+                "the station",
+            )
             print(f"{'':<28}{'heard':<44}{'bound':>9}{'worst':>9}{'median':>9}")
             for name, how, expect, within, requirement in faults:
                 took = sorted(bench.once(how, expect) for _ in range(options.times))
                 held = took[-1] <= within
-                print(f"{name:<28}{expect:<44}{within:>6.0f} ms{took[-1]:>6.0f} ms{took[len(took) // 2]:>6.0f} ms"
-                      f"  {requirement} {'held' if held else 'NOT HELD'}", flush=True)
+                print(
+                    f"{name:<28}{expect:<44}{within:>6.0f} ms{took[-1]:>6.0f} "
+                    f"ms{took[len(took) // 2]:>6.0f} ms"
+                    f"  {requirement} {'held' if held else 'NOT HELD'}",
+                    flush=True,
+                )
                 key = name.replace(":", "").replace(" ", "_")
-                result |= {f"{key}_bound_ms": within, f"{key}_worst_ms": round(took[-1], 1),
-                           f"{key}_median_ms": round(took[len(took) // 2], 1), f"{key}_held": held}
+                result |= {
+                    f"{key}_bound_ms": within,
+                    f"{key}_worst_ms": round(took[-1], 1),
+                    f"{key}_median_ms": round(took[len(took) // 2], 1),
+                    f"{key}_held": held,
+                }
     result["held"] = all(value for key, value in result.items() if key.endswith("_held"))
     if options.json:
         figures.write(options.json, result)

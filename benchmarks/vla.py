@@ -1,16 +1,19 @@
-"""A small vision-language-action model from scratch, told by a sentence to which of two marks to go: SFT, then RL.
+"""A small vision-language-action model from scratch, told by a sentence to which of two marks to
+go: SFT, then RL.
 
     python benchmarks/vla.py --seeds 0 1 2 --json results.json            # in simulation, then through the whole station
     python benchmarks/vla.py --seeds 0 --only simulation
     python benchmarks/vla.py --runs runs/a runs/b --json results.json     # of runs that are there: trained or demo
 
-``rlinf train demo_vla --set simulation.environments=1`` trains in simulation alone, ``rlinf demo demo_vla`` through
-simulator, interlock, nodes, bridge and trainer. The newest policy of each run then plays held-out scenes in the simulator
-twice: told what the scene asks for (``success_after``), and told the other sentence, where what counts is still what the
-scene asks for (``wrong_instruction``). The first policy of a run, after SFT, gives ``success_before``. ``families``: how
-many of those of docs/howto/vla.md go through a whole cycle here on random weights: each acts, an SFT step and a PPO step
-(where it has a density) change it, and its file gives the same actions back. It does not cover published weights,
-other sentences than these two, or a real arm.
+``rlinf train demo_vla --set simulation.environments=1`` trains in simulation alone,
+``rlinf demo demo_vla`` through simulator, interlock, nodes, bridge and trainer. The newest policy
+of each run then plays held-out scenes in the simulator twice: told what the scene asks for
+(``success_after``), and told the other sentence, where what counts is still what the scene asks for
+(``wrong_instruction``). The first policy of a run, after SFT, gives ``success_before``.
+``families``: how many of those of docs/howto/vla.md go through a whole cycle here on random
+weights: each acts, an SFT step and a PPO step (where it has a density) change it, and its file
+gives the same actions back. It does not cover published weights, other sentences than these two, or
+a real arm.
 """
 
 from __future__ import annotations
@@ -32,23 +35,34 @@ from benchmarks.figures import write  # noqa: E402
 
 OTHER = {"red": "blue", "blue": "red"}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "pi0": {"sde_noise": 0.5}, "pi05": {"sde_noise": 0.5}, "smolvla": {"sde_noise": 0.5}, "groot": {"sde_noise": 0.5},
-    "openvla": {}, "openvla parallel": {"decoding": "parallel"}, "openvla regression": {"decoding": "regression"},
-    "qwen_vl": {}}
+    "pi0": {"sde_noise": 0.5},
+    "pi05": {"sde_noise": 0.5},
+    "smolvla": {"sde_noise": 0.5},
+    "groot": {"sde_noise": 0.5},
+    "openvla": {},
+    "openvla parallel": {"decoding": "parallel"},
+    "openvla regression": {"decoding": "regression"},
+    "qwen_vl": {},
+}
 
 
 def trained(where: str, seed: int, folder: Path) -> Path:
     """The folder of a run of this seed."""
     out = folder / f"{where}_{seed}"
-    words = {"simulation": ["train", "demo_vla", "--no-report", "--set", "simulation.environments=1"],
-             "station": ["demo", "demo_vla", "--quiet", "--set"]}[where]
+    words = {
+        "simulation": ["train", "demo_vla", "--no-report", "--set", "simulation.environments=1"],
+        "station": ["demo", "demo_vla", "--quiet", "--set"],
+    }[where]
     subprocess.run([ROOT / ".venv/bin/rlinf", *words, f"seed={seed}", "--out", out], check=True)
     return out
 
 
 def other_instruction(observation: Any) -> Any:
     """The same scene, and the other sentence."""
-    words = tuple(" ".join(OTHER.get(word, word) for word in sentence.split()) for sentence in observation.instruction)
+    words = tuple(
+        " ".join(OTHER.get(word, word) for word in sentence.split())
+        for sentence in observation.instruction
+    )
     return replace(observation, instruction=words)
 
 
@@ -62,14 +76,27 @@ def measured(run: Path, scenes: int) -> dict[str, float]:
     env = stations(load_recipe("demo_vla"), 1)
     files = sorted(run.glob("**/policy-*.safetensors"))
     held_out = range(1_000_000, 1_000_000 + scenes)
-    result = {"file_mb": newest_policy(run).stat().st_size / 1e6, **{
-        key: float(value) for key, value in read_info(newest_policy(run)).items() if key in ("updates", "env_steps")}}
-    for when, file, change in (("success_before", files[0], None), ("success_after", newest_policy(run), None),
-                               ("wrong_instruction", newest_policy(run), other_instruction)):
+    result = {
+        "file_mb": newest_policy(run).stat().st_size / 1e6,
+        **{
+            key: float(value)
+            for key, value in read_info(newest_policy(run)).items()
+            if key in ("updates", "env_steps")
+        },
+    }
+    for when, file, change in (
+        ("success_before", files[0], None),
+        ("success_after", newest_policy(run), None),
+        ("wrong_instruction", newest_policy(run), other_instruction),
+    ):
         policy, draw = load_policy(file, env.spec), torch.Generator().manual_seed(0)
 
-        def decide(observation: Any, policy: Any = policy, change: Any = change, draw: Any = draw) -> Any:
-            return policy.act(change(observation) if change else observation, explore=False, generator=draw)
+        def decide(
+            observation: Any, policy: Any = policy, change: Any = change, draw: Any = draw
+        ) -> Any:
+            return policy.act(
+                change(observation) if change else observation, explore=False, generator=draw
+            )
 
         episodes = play(env, decide, policy.config.executed, held_out)
         result[when] = float(np.mean([episode.success for episode in episodes]))
@@ -78,7 +105,9 @@ def measured(run: Path, scenes: int) -> dict[str, float]:
 
 
 def goes_round(name: str, folder: Path) -> bool:
-    """Whether a family acts, learns by imitation and by rewards, and comes back from its file as it was."""
+    """Whether a family acts, learns by imitation and by rewards, and comes back from its file as it
+    was.
+    """
     from rlinf_core.algorithms import algorithm
     from rlinf_core.algorithms.common.rollout import Rollout
     from rlinf_core.policies import make_policy, policy_kind
@@ -86,8 +115,12 @@ def goes_round(name: str, folder: Path) -> bool:
     from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
     from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
-    spec = StationSpec((ArraySpec("state", (3,)), ArraySpec("front", (32, 32, 3), "uint8")), ActionSpec(
-        "tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m")), 10.0, "go")
+    spec = StationSpec(
+        (ArraySpec("state", (3,)), ArraySpec("front", (32, 32, 3), "uint8")),
+        ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m")),
+        10.0,
+        "go",
+    )
     torch.manual_seed(0)
     policy = make_policy(spec, policy_kind(name.split()[0]).Config(horizon=4, **FAMILIES[name]))
     pictures = {"front": torch.full((4, 32, 32, 3), 90, dtype=torch.uint8)}
@@ -95,7 +128,9 @@ def goes_round(name: str, folder: Path) -> bool:
     batch = policy.to_batch(observation)
 
     def acted(which: Any) -> torch.Tensor:
-        actions: torch.Tensor = which.eval().act(observation, True, torch.Generator().manual_seed(1)).actions
+        actions: torch.Tensor = (
+            which.eval().act(observation, True, torch.Generator().manual_seed(1)).actions
+        )
         return actions
 
     def weights() -> torch.Tensor:
@@ -103,27 +138,53 @@ def goes_round(name: str, folder: Path) -> bool:
 
     before = weights()
     cloner = algorithm("sft").Learner(policy, algorithm("sft").Config(image_shift=0), 0)
-    cloner.update({key: value.numpy() for key, value in batch.items()} | {
-        "action": np.full((4, policy.action_size), 0.5, np.float32)})
+    cloner.update(
+        {key: value.numpy() for key, value in batch.items()}
+        | {"action": np.full((4, policy.action_size), 0.5, np.float32)}
+    )
     cloned = weights()
     if not policy.config.no_density:
-        chunk, one = policy.act(observation, True, torch.Generator().manual_seed(1)), torch.ones(1, 4)
+        chunk, one = (
+            policy.act(observation, True, torch.Generator().manual_seed(1)),
+            torch.ones(1, 4),
+        )
         assert chunk.log_probs is not None
         now = {key: value.unsqueeze(0) for key, value in batch.items()}
-        rewards = torch.randn(1, 4, chunk.actions.shape[1], generator=torch.Generator().manual_seed(2))
-        rollout = Rollout(now, now, chunk.drawn.unsqueeze(0), chunk.log_probs.flatten(1).unsqueeze(0), rewards,
-                          one * chunk.actions.shape[1], one, one, one, 0 * one)
-        algorithm("ppo").Learner(policy, algorithm("ppo").Config(minibatches=2, epochs=1), 0).update(rollout)
+        rewards = torch.randn(
+            1, 4, chunk.actions.shape[1], generator=torch.Generator().manual_seed(2)
+        )
+        rollout = Rollout(
+            now,
+            now,
+            chunk.drawn.unsqueeze(0),
+            chunk.log_probs.flatten(1).unsqueeze(0),
+            rewards,
+            one * chunk.actions.shape[1],
+            one,
+            one,
+            one,
+            0 * one,
+        )
+        algorithm("ppo").Learner(
+            policy, algorithm("ppo").Config(minibatches=2, epochs=1), 0
+        ).update(rollout)
         assert not torch.equal(weights(), cloned), name
     again = load_policy(save_policy(policy, folder / name / policy_name(1)), spec)
     return bool(not torch.equal(cloned, before) and torch.equal(acted(again), acted(policy)))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", choices=["simulation", "station"], help="train there alone")
-    parser.add_argument("--runs", type=Path, nargs="*", help="run folders that are there; none to leave training out")
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        nargs="*",
+        help="run folders that are there; none to leave training out",
+    )
     parser.add_argument("--scenes", type=int, default=100, help="held out, of each success")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
@@ -137,9 +198,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rlinf-vla-") as folder:
         flat["families"] = sum(goes_round(name, Path(folder)) for name in FAMILIES)
         print(f"families: {flat['families']} of {len(FAMILIES)}")
-        runs = options.runs if options.runs is not None else [
-            trained(where, seed, Path(folder)) for where in ([options.only] if options.only else ["simulation", "station"])
-            for seed in options.seeds]
+        runs = (
+            options.runs
+            if options.runs is not None
+            else [
+                trained(where, seed, Path(folder))
+                for where in ([options.only] if options.only else ["simulation", "station"])
+                for seed in options.seeds
+            ]
+        )
         results = {run.name: measured(run, options.scenes) for run in runs}
     for name, result in results.items():
         cells = ""
@@ -149,9 +216,13 @@ def main() -> None:
         print(f"{name:>16}{cells}  {result['file_mb']:.1f} MB")
         flat |= {f"{key}_{name}": value for key, value in result.items()}
     if results:
-        flat |= {"min_success_after": min(result["success_after"] for result in results.values()),
-                 "max_wrong_instruction": max(result["wrong_instruction"] for result in results.values()),
-                 "max_success_before": max(result["success_before"] for result in results.values())}
+        flat |= {
+            "min_success_after": min(result["success_after"] for result in results.values()),
+            "max_wrong_instruction": max(
+                result["wrong_instruction"] for result in results.values()
+            ),
+            "max_success_before": max(result["success_before"] for result in results.values()),
+        }
     if options.json:
         write(options.json, flat)
 

@@ -723,21 +723,31 @@ GAPS = {  # families that this command does not compare, with the reason
     "Qwen2.5-VL": "transformers in `test_qwen_vl.py`, vLLM in `test_action_engine.py`",
     "GR00T N1.6, N1.7, X-VLA, WALL-OSS": "no kind of their own; untested by `policy.kind: lerobot`",
 }
-COLUMNS = {"difference": "chunk", "sft_loss": "SFT loss", "log_probs": "log-probabilities",
-           "sft_step": "SFT step", "rl_step": "GRPO step", "peft_read": "PEFT read",
-           "peft_written": "PEFT written", "exported": "exported"}
+COLUMNS = {
+    "difference": "chunk",
+    "sft_loss": "SFT loss",
+    "log_probs": "log-probabilities",
+    "sft_step": "SFT step",
+    "rl_step": "GRPO step",
+    "peft_read": "PEFT read",
+    "peft_written": "PEFT written",
+    "exported": "exported",
+}
 
 
 def table(summary: dict) -> str:
     """The table of docs/howto/vla.md: largest differences, and gaps with their reasons."""
     cases = summary["cases"]
-    rows = ["| family | layout loads | " + " | ".join(COLUMNS.values()) + " |",
-            "|" + "---|" * (len(COLUMNS) + 2)]
+    rows = [
+        "| family | layout loads | " + " | ".join(COLUMNS.values()) + " |",
+        "|" + "---|" * (len(COLUMNS) + 2),
+    ]
     for family in summary["families"]:
         cells = []
         for key in COLUMNS:
-            values = [case[key] for case in cases.values()
-                      if case["family"] == family and key in case]
+            values = [
+                case[key] for case in cases.values() if case["family"] == family and key in case
+            ]
             if key.endswith("_step"):
                 cells.append("moves the weights" if values and min(values) > 0.0 else "no")
             elif values:
@@ -745,8 +755,10 @@ def table(summary: dict) -> str:
             else:
                 cells.append(LAYOUTS.get(family, "no"))
         rows.append(f"| `{family}` | yes | " + " | ".join(cells) + " |")
-    rows += [f"| {family} | not here: {reason} |" + " |" * len(COLUMNS)
-             for family, reason in GAPS.items()]
+    rows += [
+        f"| {family} | not here: {reason} |" + " |" * len(COLUMNS)
+        for family, reason in GAPS.items()
+    ]
     return "\n".join(rows)
 
 

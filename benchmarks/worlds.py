@@ -1,10 +1,11 @@
-"""Learned worlds on the demo's peg: their error, how they rank policies, what they save, and where they can be fooled.
+"""Learned worlds on the demo's peg: their error, how they rank policies, what they save, and where
+they can be fooled.
 
     python benchmarks/worlds.py --json FILE                    # an hour of one core
     python benchmarks/worlds.py --json FILE --only error exploit
 
-Parts that ran before keep their figures in the file. Imagined figures come from the world alone, success from the
-simulator.
+Parts that ran before keep their figures in the file. Imagined figures come from the world alone,
+success from the simulator.
 It does not cover cameras, other tasks than the demo's, and a real robot.
 """
 
@@ -33,12 +34,14 @@ from sim_bridges.core.environments import stations
 
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.5)  # of the script's actions, one after the other
 PARTS = ("error", "exploit", "rank", "second_source", "alone")
-CLONED = (1, 3, 8, 20, 60)          # demonstrations that are cloned
+CLONED = (1, 3, 8, 20, 60)  # demonstrations that are cloned
 SCENES, FIT_S = 50, 30.0
 
 
 def mixed(episodes: int, seed: int = 0) -> tuple[list[Trajectory], list[tuple[int, np.ndarray]]]:
-    """Episodes of the demo's script, ever noisier; with the scene and the actions of each, to play them again."""
+    """Episodes of the demo's script, ever noisier; with the scene and the actions of each, to play
+    them again.
+    """
     env, random = stations(load_recipe("sim_rlpd"), 1), np.random.default_rng(seed)
     env.auto_reset = False
     played, scenes = [], []
@@ -57,16 +60,29 @@ def mixed(episodes: int, seed: int = 0) -> tuple[list[Trajectory], list[tuple[in
                 break
         rewards, discounts = np.zeros(len(actions), np.float32), np.ones(len(actions), np.float32)
         rewards[-1], discounts[-1] = success, 1.0 - success
-        played.append(Trajectory({"vectors": np.array(vectors)}, np.array(actions), rewards, discounts, bool(success),
-                                 DEMONSTRATION if noise == 0.0 and success else TRAIN))
+        played.append(
+            Trajectory(
+                {"vectors": np.array(vectors)},
+                np.array(actions),
+                rewards,
+                discounts,
+                bool(success),
+                DEMONSTRATION if noise == 0.0 and success else TRAIN,
+            )
+        )
         scenes.append((scene, np.array(actions)))
     env.close()
     return played, scenes
 
 
-def fitted(played: list[Trajectory], seconds: float = FIT_S, **settings: object) -> tuple[WorldModel, Episodes]:
+def fitted(
+    played: list[Trajectory], seconds: float = FIT_S, **settings: object
+) -> tuple[WorldModel, Episodes]:
     """A world of these episodes, after so many seconds of this process."""
-    world, episodes = WorldModel(station_task(load_recipe("sim_rlpd")), WorldSettings(**settings)), Episodes(played)
+    world, episodes = (
+        WorldModel(station_task(load_recipe("sim_rlpd")), WorldSettings(**settings)),
+        Episodes(played),
+    )
     world.fit(episodes, seconds=seconds)
     return world, episodes
 
@@ -75,14 +91,20 @@ def error() -> dict[str, float]:
     """About 4,000 time steps, half a minute."""
     world, episodes = fitted(mixed(100)[0], horizon=10)
     check = world.check
-    return {"steps": episodes.steps, "error_1_mm": check.tool_mm[0], "error_10_mm": check.tool_mm[9],
-            "persistence_1_mm": check.persistence_mm[0], "persistence_10_mm": check.persistence_mm[9],
-            "disagreement_correlation": check.correlation, "coverage": check.coverage}
+    return {
+        "steps": episodes.steps,
+        "error_1_mm": check.tool_mm[0],
+        "error_10_mm": check.tool_mm[9],
+        "persistence_1_mm": check.persistence_mm[0],
+        "persistence_10_mm": check.persistence_mm[9],
+        "disagreement_correlation": check.correlation,
+        "coverage": check.coverage,
+    }
 
 
 def exploit(branches: int = 60) -> dict[str, float]:
-    """Actions that the world says succeed within ten time steps, found by search; of those that do not in the
-    simulator, how many the members' disagreement flags."""
+    """Actions that the world says succeed within ten time steps, found by search; of those that do
+    not in the simulator, how many the members' disagreement flags."""
     played, scenes = mixed(100)
     world, episodes = fitted(played, horizon=10)
     env, depth, random = stations(load_recipe("sim_rlpd"), 1), 10, np.random.default_rng(0)
@@ -109,12 +131,25 @@ def exploit(branches: int = 60) -> dict[str, float]:
         fooled += not done
         flagged += not done and peak > world.check.threshold
     env.close()
-    return {"exploited_flagged": flagged / max(1, fooled), "exploited": fooled, "found_and_real": honest}
+    return {
+        "exploited_flagged": flagged / max(1, fooled),
+        "exploited": fooled,
+        "found_and_real": honest,
+    }
 
 
-def _fool(world: WorldModel, episodes: Episodes, index: int, depth: int, random: np.random.Generator,
-          size: int = 200, rounds: int = 4) -> tuple[np.ndarray, float] | None:
-    """Actions by which the world says it succeeds, and the largest disagreement on the way; by search (CEM)."""
+def _fool(
+    world: WorldModel,
+    episodes: Episodes,
+    index: int,
+    depth: int,
+    random: np.random.Generator,
+    size: int = 200,
+    rounds: int = 4,
+) -> tuple[np.ndarray, float] | None:
+    """Actions by which the world says it succeeds, and the largest disagreement on the way; by
+    search (CEM).
+    """
     mean, std, best = np.zeros((depth, 3)), np.full((depth, 3), 0.8), None
     offset = slice(9, 12)  # of the socket from the tool
     for _ in range(rounds):
@@ -132,7 +167,7 @@ def _fool(world: WorldModel, episodes: Episodes, index: int, depth: int, random:
             value = np.where(when >= 0, 10.0 - 0.01 * when, near)
         first = int(value.argmax())
         if when[first] >= 0 and (best is None or value[first] > best[0]):
-            best = value[first], plans[first, :when[first] + 1], float(peak[first])
+            best = value[first], plans[first, : when[first] + 1], float(peak[first])
         elite = plans[np.argsort(-value)[:20]]
         mean, std = elite.mean(0), elite.std(0) + 0.05
     return None if best is None else (best[1], best[2])
@@ -140,15 +175,31 @@ def _fool(world: WorldModel, episodes: Episodes, index: int, depth: int, random:
 
 def cloned(folder: Path, demonstrations: int) -> tuple[Path, float]:
     """A policy by behaviour cloning, and its success in the simulator."""
-    result = train(load_recipe("sim_sft", [f"collect.episodes={demonstrations}", f"simulation.evaluate_episodes={SCENES}",
-                                           "algorithm.steps=1500"]), folder)
+    result = train(
+        load_recipe(
+            "sim_sft",
+            [
+                f"collect.episodes={demonstrations}",
+                f"simulation.evaluate_episodes={SCENES}",
+                "algorithm.steps=1500",
+            ],
+        ),
+        folder,
+    )
     return newest_policy(folder), result["success"]
 
 
 def reinforced(folder: Path, *more: str) -> dict[str, float]:
     """RLPD on the demo; the last evaluation, with the real time steps to 90 %."""
-    recipe = load_recipe("sim_rlpd", ["simulation.env_steps=8000", "simulation.evaluate_every=1000",
-                                      f"simulation.evaluate_episodes={SCENES}", *more])
+    recipe = load_recipe(
+        "sim_rlpd",
+        [
+            "simulation.env_steps=8000",
+            "simulation.evaluate_every=1000",
+            f"simulation.evaluate_episodes={SCENES}",
+            *more,
+        ],
+    )
     reached: list[float] = []
 
     def tell(run: object, entry: dict[str, float] | None) -> None:
@@ -160,7 +211,9 @@ def reinforced(folder: Path, *more: str) -> dict[str, float]:
 
 
 def rank() -> dict[str, float]:
-    """Policies from one demonstration to sixty, and after RL, by a world of that run's and the mixed episodes."""
+    """Policies from one demonstration to sixty, and after RL, by a world of that run's and the
+    mixed episodes.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         policies = [cloned(folder / f"cloned_{count}", count) for count in CLONED]
@@ -168,14 +221,22 @@ def rank() -> dict[str, float]:
         policies.append((newest_policy(folder / "rl"), after["success"]))
         spec = station_task(load_recipe("sim_rlpd")).spec
         world, episodes = fitted(mixed(100)[0] + run_episodes(folder / "rl", spec), 2 * FIT_S)
-        predicted = [predict(world, episodes, load_policy(path).eval(), SCENES).success for path, _ in policies]
+        predicted = [
+            predict(world, episodes, load_policy(path).eval(), SCENES).success
+            for path, _ in policies
+        ]
     real = [success for _, success in policies]
     for count, one, other in zip([*CLONED, "RL"], real, predicted, strict=True):
         print(f"  {count}: simulator {one:.2f}, world {other:.2f}", flush=True)
-    return {"rank_spearman": rank_correlation(real, predicted), "rank_gap": max(
-        abs(one - other) for one, other in zip(real, predicted, strict=True)),
+    return {
+        "rank_spearman": rank_correlation(real, predicted),
+        "rank_gap": max(abs(one - other) for one, other in zip(real, predicted, strict=True)),
         **{f"rank_real_{count}": one for count, one in zip([*CLONED, "rl"], real, strict=True)},
-        **{f"rank_predicted_{count}": one for count, one in zip([*CLONED, "rl"], predicted, strict=True)}}
+        **{
+            f"rank_predicted_{count}": one
+            for count, one in zip([*CLONED, "rl"], predicted, strict=True)
+        },
+    }
 
 
 def second_source(seeds: int = 3, share: float = 0.5) -> dict[str, float]:
@@ -185,15 +246,28 @@ def second_source(seeds: int = 3, share: float = 0.5) -> dict[str, float]:
         for seed in range(seeds):
             with tempfile.TemporaryDirectory() as name:
                 result = reinforced(Path(name) / "run", f"seed={seed}", f"world.share={value}")
-            results |= {f"to_90_{kind}_{seed}": result["to_90"], f"success_{kind}_{seed}": result["success"]}
-            print(f"  {kind} {seed}: {result['to_90']:.0f} steps to 90 %, {result['success']:.2f} at the end", flush=True)
-    steps = {kind: np.mean([np.nan_to_num(results[f"to_90_{kind}_{seed}"], nan=9000.0) for seed in range(seeds)])
-             for kind in ("without", "with")}
+            results |= {
+                f"to_90_{kind}_{seed}": result["to_90"],
+                f"success_{kind}_{seed}": result["success"],
+            }
+            print(
+                f"  {kind} {seed}: {result['to_90']:.0f} steps to 90 %, {result['success']:.2f} at "
+                f"the end",
+                flush=True,
+            )
+    steps = {
+        kind: np.mean(
+            [np.nan_to_num(results[f"to_90_{kind}_{seed}"], nan=9000.0) for seed in range(seeds)]
+        )
+        for kind in ("without", "with")
+    }
     return results | {"real_steps_ratio": float(steps["without"] / steps["with"])}
 
 
 def alone() -> dict[str, float]:
-    """RLPD in a learned world alone, in short branches, against RLPD in the simulator, from the same demonstrations."""
+    """RLPD in a learned world alone, in short branches, against RLPD in the simulator, from the
+    same demonstrations.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         real = reinforced(folder / "real")
@@ -201,15 +275,27 @@ def alone() -> dict[str, float]:
         recorded = [one for one in run_episodes(folder / "real", spec) if one.mode == DEMONSTRATION]
         world, episodes = fitted(recorded + mixed(100)[0], 2 * FIT_S, horizon=10)
         world.save(folder / FILE, episodes)
-        imagined = reinforced(folder / "alone", f"world.run={folder}", "simulation.environments=16", "world.horizon=10")
-    return {"success_simulator": real["success"], "success_world": imagined["success"],
-            "world_only_ratio": imagined["success"] / max(real["success"], 1e-9)}
+        imagined = reinforced(
+            folder / "alone",
+            f"world.run={folder}",
+            "simulation.environments=16",
+            "world.horizon=10",
+        )
+    return {
+        "success_simulator": real["success"],
+        "success_world": imagined["success"],
+        "world_only_ratio": imagined["success"] / max(real["success"], 1e-9),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, required=True, help="write one flat object there")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="of the figures (default: all)")
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=PARTS, help="of the figures (default: all)"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     figures = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
@@ -217,7 +303,9 @@ def main() -> None:
         print(part, flush=True)
         part_figures = {name: round(float(value), 4) for name, value in globals()[part]().items()}
         print(json.dumps(part_figures, indent=1), flush=True)
-        figures |= {name: None if np.isnan(value) else value for name, value in part_figures.items()}
+        figures |= {
+            name: None if np.isnan(value) else value for name, value in part_figures.items()
+        }
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -9,7 +9,14 @@ continue. A failing station is stopped alone, and named.
 import sys
 from pathlib import Path
 
-from launch.actions import DeclareLaunchArgument, EmitEvent, ExecuteProcess, LogInfo, OpaqueFunction, RegisterEventHandler
+from launch.actions import (
+    DeclareLaunchArgument,
+    EmitEvent,
+    ExecuteProcess,
+    LogInfo,
+    OpaqueFunction,
+    RegisterEventHandler,
+)
 from launch.event_handlers import OnProcessExit
 from launch.events import Shutdown
 from launch.events.process import ShutdownProcess
@@ -21,14 +28,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 ARGUMENTS = {
     "recipe": ("demo", "recipe: a name in configs/ or a YAML file"),
     "stations": ("2", "so many, station_1 and on, or their names: 'kitchen lab'"),
-    "set": ("", "overrides of the recipe, as of rlinf --set: 'station.lockstep=false bridge.port=50552'"),
-    "run_dir": ("runs/fleet", "the trainer's run; each station's is below it. One that is there goes on"),
+    "set": (
+        "",
+        "overrides of the recipe, as of rlinf --set: 'station.lockstep=false bridge.port=50552'",
+    ),
+    "run_dir": (
+        "runs/fleet",
+        "the trainer's run; each station's is below it. One that is there goes on",
+    ),
 }
 
 
 def generate_launch_description() -> LaunchDescription:
-    declared = [DeclareLaunchArgument(name, default_value=default, description=text)
-                for name, (default, text) in ARGUMENTS.items()]
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=text)
+        for name, (default, text) in ARGUMENTS.items()
+    ]
     return LaunchDescription([*declared, OpaqueFunction(function=_start)])
 
 
@@ -45,19 +60,39 @@ def _start(context: LaunchContext) -> list:
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     run_dir = folder("run_dir", value["run_dir"])
-    recipe, station_members = members(value["recipe"], split(value["set"]), value["stations"].split(), run_dir)
+    recipe, station_members = members(
+        value["recipe"], split(value["set"]), value["stations"].split(), run_dir
+    )
     keep_recipe(recipe, run_dir)
     prepared = [(member, member.prepare()) for member in station_members]
     trains = trainer_process(run_dir)
-    trainer = ExecuteProcess(cmd=[python, *trains.parameters["command"][1:]], name=trains.name, respawn=True,
-                             respawn_delay=1.0, output="screen", sigterm_timeout=str(trains.stop_s))
+    trainer = ExecuteProcess(
+        cmd=[python, *trains.parameters["command"][1:]],
+        name=trains.name,
+        respawn=True,
+        respawn_delay=1.0,
+        output="screen",
+        sigterm_timeout=str(trains.stop_s),
+    )
     why = "the trainer cannot go on; why, it has said above"
     refused = [LogInfo(msg=why), EmitEvent(event=Shutdown(reason=why))]
-    ends = RegisterEventHandler(OnProcessExit(  # within the delay, so that it is not started again
-        target_action=trainer, on_exit=lambda event, context: refused if event.returncode == REFUSED else None))
+    ends = RegisterEventHandler(
+        OnProcessExit(  # within the delay, so that it is not started again
+            target_action=trainer,
+            on_exit=lambda event, context: refused if event.returncode == REFUSED else None,
+        )
+    )
     playing = {member.name for member in station_members}
-    return [ends, trainer, *(action for member, processes in prepared for action in _station(member, processes, playing)),
-            LogInfo(msg=f"how they are: rlinf fleet status {run_dir}")]
+    return [
+        ends,
+        trainer,
+        *(
+            action
+            for member, processes in prepared
+            for action in _station(member, processes, playing)
+        ),
+        LogInfo(msg=f"how they are: rlinf fleet status {run_dir}"),
+    ]
 
 
 def _station(member, processes: list, playing: set) -> list:
@@ -75,8 +110,11 @@ def _station(member, processes: list, playing: set) -> list:
             return []
         playing.discard(member.name)
         others = [EmitEvent(event=ShutdownProcess(process_matcher=lambda action: action in nodes))]
-        return [LogInfo(msg=f"station '{member.name}' {outcome}"), *others,
-                *([] if playing else [EmitEvent(event=Shutdown(reason="no station plays"))])]
+        return [
+            LogInfo(msg=f"station '{member.name}' {outcome}"),
+            *others,
+            *([] if playing else [EmitEvent(event=Shutdown(reason="no station plays"))]),
+        ]
 
     def dies(text: str) -> list:
         return end(f"died: {text}")
@@ -84,9 +122,19 @@ def _station(member, processes: list, playing: set) -> list:
     def through(event, context: LaunchContext) -> list:
         if context.is_shutdown:
             return []
-        return end("is through" if event.returncode == 0 else f"died: director ended, exit code {event.returncode}")
+        return end(
+            "is through"
+            if event.returncode == 0
+            else f"died: director ended, exit code {event.returncode}"
+        )
 
-    ends = [handler for process, node in zip(processes, nodes, strict=True) for handler in (
-        [RegisterEventHandler(OnProcessExit(target_action=node, on_exit=through))] if process.restart == ONCE else
-        watched(process, node, dies))]
+    ends = [
+        handler
+        for process, node in zip(processes, nodes, strict=True)
+        for handler in (
+            [RegisterEventHandler(OnProcessExit(target_action=node, on_exit=through))]
+            if process.restart == ONCE
+            else watched(process, node, dies)
+        )
+    ]
     return [*ends, *nodes]

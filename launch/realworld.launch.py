@@ -1,6 +1,6 @@
 """A station with its nodes.
 
-    ros2 launch rlinf realworld.launch.py robot:=franka    (robot:=sim to try it)
+ros2 launch rlinf realworld.launch.py robot:=franka    (robot:=sim to try it)
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""The safety drill against a simulated station: every scenario of configs/drill.yaml, and the table at the end.
+"""The safety drill against a simulated station: every scenario of configs/drill.yaml, and the table
+at the end.
 
-    ros2 launch rlinf safety_drill.launch.py only:="e-stop" json:=drill.json
+ros2 launch rlinf safety_drill.launch.py only:="e-stop" json:=drill.json
 """
 
 import os
@@ -25,11 +26,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 def generate_launch_description() -> LaunchDescription:
-    return LaunchDescription([
-        DeclareLaunchArgument("only", default_value="", description="scenarios whose name contains this"),
-        DeclareLaunchArgument("json", default_value="drill.json", description="where the rows go"),
-        OpaqueFunction(function=_start),
-    ])
+    return LaunchDescription(
+        [
+            DeclareLaunchArgument(
+                "only", default_value="", description="scenarios whose name contains this"
+            ),
+            DeclareLaunchArgument(
+                "json", default_value="drill.json", description="where the rows go"
+            ),
+            OpaqueFunction(function=_start),
+        ]
+    )
 
 
 def _start(context: LaunchContext) -> list:
@@ -40,11 +47,17 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.core.ros import of_every_process
     from rlinf_core.launch.graph import Process
 
-    domain = environment_in(of_every_process(int(os.environ.get("ROS_DOMAIN_ID") or 42))
-                            | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"})
+    domain = environment_in(
+        of_every_process(int(os.environ.get("ROS_DOMAIN_ID") or 42))
+        | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    )
     only, rows = (LaunchConfiguration(name).perform(context) for name in ("only", "json"))
     program = program_of(Process("drill", "rlinf_tools", "drill", "rlinf_tools.drill", ""), python)
     arguments = [*program.pop("arguments", []), "--only", only, "--json", str(file("json", rows))]
     drill = Node(**program, name="drill", output="screen", emulate_tty=True, arguments=arguments)
     ended = OnProcessExit(target_action=drill, on_exit=[EmitEvent(event=Shutdown())])
-    return [*(SetEnvironmentVariable(*pair) for pair in domain.items()), drill, RegisterEventHandler(ended)]
+    return [
+        *(SetEnvironmentVariable(*pair) for pair in domain.items()),
+        drill,
+        RegisterEventHandler(ended),
+    ]

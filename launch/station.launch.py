@@ -1,6 +1,6 @@
 """A station with its nodes.
 
-    ros2 launch rlinf_bringup station.launch.py robot:=franka recipe:=my.yaml log_level:=debug
+ros2 launch rlinf_bringup station.launch.py robot:=franka recipe:=my.yaml log_level:=debug
 """
 
 import sys

@@ -38,29 +38,88 @@ if TYPE_CHECKING:
 
 ARGUMENTS = {
     "recipe": ("demo", None, "recipe: a name in configs/ or a YAML file"),
-    "robot": ("", None, "a robot of robots/ or of a simulator, or the path of one; sim: franka_sim, franka: franka_fr3; "
-              "empty as in the recipe"),
-    "namespace": ("", None, "name of the station, with which its topics and episodes begin; empty as in the recipe"),
-    "lockstep": ("", ["", "true", "false"], "simulated time as fast as it goes, or real time (robot:=sim only); empty "
-                 "as in the recipe"),
+    "robot": (
+        "",
+        None,
+        "a robot of robots/ or of a simulator, or the path of one; sim: franka_sim, franka: "
+        "franka_fr3; "
+        "empty as in the recipe",
+    ),
+    "namespace": (
+        "",
+        None,
+        "name of the station, with which its topics and episodes begin; empty as in the recipe",
+    ),
+    "lockstep": (
+        "",
+        ["", "true", "false"],
+        "simulated time as fast as it goes, or real time (robot:=sim only); empty as in the recipe",
+    ),
     "use_sim_time": ("", ["", "true", "false"], "the same as lockstep, by ROS's name"),
-    "operator": ("", None, "who demonstrates and arms: scripted (in simulation), keyboard, or a device; person: the "
-                 "recipe's device, a keyboard where it has none; empty as in the recipe"),
-    "policy": ("", None, "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, here"),
-    "trainer": ("", None, "host:port of the trainer's bridge (rlinf train RECIPE); empty as in the recipe"),
-    "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),
-    "token": ("", None, "for another user's trainer on this machine: a copy of bridge.token of its run "
-              "folder; empty as in the recipe"),
-    "web": ("", None, "the operator's page on this port, e.g. 8080 (docs/howto/operator_page.md); empty for none"),
-    "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
-    "episodes": ("0", None, "collect so many successful demonstrations in run_dir, those there among them, and end (rlinf "
-                 "collect); 0: the station alone"),
+    "operator": (
+        "",
+        None,
+        "who demonstrates and arms: scripted (in simulation), keyboard, or a device; person: the "
+        "recipe's device, a keyboard where it has none; empty as in the recipe",
+    ),
+    "policy": (
+        "",
+        None,
+        "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, "
+        "here",
+    ),
+    "trainer": (
+        "",
+        None,
+        "host:port of the trainer's bridge (rlinf train RECIPE); empty as in the recipe",
+    ),
+    "credentials": (
+        "",
+        None,
+        "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the "
+        "recipe",
+    ),
+    "token": (
+        "",
+        None,
+        "for another user's trainer on this machine: a copy of bridge.token of its run "
+        "folder; empty as in the recipe",
+    ),
+    "web": (
+        "",
+        None,
+        "the operator's page on this port, e.g. 8080 (docs/howto/operator_page.md); empty for none",
+    ),
+    "director": (
+        "false",
+        ["true", "false"],
+        "also go through the recipe's phases: collect, evaluate, improve, evaluate",
+    ),
+    "episodes": (
+        "0",
+        None,
+        "collect so many successful demonstrations in run_dir, those there among them, and end "
+        "(rlinf "
+        "collect); 0: the station alone",
+    ),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
     "set": ("", None, "overrides of the recipe, as of rlinf --set: 'seed=3 station.policies_gb=4'"),
-    "params_file": ("", None, "a YAML file of ROS parameters for the nodes, read after those of the recipe"),
-    "log_level": ("", None, "of every node: debug, info, warn, error, or logger:=level; empty for info"),
-    "managed": ("false", ["true", "false"], "a lifecycle manager brings the nodes up and down, in order; else each node "
-                "activates itself"),
+    "params_file": (
+        "",
+        None,
+        "a YAML file of ROS parameters for the nodes, read after those of the recipe",
+    ),
+    "log_level": (
+        "",
+        None,
+        "of every node: debug, info, warn, error, or logger:=level; empty for info",
+    ),
+    "managed": (
+        "false",
+        ["true", "false"],
+        "a lifecycle manager brings the nodes up and down, in order; else each node "
+        "activates itself",
+    ),
     "rviz": ("false", ["true", "false"], "also start RViz with the layout of a station"),
 }
 # blocks signals during its start, when Python's own handler would print a traceback
@@ -73,9 +132,15 @@ OUTPUT_LIMIT = 1 << 14  # characters of a node's output that may contain its las
 
 def description(**defaults: str) -> LaunchDescription:
     """Return a launch description with all arguments; ``defaults`` differ by launch file."""
-    declared = [DeclareLaunchArgument(name, default_value=defaults.get(name, default), description=text,
-                                      **({"choices": choices} if choices else {}))
-                for name, (default, choices, text) in ARGUMENTS.items()]
+    declared = [
+        DeclareLaunchArgument(
+            name,
+            default_value=defaults.get(name, default),
+            description=text,
+            **({"choices": choices} if choices else {}),
+        )
+        for name, (default, choices, text) in ARGUMENTS.items()
+    ]
     return LaunchDescription([*declared, OpaqueFunction(function=_start)])
 
 
@@ -86,8 +151,14 @@ def find_rlinf() -> str:
     """
     # no workspace is sourced: these launch files belong to a clone or a wheel
     if not find_spec("rlinf_ros"):
-        here, version = Path(__file__).resolve().parent, f"python{sys.version_info.major}.{sys.version_info.minor}"
-        sys.path += [str(here.parent / "ros_ws/src/rlinf_ros"), str(here.parents[2] / f"lib/{version}/site-packages")]
+        here, version = (
+            Path(__file__).resolve().parent,
+            f"python{sys.version_info.major}.{sys.version_info.minor}",
+        )
+        sys.path += [
+            str(here.parent / "ros_ws/src/rlinf_ros"),
+            str(here.parents[2] / f"lib/{version}/site-packages"),
+        ]
     from rlinf_ros.interpreter import importable
 
     return importable()
@@ -107,8 +178,16 @@ def _start(context: LaunchContext) -> list:
     invocation = launched(value)
     recipe, run_dir, wanted = invocation.recipe, invocation.run_dir, invocation.wanted
     if not invocation.processes:
-        return [LogInfo(msg=f"{invocation.before.succeeded} of {wanted} demonstrations are in {run_dir} already")]
-    actions: list = [SetEnvironmentVariable(*pair) for pair in environment_in(launched_environment(recipe)).items()]
+        return [
+            LogInfo(
+                msg=f"{invocation.before.succeeded} of {wanted} demonstrations are in {run_dir} "
+                f"already"
+            )
+        ]
+    actions: list = [
+        SetEnvironmentVariable(*pair)
+        for pair in environment_in(launched_environment(recipe)).items()
+    ]
     nodes = nodes_of(invocation.processes, run_dir, **options)
 
     def cannot_go_on(text: str) -> None:
@@ -117,19 +196,43 @@ def _start(context: LaunchContext) -> list:
     for process, node in zip(invocation.processes, nodes, strict=True):
         actions += [*watched(process, node, cannot_go_on), node]
         if wanted and process.name == "director":
-            actions.append(RegisterEventHandler(OnProcessExit(target_action=node, on_exit=[
-                EmitEvent(event=Shutdown(reason=f"collecting ended; rlinf data list {run_dir}"))])))
+            actions.append(
+                RegisterEventHandler(
+                    OnProcessExit(
+                        target_action=node,
+                        on_exit=[
+                            EmitEvent(
+                                event=Shutdown(
+                                    reason=f"collecting ended; rlinf data list {run_dir}"
+                                )
+                            )
+                        ],
+                    )
+                )
+            )
     if value["rviz"] == "true":
         actions.append(rviz(recipe, run_dir))
     if recipe.station.operator.kind != SCRIPTED and not recipe.station.web.port:
         operator = operator_process(recipe)
-        parameters = {key: value for key, value in flattened(operator.parameters).items() if value not in ("", [""])}
-        settings = " ".join(f"-p {shlex.quote(f'{key}:={json.dumps(val)}')}" for key, val in parameters.items())
+        parameters = {
+            key: value
+            for key, value in flattened(operator.parameters).items()
+            if value not in ("", [""])
+        }
+        settings = " ".join(
+            f"-p {shlex.quote(f'{key}:={json.dumps(val)}')}" for key, val in parameters.items()
+        )
         renamed = "".join(f"-r {old}:={new} " for old, new in operator.remappings)
-        actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
-                                   f"-r __ns:={operator.namespace} {renamed}{settings}"))
+        actions.append(
+            LogInfo(
+                msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
+                f"-r __ns:={operator.namespace} {renamed}{settings}"
+            )
+        )
     directed = value["director"] == "true" or wanted > 0
-    actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], invocation.overrides, run_dir, directed)))
+    actions.append(
+        LogInfo(msg=next_steps(recipe, value["recipe"], invocation.overrides, run_dir, directed))
+    )
     return actions
 
 
@@ -172,7 +275,9 @@ class StationNode(Node):
         return super()._shutdown_process(context, send_sigint=True)
 
 
-def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: Any) -> list[StationNode]:
+def nodes_of(
+    processes: list[Process], run_dir: Path, prefix: str = "", **more: Any
+) -> list[StationNode]:
     """Return the station's processes as nodes, in order; launch shows each name behind ``prefix``.
 
     Their parameters go to a folder of this launch. Another launch of the same run, even a refused
@@ -182,18 +287,34 @@ def nodes_of(processes: list[Process], run_dir: Path, prefix: str = "", **more: 
     from rlinf_core.launch.restart import RESPAWN_DELAY_S, ends_last
     from rlinf_core.launch.supervisor import parameters_file
 
-    python, folder, nodes, managers, commanders = find_rlinf(), run_dir / f"params/launch-{os.getpid()}", [], [], []
+    python, folder, nodes, managers, commanders = (
+        find_rlinf(),
+        run_dir / f"params/launch-{os.getpid()}",
+        [],
+        [],
+        [],
+    )
     extra = more.pop("parameters", [])
     for process in processes:
         before = commanders if ends_last(process) else [] if process.name == MANAGER else managers
         node = StationNode(
-            process, before=before, **program_of(process, python),
-            name=process.executable, namespace=process.namespace,
-            parameters=[str(parameters_file(process, folder)), *extra], remappings=list(process.remappings),
-            respawn=process.restart == RESPAWN, respawn_delay=RESPAWN_DELAY_S,
-            sigterm_timeout=str(process.stop_s), sigkill_timeout=str(process.stop_s),
-            prefix=f"{SESSION} {UNTIL_IT_CAN_ANSWER}", exec_name=f"{prefix}{process.name}", output="screen",
-            emulate_tty=sys.stdout.isatty(), **more)
+            process,
+            before=before,
+            **program_of(process, python),
+            name=process.executable,
+            namespace=process.namespace,
+            parameters=[str(parameters_file(process, folder)), *extra],
+            remappings=list(process.remappings),
+            respawn=process.restart == RESPAWN,
+            respawn_delay=RESPAWN_DELAY_S,
+            sigterm_timeout=str(process.stop_s),
+            sigkill_timeout=str(process.stop_s),
+            prefix=f"{SESSION} {UNTIL_IT_CAN_ANSWER}",
+            exec_name=f"{prefix}{process.name}",
+            output="screen",
+            emulate_tty=sys.stdout.isatty(),
+            **more,
+        )
         nodes.append(node)
         if process.name == MANAGER:
             managers.append(node)
@@ -220,16 +341,28 @@ def environment_in(variables: dict[str, str]) -> dict[str, str]:
         get_package_prefix("rlinf_station")
         return variables
     except PackageNotFoundError:
-        code = ("import json; from rlinf_core.core import paths, ros; print(json.dumps(ros.ros_environment(int({})) | "
-                "{{'OURS': [str(path) for path in (paths.SOURCE, *paths.NODES, paths.message_packages()) if path]}}))")
-        answer = subprocess.run([find_rlinf(), "-c", code.format(variables["ROS_DOMAIN_ID"])], text=True, check=True,
-                                stdout=subprocess.PIPE)
+        code = (
+            "import json; from rlinf_core.core import paths, ros; "
+            "print(json.dumps(ros.ros_environment(int({})) | "
+            "{{'OURS': [str(path) for path in (paths.SOURCE, *paths.NODES, "
+            "paths.message_packages()) if path]}}))"
+        )
+        answer = subprocess.run(
+            [find_rlinf(), "-c", code.format(variables["ROS_DOMAIN_ID"])],
+            text=True,
+            check=True,
+            stdout=subprocess.PIPE,
+        )
         theirs = json.loads(answer.stdout)
-        theirs["PYTHONPATH"] = ":".join([*theirs["OURS"], *filter(None, [theirs.get("PYTHONPATH")])])
+        theirs["PYTHONPATH"] = ":".join(
+            [*theirs["OURS"], *filter(None, [theirs.get("PYTHONPATH")])]
+        )
         return {name: theirs[name] for name in SEARCH_PATHS if name in theirs} | variables
 
 
-def watched(process: Process, node: Node, cannot_go_on: Callable[[str], list | None]) -> list[RegisterEventHandler]:
+def watched(
+    process: Process, node: Node, cannot_go_on: Callable[[str], list | None]
+) -> list[RegisterEventHandler]:
     """Return event handlers that react to the ends of a process as ``rlinf up`` does.
 
     Args:
@@ -246,13 +379,17 @@ def watched(process: Process, node: Node, cannot_go_on: Callable[[str], list | N
     def ended(event: Any, context: LaunchContext) -> list | None:
         if context.is_shutdown:
             return None
-        outcome = history.ended(event.returncode, time.monotonic(), refusal_in(output[0].replace("\r", "")))
+        outcome = history.ended(
+            event.returncode, time.monotonic(), refusal_in(output[0].replace("\r", ""))
+        )
         output[0] = ""
         text = f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"
         return [LogInfo(msg=text)] if outcome.goes_on else cannot_go_on(text)
 
-    return [RegisterEventHandler(OnProcessIO(target_action=node, on_stdout=keep, on_stderr=keep)),
-            RegisterEventHandler(OnProcessExit(target_action=node, on_exit=ended))]
+    return [
+        RegisterEventHandler(OnProcessIO(target_action=node, on_stdout=keep, on_stderr=keep)),
+        RegisterEventHandler(OnProcessExit(target_action=node, on_exit=ended)),
+    ]
 
 
 def rviz(recipe: Recipe, run_dir: Path) -> Node:
@@ -263,4 +400,10 @@ def rviz(recipe: Recipe, run_dir: Path) -> Node:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(layouts.rviz(shown))
     command = layouts.rviz_command(str(file), shown)
-    return Node(package="rviz2", executable="rviz2", namespace=shown.station, output="log", arguments=command[1:])
+    return Node(
+        package="rviz2",
+        executable="rviz2",
+        namespace=shown.station,
+        output="log",
+        arguments=command[1:],
+    )

@@ -1,6 +1,9 @@
-"""Learning side of rlinf: specs, interlock core, episodes, policies, algorithms, bridge, trainer. Never imports rclpy.
+"""Learning side of rlinf: specs, interlock core, episodes, policies, algorithms, bridge, trainer.
 
-What stands here is public, and imported when it is asked for: ``rlinf_core.load_recipe`` needs no torch.
+Never imports rclpy.
+
+What stands here is public, and imported when it is asked for: ``rlinf_core.load_recipe`` needs no
+torch.
 """
 
 from __future__ import annotations
@@ -30,12 +33,22 @@ if TYPE_CHECKING:  # the same once more, for type checkers
 
 __version__ = VERSION
 PUBLIC = {  # name: module
-    "Recipe": "recipes.schema", "load_recipe": "recipes.loader", "station_task": "recipes.station",
-    "Task": "tasks.task", "load_task": "tasks.task", "StationSpec": "specs.arrays",
-    "Policy": "policies.base", "Observation": "policies.base", "ActionChunk": "policies.base",
-    "make_policy": "policies", "save_policy": "policies.serialization", "load_policy": "policies.serialization",
-    "Episode": "episodes.types", "read_episode": "episodes.read",
-    "train": "trainer.train", "RlinfError": "core.errors",
+    "Recipe": "recipes.schema",
+    "load_recipe": "recipes.loader",
+    "station_task": "recipes.station",
+    "Task": "tasks.task",
+    "load_task": "tasks.task",
+    "StationSpec": "specs.arrays",
+    "Policy": "policies.base",
+    "Observation": "policies.base",
+    "ActionChunk": "policies.base",
+    "make_policy": "policies",
+    "save_policy": "policies.serialization",
+    "load_policy": "policies.serialization",
+    "Episode": "episodes.types",
+    "read_episode": "episodes.read",
+    "train": "trainer.train",
+    "RlinfError": "core.errors",
 }
 __all__ = ["PUBLIC", "__version__", *PUBLIC]  # noqa: PLE0604
 

@@ -1,12 +1,14 @@
-"""What each simulator's adapter uses of a package that cannot run here, resolved against that package's real source.
+"""What each simulator's adapter uses of a package that cannot run here, resolved against that
+package's real source.
 
-    python scripts/adapters.py                                   # every manifest; packages of PyPI are downloaded
+    python scripts/adapters.py  # every manifest; packages of PyPI are downloaded
     python scripts/adapters.py isaaclab --root isaaclab==3.0.0=FOLDER
     python scripts/adapters.py behavior --root StanfordVL/BEHAVIOR-1K=CLONE
 
-A manifest is sim_bridges/simulators/NAME/manifest.yaml: sources, the lines of their files that the adapter relies on, and
-the names of ours that each accounts for. Prints a line for each; exit code 1 where a line is not in its file, or where the
-adapter uses a name that its manifest does not account for.
+A manifest is sim_bridges/simulators/NAME/manifest.yaml: sources, the lines of their files that the
+adapter relies on, and the names of ours that each accounts for. Prints a line for each; exit code 1
+where a line is not in its file, or where the adapter uses a name that its manifest does not account
+for.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def manifests() -> dict[str, list[dict]]:
 
 
 def names_used(adapter: str) -> set[str]:
-    """Attributes and keyword arguments in an adapter's files that are neither its own nor Python's or NumPy's."""
+    """Attributes and keyword arguments in an adapter's files that are neither its own nor Python's
+    or NumPy's.
+    """
     used: set[str] = set()
     defined: set[str] = set()
     for path in sorted((SIMULATORS / adapter).glob("*.py")):
@@ -134,7 +138,9 @@ PYTHON = {  # of NumPy arrays, tensors, dicts, paths, Gymnasium and pictures
 
 
 def fetched(source: str) -> Path | None:
-    """The unpacked files of a package of PyPI, as NAME==VERSION; None of a repository, which is not fetched."""
+    """The unpacked files of a package of PyPI, as NAME==VERSION; None of a repository, which is not
+    fetched.
+    """
     if "==" not in source:
         return None
     folder = CACHE / source
@@ -163,7 +169,9 @@ def fetched(source: str) -> Path | None:
 
 
 def resolve(source: dict, root: Path | None) -> list[tuple[str, str, str]]:
-    """(file, line of it that is relied on, where it is); empty where it is not there, '?' without the source."""
+    """(file, line of it that is relied on, where it is); empty where it is not there, '?' without
+    the source.
+    """
     rows = []
     for place, lines in source["uses"].items():
         path = root / place.partition("@")[0] if root else None

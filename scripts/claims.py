@@ -2,8 +2,9 @@
 
     python scripts/claims.py --seed 1 [--number 60]
 
-A claim is a sentence or a row of a table with a number, a name in code, a path, or "always", "never", "only", "all", "no".
-Generated pages (docs/reference) are left out. benchmarks/results/README.md has the last counts.
+A claim is a sentence or a row of a table with a number, a name in code, a path, or "always",
+"never", "only", "all", "no". Generated pages (docs/reference) are left out.
+benchmarks/results/README.md has the last counts.
 """
 
 from __future__ import annotations
@@ -27,23 +28,32 @@ def claims() -> list[tuple[str, str]]:
             continue
         text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
         for block in re.split(r"\n\s*\n|\n(?=[|*#]|\d+\. )", text):
-            line = " ".join(part.strip() for part in block.splitlines() if not part.startswith("    "))
+            line = " ".join(
+                part.strip() for part in block.splitlines() if not part.startswith("    ")
+            )
             if not line or line.startswith(("#", "![", "|--")):
                 continue
             parts = [line] if line.startswith("|") else SENTENCE.split(line)
-            rows += [(str(page.relative_to(ROOT)), part) for part in parts
-                     if CLAIM.search(part) and len(part.split()) >= MIN_WORDS]
+            rows += [
+                (str(page.relative_to(ROOT)), part)
+                for part in parts
+                if CLAIM.search(part) and len(part.split()) >= MIN_WORDS
+            ]
     return rows
 
 
 def main() -> None:
     """Print them, numbered."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--number", type=int, default=60)
     options = parser.parse_args()
     rows = claims()
-    for number, (page, text) in enumerate(random.Random(options.seed).sample(rows, options.number), 1):
+    for number, (page, text) in enumerate(
+        random.Random(options.seed).sample(rows, options.number), 1
+    ):
         print(f"{number}. {page}: {text}")
     print(f"\n{options.number} of {len(rows)} claims")
 

@@ -1,14 +1,15 @@
-"""Write docs/simulators/gallery.md and docs/images/gallery/: a picture and the learning curve of each task of a simulator.
+"""Write docs/simulators/gallery.md and docs/images/gallery/: a picture and the learning curve of
+each task of a simulator.
 
     python scripts/gallery.py [--only maniskill_push ...] [--runs runs/tasks]
 
-With --runs the evaluations in FOLDER/<task>_<seed>/progress.jsonl go into benchmarks/results/task_curves.json first.
-A curve is drawn from that file, or from the first and last evaluation in tasks.json. The
-row of a task without a run says so.
+With --runs the evaluations in FOLDER/<task>_<seed>/progress.jsonl go into
+benchmarks/results/task_curves.json first. A curve is drawn from that file, or from the first and
+last evaluation in tasks.json. The row of a task without a run says so.
 
-The task's script plays one held-out scene, and the picture shows two thirds of it. The bars are success by chance, after
-demonstrations alone and after RL, of benchmarks/results/tasks.json (python benchmarks/tasks.py). A simulator that is not
-installed keeps the picture that it has.
+The task's script plays one held-out scene, and the picture shows two thirds of it. The bars are
+success by chance, after demonstrations alone and after RL, of benchmarks/results/tasks.json (python
+benchmarks/tasks.py). A simulator that is not installed keeps the picture that it has.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-import sim_bridges.core.mujoco  # noqa: E402, F401 (says how MuJoCo renders before any simulator imports it)
+import sim_bridges.core.mujoco  # noqa: E402, F401
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations  # noqa: E402
 from rlinf_core.reports.throughput import wilson  # noqa: E402
 
 PAGE, PICTURES = ROOT / "docs/simulators/gallery.md", ROOT / "docs/images/gallery"
 FIGURES = ROOT / "benchmarks/results/tasks.json"
-CURVES = ROOT / "benchmarks/results/task_curves.json"  # task: [time steps, success, episodes] of each evaluation
+CURVES = (
+    ROOT / "benchmarks/results/task_curves.json"
+)  # task: [time steps, success, episodes] of each evaluation
 SIZE, TIMEOUT_S = (280, 210), 300
 DASHES = ' stroke-dasharray="4 3"'
 COLOURS = ((190, 190, 190), (96, 165, 235), (80, 175, 76))  # BGR: chance, demonstrations, RL
@@ -38,9 +41,10 @@ HEAD = """# Gallery
 After this page you know how each task looks and how well the shipped recipe learns it.
 `rlinf train simulators/NAME` trains one. The bars below a picture are success by chance (grey),
 after ten demonstrations alone (orange) and after RL (green), on 50 held-out scenes each.
-A learning curve is the success of one run (seed 0) over its time steps of RL, with the 95 % interval of each evaluation.
-A dashed line joins the first and the last evaluation of a run whose other evaluations were not kept. A short run has a
-small budget and may end before the task is learned. [Simulators](index.md) has intervals, steps and minutes.
+A learning curve is the success of one run (seed 0) over its time steps of RL, with the 95 %
+interval of each evaluation. A dashed line joins the first and the last evaluation of a run whose
+other evaluations were not kept. A short run has a small budget and may end before the task is
+learned. [Simulators](index.md) has intervals, steps and minutes.
 
 `python scripts/gallery.py` writes this page and its pictures; do not edit it.
 
@@ -73,7 +77,9 @@ def draw(name: str) -> None:
     height, width = picture.shape[:2]
     high, wide = min(height, width * SIZE[1] // SIZE[0]), min(width, height * SIZE[0] // SIZE[1])
     top, left = (height - high) // 2, (width - wide) // 2
-    small = cv2.resize(picture[top:top + high, left:left + wide, ::-1], SIZE, interpolation=cv2.INTER_AREA)
+    small = cv2.resize(
+        picture[top : top + high, left : left + wide, ::-1], SIZE, interpolation=cv2.INTER_AREA
+    )
     figures = json.loads(FIGURES.read_text())
     for row, key in enumerate(("chance", "before", "after")):
         if (success := figures.get(f"{name}_{key}")) is not None:
@@ -90,13 +96,16 @@ def read_curves(runs: Path) -> None:
     for name in recipes():
         for run in sorted(runs.glob(f"{name}_[0-9]*"))[:1]:
             if (run / "progress.jsonl").exists():
-                curves[name] = [[int(entry["env_steps"]), entry["success"], int(entry["episodes"])]
-                                for entry in read_evaluations(run)]
+                curves[name] = [
+                    [int(entry["env_steps"]), entry["success"], int(entry["episodes"])]
+                    for entry in read_evaluations(run)
+                ]
     CURVES.write_text(json.dumps(curves, indent=1) + "\n")
 
 
 def curve(points: Iterable[tuple[int, float, int]], dashed: bool) -> str:
-    """The SVG of a learning curve: success over time steps, with the 95 % interval of each evaluation.
+    """The SVG of a learning curve: success over time steps, with the 95 % interval of each
+    evaluation.
 
     Args:
         points: (time steps, success, episodes) of each evaluation.
@@ -107,30 +116,56 @@ def curve(points: Iterable[tuple[int, float, int]], dashed: bool) -> str:
     last = max(points[-1][0], 1)
 
     def place(steps: int, success: float) -> str:
-        return f"{left + (width - left - 8) * steps / last:.1f},{top + (height - top - 20) * (1 - success):.1f}"
+        x = left + (width - left - 8) * steps / last
+        y = top + (height - top - 20) * (1 - success)
+        return f"{x:.1f},{y:.1f}"
 
-    bounds = [(steps, *wilson(round(success * episodes), episodes)) for steps, success, episodes in points]
-    band = [place(steps, low) for steps, low, _ in bounds] + [place(steps, high) for steps, _, high in reversed(bounds)]
+    bounds = [
+        (steps, *wilson(round(success * episodes), episodes)) for steps, success, episodes in points
+    ]
+    band = [place(steps, low) for steps, low, _ in bounds] + [
+        place(steps, high) for steps, _, high in reversed(bounds)
+    ]
     line = " ".join(place(steps, success) for steps, success, _ in points)
-    dots = "".join(f'<circle cx="{x}" cy="{y}" r="2"/>' for x, y in (point.split(",") for point in line.split()))
-    words = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in (
-        (left - 4, top + 4, "end", "100%"), (left - 4, height - 17, "end", "0%"), (left, height - 6, "start", "0"),
-        (width - 8, height - 6, "end", f"{last:,} steps")))
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            f'font-family="sans-serif" font-size="10" fill="#666">\n<rect x="{left}" y="{top}" width="{width - left - 8}" '
-            f'height="{height - top - 20}" fill="none" stroke="#bbb"/>\n<polygon points="{" ".join(band)}" fill="#4caf50" '
-            f'fill-opacity="0.2"/>\n<polyline points="{line}" fill="none" stroke="#4caf50" stroke-width="2"'
-            f'{DASHES if dashed else ""}/>\n'
-            f'<g fill="#4caf50">{dots}</g>\n{words}\n</svg>\n')
+    dots = "".join(
+        f'<circle cx="{x}" cy="{y}" r="2"/>'
+        for x, y in (point.split(",") for point in line.split())
+    )
+    words = "".join(
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>'
+        for x, y, anchor, text in (
+            (left - 4, top + 4, "end", "100%"),
+            (left - 4, height - 17, "end", "0%"),
+            (left, height - 6, "start", "0"),
+            (width - 8, height - 6, "end", f"{last:,} steps"),
+        )
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 '
+        f'{width} {height}" '
+        f'font-family="sans-serif" font-size="10" fill="#666">\n<rect x="{left}" y="{top}" '
+        f'width="{width - left - 8}" '
+        f'height="{height - top - 20}" fill="none" stroke="#bbb"/>\n<polygon '
+        f'points="{" ".join(band)}" fill="#4caf50" '
+        f'fill-opacity="0.2"/>\n<polyline points="{line}" fill="none" stroke="#4caf50" '
+        f'stroke-width="2"'
+        f"{DASHES if dashed else ''}/>\n"
+        f'<g fill="#4caf50">{dots}</g>\n{words}\n</svg>\n'
+    )
 
 
 def ends(name: str) -> list[tuple[int, float, int]]:
-    """The first and the last evaluation of the full run in benchmarks/results/tasks.json; empty without a run."""
+    """The first and the last evaluation of the full run in benchmarks/results/tasks.json; empty
+    without a run.
+    """
     figures = json.loads(FIGURES.read_text())
     if f"{name}_after" not in figures:
         return []
     episodes = figures[f"{name}_episodes"]
-    return [(0, figures[f"{name}_before"], episodes), (figures[f"{name}_env_steps"], figures[f"{name}_after"], episodes)]
+    return [
+        (0, figures[f"{name}_before"], episodes),
+        (figures[f"{name}_env_steps"], figures[f"{name}_after"], episodes),
+    ]
 
 
 def write_curves() -> None:
@@ -146,29 +181,54 @@ def write_curves() -> None:
 def page() -> str:
     """The Markdown of the page, of the pictures that exist."""
     figures, curves = json.loads(FIGURES.read_text()), json.loads(CURVES.read_text())
-    rows = ["| task | picture | recipe | chance, demonstrations, RL | learning curve |", "|---|---|---|---|---|"]
+    rows = [
+        "| task | picture | recipe | chance, demonstrations, RL | learning curve |",
+        "|---|---|---|---|---|",
+    ]
     for name in recipes():
         recipe = load_recipe(f"simulators/{name}")
         words = name.replace("_", " ")
         picture = f"![The task {words} during the script's episode](../images/gallery/{name}.jpg)"
-        success = ", ".join(f"{figures[key]:.0%}" if (key := f"{name}_{part}") in figures else "not measured"
-                            for part in ("chance", "before", "after"))
+        success = ", ".join(
+            f"{figures[key]:.0%}" if (key := f"{name}_{part}") in figures else "not measured"
+            for part in ("chance", "before", "after")
+        )
         learning = "not run"
         if points := curves.get(name) or ends(name):
             full = recipe.simulation.env_steps
-            run = "start and end of the full run" if name not in curves else (
-                "full run" if points[-1][0] >= full else f"short run of {points[-1][0]:,} of {full:,} steps")
-            learning = f"![Success of {words} over time steps](../images/gallery/{name}_curve.svg) {run}"
-        rows.append(f"| {words} | {picture if (PICTURES / f'{name}.jpg').exists() else 'not installed'} | "
-                    f"`simulators/{name}` with `{recipe.station.robot}` | {success} | {learning} |")
+            run = (
+                "start and end of the full run"
+                if name not in curves
+                else (
+                    "full run"
+                    if points[-1][0] >= full
+                    else f"short run of {points[-1][0]:,} of {full:,} steps"
+                )
+            )
+            learning = (
+                f"![Success of {words} over time steps](../images/gallery/{name}_curve.svg) {run}"
+            )
+        rows.append(
+            f"| {words} | {picture if (PICTURES / f'{name}.jpg').exists() else 'not installed'} | "
+            f"`simulators/{name}` with `{recipe.station.robot}` | {success} | {learning} |"
+        )
     return HEAD + "\n".join(rows) + "\n"
 
 
 def main() -> None:
-    """Draw each task in a process of its own, as simulators exclude each other, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Draw each task in a process of its own, as simulators exclude each other, and write
+    the page.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", choices=recipes(), metavar="NAME")
-    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="run folders of benchmarks/tasks.py, for the curves")
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        metavar="FOLDER",
+        help="run folders of benchmarks/tasks.py, for the curves",
+    )
     parser.add_argument("--draw", choices=recipes(), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.draw:
@@ -178,9 +238,15 @@ def main() -> None:
         read_curves(options.runs)
     write_curves()
     for name in recipes() if options.only is None else options.only:
-        ended = subprocess.run([sys.executable, __file__, "--draw", name], cwd=ROOT,
-                               timeout=TIMEOUT_S, text=True, capture_output=True)
-        print(f"{name}: {'drawn' if ended.returncode == 0 else ended.stderr.strip().splitlines()[-1]}", flush=True)
+        ended = subprocess.run(
+            [sys.executable, __file__, "--draw", name],
+            cwd=ROOT,
+            timeout=TIMEOUT_S,
+            text=True,
+            capture_output=True,
+        )
+        failed = ended.returncode != 0
+        print(f"{name}: {ended.stderr.strip().splitlines()[-1] if failed else 'drawn'}", flush=True)
     PAGE.write_text(page())
 
 

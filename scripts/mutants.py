@@ -1,10 +1,13 @@
-"""Whether the tests notice when the code is wrong: a sample of one-line mutants, each against the fast tests of its room.
+"""Whether the tests notice when the code is wrong: a sample of one-line mutants, each against the
+fast tests of its room.
 
-    python scripts/mutants.py [--seed 0] [--rooms interlock replay] [--json benchmarks/results/mutants.json]
+    python scripts/mutants.py [--seed 0] [--rooms interlock replay] [--json
+    benchmarks/results/mutants.json]
 
-mutmut (https://mutmut.readthedocs.io) makes the mutants and runs them: it collects a room's tests once and forks for each
-mutant, which then meets the tests that call its function, quickest first, until one fails. Here the sample is drawn and the
-outcome told. All of it happens on a copy of the files that git knows or does not ignore. Python 3.11 or newer.
+mutmut (https://mutmut.readthedocs.io) makes the mutants and runs them: it collects a room's tests
+once and forks for each mutant, which then meets the tests that call its function, quickest first,
+until one fails. Here the sample is drawn and the outcome told. All of it happens on a copy of the
+files that git knows or does not ignore. Python 3.11 or newer.
 """
 
 from __future__ import annotations
@@ -53,22 +56,39 @@ class Room:
     warm: tuple[str, ...] = ()
 
 
-LEARNING = ("--ignore=tests/algorithms/test_learning.py", "--ignore=tests/algorithms/test_computing.py",
-            "--ignore=tests/algorithms/test_learning_under_interlock.py",
-            "--deselect=tests/algorithms/test_rlpd.py::test_random_fails_cloning_helps_and_rlpd_succeeds",
-            "--deselect=tests/policies/test_images.py::test_it_learns_where_the_square_is_and_stays_so_in_its_file",
-            "--deselect=tests/algorithms/test_off_policy.py"
-            "::test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions")
+LEARNING = (
+    "--ignore=tests/algorithms/test_learning.py",
+    "--ignore=tests/algorithms/test_computing.py",
+    "--ignore=tests/algorithms/test_learning_under_interlock.py",
+    "--deselect=tests/algorithms/test_rlpd.py::test_random_fails_cloning_helps_and_rlpd_succeeds",
+    "--deselect=tests/policies/test_images.py::test_it_learns_where_the_square_is_and_stays_so_in_its_file",
+    "--deselect=tests/algorithms/test_off_policy.py"
+    "::test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions",
+)
 OPTIMISER, ADAPTERS = "torch._dynamo", "peft"
-NODES = re.compile(r"ros_ws/src/(rlinf_\w+)/\1\b")  # mutmut wants a package where it is imported from: src/<package>
-NODE_TESTS = ("device", "director", "first_motion_judged", "given", "page_asks", "person", "phase", "phase_timers",
-              "policy_tracker")
-# Left out: nodes that are little more than their publishers, subscriptions and timers (camera, environment, franka,
-# recorder, uplink, ...), the drill and the doctor. Their tests start processes and wait for DDS, seconds for each mutant.
-# The interlock's nodes fork and end processes of their own, in the middle of mutmut's.
+NODES = re.compile(
+    r"ros_ws/src/(rlinf_\w+)/\1\b"
+)  # mutmut wants a package where it is imported from: src/<package>
+NODE_TESTS = (
+    "device",
+    "director",
+    "first_motion_judged",
+    "given",
+    "page_asks",
+    "person",
+    "phase",
+    "phase_timers",
+    "policy_tracker",
+)
+# Left out: nodes that are little more than their publishers, subscriptions and timers (camera,
+# environment, franka, recorder, uplink, ...), the drill and the doctor. Their tests start processes
+# and wait for DDS, seconds for each mutant. The interlock's nodes fork and end processes of their
+# own, in the middle of mutmut's.
 NODE_MODULES = {
-    "rlinf_ros": ("conversions", "phase", "station_state"), "rlinf_drivers": ("device",),
-    "rlinf_station": ("director", "director_status", "episodes"), "rlinf_operator": ("page_asks", "person"),
+    "rlinf_ros": ("conversions", "phase", "station_state"),
+    "rlinf_drivers": ("device",),
+    "rlinf_station": ("director", "director_status", "episodes"),
+    "rlinf_operator": ("page_asks", "person"),
     "rlinf_tools": ("arming", "first_motion"),
 }
 ROOMS = {
@@ -110,7 +130,11 @@ ROOMS = {
         ("tests/launch", "tests/cli/test_fleet_up.py", "tests/cli/test_launched.py"),
     ),
     "nodes": Room(
-        tuple(f"ros_ws/src/{package}/{package}/{name}.py" for package, names in NODE_MODULES.items() for name in names),
+        tuple(
+            f"ros_ws/src/{package}/{package}/{name}.py"
+            for package, names in NODE_MODULES.items()
+            for name in names
+        ),
         (*(f"tests/ros/test_{name}.py" for name in NODE_TESTS),),
         ("-m=not slow and not ros",),
     ),
@@ -152,16 +176,26 @@ def score(mutants: list[Mutant]) -> float:
 def main() -> int:
     """Draw, run, tell; 1 if a bar is missed, 2 if there is nothing to run."""
     if sys.version_info < (3, 11):
-        sys.exit(f"mutants: expected Python 3.11 or newer, got {sys.version.split()[0]}. Make .venv with one that is")
+        sys.exit(
+            f"mutants: expected Python 3.11 or newer, got {sys.version.split()[0]}. Make .venv "
+            f"with one that is"
+        )
     args = _parser().parse_args()
     started = time.monotonic()
     earlier = json.loads(args.beside.read_text()) if args.beside else None
     mutants: list[Mutant] = []
     sample = drawn(args)
     if not sample:
-        where = (f"{args.again}, of modules that are still there" if args.again else
-                 f"modules with '{args.only}' in their path")
-        print(f"mutants: expected some in {where}, in the rooms {', '.join(args.rooms)}; there are none", file=sys.stderr)
+        where = (
+            f"{args.again}, of modules that are still there"
+            if args.again
+            else f"modules with '{args.only}' in their path"
+        )
+        print(
+            f"mutants: expected some in {where}, in the rooms {', '.join(args.rooms)}; there are "
+            f"none",
+            file=sys.stderr,
+        )
         return 2
     with contextlib.ExitStack() as stack:
         box = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants")))
@@ -173,24 +207,42 @@ def main() -> int:
             if args.json:  # after every room: what was found is not lost with a later one
                 args.json.write_text(json.dumps(result, indent=1) + "\n")
     tell(mutants, result)
-    return int(result["score"] < args.bar or "interlock_mutants" in result
-               and result["interlock_score"] < args.interlock_bar)
+    return int(
+        result["score"] < args.bar
+        or "interlock_mutants" in result
+        and result["interlock_score"] < args.interlock_bar
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
     parser.add_argument("--only", default="", help="modules whose path contains this")
-    parser.add_argument("--again", type=Path, help="survivors that an earlier run wrote there, of the same sources")
+    parser.add_argument(
+        "--again", type=Path, help="survivors that an earlier run wrote there, of the same sources"
+    )
     parser.add_argument("--interlock", type=int, default=220, help="mutants of the interlock")
-    parser.add_argument("--elsewhere", type=int, default=330, help="mutants of all other rooms together")
+    parser.add_argument(
+        "--elsewhere", type=int, default=330, help="mutants of all other rooms together"
+    )
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--interlock-bar", type=float, default=97.0, help="least score of the interlock, in per cent")
+    parser.add_argument(
+        "--interlock-bar",
+        type=float,
+        default=97.0,
+        help="least score of the interlock, in per cent",
+    )
     parser.add_argument("--bar", type=float, default=92.0, help="least score of all, in per cent")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--beside", type=Path, help="what an earlier run of the same seed wrote: rooms that are not run "
-                        "now are taken from there")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        help="what an earlier run of the same seed wrote: rooms that are not run "
+        "now are taken from there",
+    )
     parser.add_argument("--keep", type=Path, help="folder in which to leave mutmut's work")
     return parser
 
@@ -198,28 +250,54 @@ def _parser() -> argparse.ArgumentParser:
 def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
     """The sample by room: from every module as many as its fraction of all that could be made."""
     if args.again:
-        listed = [entry for entry in json.loads(args.again.read_text())["listed"] if (ROOT / entry["file"]).exists()]
-        still = [mutant for entry in listed for mutant in mutants_of(entry["room"], entry["file"])
-                 if mutant.name == entry["name"]]
+        listed = [
+            entry
+            for entry in json.loads(args.again.read_text())["listed"]
+            if (ROOT / entry["file"]).exists()
+        ]
+        still = [
+            mutant
+            for entry in listed
+            for mutant in mutants_of(entry["room"], entry["file"])
+            if mutant.name == entry["name"]
+        ]
         again = {room: [mutant for mutant in still if mutant.room == room] for room in args.rooms}
         return {room: mutants for room, mutants in again.items() if mutants}
-    groups = [(args.interlock, [room for room in args.rooms if room == "interlock"]),
-              (args.elsewhere, [room for room in args.rooms if room != "interlock"])]
+    groups = [
+        (args.interlock, [room for room in args.rooms if room == "interlock"]),
+        (args.elsewhere, [room for room in args.rooms if room != "interlock"]),
+    ]
     sample: dict[str, list[Mutant]] = {}
     for count, rooms in groups:
-        modules = {(room, path): mutants_of(room, path) for room in rooms for path in modules_of(room) if args.only in path}
-        for (room, path), number in proportional({key: len(all_) for key, all_ in modules.items()}, count).items():
+        modules = {
+            (room, path): mutants_of(room, path)
+            for room in rooms
+            for path in modules_of(room)
+            if args.only in path
+        }
+        for (room, path), number in proportional(
+            {key: len(all_) for key, all_ in modules.items()}, count
+        ).items():
             chosen = random.Random(f"{args.seed} {path}").sample(modules[room, path], number)
             sample.setdefault(room, []).extend(chosen)
     return {room: mutants for room, mutants in sample.items() if mutants}
 
 
 def modules_of(room: str) -> list[str]:
-    """Paths of a room's modules, without generated ones and those of Ray, whose tests take half a minute each."""
+    """Paths of a room's modules, without generated ones and those of Ray, whose tests take half a
+    minute each.
+    """
     folders = [ROOT / source for source in ROOMS[room].sources]
-    paths = [path for folder in folders for path in ([folder] if folder.is_file() else sorted(folder.rglob("*.py")))]
-    return [str(path.relative_to(ROOT)) for path in paths
-            if "_pb2" not in path.name and "distributed" not in path.parts]
+    paths = [
+        path
+        for folder in folders
+        for path in ([folder] if folder.is_file() else sorted(folder.rglob("*.py")))
+    ]
+    return [
+        str(path.relative_to(ROOT))
+        for path in paths
+        if "_pb2" not in path.name and "distributed" not in path.parts
+    ]
 
 
 def mutants_of(room: str, path: str) -> list[Mutant]:
@@ -230,25 +308,37 @@ def mutants_of(room: str, path: str) -> list[Mutant]:
     with contextlib.chdir(ROOT):
         mutated = mutate_file_contents(path, Path(path).read_text())
     bodies = functions_by_name(mutated.code)
-    return [Mutant(get_mutant_name(Path(boxed(path)), name), room, path) for name in mutated.mutant_names
-            if not is_rewording(bodies[name.partition("__mutmut_")[0] + "__mutmut_orig"], bodies[name])]
+    return [
+        Mutant(get_mutant_name(Path(boxed(path)), name), room, path)
+        for name in mutated.mutant_names
+        if not is_rewording(bodies[name.partition("__mutmut_")[0] + "__mutmut_orig"], bodies[name])
+    ]
 
 
 def functions_by_name(code: str) -> dict[str, ast.AST]:
     """Functions and methods by their own names; mutmut's are unique in a module."""
-    return {node.name: node for node in ast.walk(ast.parse(code))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "__mutmut_" in node.name}
+    return {
+        node.name: node
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "__mutmut_" in node.name
+    }
 
 
 def is_rewording(original: ast.AST, mutant: ast.AST) -> bool:
-    """Whether only letters of a sentence differ: a string with a blank in it, which a test must not compare."""
+    """Whether only letters of a sentence differ: a string with a blank in it, which a test must not
+    compare.
+    """
     pairs = zip(ast.walk(original), ast.walk(mutant), strict=False)
     for old, new in pairs:
         if type(old) is not type(new):
             return False
         if isinstance(old, ast.Constant) and old.value != new.value:
-            return (isinstance(old.value, str) and isinstance(new.value, str) and " " in old.value.strip()
-                    and new.value in (f"XX{old.value}XX", old.value.lower(), old.value.upper()))
+            return (
+                isinstance(old.value, str)
+                and isinstance(new.value, str)
+                and " " in old.value.strip()
+                and new.value in (f"XX{old.value}XX", old.value.lower(), old.value.upper())
+            )
     return False
 
 
@@ -262,7 +352,9 @@ def proportional(sizes: dict, number: int) -> dict:
     number = min(number, sum(sizes.values()))
     exact = {key: number * size / sum(sizes.values()) for key, size in sizes.items() if size}
     floors = {key: int(fraction) for key, fraction in exact.items()}
-    for key in sorted(exact, key=lambda key: floors[key] - exact[key])[:number - sum(floors.values())]:
+    for key in sorted(exact, key=lambda key: floors[key] - exact[key])[
+        : number - sum(floors.values())
+    ]:
         floors[key] += 1
     return floors
 
@@ -273,11 +365,20 @@ def judged(box: Path, room: str, mutants: list[Mutant], workers: int) -> list[Mu
     print(f"{room}: {len(mutants)} mutants", file=sys.stderr, flush=True)
     mutmut = Path(sys.executable).with_name("mutmut")
     command = [mutmut, "run", "--max-children", str(workers), *(mutant.name for mutant in mutants)]
-    done = subprocess.run(command, cwd=box, env=environment(box), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True)
+    done = subprocess.run(
+        command,
+        cwd=box,
+        env=environment(box),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode:
-        raise RlinfError(f"mutmut: expected it to run the mutants of {room}, it ended with {done.returncode}. The tests "
-                         f"must pass on the unchanged code; it said:\n{_without_spinner(done.stdout)[-4000:]}")
+        raise RlinfError(
+            f"mutmut: expected it to run the mutants of {room}, it ended with {done.returncode}. "
+            f"The tests "
+            f"must pass on the unchanged code; it said:\n{_without_spinner(done.stdout)[-4000:]}"
+        )
     with contextlib.chdir(box):
         for mutant in mutants:
             _outcome(mutant)
@@ -285,7 +386,9 @@ def judged(box: Path, room: str, mutants: list[Mutant], workers: int) -> list[Mu
 
 
 def _without_spinner(printed: str) -> str:
-    return "\n".join(line for line in re.split(r"[\r\n]+", printed) if not re.match("[\u2800-\u28ff] ", line))
+    return "\n".join(
+        line for line in re.split(r"[\r\n]+", printed) if not re.match("[\u2800-\u28ff] ", line)
+    )
 
 
 def _outcome(mutant: Mutant) -> None:
@@ -298,17 +401,28 @@ def _outcome(mutant: Mutant) -> None:
     code = data.exit_code_by_key[mutant.name]
     mutant.status = status_by_exit_code[code]
     if mutant.status not in CAUGHT | MISSED or code == EXIT_OF_AN_ERROR_IN_MUTMUT:
-        raise RlinfError(f"{mutant.name}: expected it caught or missed, got '{mutant.status}' (exit code {code}). Run it "
-                         f"by itself: mutmut run in {Path.cwd()} (see --keep)")
+        raise RlinfError(
+            f"{mutant.name}: expected it caught or missed, got '{mutant.status}' (exit code "
+            f"{code}). Run it "
+            f"by itself: mutmut run in {Path.cwd()} (see --keep)"
+        )
     if mutant.status in MISSED:
         diff = get_diff_for_mutant(mutant.name, path=boxed(mutant.file))
         mutant.function, mutant.line, mutant.diff = _place(mutant, diff)
 
 
 def _place(mutant: Mutant, diff: str) -> tuple[str, int, str]:
-    """Function, line and the changed lines alone, of a diff that counts lines from the function's first."""
-    *classes, function = re.split("ǁ", mutant.name.rpartition(".")[2].partition("__mutmut_")[0].removeprefix("x_"))
-    start = next(line for name, line in functions((ROOT / mutant.file).read_text()) if name == [*classes[1:], function])
+    """Function, line and the changed lines alone, of a diff that counts lines from the function's
+    first.
+    """
+    *classes, function = re.split(
+        "ǁ", mutant.name.rpartition(".")[2].partition("__mutmut_")[0].removeprefix("x_")
+    )
+    start = next(
+        line
+        for name, line in functions((ROOT / mutant.file).read_text())
+        if name == [*classes[1:], function]
+    )
     lines = diff.splitlines()[2:]
     first = int(re.match(r"@@ -(\d+)", lines[0]).group(1))
     before = next(index for index, line in enumerate(lines[1:]) if line.startswith(("-", "+")))
@@ -326,13 +440,24 @@ def functions(source: str) -> Iterator[tuple[list[str], int]]:
 
 def furnish(box: Path, room: Room) -> None:
     """Copy what the tests need, and say what mutmut is to do with it."""
-    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-                           capture_output=True, text=True).stdout.strip("\0").split("\0")
+    names = (
+        subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        .stdout.strip("\0")
+        .split("\0")
+    )
     for name in names:
         if (ROOT / name).is_file():
             (box / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, box / name)
-    (box / "mutants").mkdir(exist_ok=True)  # or Python, started with it in its path, takes it for absent ever after
+    (box / "mutants").mkdir(
+        exist_ok=True
+    )  # or Python, started with it in its path, takes it for absent ever after
     messages = ROOT / "ros_ws/install"
     if messages.exists():  # built, so not in git; processes that tests start look for it here
         (box / "ros_ws/install").symlink_to(messages.resolve())
@@ -341,30 +466,57 @@ def furnish(box: Path, room: Room) -> None:
         for name in NODE_MODULES:
             shutil.copytree(box / f"ros_ws/src/{name}/{name}", box / f"src/{name}")
     top = sorted({name.split("/")[0] for name in names} - {package, "pyproject.toml", "tests"})
-    patterns = [f"{source}/*" if not source.endswith(".py") else source for source in map(boxed, room.sources)]
-    settings = {"only_mutate": patterns, "also_copy": top, "pytest_add_cli_args_test_selection": list(room.tests),
-                "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out, *(
-                    word for plugin in ("scripts.quickest_first", *room.warm) for word in ("-p", plugin))]}
+    patterns = [
+        f"{source}/*" if not source.endswith(".py") else source
+        for source in map(boxed, room.sources)
+    ]
+    settings = {
+        "only_mutate": patterns,
+        "also_copy": top,
+        "pytest_add_cli_args_test_selection": list(room.tests),
+        "pytest_add_cli_args": [
+            "-m",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+            *room.leave_out,
+            *(word for plugin in ("scripts.quickest_first", *room.warm) for word in ("-p", plugin)),
+        ],
+    }
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-    (box / "pyproject.toml").write_text(re.sub(r"(?m)^(\[tool\.mutmut\].*\n)source_paths.*\n",
-                                               rf'\1source_paths = ["{package}"]\n{lines}',
-                                               (ROOT / "pyproject.toml").read_text()))
+    (box / "pyproject.toml").write_text(
+        re.sub(
+            r"(?m)^(\[tool\.mutmut\].*\n)source_paths.*\n",
+            rf'\1source_paths = ["{package}"]\n{lines}',
+            (ROOT / "pyproject.toml").read_text(),
+        )
+    )
 
 
 def environment(box: Path) -> dict[str, str]:
     """Of a station's processes, with the code of the box instead of ours."""
     env = ros_environment(int(os.environ.get("ROS_DOMAIN_ID", "77")))
-    paths = [path.replace(str(ROOT), str(box / "mutants"), 1) if "/install/" not in path else path
-             for path in env.get("PYTHONPATH", "").split(":")]
-    return env | {"PYTHONPATH": ":".join(paths), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    paths = [
+        path.replace(str(ROOT), str(box / "mutants"), 1) if "/install/" not in path else path
+        for path in env.get("PYTHONPATH", "").split(":")
+    ]
+    return env | {
+        "PYTHONPATH": ":".join(paths),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+    }
 
 
 def explain(mutants: Iterable[Mutant]) -> None:
-    """Take out those of which tests/mutants_explained.toml says why nothing can tell them from the original."""
+    """Take out those of which tests/mutants_explained.toml says why nothing can tell them from the
+    original.
+    """
     import tomllib
 
     entries = tomllib.loads(EXPLAINED.read_text()).get("mutant", []) if EXPLAINED.exists() else []
-    reasons = {(entry["file"], entry["function"], entry["diff"].strip()): entry["why"] for entry in entries}
+    reasons = {
+        (entry["file"], entry["function"], entry["diff"].strip()): entry["why"] for entry in entries
+    }
     for mutant in mutants:
         why = reasons.get((mutant.file, mutant.function, mutant.diff))
         if mutant.status in MISSED and why:
@@ -376,49 +528,84 @@ def summary(mutants: list[Mutant], seed: int, seconds: float) -> dict:
     figures: dict = {"seed": seed, "seconds": round(seconds)}
     for room in dict.fromkeys(mutant.room for mutant in mutants):
         some = [mutant for mutant in mutants if mutant.room == room]
-        figures |= {f"{room}_mutants": len(some), f"{room}_caught": count(some, *CAUGHT),
-                    f"{room}_missed": count(some, *MISSED), f"{room}_explained": count(some, "explained")}
-    figures["listed"] = [asdict(mutant) for mutant in mutants if mutant.status in MISSED | {"explained"}]
+        figures |= {
+            f"{room}_mutants": len(some),
+            f"{room}_caught": count(some, *CAUGHT),
+            f"{room}_missed": count(some, *MISSED),
+            f"{room}_explained": count(some, "explained"),
+        }
+    figures["listed"] = [
+        asdict(mutant) for mutant in mutants if mutant.status in MISSED | {"explained"}
+    ]
     return scored(figures)
 
 
 def together(before: dict, now: dict) -> dict:
-    """The rooms of two runs of one seed, those of the second first; RlinfError if the seeds differ."""
+    """The rooms of two runs of one seed, those of the second first; RlinfError if the seeds
+    differ.
+    """
     if before["seed"] != now["seed"]:
-        raise RlinfError(f"--beside: expected a run of seed {now['seed']}, got one of seed {before['seed']}")
+        raise RlinfError(
+            f"--beside: expected a run of seed {now['seed']}, got one of seed {before['seed']}"
+        )
     rooms = [room for room in ROOMS if f"{room}_mutants" in now]
-    other_rooms = {key: value for key, value in before.items() if key.partition("_")[0] in set(ROOMS) - set(rooms)
-            and key != "interlock_score"}
+    other_rooms = {
+        key: value
+        for key, value in before.items()
+        if key.partition("_")[0] in set(ROOMS) - set(rooms) and key != "interlock_score"
+    }
     listed = [entry for entry in before["listed"] if entry["room"] not in rooms] + now["listed"]
-    return scored(other_rooms | now | {"listed": listed, "seconds": before["seconds"] + now["seconds"]})
+    return scored(
+        other_rooms | now | {"listed": listed, "seconds": before["seconds"] + now["seconds"]}
+    )
 
 
 def scored(figures: dict) -> dict:
     """The figures with what follows from those of the rooms, the scores first."""
+
     def of(what: str, rooms: Iterable[str] = ROOMS) -> int:
         return sum(figures.get(f"{room}_{what}", 0) for room in rooms)
 
     def fraction(rooms: Iterable[str]) -> float:
-        return round(100.0 * of("caught", rooms) / max(of("caught", rooms) + of("missed", rooms), 1), 2)
+        return round(
+            100.0 * of("caught", rooms) / max(of("caught", rooms) + of("missed", rooms), 1), 2
+        )
 
-    scores = {"score": fraction(ROOMS), "interlock_score": fraction(["interlock"]), "mutants": of("mutants"),
-              "survivors": of("missed"), "explained": of("explained")}
+    scores = {
+        "score": fraction(ROOMS),
+        "interlock_score": fraction(["interlock"]),
+        "mutants": of("mutants"),
+        "survivors": of("missed"),
+        "explained": of("explained"),
+    }
     rest = {key: value for key, value in figures.items() if key not in scores and key != "listed"}
     return scores | rest | {"listed": figures["listed"]}
 
 
 def tell(mutants: list[Mutant], result: dict) -> None:
     """The table, and what was not caught."""
-    print(f"{'room':12} {'mutants':>8} {'caught':>7} {'(time)':>7} {'missed':>7} {'explained':>10} {'score':>7}")
+    print(
+        f"{'room':12} {'mutants':>8} {'caught':>7} {'(time)':>7} {'missed':>7} {'explained':>10} "
+        f"{'score':>7}"
+    )
     for room in [*dict.fromkeys(mutant.room for mutant in mutants), "all"]:
         some = [mutant for mutant in mutants if room in (mutant.room, "all")]
-        print(f"{room:12} {len(some):8} {count(some, *CAUGHT):7} {count(some, 'timeout'):7} {count(some, *MISSED):7} "
-              f"{count(some, 'explained'):10} {score(some):6.1f} %")
+        print(
+            f"{room:12} {len(some):8} {count(some, *CAUGHT):7} {count(some, 'timeout'):7} "
+            f"{count(some, *MISSED):7} "
+            f"{count(some, 'explained'):10} {score(some):6.1f} %"
+        )
     for status in ("explained", *sorted(MISSED)):
         for mutant in (mutant for mutant in mutants if mutant.status == status):
-            print(f"\n{mutant.file}:{mutant.line} {mutant.function} ({status}{': ' + mutant.why if mutant.why else ''})\n"
-                  f"{mutant.diff}")
-    print(f"\n{len(mutants)} mutants (seed {result['seed']}) in {result['seconds']} s, {result['explained']} explained")
+            print(
+                f"\n{mutant.file}:{mutant.line} {mutant.function} "
+                f"({status}{': ' + mutant.why if mutant.why else ''})\n"
+                f"{mutant.diff}"
+            )
+    print(
+        f"\n{len(mutants)} mutants (seed {result['seed']}) in {result['seconds']} s, "
+        f"{result['explained']} explained"
+    )
 
 
 if __name__ == "__main__":

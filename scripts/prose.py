@@ -1,10 +1,11 @@
-"""Measure the prose of README.md and docs/: words, punctuation and relative words a sentence, for each page and over all.
+"""Measure the prose of README.md and docs/: words, punctuation and relative words a sentence, for
+each page and over all.
 
     python scripts/prose.py [PAGE ...] [--bar]
 
 Code blocks, headings, HTML comments and the generated reference are left out.
-A table's cell counts if it has eight words or more. With ``--bar`` only pages above the bar are listed, and the exit
-status is 1 if there is one.
+A table's cell counts if it has eight words or more. With ``--bar`` only pages above the bar are
+listed, and the exit status is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -39,13 +40,20 @@ class Prose(NamedTuple):
     def within_bar(self) -> bool:
         """Whether all three figures, rounded as they are printed, keep the bar."""
         words, marks, relatives = self.figures
-        return round(words, 1) <= WORDS and round(marks, 2) <= MARKS and round(relatives, 2) <= RELATIVES
+        return (
+            round(words, 1) <= WORDS
+            and round(marks, 2) <= MARKS
+            and round(relatives, 2) <= RELATIVES
+        )
 
 
 def pages() -> list[Path]:
     """README.md and all pages of docs/ but the generated reference and the translations."""
     docs = sorted((ROOT / "docs").rglob("*.md"))
-    return [ROOT / "README.md", *(page for page in docs if page.parent.name not in ("reference", "zh"))]
+    return [
+        ROOT / "README.md",
+        *(page for page in docs if page.parent.name not in ("reference", "zh")),
+    ]
 
 
 def sentences(markdown: str) -> list[str]:
@@ -63,21 +71,36 @@ def sentences(markdown: str) -> list[str]:
         if plain.startswith("|"):
             cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", plain)]
             blocks += [[cell] for cell in cells if len(cell.split()) >= CELL_WORDS] + [[]]
-        elif not plain or plain.startswith(("#", "!!!", "---")) or line.startswith("    ") and not blocks[-1]:
+        elif (
+            not plain
+            or plain.startswith(("#", "!!!", "---"))
+            or line.startswith("    ")
+            and not blocks[-1]
+        ):
             blocks.append([])
         elif re.match(r"(?:[-*+]|\d+\.) ", plain):
             blocks.append([re.sub(r"^\S+ ", "", plain)])
         else:
             blocks[-1].append(plain)
-    parts = (re.split(r"(?<=[.!?])[)*_\"']*\s+(?=[A-Z0-9*_(\"'])", " ".join(block)) for block in blocks if block)
+    parts = (
+        re.split(r"(?<=[.!?])[)*_\"']*\s+(?=[A-Z0-9*_(\"'])", " ".join(block))
+        for block in blocks
+        if block
+    )
     return [part for block in parts for part in block if re.search(r"[A-Za-z]{2}", part)]
 
 
 def measure(markdown: str) -> Prose:
     """The sums of a page."""
     parts = sentences(markdown)
-    patterns = (re.compile(r"[\w'’%/.-]*\w[\w'’%/.-]*"), re.compile(r"[,;:](?=\s|$|[)*_\"'])"), RELATIVE)
-    return Prose(len(parts), *(sum(len(pattern.findall(part)) for part in parts) for pattern in patterns))
+    patterns = (
+        re.compile(r"[\w'’%/.-]*\w[\w'’%/.-]*"),
+        re.compile(r"[,;:](?=\s|$|[)*_\"'])"),
+        RELATIVE,
+    )
+    return Prose(
+        len(parts), *(sum(len(pattern.findall(part)) for part in parts) for pattern in patterns)
+    )
 
 
 def main() -> int:

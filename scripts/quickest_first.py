@@ -1,4 +1,6 @@
-"""pytest plugin for scripts/mutants.py: tests in the order of the time they took when mutmut first ran them."""
+"""pytest plugin for scripts/mutants.py: tests in the order of the time they took when mutmut first
+ran them.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Write docs/images/page_*.jpg: the operator's page in each of its states, at a simulated station in Chromium.
+"""Write docs/images/page_*.jpg: the operator's page in each of its states, at a simulated station
+in Chromium.
 
     make browser && python scripts/screenshots.py [--only hold fault]
 
-Foxglove and RViz are not opened, as they need a screen. docs/howto/operator_page.md lists the panels of both layouts.
+Foxglove and RViz are not opened, as they need a screen. docs/howto/operator_page.md lists the
+panels of both layouts.
 """
 
 from __future__ import annotations
@@ -66,22 +68,35 @@ def disconnected(tab: Tab) -> None:
     tab.sees("#banner", "Not connected")
 
 
-STATES = {"active": active, "takeover": takeover, "hold": hold, "fault": fault, "disarmed": disarmed,
-          "disconnected": disconnected}
+STATES = {
+    "active": active,
+    "takeover": takeover,
+    "hold": hold,
+    "fault": fault,
+    "disarmed": disarmed,
+    "disconnected": disconnected,
+}
 
 
 def main() -> None:
     """Bring the page into each state and take its picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", choices=STATES, default=list(STATES))
     options = parser.parse_args()
     if READY not in os.environ:  # ROS's libraries are found at the start of a process alone
-        os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN) | {READY: "1"})
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN) | {READY: "1"}
+        )
     from tests.ros.browsing import Tab, chromium
     from tests.ros.paged import paged
 
-    with (tempfile.TemporaryDirectory() as folder, paged(Path(folder), CAMERAS, domain=DOMAIN) as station,
-          chromium() as browser):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        paged(Path(folder), CAMERAS, domain=DOMAIN) as station,
+        chromium() as browser,
+    ):
         for name in options.only:
             tab = Tab(browser, station, viewport={"width": 1100, "height": 760})
             STATES[name](tab)

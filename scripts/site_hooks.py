@@ -1,6 +1,8 @@
-"""Hooks of mkdocs.yml: files outside of docs/ that pages link to come along, and the public API is documented.
+"""Hooks of mkdocs.yml: files outside of docs/ that pages link to come along, and the public API is
+documented.
 
-On GitHub a page links to ``../../configs/demo.yaml``; on the site that file is at ``source/configs/demo.yaml``.
+On GitHub a page links to ``../../configs/demo.yaml``; on the site that file is at
+``source/configs/demo.yaml``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ def repository_path(src_uri: str) -> str:
 def targets(markdown: str, path: str) -> list[str]:
     """Paths in the repository that a page at ``path`` links to."""
     links = (match[2] for part in CODE.split(markdown)[::2] for match in LINK.finditer(part))
-    return [os.path.normpath(os.path.join(os.path.dirname(path), link)) for link in links if "://" not in link]
+    return [
+        os.path.normpath(os.path.join(os.path.dirname(path), link))
+        for link in links
+        if "://" not in link
+    ]
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -38,7 +44,9 @@ def on_files(files: Files, config: Any) -> Files:
         for target in targets((ROOT / path).read_text(), path):
             if not target.startswith("docs/") and target not in added and (ROOT / target).is_file():
                 added.add(target)
-                files.append(File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target)))
+                files.append(
+                    File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target))
+                )
                 waiting += [target] if target.endswith(".md") else []
     return files
 
@@ -56,7 +64,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{match[1]}{os.path.relpath(at, here or '.')}{match[3] or ''}{match[4]}"
 
     parts = CODE.split(markdown)
-    markdown = "".join(LINK.sub(relink, part) if number % 2 == 0 else part for number, part in enumerate(parts))
+    markdown = "".join(
+        LINK.sub(relink, part) if number % 2 == 0 else part for number, part in enumerate(parts)
+    )
     if page.file.src_uri == "reference/api.md":
         markdown += "".join(f"\n::: {module}.{name}\n" for name, module in API.findall(markdown))
     return markdown

@@ -1,9 +1,10 @@
-"""Write docs/support_matrix.md from docs/support_matrix.yaml: what ran where, when, and by which test or command.
+"""Write docs/support_matrix.md from docs/support_matrix.yaml: what ran where, when, and by which
+test or command.
 
     python scripts/support_matrix.py
 
-A driver, camera, gripper, device, simulator, policy or algorithm of the code without a row is an error, and so is a test
-or benchmark that does not exist.
+A driver, camera, gripper, device, simulator, policy or algorithm of the code without a row is an
+error, and so is a test or benchmark that does not exist.
 """
 
 from __future__ import annotations
@@ -24,17 +25,30 @@ from rlinf_core.robots.grippers import grippers  # noqa: E402
 from rlinf_core.robots.operators import operators  # noqa: E402
 from sim_bridges.core.interface import simulators  # noqa: E402
 
-NAMES = {"drivers": drivers, "cameras": cameras, "grippers": grippers, "operators": operators,
-         "simulators": simulators, "policies": kinds, "algorithms": algorithms}
+NAMES = {
+    "drivers": drivers,
+    "cameras": cameras,
+    "grippers": grippers,
+    "operators": operators,
+    "simulators": simulators,
+    "policies": kinds,
+    "algorithms": algorithms,
+}
 TABLE = ["| part | tested on | date | test or command | not tested |", "|---|---|---|---|---|"]
-RAN = {"hardware": "hardware", "protocol": "vendor protocol in simulation", "twin": "software twin",
-       "simulator": "here, by hand",
-       "stand-in": "stand-in", "weights": "random weights", "CI": "CI",
-       False: "not run"}
+RAN = {
+    "hardware": "hardware",
+    "protocol": "vendor protocol in simulation",
+    "twin": "software twin",
+    "simulator": "here, by hand",
+    "stand-in": "stand-in",
+    "weights": "random weights",
+    "CI": "CI",
+    False: "not run",
+}
 HEAD = """# Support matrix
 
-This page says what was tested, on what, and when. **No row means a physical arm.** `scripts/support_matrix.py` writes it
-from `docs/support_matrix.yaml`.
+This page says what was tested, on what, and when. **No row means a physical arm.**
+`scripts/support_matrix.py` writes it from `docs/support_matrix.yaml`.
 
 | tested on | meaning |
 |---|---|
@@ -56,11 +70,16 @@ def page() -> str:
         named = {row["name"] for row in group["rows"] if "name" in row}
         expected = set(NAMES[group["kind"]]()) if "kind" in group else set()
         if named != expected:
-            raise SystemExit(f"docs/support_matrix.yaml: {group['group']}: expected rows for "
-                             f"{sorted(expected)}, got {sorted(named)}")
+            raise SystemExit(
+                f"docs/support_matrix.yaml: {group['group']}: expected rows for "
+                f"{sorted(expected)}, got {sorted(named)}"
+            )
         lines += [f"## {group['group']}", "", *TABLE]
-        lines += [f"| {row['title']} | {RAN[row['ran']]} | {row['date']} | `{evidence(row['by'])}` | {row['open']} |"
-                  for row in group["rows"]]
+        lines += [
+            f"| {row['title']} | {RAN[row['ran']]} | {row['date']} | `{evidence(row['by'])}` | "
+            f"{row['open']} |"
+            for row in group["rows"]
+        ]
         lines.append("")
     return "\n".join(lines)
 
@@ -68,7 +87,9 @@ def page() -> str:
 def evidence(text: str) -> str:
     """A path that exists, or a command."""
     if "/" in text and not (ROOT / text).exists():
-        raise SystemExit(f"docs/support_matrix.yaml: expected a test, a benchmark or a command, got '{text}'")
+        raise SystemExit(
+            f"docs/support_matrix.yaml: expected a test, a benchmark or a command, got '{text}'"
+        )
     return f"python {text}" if text.startswith("benchmarks/") else text
 
 

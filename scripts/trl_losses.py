@@ -1,4 +1,5 @@
-"""Losses and gradients of TRL on one small batch, as JSON: what tests/agentic/test_losses.py compares with.
+"""Losses and gradients of TRL on one small batch, as JSON: what tests/agentic/test_losses.py
+compares with.
 
 Run it in an environment of its own, where TRL is installed:
 
@@ -18,19 +19,30 @@ from unittest.mock import MagicMock
 import numpy as np
 
 GROUP, ROWS, LENGTH = 4, 8, 6
-CORRECTIONS = {"tis": ("token_truncate", None, 1.1), "masked_tokens": ("token_mask", None, 1.1),
-               "tis_sequences": ("sequence_truncate", None, 1.2), "masked_sequences": ("sequence_mask", None, 1.2),
-               "icepop": ("token_mask", 0.9, 1.1)}
+CORRECTIONS = {
+    "tis": ("token_truncate", None, 1.1),
+    "masked_tokens": ("token_mask", None, 1.1),
+    "tis_sequences": ("sequence_truncate", None, 1.2),
+    "masked_sequences": ("sequence_mask", None, 1.2),
+    "icepop": ("token_mask", 0.9, 1.1),
+}
 LOSSES: dict[str, dict[str, Any]] = {
-    "grpo": {}, "grpo_kl": {"beta": 0.05}, "dr_grpo": {"loss_type": "dr_grpo", "scale": "none"},
-    "dapo": {"loss_type": "dapo", "high": 0.28}, "rollout_scale": {"scale": "batch"},
+    "grpo": {},
+    "grpo_kl": {"beta": 0.05},
+    "dr_grpo": {"loss_type": "dr_grpo", "scale": "none"},
+    "dapo": {"loss_type": "dapo", "high": 0.28},
+    "rollout_scale": {"scale": "batch"},
     "gspo": {"importance_sampling_level": "sequence", "low": 0.03, "high": 0.04},
-    "cispo": {"loss_type": "cispo", "high": 5.0}, "reinforce": {"loss_type": "dapo", "scale": "tokens"},
-    **{name: {"correction": name} for name in CORRECTIONS}}
+    "cispo": {"loss_type": "cispo", "high": 5.0},
+    "reinforce": {"loss_type": "dapo", "scale": "tokens"},
+    **{name: {"correction": name} for name in CORRECTIONS},
+}
 
 
 def inputs() -> dict[str, np.ndarray]:
-    """Rewards (N,), masks and log-probabilities (N, L) of policy, old policy, engine and reference."""
+    """Rewards (N,), masks and log-probabilities (N, L) of policy, old policy, engine and
+    reference.
+    """
     random = np.random.default_rng(0)
     now = -random.exponential(1.0, (ROWS, LENGTH))
     mask = (np.arange(LENGTH) < random.integers(2, LENGTH + 1, (ROWS, 1))).astype(float)
@@ -40,12 +52,23 @@ def inputs() -> dict[str, np.ndarray]:
     def near() -> np.ndarray:
         return now + 0.2 * random.standard_normal((ROWS, LENGTH))
 
-    rewards = np.array([1.0, 0.0, 0.5, 1.0, 0.0, 0.0, 2.0, 0.25])  # no group of equal ones, which DAPO leaves out
-    return {"rewards": rewards, "mask": mask, "now": now, "old": near(), "engine": near(), "reference": near()}
+    rewards = np.array(
+        [1.0, 0.0, 0.5, 1.0, 0.0, 0.0, 2.0, 0.25]
+    )  # no group of equal ones, which DAPO leaves out
+    return {
+        "rewards": rewards,
+        "mask": mask,
+        "now": now,
+        "old": near(),
+        "engine": near(),
+        "reference": near(),
+    }
 
 
 def advantages(rewards: np.ndarray, mask: np.ndarray, scale: str) -> np.ndarray:
-    """As TRL's GRPOTrainer makes them (``scale_rewards``); of tokens: REINFORCE++'s, arXiv 2501.03262."""
+    """As TRL's GRPOTrainer makes them (``scale_rewards``); of tokens: REINFORCE++'s, arXiv
+    2501.03262.
+    """
     grouped = rewards.reshape(-1, GROUP)
     centred = (grouped - grouped.mean(axis=1, keepdims=True)).ravel()
     if scale == "none":
@@ -64,15 +87,24 @@ def ratio(old: Any, engine: Any, mask: Any, mode: str, low: float | None, high: 
     import torch
 
     difference = (old - engine) * mask
-    weights = torch.exp(difference.sum(-1, keepdim=True) if mode.startswith("sequence") else difference)
+    weights = torch.exp(
+        difference.sum(-1, keepdim=True) if mode.startswith("sequence") else difference
+    )
     if mode.endswith("truncate"):
         return weights.clamp(min=low, max=high)
     return weights.masked_fill((weights < (low or -np.inf)) | (weights > high), 0.0)
 
 
-def loss_of(data: dict[str, np.ndarray], beta: float = 0.0, loss_type: str = "grpo", scale: str = "group",
-            importance_sampling_level: str = "token", low: float = 0.2, high: float = 0.2, correction: str = ""
-            ) -> dict[str, Any]:
+def loss_of(
+    data: dict[str, np.ndarray],
+    beta: float = 0.0,
+    loss_type: str = "grpo",
+    scale: str = "group",
+    importance_sampling_level: str = "token",
+    low: float = 0.2,
+    high: float = 0.2,
+    correction: str = "",
+) -> dict[str, Any]:
     """Loss, and its gradient by the log-probabilities (N, L), of TRL's own ``_compute_loss``."""
     import torch
     from trl import GRPOTrainer
@@ -80,20 +112,40 @@ def loss_of(data: dict[str, np.ndarray], beta: float = 0.0, loss_type: str = "gr
     values = {name: torch.tensor(array, dtype=torch.float64) for name, array in data.items()}
     now, mask = values["now"].requires_grad_(), values["mask"]
     trainer = MagicMock(
-        beta=beta, loss_type=loss_type, importance_sampling_level=importance_sampling_level, epsilon_low=low,
-        epsilon_high=high, top_entropy_quantile=1.0, off_policy_mask_threshold=None, aux_loss_enabled=False,
-        _entropy_bonus_enabled=False, use_vllm=bool(correction), vllm_importance_sampling_correction=bool(correction),
-        max_completion_length=LENGTH, current_gradient_accumulation_steps=1,
+        beta=beta,
+        loss_type=loss_type,
+        importance_sampling_level=importance_sampling_level,
+        epsilon_low=low,
+        epsilon_high=high,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        aux_loss_enabled=False,
+        _entropy_bonus_enabled=False,
+        use_vllm=bool(correction),
+        vllm_importance_sampling_correction=bool(correction),
+        max_completion_length=LENGTH,
+        current_gradient_accumulation_steps=1,
         args=SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
-        accelerator=SimpleNamespace(gather=lambda value: value, reduce=lambda value, reduction: value, num_processes=1))
+        accelerator=SimpleNamespace(
+            gather=lambda value: value, reduce=lambda value, reduction: value, num_processes=1
+        ),
+    )
     trainer._get_per_token_logps_and_entropies.return_value = (now, torch.zeros_like(now), None)
     empty = torch.zeros(ROWS, 0, dtype=torch.long)
-    batch = {"prompt_ids": empty, "prompt_mask": empty, "completion_ids": torch.zeros(ROWS, LENGTH, dtype=torch.long),
-             "completion_mask": mask, "advantages": torch.tensor(advantages(data["rewards"], data["mask"], scale)),
-             "old_per_token_logps": values["old"], "ref_per_token_logps": values["reference"],
-             "num_items_in_batch": mask.sum()}
+    batch = {
+        "prompt_ids": empty,
+        "prompt_mask": empty,
+        "completion_ids": torch.zeros(ROWS, LENGTH, dtype=torch.long),
+        "completion_mask": mask,
+        "advantages": torch.tensor(advantages(data["rewards"], data["mask"], scale)),
+        "old_per_token_logps": values["old"],
+        "ref_per_token_logps": values["reference"],
+        "num_items_in_batch": mask.sum(),
+    }
     if correction:
-        batch["importance_sampling_ratio"] = ratio(values["old"], values["engine"], mask, *CORRECTIONS[correction])
+        batch["importance_sampling_ratio"] = ratio(
+            values["old"], values["engine"], mask, *CORRECTIONS[correction]
+        )
     loss = GRPOTrainer._compute_loss(trainer, None, batch)
     loss.backward()
     return {"loss": loss.item(), "gradient": now.grad.tolist()}
@@ -104,6 +156,9 @@ if __name__ == "__main__":
 
     batch = inputs()
     results = {name: loss_of(batch, **settings) for name, settings in LOSSES.items()}
-    document = {"trl": trl.__version__, "inputs": {name: array.tolist() for name, array in batch.items()},
-                "results": results}
+    document = {
+        "trl": trl.__version__,
+        "inputs": {name: array.tolist() for name, array in batch.items()},
+        "results": results,
+    }
     Path(sys.argv[1]).write_text(json.dumps(document) + "\n")

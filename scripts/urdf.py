@@ -1,9 +1,10 @@
-"""Writes the URDFs of the shipped robots, from the models of their simulators and the published parameters of
-a UR5e and an SO-101.
+"""Writes the URDFs of the shipped robots, from the models of their simulators and the published
+parameters of a UR5e and an SO-101.
 
     .venv/bin/python scripts/urdf.py [NAME ...]
 
-A mesh becomes the box around it: the meshes are the wheels' own, and a viewer on another machine has none of them.
+A mesh becomes the box around it: the meshes are the wheels' own, and a viewer on another machine
+has none of them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class OfMujoco:
 
         self._mujoco, self.model, self.joints, self.prefix = mujoco, model, joints, prefix
 
-    def add(self, robot: xml.Element, body: str, parent: str, origin: tuple[np.ndarray, np.ndarray]) -> None:
+    def add(
+        self, robot: xml.Element, body: str, parent: str, origin: tuple[np.ndarray, np.ndarray]
+    ) -> None:
         """Hang the body below a link.
 
         Args:
@@ -62,8 +65,13 @@ class OfMujoco:
         """
         self._add(robot, self.model.body(body).id, parent, *origin)
 
-    def _add(self, robot: xml.Element, body: int, parent: str, position: np.ndarray, rotation: np.ndarray) -> None:
-        model, link = self.model, self.prefix + model_name(self.model.body(body).name or f"body{body}")
+    def _add(
+        self, robot: xml.Element, body: int, parent: str, position: np.ndarray, rotation: np.ndarray
+    ) -> None:
+        model, link = (
+            self.model,
+            self.prefix + model_name(self.model.body(body).name or f"body{body}"),
+        )
         joints = [index for index in range(model.njnt) if model.jnt_bodyid[index] == body]
         movable = [index for index in joints if model.joint(index).name in self.joints]
         assert len(movable) <= 1, "a link has one joint"
@@ -78,7 +86,13 @@ class OfMujoco:
         robot.extend([self._link(link, body, shift), joint])
         for child in range(body + 1, model.nbody):
             if model.body_parentid[child] == body:
-                self._add(robot, child, link, model.body_pos[child] - shift, self._matrix(model.body_quat[child]))
+                self._add(
+                    robot,
+                    child,
+                    link,
+                    model.body_pos[child] - shift,
+                    self._matrix(model.body_quat[child]),
+                )
 
     def _joint(self, index: int) -> xml.Element:
         model = self.model
@@ -89,28 +103,45 @@ class OfMujoco:
         xml.SubElement(joint, "axis", xyz=_numbers(model.jnt_axis[index]))
         if limited or slides:
             low, high = model.jnt_range[index]
-            xml.SubElement(joint, "limit", lower=_number(low), upper=_number(high), effort="0", velocity="0")
+            xml.SubElement(
+                joint, "limit", lower=_number(low), upper=_number(high), effort="0", velocity="0"
+            )
         return joint
 
     def _link(self, name: str, body: int, shift: np.ndarray) -> xml.Element:
         link, model = xml.Element("link", name=name), self.model
         geoms = [index for index in range(model.ngeom) if model.geom_bodyid[index] == body]
-        shown = [index for index in geoms if model.geom_group[index] != 3 and model.geom_rgba[index][3] > 0] or geoms
-        if boxes := [self._corners(index) for index in shown if model.geom_type[index] == self._mujoco.mjtGeom.mjGEOM_MESH]:
+        shown = [
+            index
+            for index in geoms
+            if model.geom_group[index] != 3 and model.geom_rgba[index][3] > 0
+        ] or geoms
+        if boxes := [
+            self._corners(index)
+            for index in shown
+            if model.geom_type[index] == self._mujoco.mjtGeom.mjGEOM_MESH
+        ]:
             low, high = np.min([box[0] for box in boxes], 0), np.max([box[1] for box in boxes], 0)
             link.append(visual((low + high) / 2 - shift, np.eye(3), "box", (high - low) / 2))
         for index in shown:
             kind = self._mujoco.mjtGeom(model.geom_type[index]).name.removeprefix("mjGEOM_").lower()
             if kind in ("box", "cylinder", "capsule", "sphere"):
-                link.append(visual(model.geom_pos[index] - shift, self._matrix(model.geom_quat[index]), kind,
-                                   model.geom_size[index], model.geom_rgba[index]))
+                link.append(
+                    visual(
+                        model.geom_pos[index] - shift,
+                        self._matrix(model.geom_quat[index]),
+                        kind,
+                        model.geom_size[index],
+                        model.geom_rgba[index],
+                    )
+                )
         return link
 
     def _corners(self, geom: int) -> tuple[np.ndarray, np.ndarray]:
         """(3,), (3,): the box about a mesh, along the axes of its body."""
         model, mesh = self.model, self.model.geom_dataid[geom]
         first = model.mesh_vertadr[mesh]
-        points = model.mesh_vert[first:first + model.mesh_vertnum[mesh]]
+        points = model.mesh_vert[first : first + model.mesh_vertnum[mesh]]
         placed = points @ self._matrix(model.geom_quat[geom]).T + model.geom_pos[geom]
         return placed.min(0), placed.max(0)
 
@@ -125,7 +156,9 @@ def model_name(name: str) -> str:
     return name.replace(":", "_")
 
 
-def visual(position: np.ndarray, rotation: np.ndarray, kind: str, size: np.ndarray, rgba: Any = None) -> xml.Element:
+def visual(
+    position: np.ndarray, rotation: np.ndarray, kind: str, size: np.ndarray, rgba: Any = None
+) -> xml.Element:
     """What is shown of a geom of MuJoCo's sizes [m]."""
     element = xml.Element("visual")
     element.append(_origin(position, rotation))
@@ -138,7 +171,9 @@ def visual(position: np.ndarray, rotation: np.ndarray, kind: str, size: np.ndarr
         length = 2 * size[1] + (2 * size[0] if kind == "capsule" else 0.0)
         xml.SubElement(shape, "cylinder", radius=_number(size[0]), length=_number(length))
     colour = [0.82, 0.84, 0.86, 1.0] if rgba is None else rgba
-    material = xml.SubElement(element, "material", name=f"rgba_{'_'.join(_number(part) for part in colour)}")
+    material = xml.SubElement(
+        element, "material", name=f"rgba_{'_'.join(_number(part) for part in colour)}"
+    )
     xml.SubElement(material, "color", rgba=_numbers(colour))
     return element
 
@@ -146,7 +181,10 @@ def visual(position: np.ndarray, rotation: np.ndarray, kind: str, size: np.ndarr
 def _origin(position: np.ndarray, rotation: np.ndarray) -> xml.Element:
     pitch = math.atan2(-rotation[2, 0], math.hypot(rotation[0, 0], rotation[1, 0]))
     if math.hypot(rotation[0, 0], rotation[1, 0]) > 1e-9:
-        roll, yaw = math.atan2(rotation[2, 1], rotation[2, 2]), math.atan2(rotation[1, 0], rotation[0, 0])
+        roll, yaw = (
+            math.atan2(rotation[2, 1], rotation[2, 2]),
+            math.atan2(rotation[1, 0], rotation[0, 0]),
+        )
     else:
         roll, yaw = math.atan2(-rotation[1, 2], rotation[1, 1]), 0.0
     return xml.Element("origin", xyz=_numbers(position), rpy=_numbers([roll, pitch, yaw]))
@@ -171,7 +209,9 @@ STANDS = (np.zeros(3), np.eye(3))
 
 
 def franka(name: str = "panda", base: str = BASE) -> xml.Element:
-    """The Panda of franka_mujoco with its hand and peg, for every simulator and twin of a Franka."""
+    """The Panda of franka_mujoco with its hand and peg, for every simulator and twin of a
+    Franka.
+    """
     from sim_bridges.simulators.franka_mujoco import Simulator
 
     result = robot(name, base)
@@ -187,8 +227,13 @@ def two_frankas() -> xml.Element:
     result, model = robot("two_pandas", BASE), Simulator().model
     for arm, place in BASES.items():
         joint = xml.SubElement(result, "joint", name=f"{arm}_base", type="fixed")
-        joint.extend([_origin(np.array(place), np.eye(3)), xml.Element("parent", link=BASE),
-                      xml.Element("child", link=f"{arm}_{BASE}")])
+        joint.extend(
+            [
+                _origin(np.array(place), np.eye(3)),
+                xml.Element("parent", link=BASE),
+                xml.Element("child", link=f"{arm}_{BASE}"),
+            ]
+        )
         result.insert(0, xml.Element("link", name=f"{arm}_{BASE}"))
         joints = {f"{arm}_joint{number}": f"{arm}_panda_joint{number}" for number in range(1, 8)}
         OfMujoco(model, joints, "").add(result, f"{arm}_link0", f"{arm}_{BASE}", STANDS)
@@ -199,14 +244,18 @@ def sawyer() -> xml.Element:
     """Meta-World's Sawyer."""
     from sim_bridges.simulators.metaworld import Simulator
 
-    return _of_scene("sawyer", Simulator(), "base", {f"right_j{index}": f"right_j{index}" for index in range(7)})
+    return _of_scene(
+        "sawyer", Simulator(), "base", {f"right_j{index}": f"right_j{index}" for index in range(7)}
+    )
 
 
 def fetch() -> xml.Element:
     """Gymnasium-Robotics' Fetch, whose base has the interface's frame."""
     from sim_bridges.simulators.gymnasium_robotics import Simulator
 
-    return _of_scene("fetch", Simulator(), "robot0:base_link", {name: name for name in Simulator.joint_names})
+    return _of_scene(
+        "fetch", Simulator(), "robot0:base_link", {name: name for name in Simulator.joint_names}
+    )
 
 
 def _of_scene(name: str, simulator: Any, body: str, joints: dict[str, str]) -> xml.Element:
@@ -220,60 +269,139 @@ def _of_scene(name: str, simulator: Any, body: str, joints: dict[str, str]) -> x
 
 
 UR5E = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
-UR5E_LINKS = ("shoulder_link", "upper_arm_link", "forearm_link", "wrist_1_link", "wrist_2_link", "wrist_3_link")
+UR5E_LINKS = (
+    "shoulder_link",
+    "upper_arm_link",
+    "forearm_link",
+    "wrist_1_link",
+    "wrist_2_link",
+    "wrist_3_link",
+)
 
 
 def ur5e() -> xml.Element:
-    """A UR5e of its published Denavit-Hartenberg parameters; its joints and links have ur_description's names."""
+    """A UR5e of its published Denavit-Hartenberg parameters; its joints and links have
+    ur_description's names.
+    """
     from sim_bridges.twins.universal_robots_state import UR5E as PARAMETERS
 
     result = robot("ur5e", "base")
     before, (position, rotation) = "base", STANDS
     for name, link, (a, d, alpha) in zip(UR5E, UR5E_LINKS, PARAMETERS, strict=True):
-        after, turned = np.array([a, 0.0, d]), np.array(
-            [[1.0, 0.0, 0.0], [0.0, math.cos(alpha), -math.sin(alpha)], [0.0, math.sin(alpha), math.cos(alpha)]])
+        after, turned = (
+            np.array([a, 0.0, d]),
+            np.array(
+                [
+                    [1.0, 0.0, 0.0],
+                    [0.0, math.cos(alpha), -math.sin(alpha)],
+                    [0.0, math.sin(alpha), math.cos(alpha)],
+                ]
+            ),
+        )
         element = xml.SubElement(result, "link", name=link)
         for start, end in ((np.zeros(3), [0.0, 0.0, d]), ([0.0, 0.0, d], after)):
             if (length := float(np.linalg.norm(np.subtract(end, start)))) > 0.01:
                 along = _facing(np.subtract(end, start) / length)
-                element.append(visual(np.add(start, end) / 2, along, "cylinder", np.array([0.045, length / 2, 0.0])))
+                element.append(
+                    visual(
+                        np.add(start, end) / 2,
+                        along,
+                        "cylinder",
+                        np.array([0.045, length / 2, 0.0]),
+                    )
+                )
         joint = xml.SubElement(result, "joint", name=f"{name}_joint", type="revolute")
-        joint.extend([_origin(position, rotation), xml.Element("parent", link=before), xml.Element("child", link=link),
-                      xml.Element("axis", xyz="0 0 1"),
-                      xml.Element("limit", lower=_number(-2 * math.pi), upper=_number(2 * math.pi), effort="0",
-                                  velocity="0")])
+        joint.extend(
+            [
+                _origin(position, rotation),
+                xml.Element("parent", link=before),
+                xml.Element("child", link=link),
+                xml.Element("axis", xyz="0 0 1"),
+                xml.Element(
+                    "limit",
+                    lower=_number(-2 * math.pi),
+                    upper=_number(2 * math.pi),
+                    effort="0",
+                    velocity="0",
+                ),
+            ]
+        )
         before, position, rotation = link, after, turned
     xml.SubElement(result, "link", name="tool0")
     joint = xml.SubElement(result, "joint", name="wrist_3-tool0", type="fixed")
-    joint.extend([_origin(position, rotation), xml.Element("parent", link=before), xml.Element("child", link="tool0")])
+    joint.extend(
+        [
+            _origin(position, rotation),
+            xml.Element("parent", link=before),
+            xml.Element("child", link="tool0"),
+        ]
+    )
     return result
 
 
-SO101 = (  # TheRobotStudio's so101_new_calib.urdf (Apache-2.0): joint, child, origin xyz [m] and rpy [rad], limits [rad]
-    ("shoulder_pan", "shoulder_link", "0.0388353 0 0.0624", "3.14159265 0 -3.14159265", -1.91986, 1.91986),
-    ("shoulder_lift", "upper_arm_link", "-0.0303992 -0.0182778 -0.0542", "-1.57079633 -1.57079633 0", -1.74533, 1.74533),
+# TheRobotStudio's so101_new_calib.urdf (Apache-2.0): joint, child, origin xyz [m] and rpy [rad],
+# limits [rad]
+SO101 = (
+    (
+        "shoulder_pan",
+        "shoulder_link",
+        "0.0388353 0 0.0624",
+        "3.14159265 0 -3.14159265",
+        -1.91986,
+        1.91986,
+    ),
+    (
+        "shoulder_lift",
+        "upper_arm_link",
+        "-0.0303992 -0.0182778 -0.0542",
+        "-1.57079633 -1.57079633 0",
+        -1.74533,
+        1.74533,
+    ),
     ("elbow_flex", "lower_arm_link", "-0.11257 -0.028 0", "0 0 1.57079633", -1.69, 1.69),
     ("wrist_flex", "wrist_link", "-0.1349 0.0052 0", "0 0 -1.57079633", -1.65806, 1.65806),
-    ("wrist_roll", "gripper_link", "0 -0.0611 0.0181", "1.57079633 0.0486795 3.14159265", -2.74385, 2.84121),
+    (
+        "wrist_roll",
+        "gripper_link",
+        "0 -0.0611 0.0181",
+        "1.57079633 0.0486795 3.14159265",
+        -2.74385,
+        2.84121,
+    ),
 )
 SO101_TOOL = ("-0.0079 -0.000218121 -0.0981274", "0 3.14159265 0")
 
 
 def so101() -> xml.Element:
-    """An SO-101 of its published joints, with cylinders for its links; angle 0 is the middle of a joint, as in LeRobot."""
+    """An SO-101 of its published joints, with cylinders for its links; angle 0 is the middle of a
+    joint, as in LeRobot.
+    """
     result, before = robot("so101", BASE), BASE
     for name, link, place, turn, low, high in SO101:
         xml.SubElement(result, "link", name=link)
         joint = xml.SubElement(result, "joint", name=name, type="revolute")
-        joint.extend([xml.Element("origin", xyz=place, rpy=turn), xml.Element("parent", link=before),
-                      xml.Element("child", link=link), xml.Element("axis", xyz="0 0 1"),
-                      xml.Element("limit", lower=_number(low), upper=_number(high), effort="0", velocity="0")])
+        joint.extend(
+            [
+                xml.Element("origin", xyz=place, rpy=turn),
+                xml.Element("parent", link=before),
+                xml.Element("child", link=link),
+                xml.Element("axis", xyz="0 0 1"),
+                xml.Element(
+                    "limit", lower=_number(low), upper=_number(high), effort="0", velocity="0"
+                ),
+            ]
+        )
         _rod(result, before, np.array(place.split(), float))
         before = link
     xml.SubElement(result, "link", name="gripper_frame_link")
     joint = xml.SubElement(result, "joint", name="gripper_frame_joint", type="fixed")
-    joint.extend([xml.Element("origin", xyz=SO101_TOOL[0], rpy=SO101_TOOL[1]), xml.Element("parent", link=before),
-                  xml.Element("child", link="gripper_frame_link")])
+    joint.extend(
+        [
+            xml.Element("origin", xyz=SO101_TOOL[0], rpy=SO101_TOOL[1]),
+            xml.Element("parent", link=before),
+            xml.Element("child", link="gripper_frame_link"),
+        ]
+    )
     _rod(result, before, np.array(SO101_TOOL[0].split(), float))
     return result
 
@@ -282,7 +410,9 @@ def _rod(result: xml.Element, link: str, end: np.ndarray) -> None:
     """What is shown of a link: a cylinder from its origin to the next joint."""
     length = float(np.linalg.norm(end))
     shown = next(element for element in result.findall("link") if element.get("name") == link)
-    shown.append(visual(end / 2, _facing(end / length), "cylinder", np.array([0.02, length / 2, 0.0])))
+    shown.append(
+        visual(end / 2, _facing(end / length), "cylinder", np.array([0.02, length / 2, 0.0]))
+    )
 
 
 def _facing(direction: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Scripted operators, which replace a person with a SpaceMouse or an expert (DAgger).
 
-``act(channels)`` maps the newest channels of the robot side to a normalised action. An operator may use
-channels that the policy does not observe.
+``act(channels)`` maps the newest channels of the robot side to a normalised action. An operator may
+use channels that the policy does not observe.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class ScriptedArm:
     channels: tuple[str, ...] = ("current_pose", "object_pose")
     unsteady = 3  # number of action values with noise
 
-    def __init__(self, action: ActionSpec, noise: float = 0.12, pause: Fraction = 0.08, seed: int = 0) -> None:
+    def __init__(
+        self, action: ActionSpec, noise: float = 0.12, pause: Fraction = 0.08, seed: int = 0
+    ) -> None:
         self.action, self.noise, self.pause = action, noise, pause
         self.scale_m = np.asarray(action.scale[:3])
         self._random = np.random.default_rng(seed)
@@ -59,11 +61,18 @@ class ReachOperator(ScriptedArm):
     Args:
         height: height of the point [m].
         to: channel of the object or the goal.
-        gain: fraction of the remaining distance per action; an arm with lag oscillates if it is large.
+        gain: fraction of the remaining distance per action; an arm with lag oscillates if it is
+            large.
     """
 
-    def __init__(self, action: ActionSpec, height: float = 0.03, to: Literal["object", "goal"] = "object",
-                 gain: Gain = 0.6, **common: Any) -> None:
+    def __init__(
+        self,
+        action: ActionSpec,
+        height: float = 0.03,
+        to: Literal["object", "goal"] = "object",
+        gain: Gain = 0.6,
+        **common: Any,
+    ) -> None:
         self.height, self.to, self.gain = height, f"{to}_pose", gain
         self.channels = ("current_pose", self.to)
         super().__init__(action, **common)
@@ -72,7 +81,9 @@ class ReachOperator(ScriptedArm):
         """Return a normalised action (3,)."""
         hesitates = self.hesitates()
         offset = channels[self.to][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.height]
-        return np.clip((0.0 if hesitates else self.gain) * offset / self.scale_m + self._noise, -1, 1)
+        return np.clip(
+            (0.0 if hesitates else self.gain) * offset / self.scale_m + self._noise, -1, 1
+        )
 
 
 class PickOperator(ScriptedArm):
@@ -84,16 +95,31 @@ class PickOperator(ScriptedArm):
         closing: steps to wait for the gripper to close.
         carry: height above the goal at which the object is carried [m].
         release: whether to release the object at the goal.
-        gain: fraction of the remaining distance per action; an arm with lag oscillates if it is large.
+        gain: fraction of the remaining distance per action; an arm with lag oscillates if it is
+            large.
     """
 
     ALIGNED_M = 0.012
     channels = ("current_pose", "object_pose", "goal_pose")
 
-    def __init__(self, action: ActionSpec, above: float = 0.07, grasp: float = 0.0,
-                 closing: Annotated[int, Field(ge=0)] = 3, carry: float = 0.0,
-                 release: bool = False, gain: Gain = 0.7, **common: Any) -> None:
-        self.above, self.grasp, self.closing, self.carry, self.release = above, grasp, closing, carry, release
+    def __init__(
+        self,
+        action: ActionSpec,
+        above: float = 0.07,
+        grasp: float = 0.0,
+        closing: Annotated[int, Field(ge=0)] = 3,
+        carry: float = 0.0,
+        release: bool = False,
+        gain: Gain = 0.7,
+        **common: Any,
+    ) -> None:
+        self.above, self.grasp, self.closing, self.carry, self.release = (
+            above,
+            grasp,
+            closing,
+            carry,
+            release,
+        )
         self.gain = gain
         super().__init__(action, **common)
 
@@ -116,7 +142,9 @@ class PickOperator(ScriptedArm):
         else:
             delta = offset + [0.0, 0.0, 0.0 if lateral < self.ALIGNED_M else max(self.above, 0.0)]
         action = np.zeros(len(self.action.scale))
-        action[:3] = (0.0 if hesitates else self.gain) * delta / self.scale_m + steadiness * self._noise
+        action[:3] = (
+            0.0 if hesitates else self.gain
+        ) * delta / self.scale_m + steadiness * self._noise
         action[3] = -1.0 if self._closed and not self._let_go else 1.0
         return np.clip(action, -1, 1)
 
@@ -136,8 +164,8 @@ Away = Annotated[float, Field(ge=0, le=0.5)]
 class PushOperator(ScriptedArm):
     """Pushes the object to the goal from the opposite side.
 
-    The tool travels above the object, goes down behind it and pushes. It starts again if it loses the
-    object.
+    The tool travels above the object, goes down behind it and pushes. It starts again if it loses
+    the object.
 
     Args:
         behind: distance behind the object's centre at which the tool goes down [m].
@@ -152,10 +180,26 @@ class PushOperator(ScriptedArm):
     ALIGNED_M = 0.015
     channels = ("current_pose", "object_pose", "goal_pose")
 
-    def __init__(self, action: ActionSpec, behind: Away = 0.06, height: float = 0.0, above: Away = 0.1,
-                 grip: Literal["closed", "open"] = "closed", loose: Away = 0.04, flat: bool = False, gain: Gain = 0.6,
-                 **common: Any) -> None:
-        self.behind, self.height, self.above, self.loose, self.flat, self.gain = behind, height, above, loose, flat, gain
+    def __init__(
+        self,
+        action: ActionSpec,
+        behind: Away = 0.06,
+        height: float = 0.0,
+        above: Away = 0.1,
+        grip: Literal["closed", "open"] = "closed",
+        loose: Away = 0.04,
+        flat: bool = False,
+        gain: Gain = 0.6,
+        **common: Any,
+    ) -> None:
+        self.behind, self.height, self.above, self.loose, self.flat, self.gain = (
+            behind,
+            height,
+            above,
+            loose,
+            flat,
+            gain,
+        )
         self.grip = -1.0 if grip == "closed" else 1.0
         super().__init__(action, **common)
 
@@ -174,11 +218,18 @@ class PushOperator(ScriptedArm):
         ahead = float(from_thing @ towards)
         lateral = from_thing - ahead * towards
         self._pushes = ahead < 0.5 * self.behind and bool(
-            np.linalg.norm(lateral) < (self.loose if self._pushes else self.ALIGNED_M))
-        wanted = direction - from_thing if self._pushes else self._approach(-self.behind * towards - from_thing)
+            np.linalg.norm(lateral) < (self.loose if self._pushes else self.ALIGNED_M)
+        )
+        wanted = (
+            direction - from_thing
+            if self._pushes
+            else self._approach(-self.behind * towards - from_thing)
+        )
         steadiness = 0.2 if self._pushes else 0.6
         action = np.full(len(self.action.scale), self.grip)
-        action[:3] = (0.0 if hesitates else self.gain) * wanted / self.scale_m + steadiness * self._noise
+        action[:3] = (
+            0.0 if hesitates else self.gain
+        ) * wanted / self.scale_m + steadiness * self._noise
         return np.clip(action, -1, 1)
 
     def _approach(self, offset: np.ndarray) -> np.ndarray:
@@ -194,8 +245,8 @@ class InsertionOperator(ScriptedArm):
     """Moves above the socket, lowers the peg and inserts it.
 
     Args:
-        gain: fraction of the remaining distance per action. Halve it at twice the control rate, since
-            an arm with lag oscillates.
+        gain: fraction of the remaining distance per action. Halve it at twice the control rate,
+            since an arm with lag oscillates.
     """
 
     ALIGNED_M = 0.002  # lateral error below which it inserts
@@ -233,8 +284,16 @@ class SearchOperator(ScriptedArm):
     """
 
     GAIN, ABOVE_M, PRESS_M = 0.5, 0.008, 0.008
-    ALIGNED_M, ALIGNED_RAD, IN_M = 0.003, 0.05, 0.003  # errors below which it goes down; depth that proves the hole
-    FELT_NM, STEP_M, CIRCLE_M = 0.04, 0.0025, 0.0015   # torque threshold; lateral step; pitch of the spiral
+    ALIGNED_M, ALIGNED_RAD, IN_M = (
+        0.003,
+        0.05,
+        0.003,
+    )  # errors below which it goes down; depth that proves the hole
+    FELT_NM, STEP_M, CIRCLE_M = (
+        0.04,
+        0.0025,
+        0.0015,
+    )  # torque threshold; lateral step; pitch of the spiral
     channels = ("current_pose", "object_pose", "wrench")
 
     def __init__(self, action: ActionSpec, **common: Any) -> None:
@@ -294,25 +353,52 @@ class JointsOperator(ScriptedArm):
 
     channels = ("current_pose", "goal_pose", "joint_states")
 
-    def __init__(self, action: ActionSpec, reach: Reach = 0.6, robot: str = "ur5e_twin", link: str = "tool0",
-                 **common: Any) -> None:
+    def __init__(
+        self,
+        action: ActionSpec,
+        reach: Reach = 0.6,
+        robot: str = "ur5e_twin",
+        link: str = "tool0",
+        **common: Any,
+    ) -> None:
         self.reach, self.link = reach, link
         folder = load_robot(robot)
         if not folder.urdf or not folder.limits:
-            raise RecipeError(f"script.robot: expected a robot of one arm with a URDF, got '{robot}'")
-        self.description, self.joints = read(folder.urdf.read_text()), load_limits(folder.limits).joint_names
+            raise RecipeError(
+                f"script.robot: expected a robot of one arm with a URDF, got '{robot}'"
+            )
+        self.description, self.joints = (
+            read(folder.urdf.read_text()),
+            load_limits(folder.limits).joint_names,
+        )
         self.unsteady, self.scale_rad = action.dim, np.asarray(action.scale)
         super().__init__(action, **common)
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return a normalised action (J,)."""
         hesitates, joints = self.hesitates(), channels["joint_states"]
-        delta = (0.0 if hesitates else self.reach) * (channels["goal_pose"][:3] - channels["current_pose"][:3])
+        delta = (0.0 if hesitates else self.reach) * (
+            channels["goal_pose"][:3] - channels["current_pose"][:3]
+        )
         here = self._tool(joints)
-        slope = np.stack([(self._tool(joints + STEP_RAD * unit) - here) / STEP_RAD for unit in np.eye(len(joints))], 1)
-        turn = slope.T @ np.linalg.solve(slope @ slope.T + DAMPING ** 2 * np.eye(3), delta) / self.scale_rad
+        slope = np.stack(
+            [
+                (self._tool(joints + STEP_RAD * unit) - here) / STEP_RAD
+                for unit in np.eye(len(joints))
+            ],
+            1,
+        )
+        turn = (
+            slope.T
+            @ np.linalg.solve(slope @ slope.T + DAMPING**2 * np.eye(3), delta)
+            / self.scale_rad
+        )
         return np.clip(turn / max(1.0, np.abs(turn).max()) + self._noise, -1, 1)
 
     def _tool(self, joints: np.ndarray) -> np.ndarray:
         """Position (3,) of the tool at these joint angles [m]."""
-        return np.array(self.description.pose(self.link, dict(zip(self.joints, joints.tolist(), strict=True)))[0])
+        return np.array(
+            self.description.pose(self.link, dict(zip(self.joints, joints.tolist(), strict=True)))[
+                0
+            ]
+        )

@@ -14,9 +14,13 @@ from rlinf_core.interlock import load_limits
 from rlinf_core.tasks.task import load_task
 from tests.stalls import AGAIN, WATCH
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it, and whatever they start
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as a shell's background jobs have it, and whatever they start
     signal.signal(signal.SIGINT, signal.default_int_handler)
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its threads, restarted in a forked child, abort it before exec
+os.environ.setdefault(
+    "GRPC_ENABLE_FORK_SUPPORT", "0"
+)  # its threads, restarted in a forked child, abort it before exec
 EVIDENCE = pytest.StashKey[list]()
 SESSION = pytest.StashKey[pytest.Session]()
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -39,15 +43,22 @@ def random():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--evidence", default="", help="write what the safety tests measured to this JSON file")
+    parser.addoption(
+        "--evidence", default="", help="write what the safety tests measured to this JSON file"
+    )
 
 
 def pytest_collection_modifyitems(items):
     for path in {item.path for item in items if item.get_closest_marker("ros")}:
         if not re.search(r"mark\.ros\b", path.read_text()):
-            raise pytest.UsageError(f"{path}: expected pytest.mark.ros in these words: scripts/test_all.sh looks for them")
+            raise pytest.UsageError(
+                f"{path}: expected pytest.mark.ros in these words: scripts/test_all.sh looks for "
+                f"them"
+            )
     for item in items:
-        if item.get_closest_marker("timed") or (item.get_closest_marker("ros") and not item.get_closest_marker("lockstep")):
+        if item.get_closest_marker("timed") or (
+            item.get_closest_marker("ros") and not item.get_closest_marker("lockstep")
+        ):
             item.add_marker(pytest.mark.flaky(reruns=AGAIN, condition=WATCH.stalled))
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1200))
@@ -65,17 +76,28 @@ def pytest_runtest_setup(item):
 
 def pytest_terminal_summary(terminalreporter):
     for test in dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("rerun", ())):
-        duration = f" for {WATCH.again[test]:.2f} s" if test in WATCH.again else ""  # or by a worker
+        duration = (
+            f" for {WATCH.again[test]:.2f} s" if test in WATCH.again else ""
+        )  # or by a worker
         terminalreporter.write_line(f"{test}: failed while the machine stood still{duration}")
 
 
 @pytest.fixture
 def evidence(request):
-    """Keep a measured value for docs/reference/safety_evidence.md: ``evidence("S5", "1 tick", "1 tick")``."""
+    """Keep a measured value for docs/reference/safety_evidence.md:
+    ``evidence("S5", "1 tick", "1 tick")``.
+    """
     entries = request.config.stash.setdefault(EVIDENCE, [])
 
     def keep(requirement, measured, bound):
-        entries.append({"requirement": requirement, "measured": measured, "bound": bound, "test": request.node.nodeid})
+        entries.append(
+            {
+                "requirement": requirement,
+                "measured": measured,
+                "bound": bound,
+                "test": request.node.nodeid,
+            }
+        )
 
     return keep
 
@@ -89,7 +111,9 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
-    """All is said and written; what the middleware leaves to destructors aborts now and then a process that has passed."""
+    """All is said and written; what the middleware leaves to destructors aborts now and then a
+    process that has passed.
+    """
     if "rclpy" in sys.modules and SESSION in config.stash and not hasattr(config, "workerinput"):
         sys.stdout.flush()
         sys.stderr.flush()

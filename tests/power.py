@@ -1,8 +1,9 @@
 """Power cuts without a power cut: what a disk holds after every step of what was done to it.
 
-Kept for sure is the content of a file as it was when the file was flushed, and the names in a folder as they were when the
-folder was flushed. After each call that changes names or flushes, two disks are noted: one that has kept nothing else, and
-one that has kept every change of names at once but of unflushed data only half. A journaling disk is somewhere between.
+Kept for sure is the content of a file as it was when the file was flushed, and the names in a
+folder as they were when the folder was flushed. After each call that changes names or flushes, two
+disks are noted: one that has kept nothing else, and one that has kept every change of names at once
+but of unflushed data only half. A journaling disk is somewhere between.
 """
 
 import os
@@ -14,7 +15,8 @@ CALLS = ("rename", "replace", "mkdir", "unlink", "remove", "rmdir")
 class Disk:
     """Watches ``root`` from now on, in which everything counts as flushed.
 
-    ``cuts`` are (what had been acknowledged, {path: bytes}) for every prefix; folders are paths with None.
+    ``cuts`` are (what had been acknowledged, {path: bytes}) for every prefix; folders are paths
+    with None.
     """
 
     def __init__(self, root, monkeypatch):
@@ -23,7 +25,11 @@ class Disk:
         for path in (self.root, *self.root.rglob("*")):
             self._flush(os.open(path, os.O_RDONLY))
         fsync = os.fsync
-        monkeypatch.setattr(os, "fsync", lambda handle: (fsync(handle), self._flush(os.dup(handle)), self._note())[0])
+        monkeypatch.setattr(
+            os,
+            "fsync",
+            lambda handle: (fsync(handle), self._flush(os.dup(handle)), self._note())[0],
+        )
         for name in CALLS:
             monkeypatch.setattr(os, name, self._noted(getattr(os, name)))
 
@@ -37,6 +43,7 @@ class Disk:
             result = call(*arguments, **options)
             self._note()
             return result
+
         return noted
 
     def _flush(self, handle):
@@ -44,14 +51,19 @@ class Disk:
         number = os.fstat(handle).st_ino
         if os.path.isdir(f"/proc/self/fd/{handle}"):
             with os.scandir(handle) as entries:
-                self._names[number] = {entry.name: (entry.inode(), entry.is_dir()) for entry in entries}
+                self._names[number] = {
+                    entry.name: (entry.inode(), entry.is_dir()) for entry in entries
+                }
         else:
             self._data[number] = Path(f"/proc/self/fd/{handle}").read_bytes()
 
     def _note(self):
         done = tuple(self.acknowledged)
         least = dict(self._stored(self.root.stat().st_ino, Path()))
-        most = {path.relative_to(self.root): None if path.is_dir() else self._half(path) for path in self.root.rglob("*")}
+        most = {
+            path.relative_to(self.root): None if path.is_dir() else self._half(path)
+            for path in self.root.rglob("*")
+        }
         self.cuts += [(done, least), (done, most)]
 
     def _stored(self, folder, where):
@@ -62,7 +74,7 @@ class Disk:
 
     def _half(self, path):
         content, now = self._data.get(path.stat().st_ino), path.read_bytes()
-        return content if content is not None else now[:len(now) // 2]
+        return content if content is not None else now[: len(now) // 2]
 
 
 def restore(tree, folder):

@@ -1,9 +1,11 @@
-"""Whether the machine stood still while a test ran: what a station in real time shows of itself then is about the machine.
+"""Whether the machine stood still while a test ran: what a station in real time shows of itself
+then is about the machine.
 
-A process of its own, as a node has one, sleeps 20 ms at a time and says when it was woken late, and so does a thread of the
-test's own process; as does whatever stands in for an arm or a pendant (``Peer.every``), which must not pause either. A test
-of the mark ``ros`` or ``timed`` that failed while one of them was late is run again, at most twice, and counted as such at
-the end; one that failed on a machine that kept time has failed.
+A process of its own, as a node has one, sleeps 20 ms at a time and says when it was woken late, and
+so does a thread of the test's own process; as does whatever stands in for an arm or a pendant
+(``Peer.every``), which must not pause either. A test of the mark ``ros`` or ``timed`` that failed
+while one of them was late is run again, at most twice, and counted as such at the end; one that
+failed on a machine that kept time has failed.
 """
 
 import os
@@ -13,9 +15,9 @@ import sys
 import threading
 import time
 
-LATE_S = 0.05   # the shortest time after which an interlock calls an arm silent
+LATE_S = 0.05  # the shortest time after which an interlock calls an arm silent
 NAP_S = 0.02
-AGAIN = 2       # times
+AGAIN = 2  # times
 WORD = struct.Struct("d")
 
 
@@ -30,8 +32,11 @@ class Watch:
         if self.process is None:
             reading_end, says = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reading_end, False)
-            self.process = subprocess.Popen([sys.executable, __file__, str(says), str(os.getpid())], pass_fds=[says],
-                                            start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, str(says), str(os.getpid())],
+                pass_fds=[says],
+                start_new_session=True,
+            )
             os.close(says)
             self.pipe = reading_end
             threading.Thread(target=naps, args=[self.note], daemon=True).start()
@@ -43,7 +48,9 @@ class Watch:
         self.worst = max(self.worst, late_s)
 
     def stalled(self, error):
-        """Whether anybody was, since the test began, which ended with this error; None where it did not."""
+        """Whether anybody was, since the test began, which ended with this error; None where it did
+        not.
+        """
         self._take()
         if error is None or self.worst <= LATE_S:
             return False
@@ -72,4 +79,7 @@ def naps(note, go_on=lambda: True):
 
 if __name__ == "__main__":
     says, parent = map(int, sys.argv[1:])
-    naps(lambda late_s: late_s > LATE_S and os.write(says, WORD.pack(late_s)), lambda: os.getppid() == parent)
+    naps(
+        lambda late_s: late_s > LATE_S and os.write(says, WORD.pack(late_s)),
+        lambda: os.getppid() == parent,
+    )

@@ -20,14 +20,19 @@ def test_each_name_is_there_and_says_what_it_is(name):
 
 
 def test_nothing_heavy_is_imported_before_it_is_asked_for():
-    code = ("import sys, rlinf_core\nassert 'pydantic' not in sys.modules\n"
-            "recipe = rlinf_core.load_recipe('sim_sac', ['seed=3'])\n"
-            "assert rlinf_core.station_task(recipe).spec.vector_size and rlinf_core.read_episode and recipe.seed == 3\n"
-            "print(sorted({'torch', 'ray', 'rclpy', 'gymnasium', 'mujoco'} & set(sys.modules)))\n"
-            "rlinf_core.load_policy\nprint('torch' in sys.modules)\n"
-            "print(rlinf_core.Observation.__module__, 'torch' in sys.modules)")
+    code = (
+        "import sys, rlinf_core\nassert 'pydantic' not in sys.modules\n"
+        "recipe = rlinf_core.load_recipe('sim_sac', ['seed=3'])\n"
+        "assert rlinf_core.station_task(recipe).spec.vector_size and rlinf_core.read_episode and "
+        "recipe.seed == 3\n"
+        "print(sorted({'torch', 'ray', 'rclpy', 'gymnasium', 'mujoco'} & set(sys.modules)))\n"
+        "rlinf_core.load_policy\nprint('torch' in sys.modules)\n"
+        "print(rlinf_core.Observation.__module__, 'torch' in sys.modules)"
+    )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
-    assert process.stdout.splitlines() == ["[]", "False", "rlinf_core.policies.base True"], process.stderr
+    assert process.stdout.splitlines() == ["[]", "False", "rlinf_core.policies.base True"], (
+        process.stderr
+    )
 
 
 def test_type_checkers_are_told_the_same():
@@ -50,9 +55,24 @@ def test_an_unknown_name_is_an_attribute_error_and_modules_are_modules():
     assert extras.DISTRIBUTION == "rlinf"
 
 
-@pytest.mark.parametrize("package", [
-    "rlinf_core", "sim_bridges", *(f"ros_ws/src/{name}/{name}" for name in (
-        "rlinf_ros", "rlinf_interlock", "rlinf_drivers", "rlinf_station", "rlinf_operator", "rlinf_tools"))])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "rlinf_core",
+        "sim_bridges",
+        *(
+            f"ros_ws/src/{name}/{name}"
+            for name in (
+                "rlinf_ros",
+                "rlinf_interlock",
+                "rlinf_drivers",
+                "rlinf_station",
+                "rlinf_operator",
+                "rlinf_tools",
+            )
+        ),
+    ],
+)
 def test_the_packages_say_that_they_are_typed(package):
     assert (ROOT / package / "py.typed").is_file()
 

@@ -1,4 +1,6 @@
-"""What benchmarks say of themselves, refuse and count; their short forms are where what they measure is tested."""
+"""What benchmarks say of themselves, refuse and count; their short forms are where what they
+measure is tested.
+"""
 
 import ast
 import json
@@ -33,12 +35,15 @@ from rlinf_core.recipes import load_recipe
 from tests.algorithms.learning import Run
 from tests.algorithms.point import Points
 
-COMMANDS = sorted(path for path in Path("benchmarks").glob("*.py") if "ArgumentParser" in path.read_text())
+COMMANDS = sorted(
+    path for path in Path("benchmarks").glob("*.py") if "ArgumentParser" in path.read_text()
+)
 
 
 @pytest.fixture
 def called(monkeypatch):
     """``main`` with these words."""
+
     def call(benchmark, *words):
         monkeypatch.setattr(sys, "argv", [benchmark.__file__, *map(str, words)])
         benchmark.main()
@@ -49,8 +54,16 @@ def called(monkeypatch):
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
 def test_each_says_what_it_does_not_cover_and_what_json_is(path):
     assert "does not cover" in " ".join(ast.get_docstring(ast.parse(path.read_text())).split())
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call) and node.args]
-    (option,) = [node for node in calls if isinstance(node.args[0], ast.Constant) and node.args[0].value == "--json"]
+    calls = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and node.args
+    ]
+    (option,) = [
+        node
+        for node in calls
+        if isinstance(node.args[0], ast.Constant) and node.args[0].value == "--json"
+    ]
     assert "help" in [keyword.arg for keyword in option.keywords]
 
 
@@ -67,19 +80,28 @@ def test_a_run_that_was_told_to_stop_gives_no_figure_of_a_device():
 
     class Stopped(Points):
         def step(self, actions, active=None):
-            if self.next > 10**6 + 20 and not signals:  # once: asked again after 2 s it would end in its midst
+            if (
+                self.next > 10**6 + 20 and not signals
+            ):  # once: asked again after 2 s it would end in its midst
                 signals.append(signal.raise_signal(signal.SIGINT))
             return super().step(actions, active)
 
-    with pytest.raises(SystemExit, match=r"expected a run of 3000 steps, got one that was told to stop"):
+    with pytest.raises(
+        SystemExit, match=r"expected a run of 3000 steps, got one that was told to stop"
+    ):
         devices.learned("sac", "cpu", "float32", lambda recipe, size: Stopped(size))
 
 
 @pytest.mark.parametrize("steps", [[], [16, 32]])
 def test_a_run_that_was_told_to_stop_gives_no_rate(monkeypatch, steps):
-    monkeypatch.setattr(pipelined, "train", lambda recipe, folder, tell: [
-        tell(SimpleNamespace(steps=step), None) for step in steps])
-    with pytest.raises(SystemExit, match=f"expected a run of 64 time steps, .* after {steps[-1] if steps else 0}"):
+    monkeypatch.setattr(
+        pipelined,
+        "train",
+        lambda recipe, folder, tell: [tell(SimpleNamespace(steps=step), None) for step in steps],
+    )
+    with pytest.raises(
+        SystemExit, match=f"expected a run of 64 time steps, .* after {steps[-1] if steps else 0}"
+    ):
         pipelined.steps_per_second(0, False, 64, 1)
 
 
@@ -103,13 +125,22 @@ def test_the_folder_of_the_swapped_policy_may_have_any_name(tmp_path):
 
 
 # Drills
-@pytest.mark.parametrize("runs, busy", [(1, [False]), (2, [False, True]), (3, [False, False, True])])
-def test_of_few_drills_the_longest_silence_is_of_those_that_there_are(tmp_path, monkeypatch, called, runs, busy):
+@pytest.mark.parametrize(
+    "runs, busy", [(1, [False]), (2, [False, True]), (3, [False, False, True])]
+)
+def test_of_few_drills_the_longest_silence_is_of_those_that_there_are(
+    tmp_path, monkeypatch, called, runs, busy
+):
     busy_flags = []
 
     def drilled(folder, busy):
         busy_flags.append(busy)
-        return {"requirements_held": 1, "traps_held": 2, "not_held": [], "longest_silence_ms": 10.0 + busy}
+        return {
+            "requirements_held": 1,
+            "traps_held": 2,
+            "not_held": [],
+            "longest_silence_ms": 10.0 + busy,
+        }
 
     monkeypatch.setattr(drills, "drilled", drilled)
     called(drills, "--runs", runs, "--json", tmp_path / "told.json")
@@ -118,12 +149,20 @@ def test_of_few_drills_the_longest_silence_is_of_those_that_there_are(tmp_path, 
     assert summary.get("longest_silence_ms_beside_hogs") == (11.0 if any(busy) else None)
 
 
-@pytest.mark.parametrize("module, words, message", [
-    (twin_faults, ["--only", "typo"], r"--only: expected a part of one of reflex, .*; got 'typo'"),
-    (twin_faults, ["--times", "0"], "--times: expected at least 1, got 0"),
-    (algorithms, ["--only", "typo"], "--only: expected a part of one of PPO, .*, got 'typo'"),
-    (algorithms, ["--seeds"], "--seeds: expected at least one argument"),
-    (drills, ["--runs", "0"], "--runs: expected at least 1, got 0")])
+@pytest.mark.parametrize(
+    "module, words, message",
+    [
+        (
+            twin_faults,
+            ["--only", "typo"],
+            r"--only: expected a part of one of reflex, .*; got 'typo'",
+        ),
+        (twin_faults, ["--times", "0"], "--times: expected at least 1, got 0"),
+        (algorithms, ["--only", "typo"], "--only: expected a part of one of PPO, .*, got 'typo'"),
+        (algorithms, ["--seeds"], "--seeds: expected at least one argument"),
+        (drills, ["--runs", "0"], "--runs: expected at least 1, got 0"),
+    ],
+)
 def test_what_would_measure_nothing_is_refused(called, capsys, module, words, message):
     with pytest.raises(SystemExit) as ended:
         called(module, *words)
@@ -147,11 +186,17 @@ def test_the_machine_is_the_one_that_fuzzed(tmp_path, called):
 
 
 def test_curves_are_named_by_the_seeds_that_were_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(algorithms, "RUNS", {"PPO": lambda seed, to_its_end: Run(0.0, 1.0, 9, curve=[(0, 0.0), (9, 1.0)])})
+    monkeypatch.setattr(
+        algorithms,
+        "RUNS",
+        {"PPO": lambda seed, to_its_end: Run(0.0, 1.0, 9, curve=[(0, 0.0), (9, 1.0)])},
+    )
     import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        algorithms.draw({"PPO": [algorithms.RUNS["PPO"](0, True)] * 2}, [5, 7], tmp_path / "curves.svg")
+        algorithms.draw(
+            {"PPO": [algorithms.RUNS["PPO"](0, True)] * 2}, [5, 7], tmp_path / "curves.svg"
+        )
     drawn = (tmp_path / "curves.svg").read_text()
     assert "seed 5" in drawn and "seed 7" in drawn and "seed 0" not in drawn
 
@@ -164,7 +209,9 @@ def test_why_a_simulator_could_not_be_timed_is_said(monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "ImportError: no such simulator")
 
     monkeypatch.setattr(simulators.subprocess, "run", run)
-    with pytest.raises(SystemExit, match="franka_mujoco, its cost:\nImportError: no such simulator"):
+    with pytest.raises(
+        SystemExit, match="franka_mujoco, its cost:\nImportError: no such simulator"
+    ):
         simulators.one("franka_mujoco")
 
 
@@ -208,38 +255,81 @@ print(subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, 
 def test_a_line_is_slow_both_ways_and_gone_at_the_end():
     script = 'ip link set lo up; exec "$0" -c "$1"'
     alone = ["unshare", "--net", "bash", "-ec"]  # a loopback of its own
-    if not shutil.which("tc") or subprocess.run([*alone, "ip link set lo up; tc qdisc add dev lo root htb"],
-                                                capture_output=True).returncode:
-        pytest.skip("not possible here: a network namespace, and tc's htb in it (root, iproute2, sch_htb)")
-    ran = subprocess.run([*alone, script, sys.executable, LINE], capture_output=True, text=True, timeout=60,
-                         env=os.environ | {"PYTHONPATH": os.getcwd()})
+    if (
+        not shutil.which("tc")
+        or subprocess.run(
+            [*alone, "ip link set lo up; tc qdisc add dev lo root htb"], capture_output=True
+        ).returncode
+    ):
+        pytest.skip(
+            "not possible here: a network namespace, and tc's htb in it (root, iproute2, sch_htb)"
+        )
+    ran = subprocess.run(
+        [*alone, script, sys.executable, LINE],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )
     assert ran.returncode == 0, ran.stderr
-    assert "nobody who does so already (tc qdisc del dev lo root ends it); tc qdisc add dev lo root" in ran.stderr
+    assert (
+        "nobody who does so already (tc qdisc del dev lo root ends it); tc qdisc add dev lo root"
+        in ran.stderr
+    )
     _, slow, left = ran.stdout.split("\n", 2)
-    assert all(float(seconds) > 0.4 for seconds in slow.split()), "0.5 s at 8 Mbit/s, less what a bucket holds"
+    assert all(float(seconds) > 0.4 for seconds in slow.split()), (
+        "0.5 s at 8 Mbit/s, less what a bucket holds"
+    )
     assert "noqueue" in left and "htb" not in left
 
 
 def test_a_line_where_none_may_shape_one_is_refused(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    error = "--line: expected a right to shape this machine's loopback with tc .root, iproute2., .*already .*; tc qdisc add"
+    error = (
+        "--line: expected a right to shape this machine's loopback with tc .root, iproute2., "
+        ".*already .*; tc qdisc add"
+    )
     with pytest.raises(SystemExit, match=error), fleet_learning.line(50551, 8):
         pytest.fail("not slow at all")
 
 
 @pytest.mark.slow
 def test_large_models_are_measured_in_small(tmp_path, called):
-    pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
-    called(large_models, "--quick", "--device", "cpu", "--views", 1, "--ways", "eager_float32", "eager", "--json",
-           tmp_path / "said.json")
+    pytest.importorskip(
+        "transformers", reason="the extra vla: transformers has none for Python 3.10"
+    )
+    called(
+        large_models,
+        "--quick",
+        "--device",
+        "cpu",
+        "--views",
+        1,
+        "--ways",
+        "eager_float32",
+        "eager",
+        "--json",
+        tmp_path / "said.json",
+    )
     timings = json.loads((tmp_path / "said.json").read_text())
-    assert 0 < timings["pi0_1_views_eager_off"] < 0.1 and timings["pi0_1_views_eager_float32_off"] == 0
-    assert all(timings[f"{name}_ms"] > 0 for name in ("pi0_1_views_transformers", "openvla_eager", "openvla_oft_eager"))
-    assert {"pi0_sft_full_bfloat16_recompute_s", "openvla_sft_lora_bfloat16_s", "pi0_grpo_lora_update_s",
-            "openvla_grpo_lora_draw_s"} <= timings.keys()
+    assert (
+        0 < timings["pi0_1_views_eager_off"] < 0.1 and timings["pi0_1_views_eager_float32_off"] == 0
+    )
+    assert all(
+        timings[f"{name}_ms"] > 0
+        for name in ("pi0_1_views_transformers", "openvla_eager", "openvla_oft_eager")
+    )
+    assert {
+        "pi0_sft_full_bfloat16_recompute_s",
+        "openvla_sft_lora_bfloat16_s",
+        "pi0_grpo_lora_update_s",
+        "openvla_grpo_lora_draw_s",
+    } <= timings.keys()
 
 
-def test_published_rows_count_the_last_step_alone_and_what_is_published_within_the_budget(monkeypatch):
+def test_published_rows_count_the_last_step_alone_and_what_is_published_within_the_budget(
+    monkeypatch,
+):
     steps = iter([0.0] * 150 + [1.0] * 48 + [0.0, 0.0])  # success is left again at the end
     env = SimpleNamespace(
         step=lambda action: (np.zeros(3), 0.5, False, False, {"success": next(steps)}),
@@ -252,6 +342,9 @@ def test_published_rows_count_the_last_step_alone_and_what_is_published_within_t
     assert [row[3] for row in played] == [False] * 99 + [True]
     assert played[0][1] == 1.0 and not any(row[4]["success"] for row in played)
     rows = [(100_000, 0.4, 1.0), (200_000, 0.6, 2.0)]
-    assert published.steps_to(rows, 0.5) == 200_000 and published.steps_to(rows, 0.9) == published.NEVER
+    assert (
+        published.steps_to(rows, 0.5) == 200_000
+        and published.steps_to(rows, 0.9) == published.NEVER
+    )
     assert published.over_published({"reach": 200_000, "push": published.NEVER}, 200_000) == 1.0
     assert np.isnan(published.over_published({"push": 100_000}, 200_000))

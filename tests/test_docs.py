@@ -20,29 +20,51 @@ from rlinf_core.robots.config import load_robot
 from rlinf_core.tasks.task import shaped
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
-         ROOT / "benchmarks/results/README.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "benchmarks/results/README.md",
+]
 
 
 @pytest.fixture(scope="module")
 def generated():
     """The reference's pages and the schemas, by a process of their own."""
     code = "import json, reference; print(json.dumps([reference.pages(), reference.schemas()]))"
-    return json.loads(subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "scripts", capture_output=True,
-                                     text=True).stdout)
+    return json.loads(
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            cwd=ROOT / "scripts",
+            capture_output=True,
+            text=True,
+        ).stdout
+    )
 
 
 def test_the_reference_is_what_the_code_says(generated):
-    written = {page.stem: page.read_text() for page in (ROOT / "docs/reference").glob("*.md")
-               if page.stem != "safety_evidence"}
+    written = {
+        page.stem: page.read_text()
+        for page in (ROOT / "docs/reference").glob("*.md")
+        if page.stem != "safety_evidence"
+    }
     assert generated[0] == written, "run python scripts/reference.py"
 
 
 def test_the_support_matrix_is_what_its_data_say():
     """The script refuses a part of the code without a row, and a test that does not exist."""
     code = "import support_matrix, sys; sys.stdout.write(support_matrix.page())"
-    written = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "scripts", capture_output=True, text=True)
-    assert written.stdout == (ROOT / "docs/support_matrix.md").read_text(), "run python scripts/support_matrix.py"
+    written = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+    )
+    assert written.stdout == (ROOT / "docs/support_matrix.md").read_text(), (
+        "run python scripts/support_matrix.py"
+    )
 
 
 def test_the_gallery_and_its_curves_are_what_their_data_say():
@@ -51,34 +73,71 @@ curves = json.loads(gallery.CURVES.read_text())
 drawn = {name: gallery.curve(points, name not in curves) for name in gallery.recipes()
          if (points := curves.get(name) or gallery.ends(name))}
 print(json.dumps([gallery.page(), drawn]))"""
-    written = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "scripts", capture_output=True, text=True)
+    written = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+    )
     page, drawn = json.loads(written.stdout)
-    assert page == (ROOT / "docs/simulators/gallery.md").read_text(), "run python scripts/gallery.py --only"
-    assert drawn == {path.stem.removesuffix("_curve"): path.read_text()
-                     for path in (ROOT / "docs/images/gallery").glob("*_curve.svg")}
+    assert page == (ROOT / "docs/simulators/gallery.md").read_text(), (
+        "run python scripts/gallery.py --only"
+    )
+    assert drawn == {
+        path.stem.removesuffix("_curve"): path.read_text()
+        for path in (ROOT / "docs/images/gallery").glob("*_curve.svg")
+    }
 
 
-def test_the_schemas_for_editors_are_what_the_code_says_and_every_shipped_file_fits_its_own(generated):
+def test_the_schemas_for_editors_are_what_the_code_says_and_every_shipped_file_fits_its_own(
+    generated,
+):
     schemas = generated[1]
     for name, schema in schemas.items():
-        assert json.loads((ROOT / f"docs/{name}.schema.json").read_text()) == schema, "run python scripts/reference.py"
+        assert json.loads((ROOT / f"docs/{name}.schema.json").read_text()) == schema, (
+            "run python scripts/reference.py"
+        )
     drills = set(ROOT.glob("configs/drill*.yaml"))
-    recipes = [*(set(ROOT.glob("configs/*.yaml")) - drills), *ROOT.glob("configs/simulators/*.yaml")]
-    kinds = {"recipe": recipes, "task": ROOT.glob("configs/tasks/*.yaml"), "scenarios": drills,
-             "hand_eye": ROOT.glob("robots/*/hand_eye.yaml"),
-             **{name: [*ROOT.glob(f"robots/*/{name}.yaml"), *ROOT.glob(f"sim_bridges/simulators/*/*/{name}.yaml")]
-                for name in ("robot", "limits")}}
-    validators = {name: jsonschema.validators.validator_for(schema)(schema) for name, schema in schemas.items()}
+    recipes = [
+        *(set(ROOT.glob("configs/*.yaml")) - drills),
+        *ROOT.glob("configs/simulators/*.yaml"),
+    ]
+    kinds = {
+        "recipe": recipes,
+        "task": ROOT.glob("configs/tasks/*.yaml"),
+        "scenarios": drills,
+        "hand_eye": ROOT.glob("robots/*/hand_eye.yaml"),
+        **{
+            name: [
+                *ROOT.glob(f"robots/*/{name}.yaml"),
+                *ROOT.glob(f"sim_bridges/simulators/*/*/{name}.yaml"),
+            ]
+            for name in ("robot", "limits")
+        },
+    }
+    validators = {
+        name: jsonschema.validators.validator_for(schema)(schema)
+        for name, schema in schemas.items()
+    }
     for name, files in kinds.items():
         validators[name].check_schema(schemas[name])
         for path in files:
             assert f"docs/{name}.schema.json" in path.read_text().splitlines()[0], path
             validators[name].validate(yaml.safe_load(path.read_text()))
-    for name, wrong in (("recipe", {"sede": 1}), ("recipe", {"algorithm": {"name": "ppo", "group": 3}}),
-                        ("robot", {"driver": "external", "limits": "limits.yaml", "estop": ["a"]}),
-                        ("robot", {"driver": "simulator", "limits": "l", "simulator": "gym_hil", "options": {"a": 1}}),
-                        ("task", {"max_steps": 0}), ("hand_eye", {"camera": {}}), ("scenarios", []),
-                        ("scenarios", [{"name": "a", "expect": "ACTIVE", "inject": {"route": "a", "kind": "dr"}}])):
+    for name, wrong in (
+        ("recipe", {"sede": 1}),
+        ("recipe", {"algorithm": {"name": "ppo", "group": 3}}),
+        ("robot", {"driver": "external", "limits": "limits.yaml", "estop": ["a"]}),
+        (
+            "robot",
+            {"driver": "simulator", "limits": "l", "simulator": "gym_hil", "options": {"a": 1}},
+        ),
+        ("task", {"max_steps": 0}),
+        ("hand_eye", {"camera": {}}),
+        ("scenarios", []),
+        ("scenarios", [{"name": "a", "expect": "ACTIVE", "inject": {"route": "a", "kind": "dr"}}]),
+    ):
         with pytest.raises(jsonschema.ValidationError):
             validators[name].validate(wrong)
 
@@ -86,18 +145,31 @@ def test_the_schemas_for_editors_are_what_the_code_says_and_every_shipped_file_f
 def test_what_does_not_fit_a_pattern_is_told_in_words():
     schemas = "".join(path.read_text() for path in ROOT.glob("docs/*.schema.json"))
     patterns = re.findall(r'"pattern": "(.*)"', schemas) + re.findall(r'"(\^.*)": {', schemas)
-    assert {json.loads(f'"{pattern}"') for pattern in patterns} <= PATTERNS.keys() and len(patterns) > 20
+    assert {json.loads(f'"{pattern}"') for pattern in patterns} <= PATTERNS.keys() and len(
+        patterns
+    ) > 20
 
 
 def anchors(page):
     """Of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
-    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading)).lower().replace(" ", "-") for heading in headings}
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M
+    )
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading)).lower().replace(" ", "-")
+        for heading in headings
+    }
 
 
-@pytest.mark.parametrize("page", [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md")),
-                                  *sorted(ROOT.glob("ros_ws/src/rlinf*/README.md"))],
-                         ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        *PAGES,
+        *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md")),
+        *sorted(ROOT.glob("ros_ws/src/rlinf*/README.md")),
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_links_and_pictures_exist(page):
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", page.read_text()):
         if not target.startswith("http"):
@@ -108,9 +180,16 @@ def test_links_and_pictures_exist(page):
 
 
 def test_the_files_for_a_real_arm_are_taken_as_the_pages_have_them(tmp_path):
-    part = (ROOT / "docs/robots/index.md").read_text().split("## A task for a real arm")[1].split("\n##")[0]
+    part = (
+        (ROOT / "docs/robots/index.md")
+        .read_text()
+        .split("## A task for a real arm")[1]
+        .split("\n##")[0]
+    )
     task, recipe = re.findall(r"```yaml\n(.*?)```", part, re.S)
-    _, by_hand = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/rewards.md").read_text(), re.S)
+    _, by_hand = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/howto/rewards.md").read_text(), re.S
+    )
     (tmp_path / "by_hand.py").write_text(by_hand)
     (tmp_path / "task.yaml").write_text(task)
     (tmp_path / "recipe.yaml").write_text(recipe)
@@ -124,10 +203,12 @@ def test_the_files_for_a_real_arm_are_taken_as_the_pages_have_them(tmp_path):
 def test_the_reward_with_progress_of_the_page_shapes_a_task(tmp_path):
     near, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/rewards.md").read_text(), re.S)
     (tmp_path / "near.py").write_text(near)
-    (tmp_path / "task.yaml").write_text(
-        "defaults: reach\nreward: {kind: ./near.py:Near}\n")
+    (tmp_path / "task.yaml").write_text("defaults: reach\nreward: {kind: ./near.py:Near}\n")
     task = shaped(station_task(load_recipe("sim_ppo", [f"station.task={tmp_path}/task.yaml"])), 1.0)
-    at_goal, away = (task.success.progress({"current_pose": np.full(7, x), "goal_pose": np.zeros(7)}) for x in (0.0, 0.1))
+    at_goal, away = (
+        task.success.progress({"current_pose": np.full(7, x), "goal_pose": np.zeros(7)})
+        for x in (0.0, 0.1)
+    )
     assert at_goal == 1.0 > away > 0.0
 
 
@@ -137,20 +218,29 @@ def test_the_ur5e_of_the_page_is_that_of_robots_but_for_driver_and_camera(tmp_pa
     (tmp_path / "robot.yaml").write_text(textwrap.dedent(yaml_text))
     (tmp_path / "limits.yaml").write_text(f"extends: {ROOT}/robots/ur5e/limits.yaml\n")
     shown = load_robot(str(tmp_path))
-    assert shown == load_robot("ur5e").but(driver="external", options={}, cameras={}, limits=shown.limits)
+    assert shown == load_robot("ur5e").but(
+        driver="external", options={}, cameras={}, limits=shown.limits
+    )
 
 
 def test_the_page_of_recipes_names_every_one_and_every_section():
     page, sections = (ROOT / "docs/howto/recipes.md").read_text().split("## Sections")
     assert {path.stem for path in ROOT.glob("configs/*.yaml")} <= set(re.findall(r"`(\w+)`", page))
-    assert Recipe.model_fields.keys() == set(re.findall(r"`(\w+)`(?=[^|]*\|[^|]*\|$)", sections, re.M))
+    assert Recipe.model_fields.keys() == set(
+        re.findall(r"`(\w+)`(?=[^|]*\|[^|]*\|$)", sections, re.M)
+    )
 
 
 def demo_commands():
     """Page and recipe of each `rlinf demo RECIPE`, in pages and recipes."""
     pages = [*PAGES, *sorted(ROOT.glob("configs/*.yaml"))]
-    return sorted({(page.name, name) for page in pages
-                   for name in re.findall(r"rlinf demo (\w+)\b(?!/)", page.read_text())})
+    return sorted(
+        {
+            (page.name, name)
+            for page in pages
+            for name in re.findall(r"rlinf demo (\w+)\b(?!/)", page.read_text())
+        }
+    )
 
 
 @pytest.mark.parametrize("page, name", demo_commands())
@@ -169,25 +259,38 @@ TWO_PLACES = {  # messages that two functions make, and the string of each
     "unknown key '<...>' (did you mean '<...>'?)": (": unknown key '{", " (did you mean '{"),
     "limits <...>: box is inverted in <...>": ("limits {", "box is inverted in {"),
     "simulator: expected one of <...>, or package.module:name": (
-        '"simulator"', "{where}: expected one of {', '.join(known)}, or package.module:name"),
+        '"simulator"',
+        "{where}: expected one of {', '.join(known)}, or package.module:name",
+    ),
     "simulation.initial_policy: <...>: expected a policy-*.safetensors": (
-        "simulation.initial_policy: {error", "{path}: expected a policy-*.safetensors"),
+        "simulation.initial_policy: {error",
+        "{path}: expected a policy-*.safetensors",
+    ),
     "policy server <...>: expected it to take an observation within <...> s": (
-        "policy server {", "expected it to take an observation within {")}
+        "policy server {",
+        "expected it to take an observation within {",
+    ),
+}
 
 
 @pytest.fixture(scope="module")
 def raised():
     """All sources, with strings in one piece that go on in the next line."""
     folders = ("rlinf_core", "ros_ws/src", "launch", "sim_bridges", "scripts")
-    sources = [path for folder in folders for path in (ROOT / folder).rglob("*")
-               if path.suffix in (".py", ".sh") or path.name == "CMakeLists.txt"]
+    sources = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".sh") or path.name == "CMakeLists.txt"
+    ]
     text = "\n".join(path.read_text() for path in sources)
     return re.sub(r'"\s*\n\s*f?"', "", text)
 
 
-@pytest.mark.parametrize("message", re.findall(
-    r"^\| `([^`]+)` \|", (ROOT / "docs/howto/troubleshooting.md").read_text(), re.M))
+@pytest.mark.parametrize(
+    "message",
+    re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/howto/troubleshooting.md").read_text(), re.M),
+)
 def test_every_message_in_troubleshooting_is_one_we_raise(message, raised):
     """Its fragments stand in one string of the code, in their order: "got" alone is everywhere."""
     if message in TWO_PLACES:
@@ -198,10 +301,16 @@ def test_every_message_in_troubleshooting_is_one_we_raise(message, raised):
     assert re.search(pattern, raised), f"no string of the code is {message!r}"
 
 
-ROS2 = r"\bros2 (action|bag|component|interface|lifecycle|node|param|pkg|run rlinf \w|service|topic|wtf)"
-ASKS = [(f"{page.name}:{number}", line) for page in PAGES
-        for number, line in enumerate(page.read_text().splitlines(), 1)
-        if re.search(ROS2, line) and not re.search("fault_injector|/inject ", line)]
+ROS2 = (
+    r"\bros2 (action|bag|component|interface|lifecycle|node|param|pkg|run rlinf "
+    r"\w|service|topic|wtf)"
+)
+ASKS = [
+    (f"{page.name}:{number}", line)
+    for page in PAGES
+    for number, line in enumerate(page.read_text().splitlines(), 1)
+    if re.search(ROS2, line) and not re.search("fault_injector|/inject ", line)
+]
 
 
 @pytest.mark.parametrize("line", [line for _, line in ASKS], ids=[place for place, _ in ASKS])
@@ -216,33 +325,48 @@ def test_where_a_page_asks_a_station_or_a_recording_with_ros2_it_names_the_rlinf
 def test_code_names_pages_that_exist():
     """Messages, comments and --help send a reader to `docs/...`."""
     kinds = ["*.py", "*.sh", "*.yaml", "*.proto", "*.toml", "*.html", "*.js", "Makefile"]
-    listed = subprocess.run(["git", "ls-files", *kinds],
-                            cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    listed = subprocess.run(
+        ["git", "ls-files", *kinds], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
     for name in listed:
         for page in re.findall(r"\bdocs/[\w/]+\.(?:md|schema\.json)", (ROOT / name).read_text()):
             assert (ROOT / page).is_file(), f"{name}: {page}"
 
 
 def test_the_navigation_of_the_site_has_each_page_once():
-    """`make docs` needs packages of its own; what breaks a link or leaves a page out is seen here."""
+    """`make docs` needs packages of its own; what breaks a link or leaves a page out is
+    seen here.
+    """
     nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
     listed = re.findall(r"([\w/]+\.md)$", nav, re.M)
-    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+    assert sorted(listed) == sorted(
+        str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")
+    )
 
 
 def test_both_ci_files_build_the_site_and_the_packages_besides_lint_and_tests():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
-    steps = [step["run"].removeprefix("make ") for step in workflow["jobs"]["ci"]["steps"] if "run" in step]
-    targets = re.search(r"make ([a-z ]+?)\s*(?:#|$)", (ROOT / ".ci/run").read_text(), re.M)[1].split()
+    steps = [
+        step["run"].removeprefix("make ")
+        for step in workflow["jobs"]["ci"]["steps"]
+        if "run" in step
+    ]
+    targets = re.search(r"make ([a-z ]+?)\s*(?:#|$)", (ROOT / ".ci/run").read_text(), re.M)[
+        1
+    ].split()
     assert steps == targets == ["lint", "docs", "dist", "test"]
-    rules = dict(re.findall(r"^(docs|dist):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M))
+    rules = dict(
+        re.findall(r"^(docs|dist):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    )
     assert "mkdocs build --strict" in rules["docs"] and "check --strict" in rules["dist"]
 
 
 def test_pages_of_the_design_name_modules_that_exist():
     for page in PAGES:
-        for path in re.findall(r"`((?:rlinf|rlinf_core|sim_bridges|benchmarks|configs|robots|scripts|tests)/[\w/.]+)`",
-                               page.read_text()):
+        for path in re.findall(
+            r"`((?:rlinf|rlinf_core|sim_bridges|benchmarks|configs|robots|scripts|tests)/[\w/.]+)`",
+            page.read_text(),
+        ):
             is_copy = path.startswith("robots/mine/")  # the reader's copy of a robot's folder
             assert is_copy or (ROOT / path).exists(), f"{page.name}: {path}"
 
@@ -255,33 +379,46 @@ def test_the_safety_page_has_every_requirement_and_trap_and_names_tests_that_exi
     named = set(re.findall(r"`(test_\w+)`", table))
     assert len(named) >= 25 and all(f"def {name}(" in written for name in named)
     scenarios = (ROOT / "configs/drill.yaml").read_text()
-    assert all(f"name: {name}," in scenarios for name in ("commands stop", "actions are NaN", "the interlock is killed"))
+    assert all(
+        f"name: {name}," in scenarios
+        for name in ("commands stop", "actions are NaN", "the interlock is killed")
+    )
 
 
 def test_the_diagram_of_the_interlock_has_its_states_and_every_way_into_motion():
     from rlinf_core.interlock.types import Mode
 
-    (diagram,) = re.findall(r"stateDiagram-v2\n(.*?)```", (ROOT / "docs/safety.md").read_text(), re.S)
+    (diagram,) = re.findall(
+        r"stateDiagram-v2\n(.*?)```", (ROOT / "docs/safety.md").read_text(), re.S
+    )
     edges = set(re.findall(r"(\w+) --> (\w+):", diagram))
     assert {state for edge in edges for state in edge} == {mode.name for mode in Mode}
-    assert {start for start, end in edges if end == "ARMED"} == {"DISARMED", "ACTIVE", "HOLD"}, "a person arms"
+    assert {start for start, end in edges if end == "ARMED"} == {"DISARMED", "ACTIVE", "HOLD"}, (
+        "a person arms"
+    )
     assert {start for start, end in edges if end == "ACTIVE"} == {"ARMED", "HOLD"}
     assert {end for start, end in edges if start == "FAULT"} == {"DISARMED"}
 
 
 def test_the_python_of_the_algorithms_page_runs():
     names: dict = {}
-    loss_example, code = re.findall(r"```python\n(.*?)```", (ROOT / "docs/explain/algorithms.md").read_text(), re.S)
+    loss_example, code = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/explain/algorithms.md").read_text(), re.S
+    )
     exec(loss_example, {"__name__": "my_loss"})  # noqa: S102
     exec(code, names)  # noqa: S102
     assert names["chunk"].actions.shape == (11, 1, 2) and names["metrics"]["critic_loss"] > 0
 
 
 def test_the_python_of_the_page_for_users_of_stable_baselines_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/coming_from/sb3.md").read_text(), re.S)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/coming_from/sb3.md").read_text(), re.S
+    )
     names: dict = {}
     exec(code, names)  # noqa: S102
-    assert names["env"].observation_space.contains(names["observation"]) and isinstance(names["reward"], float)
+    assert names["env"].observation_space.contains(names["observation"]) and isinstance(
+        names["reward"], float
+    )
 
 
 def test_the_algorithms_page_names_every_algorithm():
@@ -295,7 +432,12 @@ def test_the_algorithms_page_names_every_algorithm():
 
 
 def test_each_workaround_is_where_the_page_says():
-    table = (ROOT / "docs/contribute/workarounds.md").read_text().split("|---|---|---|---|\n")[1].split("\n\n")[0]
+    table = (
+        (ROOT / "docs/contribute/workarounds.md")
+        .read_text()
+        .split("|---|---|---|---|\n")[1]
+        .split("\n\n")[0]
+    )
     file = ""
     for row in table.splitlines():
         where = row.split(" | ")[1]
@@ -304,7 +446,11 @@ def test_each_workaround_is_where_the_page_says():
                 assert (ROOT / name).is_file(), name
             else:
                 file = other_file or file
-                assert name in (ROOT / file).read_text() or f"/{name}/" in file, f"{name} is not in {file}"
+                assert name in (ROOT / file).read_text() or f"/{name}/" in file, (
+                    f"{name} is not in {file}"
+                )
     workarounds = (ROOT / "ros_ws/src/rlinf_ros/rlinf_ros/workarounds.py").read_text()
     ours = re.findall(r"^(?:class|def) ([A-Za-z]\w*)", workarounds, re.M)
-    assert set(ours) - {"single_threaded"} <= set(re.findall(r"`(\w+)`", table)), "each stands on the page"
+    assert set(ours) - {"single_threaded"} <= set(re.findall(r"`(\w+)`", table)), (
+        "each stands on the page"
+    )

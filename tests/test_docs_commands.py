@@ -1,7 +1,8 @@
-"""Every block of a page can be used as it stands: commands parse, overrides are keys of recipes, YAML and Python parse.
+"""Every block of a page can be used as it stands: commands parse, overrides are keys of recipes,
+YAML and Python parse.
 
-A block of shell is fenced as ``bash`` or indented; ``text`` marks output, ``mermaid`` a diagram. Not run here: programs of
-others (``OTHERS``), and what a command does once its arguments are read.
+A block of shell is fenced as ``bash`` or indented; ``text`` marks output, ``mermaid`` a diagram.
+Not run here: programs of others (``OTHERS``), and what a command does once its arguments are read.
 """
 
 import ast
@@ -19,15 +20,51 @@ from rlinf_core.recipes.loader import recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = {"cli", "errors", "messages"}  # the parsers, the codes and the definitions themselves
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/results/README.md",
-         *sorted((ROOT / "ros_ws/src").glob("*/README.md")),
-         *(page for page in sorted((ROOT / "docs").rglob("*.md"))
-           if page.parent.name != "reference" or page.stem not in GENERATED)]
-OTHERS = {".", "apt-get", "cat", "cd", "colcon", "cp", "curl", "docker", "export", "git", "grep", "journalctl", "ls",
-          "mkdir", "openssl", "pip", "printf", "python", "python3", "ros2", "rosdep", "scp", "sed",
-          "source", "ssh", "sudo", "uv", "uvx", "vcs"}
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks/results/README.md",
+    *sorted((ROOT / "ros_ws/src").glob("*/README.md")),
+    *(
+        page
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if page.parent.name != "reference" or page.stem not in GENERATED
+    ),
+]
+OTHERS = {
+    ".",
+    "apt-get",
+    "cat",
+    "cd",
+    "colcon",
+    "cp",
+    "curl",
+    "docker",
+    "export",
+    "git",
+    "grep",
+    "journalctl",
+    "ls",
+    "mkdir",
+    "openssl",
+    "pip",
+    "printf",
+    "python",
+    "python3",
+    "ros2",
+    "rosdep",
+    "scp",
+    "sed",
+    "source",
+    "ssh",
+    "sudo",
+    "uv",
+    "uvx",
+    "vcs",
+}
 REFUSED = {  # pages show the error of these
-    "rlinf demo demo_tiny --set online.max_minute=1": "did you mean 'max_minutes'"}
+    "rlinf demo demo_tiny --set online.max_minute=1": "did you mean 'max_minutes'"
+}
 START = r"\s*(?:\$ )?(?:sudo )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?"
 END = r"\s+#(?:\s|$)|\s[|&>]+\s?|;|&&|\s2>"
 
@@ -46,7 +83,9 @@ def blocks(page):
 
 def lines(block):
     """The commands of a block, without their comments and what takes their output."""
-    block = re.sub(r"<<\s*'?(\w+)'?\n.*?^\s*\1$", "", block, flags=re.S | re.M)  # what a file is to hold
+    block = re.sub(
+        r"<<\s*'?(\w+)'?\n.*?^\s*\1$", "", block, flags=re.S | re.M
+    )  # what a file is to hold
     for line in re.sub(r"\\\n\s*", " ", block).splitlines():
         command = re.split(END, line)[0].strip()
         if command and not command.startswith("#"):
@@ -60,8 +99,14 @@ def parser_of(words):
     """The parser of a command, and the words that follow its name."""
     parser, words = PARSER, list(words)
     while words and not words[0].startswith("-"):
-        below = next((action for action in parser._actions if hasattr(action, "choices")
-                      and isinstance(action.choices, dict)), None)
+        below = next(
+            (
+                action
+                for action in parser._actions
+                if hasattr(action, "choices") and isinstance(action.choices, dict)
+            ),
+            None,
+        )
         if below is None:
             break
         assert words[0] in below.choices, f"no command {words[0]!r}"
@@ -69,9 +114,16 @@ def parser_of(words):
     return parser, words
 
 
-COMMANDS = sorted({(language == "inline", command) for page in PAGES for language, block in blocks(page)
-                   if language in ("inline", "bash", "indented") for line in lines(block)
-                   for command in re.findall(rf"^{START}(rlinf [a-z-].*)", line)})
+COMMANDS = sorted(
+    {
+        (language == "inline", command)
+        for page in PAGES
+        for language, block in blocks(page)
+        if language in ("inline", "bash", "indented")
+        for line in lines(block)
+        for command in re.findall(rf"^{START}(rlinf [a-z-].*)", line)
+    }
+)
 
 
 @pytest.mark.parametrize("inline, command", COMMANDS, ids=[command for _, command in COMMANDS])
@@ -120,24 +172,33 @@ def test_blocks_of_pages_are_shell_settings_or_python(page):
                 if re.match(rf"{START}(?:rlinf|python|make|scripts/)", line):
                     check_line(line)
         else:
-            assert language in {"inline", "text", "mermaid", "json", "xml", "ini"}, (page, block[:80])
+            assert language in {"inline", "text", "mermaid", "json", "xml", "ini"}, (
+                page,
+                block[:80],
+            )
 
 
 def check_line(line):
-    """A line of shell begins with a command of this repository that exists, or with a program of others."""
+    """A line of shell begins with a command of this repository that exists, or with a program of
+    others.
+    """
     words = shlex.split(re.sub(rf"^{START}", "", line) or "cd")
     name = Path(words[0]).name or words[0]
     if name == "rlinf":
         return
     if name == "make":
         for target in (word for word in words[1:] if "=" not in word and not word.startswith("-")):
-            assert re.search(rf"^{target}\b.*:|ISOLATED := .*\b{target}\b", (ROOT / "Makefile").read_text(), re.M), line
+            assert re.search(
+                rf"^{target}\b.*:|ISOLATED := .*\b{target}\b", (ROOT / "Makefile").read_text(), re.M
+            ), line
         return
     script = next((word for word in words[:3] if re.match(r"(scripts|benchmarks)/", word)), "")
     if script:
         source = (ROOT / script).read_text()
         for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", line):
             if not script.endswith(("run_tests.sh", "test_all.sh")):
-                assert option in source or "add_arguments" in source, f"{line}: {script} has no {option}"
+                assert option in source or "add_arguments" in source, (
+                    f"{line}: {script} has no {option}"
+                )
         return
     assert name in OTHERS, line

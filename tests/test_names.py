@@ -1,4 +1,6 @@
-"""Names say the thing they hold: no part of one is a participle, pronoun or verb of speech (CONTRIBUTING.md, Style)."""
+"""Names say the thing they hold: no part of one is a participle, pronoun or verb of speech
+(CONTRIBUTING.md, Style).
+"""
 
 import ast
 import re
@@ -33,8 +35,8 @@ OF_LIBRARIES = {"connection_made", "parse_known_args"}  # asyncio's and argparse
 def denied_names(tree: ast.AST) -> set[str]:
     """Return the names with a denied word that a module defines.
 
-    Looks at functions but tests, classes, arguments, variables and attributes; ``asked_at``, ``KEPT_S`` and ``AskedFor``
-    are names with a denied word, too.
+    Looks at functions but tests, classes, arguments, variables and attributes; ``asked_at``,
+    ``KEPT_S`` and ``AskedFor`` are names with a denied word, too.
     """
     names = set()
     for node in ast.walk(tree):
@@ -62,6 +64,16 @@ def test_no_name_has_a_participle_or_a_verb_of_speech():
 
 
 def test_a_denied_name_is_noticed():
-    code = "class AskedFor:\n  def f(said):\n    self._kept = KEPT_S = 1\n    for each in []:\n      heard_at = 2"
-    assert denied_names(ast.parse(code)) == {"AskedFor", "said", "_kept", "KEPT_S", "each", "heard_at"}
+    code = (
+        "class AskedFor:\n  def f(said):\n    self._kept = KEPT_S = 1\n    for each in []:\n   "
+        "   heard_at = 2"
+    )
+    assert denied_names(ast.parse(code)) == {
+        "AskedFor",
+        "said",
+        "_kept",
+        "KEPT_S",
+        "each",
+        "heard_at",
+    }
     assert denied_names(ast.parse("def test_seen():\n    wayward = apartment = 1")) == set()

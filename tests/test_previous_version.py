@@ -1,4 +1,6 @@
-"""Recordings, policies and runs of the version before the packages moved stay readable (tests/previous_version)."""
+"""Recordings, policies and runs of the version before the packages moved stay readable
+(tests/previous_version).
+"""
 
 import json
 import shutil
@@ -22,14 +24,19 @@ FILES = Path(__file__).parent / "previous_version"
 SPEC = station_task(load_recipe("demo")).spec
 
 
-@pytest.mark.parametrize("file", sorted(FILES.glob("policies/*.safetensors")) + sorted(FILES.glob("run/policies/*")),
-                         ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "file",
+    sorted(FILES.glob("policies/*.safetensors")) + sorted(FILES.glob("run/policies/*")),
+    ids=lambda path: path.stem,
+)
 def test_a_policy_of_the_previous_version_plays(file):
     """With the same numbers, which the previous version computed (actions.json)."""
     torch.manual_seed(0)
     observation = Observation(torch.linspace(-1, 1, SPEC.vector_size).repeat(2, 1))
     actions = load_policy(file, SPEC).act(observation, explore=False).actions.flatten()[:6]
-    assert actions.tolist() == pytest.approx(json.loads((FILES / "actions.json").read_text())[file.stem], abs=1e-5)
+    assert actions.tolist() == pytest.approx(
+        json.loads((FILES / "actions.json").read_text())[file.stem], abs=1e-5
+    )
 
 
 def test_a_recording_of_the_previous_version_is_whole_and_can_be_learned_from(tmp_path):
@@ -52,7 +59,9 @@ def test_a_run_of_the_previous_version_goes_on(tmp_path):
     assert load_newest(run / "checkpoints")["data"]["steps"] >= 124
 
 
-OPTIONS = {key for key in RECIPE_KEYS if key.startswith("station.options.")}  # checked with the robot
+OPTIONS = {
+    key for key in RECIPE_KEYS if key.startswith("station.options.")
+}  # checked with the robot
 
 
 @pytest.mark.parametrize("old", sorted(RECIPE_KEYS.keys() - OPTIONS))
@@ -67,9 +76,19 @@ def test_a_key_of_the_previous_version_is_refused_with_its_new_name(old, tmp_pat
     path.write_text(f"defaults: demo\n{text[1:-1]}\n")
     with pytest.raises(RecipeError) as error:
         load_recipe(path)
-    assert f"{path}, line 2: '{old}'" in str(error.value) and f"Write {RECIPE_KEYS[old]} instead" in str(error.value)
-    with pytest.raises(RecipeError, match=f"override '{old}=1': '{old}' .*Write {RECIPE_KEYS[old]} instead"):
-        load_recipe("demo", [*(["policy={kind: latent_noise, flow: {kind: flow}}"] if "flow" in old else []), f"{old}=1"])
+    assert f"{path}, line 2: '{old}'" in str(
+        error.value
+    ) and f"Write {RECIPE_KEYS[old]} instead" in str(error.value)
+    with pytest.raises(
+        RecipeError, match=f"override '{old}=1': '{old}' .*Write {RECIPE_KEYS[old]} instead"
+    ):
+        load_recipe(
+            "demo",
+            [
+                *(["policy={kind: latent_noise, flow: {kind: flow}}"] if "flow" in old else []),
+                f"{old}=1",
+            ],
+        )
     with pytest.raises(RecipeError, match=f"'{old}' .*Write ~{RECIPE_KEYS[old]} instead"):
         load_recipe("demo", [f"~{old}"])
 
@@ -84,14 +103,20 @@ def test_an_option_of_the_previous_version_is_refused_with_its_new_name(old):
 
 def test_a_key_below_a_renamed_one_is_refused_with_its_new_name():
     assert current_key(("station", "beside", "kind")) == ("station", "second_operator", "kind")
-    with pytest.raises(RecipeError, match="'station.beside' .*Write station.second_operator instead"):
+    with pytest.raises(
+        RecipeError, match="'station.beside' .*Write station.second_operator instead"
+    ):
         load_recipe("demo", ["station.beside.kind=pedal"])
 
 
 def test_every_new_name_is_a_key_of_today():
     pages = (Path(__file__).parent.parent / "docs/reference").glob("*.md")
     reference = "".join(page.read_text() for page in pages)
-    keys = [key for key in RECIPE_KEYS.values() if not key.startswith(("station.options.", "policy.flow."))]
+    keys = [
+        key
+        for key in RECIPE_KEYS.values()
+        if not key.startswith(("station.options.", "policy.flow."))
+    ]
     missing = {key for key in keys if f"`{key}`" not in reference}
     assert missing <= {"station.second_operator"} and "station.second_operator.kind" in reference
 

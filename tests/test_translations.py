@@ -1,4 +1,6 @@
-"""The Chinese pages have the headings, commands, code words, numbers and tables of the English ones, section by section."""
+"""The Chinese pages have the headings, commands, code words, numbers and tables of the English
+ones, section by section.
+"""
 
 import re
 from collections import Counter
@@ -22,7 +24,9 @@ def commands(language, text):
 
 
 def sections(page):
-    """Of each heading: its level, the code blocks, the inline code, the numbers and the rows of tables."""
+    """Of each heading: its level, the code blocks, the inline code, the numbers and the rows of
+    tables.
+    """
     text = page.read_text()
     parts, blocks = (
         [],
@@ -64,7 +68,8 @@ def test_a_translation_has_what_its_original_has(english):
             if isinstance(value, Counter):
                 missing, more = value - theirs[kind], theirs[kind] - value
                 assert not missing and not more, (
-                    f"{english}, '{title}', {kind}: {PAIRS[english]} lacks {dict(missing)} and has {dict(more)} in "
+                    f"{english}, '{title}', {kind}: {PAIRS[english]} lacks {dict(missing)} and has "
+                    f"{dict(more)} in "
                     "addition. Change the translation as the original"
                 )
             assert value == theirs[kind], (
@@ -87,7 +92,10 @@ def test_a_page_and_its_translation_name_each_other(english):
 
 def test_a_change_of_a_number_a_command_or_a_row_is_noticed(tmp_path):
     page = tmp_path / "page.md"
-    text = "# A\n\nAfter 60 s `q` is a STOP.\n\n```bash\nrlinf demo   # a\n```\n\n    rlinf up\n\n| a |\n|---|\n\n* one\n"
+    text = (
+        "# A\n\nAfter 60 s `q` is a STOP.\n\n```bash\nrlinf demo   # a\n```\n\n    rlinf "
+        "up\n\n| a |\n|---|\n\n* one\n"
+    )
     page.write_text(text)
     (before,) = sections(page)
     assert before["commands"] == [["rlinf demo"], ["    rlinf up"]] and before["numbers"] == {

@@ -1,4 +1,6 @@
-"""A node that finds the interlock and hears nothing of it ends, to be started again (S18); a real one: test_nodes.py."""
+"""A node that finds the interlock and hears nothing of it ends, to be started again (S18); a real
+one: test_nodes.py.
+"""
 
 from types import SimpleNamespace
 
@@ -15,10 +17,15 @@ from rlinf_ros.workarounds import DEAF_S, LOOK_UP_S, DiscoveryWatchdog
 def watched(monkeypatch):
     """The watchdog, its node, and a clock whose hand is turned by ``later``."""
     fake = SimpleNamespace(now=100.0, destroyed=[], publishers=1)
-    monkeypatch.setattr(workarounds, "subscription", lambda node, topic, callback: (topic, callback))
+    monkeypatch.setattr(
+        workarounds, "subscription", lambda node, topic, callback: (topic, callback)
+    )
     monkeypatch.setattr(workarounds, "time", SimpleNamespace(monotonic=lambda: fake.now))
-    node = SimpleNamespace(count_publishers=lambda topic: fake.publishers, destroy_subscription=fake.destroyed.append,
-                           get_fully_qualified_name=lambda: "/station_a/recorder")
+    node = SimpleNamespace(
+        count_publishers=lambda topic: fake.publishers,
+        destroy_subscription=fake.destroyed.append,
+        get_fully_qualified_name=lambda: "/station_a/recorder",
+    )
     fake.dog = DiscoveryWatchdog(node, [""])
 
     def later(seconds=LOOK_UP_S):
@@ -32,12 +39,17 @@ def watched(monkeypatch):
 def test_one_that_is_deaf_ends_with_what_helps(watched):
     for _ in range(round(DEAF_S / LOOK_UP_S)):
         assert not watched.later()
-    error = "/station_a/recorder finds the interlock and has heard nothing of it for 8 s: .*fastdds shm clean"
+    error = (
+        "/station_a/recorder finds the interlock and has heard nothing of it for 8 s: "
+        ".*fastdds shm clean"
+    )
     with pytest.raises(RlinfError, match=error):
         watched.later()
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["there is none to be heard", "it did not listen"])
+@pytest.mark.parametrize(
+    "busy", [False, True], ids=["there is none to be heard", "it did not listen"]
+)
 def test_one_that_could_have_heard_nothing_goes_on(watched, busy):
     watched.publishers = int(busy)
     for _ in range(40):

@@ -1,4 +1,6 @@
-"""What a person mistypes: one line with the place, what was expected, what came and the nearest name; no traceback."""
+"""What a person mistypes: one line with the place, what was expected, what came and the nearest
+name; no traceback.
+"""
 
 import shutil
 from pathlib import Path
@@ -11,7 +13,10 @@ from rlinf_core.cli.main import main
 COMMANDS = [
     ("dem", "invalid choice: 'dem' (did you mean 'demo'?)"),
     ("trian sim_sac", "did you mean 'train'"),
-    ("fleet enrol a --out b", "rlinf fleet: argument COMMAND: invalid choice: 'enrol' (did you mean 'enroll'?)"),
+    (
+        "fleet enrol a --out b",
+        "rlinf fleet: argument COMMAND: invalid choice: 'enrol' (did you mean 'enroll'?)",
+    ),
     ("data exprt lerobot a --out b", "did you mean 'export'"),
     ("data chek a", "did you mean 'check'"),
     ("data export lerobt a --out b", "did you mean 'lerobot'"),
@@ -20,11 +25,17 @@ COMMANDS = [
     ("fault rest", "did you mean 'reset'"),
     ("vla adaptors a --out b", "did you mean 'adapters'"),
     ("make-tiny-vla pi00 --out b", "did you mean 'pi0'"),
-    ("fake-device spacemouze", "argument kind: invalid choice: 'spacemouze' (did you mean 'spacemouse'?)"),
+    (
+        "fake-device spacemouze",
+        "argument kind: invalid choice: 'spacemouze' (did you mean 'spacemouse'?)",
+    ),
     ("camera locte demo wrist", "did you mean 'locate'"),
     ("doctor statoin", "did you mean 'station'"),
     ("check sims maniskill", "did you mean 'sim'"),
-    ("demo --ste a=1", "unrecognized arguments: --ste (did you mean '--set'?). `rlinf demo --help`"),
+    (
+        "demo --ste a=1",
+        "unrecognized arguments: --ste (did you mean '--set'?). `rlinf demo --help`",
+    ),
     ("train sim_sac --outt=x", "did you mean '--out'"),
     ("run demo --quit", "did you mean '--quiet'"),
     ("data merge a --otu b", "rlinf data merge: the following arguments are required: --out"),
@@ -64,7 +75,9 @@ def test_a_wrong_command_is_one_line(command, words, capsys, tmp_path, monkeypat
     except SystemExit as end:
         code = end.code
     lines = capsys.readouterr().err.splitlines()
-    assert code in (1, 2) and len(lines) == 1 and words in lines[0] and lines[0].startswith("rlinf"), lines
+    assert (
+        code in (1, 2) and len(lines) == 1 and words in lines[0] and lines[0].startswith("rlinf")
+    ), lines
     assert not (tmp_path / "b").exists()
 
 
@@ -81,8 +94,14 @@ RECIPES = [
     ("policy: {hidden: 64}", "'policy.hidden': expected a list, got int 64"),
     ("station: [demo]", "'station': expected a mapping, got list ['demo']"),
     ("station: {namee: a}", "unknown key 'station.namee' (did you mean 'name'?)"),
-    ("station: {lockstep: sometimes}", "'station.lockstep': expected true or false, got str 'sometimes'"),
-    ("station: {observe_cameras: front}", "'station.observe_cameras': expected a list, got str 'front'"),
+    (
+        "station: {lockstep: sometimes}",
+        "'station.lockstep': expected true or false, got str 'sometimes'",
+    ),
+    (
+        "station: {observe_cameras: front}",
+        "'station.observe_cameras': expected a list, got str 'front'",
+    ),
     ("station: {image_size: 64}", "'station.image_size': expected a list, got int 64"),
     ("station: {operator: {kind: keybord}}", "(did you mean 'keyboard'?)"),
     ("station: {policy: {backnd: remote}}", "(did you mean 'backend'?)"),
@@ -92,7 +111,10 @@ ROBOTS = [
     ("estops: pendant", "'estops': expected a list, got str 'pendant'"),
     ("cameras: {front: null}", "'cameras.front': expected"),
     ("cameras: {front: {kind: uvcc}}", "(did you mean 'uvc'?)"),
-    ("cameras: {front: {kind: uvc, device: /dev/video0, size: 64}}", "'cameras.front.size': expected"),
+    (
+        "cameras: {front: {kind: uvc, device: /dev/video0, size: 64}}",
+        "'cameras.front.size': expected",
+    ),
     ("distance: 5cm", "'distance': expected true or false, got str '5cm'"),
     ("limits: 3", "'limits': expected"),
 ]
@@ -103,9 +125,14 @@ TASKS = [
     ("max_steps: null", "'max_steps': expected int, got nothing"),
     ("max_step: 50", "(did you mean 'max_steps'?)"),
     ("reward: {kind: insertio}", "(did you mean 'insertion'?)"),
-    ("action: {control_mode: tcp_delta, dimensions: {dx: {scale: 2cm, unit: m}}}",
-     "'action.dimensions.dx.scale': expected a number, got str '2cm'"),
-    ("action: {control_mode: tcp_delt, dimensions: {dx: {scale: 0.1, unit: m}}}", "(did you mean 'tcp_delta'?)"),
+    (
+        "action: {control_mode: tcp_delta, dimensions: {dx: {scale: 2cm, unit: m}}}",
+        "'action.dimensions.dx.scale': expected a number, got str '2cm'",
+    ),
+    (
+        "action: {control_mode: tcp_delt, dimensions: {dx: {scale: 0.1, unit: m}}}",
+        "(did you mean 'tcp_delta'?)",
+    ),
 ]
 LIMITS = [
     ("sped: 0.2", "unknown limit 'sped' (did you mean 'speed'?)"),
@@ -130,8 +157,16 @@ def changed(path, text):
     return len(path.read_text().splitlines())
 
 
-CASES = [(level, *case) for level, cases in (
-    ("recipe", RECIPES), ("robot", ROBOTS), ("task", TASKS), ("limits", LIMITS)) for case in cases]
+CASES = [
+    (level, *case)
+    for level, cases in (
+        ("recipe", RECIPES),
+        ("robot", ROBOTS),
+        ("task", TASKS),
+        ("limits", LIMITS),
+    )
+    for case in cases
+]
 
 
 @pytest.mark.parametrize("level, text, words", CASES)
@@ -140,10 +175,26 @@ def test_a_wrong_key_or_value_is_one_line_with_its_place(level, text, words, cap
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", robot)
     shutil.copy("configs/tasks/peg_insertion.yaml", task)
     recipe.write_text("defaults: demo\nname: mine\n")
-    path = {"recipe": recipe, "task": task, "robot": robot / "robot.yaml", "limits": robot / "limits.yaml"}[level]
+    path = {
+        "recipe": recipe,
+        "task": task,
+        "robot": robot / "robot.yaml",
+        "limits": robot / "limits.yaml",
+    }[level]
     line = changed(path, text)
     overrides = [f"station.robot={robot}", f"station.task={task}"] if level != "recipe" else []
-    assert main(["up", str(recipe), "--out", str(tmp_path / "run"), *(["--set", *overrides] if overrides else [])]) == 2
+    assert (
+        main(
+            [
+                "up",
+                str(recipe),
+                "--out",
+                str(tmp_path / "run"),
+                *(["--set", *overrides] if overrides else []),
+            ]
+        )
+        == 2
+    )
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and words in lines[0], lines
     assert f"{Path(path).name}, line {line}: " in lines[0], (line, lines)

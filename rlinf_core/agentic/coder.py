@@ -41,10 +41,17 @@ class OnlineCoder(Feedback):
         self.settings, self.policy = settings, policy
         self.engine = InProcessEngine(copy.deepcopy(policy))
         self.served_version = -1
-        super().__init__(FeedbackStore(run_dir / STORE, served.max_age_hours * 3600.0), size, self._publish)
-        self.server = CompletionServer(self.engine, policy.tokenizer, self.store,
-                                       client_tokens(run_dir / CLIENTS, served.clients),
-                                       settings.max_new_tokens, policy.temperature)
+        super().__init__(
+            FeedbackStore(run_dir / STORE, served.max_age_hours * 3600.0), size, self._publish
+        )
+        self.server = CompletionServer(
+            self.engine,
+            policy.tokenizer,
+            self.store,
+            client_tokens(run_dir / CLIENTS, served.clients),
+            settings.max_new_tokens,
+            policy.temperature,
+        )
         self._loop = asyncio.new_event_loop()
         self._started, self._stop = threading.Event(), asyncio.Event()
         self._error: Exception | None = None
@@ -66,8 +73,12 @@ class OnlineCoder(Feedback):
         named = self.settings.feedback.examples
         if named:
             path = expanded(named, "text.feedback.examples")
-            clone_examples(self.policy, read_examples(path, self.policy.tokenizer),
-                           self.settings.warm_start, seed)
+            clone_examples(
+                self.policy,
+                read_examples(path, self.policy.tokenizer),
+                self.settings.warm_start,
+                seed,
+            )
 
     def start(self) -> None:
         """Start the server.
@@ -79,8 +90,10 @@ class OnlineCoder(Feedback):
         self._started.wait(START_S)
         if self._error or not self.port:
             served = self.settings.feedback
-            raise RlinfError(f"text.feedback: expected a free address, got {served.host}:{served.port}: "
-                             f"{self._error or 'no answer'}")
+            raise RlinfError(
+                f"text.feedback: expected a free address, got {served.host}:{served.port}: "
+                f"{self._error or 'no answer'}"
+            )
 
     def close(self) -> None:
         """End the server, then the store."""

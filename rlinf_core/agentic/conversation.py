@@ -56,7 +56,9 @@ class Row:
     @property
     def length(self) -> int:
         """Number of tokens up to the policy's last one; later tokens teach nothing."""
-        return max((index + 1 for index, kind in enumerate(self.kinds) if kind == POLICY), default=0)
+        return max(
+            (index + 1 for index, kind in enumerate(self.kinds) if kind == POLICY), default=0
+        )
 
 
 @dataclass
@@ -96,8 +98,14 @@ class Conversation:
         draw: seed of its tokens.
     """
 
-    def __init__(self, environment: TextEnvironment, tokenizer: ChatTokenizer, limits: Limits,
-                 scene: int, draw: int) -> None:
+    def __init__(
+        self,
+        environment: TextEnvironment,
+        tokenizer: ChatTokenizer,
+        limits: Limits,
+        scene: int,
+        draw: int,
+    ) -> None:
         self.environment, self.tokenizer, self.limits = environment, tokenizer, limits
         self.scene, self.draw = scene, draw
         self.rows: list[Row] = []
@@ -115,8 +123,13 @@ class Conversation:
         limits, row = self.limits, self.speakers[self.agent].row
         room = min(limits.max_new_tokens - len(self.pending), limits.max_tokens - len(row.tokens))
         seed = self.draw * 1_000_003 + self.rows.index(row)
-        return GenerationRequest(row.tokens, min(room, limits.slice_tokens or room),
-                                 limits.temperature, self.tokenizer.stop_ids, seed)
+        return GenerationRequest(
+            row.tokens,
+            min(room, limits.slice_tokens or room),
+            limits.temperature,
+            self.tokenizer.stop_ids,
+            seed,
+        )
 
     def take(self, generation: Generation) -> None:
         """Continue with the engine's answer to ``request``."""
@@ -126,8 +139,10 @@ class Conversation:
         if generation.finish_reason == "stop":
             message, self.pending = self.tokenizer.message(self.pending), []
             self._say(message)  # type: ignore[arg-type]
-        elif (len(self.pending) >= self.limits.max_new_tokens
-              or len(row.tokens) >= self.limits.max_tokens):
+        elif (
+            len(self.pending) >= self.limits.max_new_tokens
+            or len(row.tokens) >= self.limits.max_tokens
+        ):
             self.finished = self.truncated = True
 
     def _say(self, message: Message) -> None:
@@ -178,15 +193,26 @@ class Conversation:
 
     def record(self) -> dict[str, Any]:
         """Return the conversation as JSON, for readers and for ``resumed``."""
-        return {"scene": self.scene, "draw": self.draw, "reward": self.reward,
-                "finished": self.finished, "truncated": self.truncated, "metrics": self.metrics,
-                "messages": [{"agent": agent, **message} for agent, message in self.transcript],
-                "pending": self.pending,
-                "rows": [vars(row) for row in self.rows]}
+        return {
+            "scene": self.scene,
+            "draw": self.draw,
+            "reward": self.reward,
+            "finished": self.finished,
+            "truncated": self.truncated,
+            "metrics": self.metrics,
+            "messages": [{"agent": agent, **message} for agent, message in self.transcript],
+            "pending": self.pending,
+            "rows": [vars(row) for row in self.rows],
+        }
 
     @classmethod
-    def resumed(cls, record: Mapping[str, Any], environment: TextEnvironment,
-                tokenizer: ChatTokenizer, limits: Limits) -> Conversation:
+    def resumed(
+        cls,
+        record: Mapping[str, Any],
+        environment: TextEnvironment,
+        tokenizer: ChatTokenizer,
+        limits: Limits,
+    ) -> Conversation:
         """Restore a conversation from a record.
 
         The environment is deterministic, so it repeats its episode.
@@ -194,8 +220,13 @@ class Conversation:
         conversation = cls(environment, tokenizer, limits, record["scene"], record["draw"])
         for message in record["messages"]:
             if message["role"] == "assistant" and not conversation.finished:
-                conversation._say({key: value for key, value in message.items()  # type: ignore
-                                   if key != "agent"})
+                conversation._say(
+                    {
+                        key: value
+                        for key, value in message.items()  # type: ignore
+                        if key != "agent"
+                    }
+                )
         for row, saved in zip(conversation.rows, record["rows"], strict=True):
             vars(row).update(saved)
         conversation.pending = list(record["pending"])
@@ -213,8 +244,12 @@ def rollout_of(conversations: Sequence[Conversation]) -> Rollout:
 
     from rlinf_core.algorithms.common.rollout import Rollout
 
-    rows = [(number, row) for number, conversation in enumerate(conversations)
-            for row in conversation.rows if row.length]
+    rows = [
+        (number, row)
+        for number, conversation in enumerate(conversations)
+        for row in conversation.rows
+        if row.length
+    ]
     longest = max(row.length for _, row in rows)
     shape = (1, len(rows), longest)
     tokens = torch.zeros(shape, dtype=torch.int64)
@@ -226,12 +261,25 @@ def rollout_of(conversations: Sequence[Conversation]) -> Rollout:
         size = row.length
         tokens[0, index, :size] = torch.tensor(row.tokens[:size])
         log_probs[0, index, :size] = torch.tensor(row.log_probs[:size])
-        counted[0, index, :size] = torch.tensor([float(kind == POLICY) for kind in row.kinds[:size]])
+        counted[0, index, :size] = torch.tensor(
+            [float(kind == POLICY) for kind in row.kinds[:size]]
+        )
         versions[0, index] = min(version for version in row.versions if version >= 0)
     last = {number: index for index, (number, _) in enumerate(rows)}
     for number, index in last.items():
         rewards[0, index, rows[index][1].length - 1] = conversations[number].reward
     nothing = {"vectors": torch.zeros(1, len(rows), 0)}
-    return Rollout(nothing, nothing, tokens.unsqueeze(-1), log_probs, rewards, counted.sum(dim=-1),
-                   ended, torch.ones(1, len(rows)), torch.ones(1, len(rows)), versions, counted,
-                   episode)
+    return Rollout(
+        nothing,
+        nothing,
+        tokens.unsqueeze(-1),
+        log_probs,
+        rewards,
+        counted.sum(dim=-1),
+        ended,
+        torch.ones(1, len(rows)),
+        torch.ones(1, len(rows)),
+        versions,
+        counted,
+        episode,
+    )

@@ -94,8 +94,14 @@ class Tool:
 
     def schema(self) -> dict[str, Any]:
         """Return the tool's schema for chat templates and OpenAI's protocol."""
-        return {"type": "function", "function": {
-            "name": self.name, "description": self.description, "parameters": dict(self.parameters)}}
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": dict(self.parameters),
+            },
+        }
 
     def __call__(self, arguments: str) -> str:
         """Call the tool and return its result as text of at most ``MAX_RESULT`` characters.
@@ -115,11 +121,15 @@ class Tool:
                 model = self.arguments.model_validate_json(arguments or "{}")
                 values = {key: getattr(model, key) for key in type(model).model_fields}
         except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
-                                 for problem in error.errors(include_url=False))
+            problems = "; ".join(
+                f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
+                for problem in error.errors(include_url=False)
+            )
             raise ToolError(f"{self.name}: {problems}") from error
         except (ValueError, RecursionError) as error:
-            raise ToolError(f"{self.name}: expected a JSON object, got {arguments[:200]!r}") from error
+            raise ToolError(
+                f"{self.name}: expected a JSON object, got {arguments[:200]!r}"
+            ) from error
         result = self.function(**values)
         text = result if isinstance(result, str) else json.dumps(result, default=str)
         if len(text) > MAX_RESULT:
@@ -128,21 +138,28 @@ class Tool:
 
 
 @lru_cache(maxsize=256)
-def _described(function: Callable[..., Any], name: str, is_method: bool
-               ) -> tuple[str, dict[str, Any], type[BaseModel]]:
+def _described(
+    function: Callable[..., Any], name: str, is_method: bool
+) -> tuple[str, dict[str, Any], type[BaseModel]]:
     """Return description, schema and model of a function's arguments, without ``self``."""
     text = inspect.cleandoc(function.__doc__ or "")
     meanings = argument_meanings(text)
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for argument in list(inspect.signature(function).parameters.values())[is_method:]:
-        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD,
-                             argument.POSITIONAL_ONLY) or argument.name not in hints:
-            raise TypeError(f"tool '{name}': expected arguments with a name and a type, "
-                            f"got '{argument}'")
+        if (
+            argument.kind
+            in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY)
+            or argument.name not in hints
+        ):
+            raise TypeError(
+                f"tool '{name}': expected arguments with a name and a type, got '{argument}'"
+            )
         default = ... if argument.default is argument.empty else argument.default
-        fields[argument.name] = (hints[argument.name],
-                                 Field(default, description=meanings.get(argument.name)))
+        fields[argument.name] = (
+            hints[argument.name],
+            Field(default, description=meanings.get(argument.name)),
+        )
     model = create_model(name, __config__=ConfigDict(strict=True, extra="forbid"), **fields)
     schema = {key: value for key, value in model.model_json_schema().items() if key != "title"}
     for described in schema.get("properties", {}).values():
@@ -153,8 +170,9 @@ def _described(function: Callable[..., Any], name: str, is_method: bool
 def argument_meanings(text: str) -> dict[str, str]:
     """Return the meaning of each argument in a Google-style docstring."""
     section = re.search(r"^Args:\n((?: {4}.*\n?|\n)*)", text, re.M)
-    lines = re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {8,}.*)*)",
-                       section.group(1) if section else "", re.M)
+    lines = re.findall(
+        r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {8,}.*)*)", section.group(1) if section else "", re.M
+    )
     return {name: re.sub(r"\s+", " ", meaning).strip() for name, meaning in lines}
 
 
@@ -219,8 +237,10 @@ def run_tool_calls(message: Message, tools: Sequence[Tool]) -> list[Message]:
         name = call["function"]["name"]
         try:
             if name not in by_name:
-                raise ToolError(f"expected one of {', '.join(by_name) or 'no tools'}, "
-                                f"got '{name[:100]}'{nearest(name, by_name)}")
+                raise ToolError(
+                    f"expected one of {', '.join(by_name) or 'no tools'}, "
+                    f"got '{name[:100]}'{nearest(name, by_name)}"
+                )
             text = by_name[name](call["function"]["arguments"])
         except ToolError as error:
             text = f"error: {error}"

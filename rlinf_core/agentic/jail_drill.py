@@ -144,7 +144,8 @@ ESCAPES = (
     ),
     Escape(
         "take all memory by files in memory",
-        "import os\nfor n in range(20): os.write(os.memfd_create('x'), bytes(1 << 20))\nprint(PROOF)",
+        "import os\nfor n in range(20): os.write(os.memfd_create('x'), bytes(1 << "
+        "20))\nprint(PROOF)",
     ),
     Escape(
         "flood the output", "import os\nwhile True: os.write(1, b'x' * 65536)", _grew, alone=False

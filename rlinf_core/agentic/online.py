@@ -276,12 +276,16 @@ class Feedback(Source):
         An accepted completion (reward 1) is a success.
         """
         first = self.after - len(self.rewards) + 1
-        return [EpisodeResult(first + index, reward >= 1.0, reward < 1.0, reward, 1)
-                for index, reward in enumerate(self.rewards)]
+        return [
+            EpisodeResult(first + index, reward >= 1.0, reward < 1.0, reward, 1)
+            for index, reward in enumerate(self.rewards)
+        ]
 
     def counts(self) -> dict[str, float]:
         """Return the counts of completions and feedback, and the mean of the newest rewards."""
-        counted = {f"feedback_{name}": float(number) for name, number in self.store.counts().items()}
+        counted = {
+            f"feedback_{name}": float(number) for name, number in self.store.counts().items()
+        }
         if self.rewards:
             counted["feedback_reward"] = sum(self.rewards) / len(self.rewards)
         return counted

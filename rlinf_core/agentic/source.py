@@ -42,14 +42,22 @@ class Conversations(Source):
 
     asynchronous = False
 
-    def __init__(self, settings: Text, make: Callable[[], TextEnvironment], policy: LanguagePolicy,
-                 size: int, first_scene: int, run_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: Text,
+        make: Callable[[], TextEnvironment],
+        policy: LanguagePolicy,
+        size: int,
+        first_scene: int,
+        run_dir: Path | None = None,
+    ) -> None:
         self.settings, self.make, self.policy, self.size = settings, make, policy, size
         self.first_scene, self.run_dir = first_scene, run_dir
         self.report: dict[str, Any] = {}
         self.engine = engine_of(settings, policy)
-        self.limits = Limits(settings.max_new_tokens, settings.max_tokens, settings.slice_tokens,
-                             policy.temperature)
+        self.limits = Limits(
+            settings.max_new_tokens, settings.max_tokens, settings.slice_tokens, policy.temperature
+        )
         self.scenes = 0  # started so far
         self.groups: list[list[Conversation]] = []  # under way or waiting, oldest first
         self.restarted = self.truncated = 0
@@ -76,13 +84,15 @@ class Conversations(Source):
             self.groups.append([self._begun(scene, draw + number) for number in range(group)])
             self.scenes += 1
         while sum(map(_is_finished, self.groups)) < needed:
-            self._advance([conversation for conversations in self.groups
-                           for conversation in conversations])
+            self._advance(
+                [conversation for conversations in self.groups for conversation in conversations]
+            )
         finished = [conversations for conversations in self.groups if _is_finished(conversations)]
         chosen = finished[:needed]
         taken = {id(conversations) for conversations in chosen}
-        self.groups = [conversations for conversations in self.groups
-                       if id(conversations) not in taken]
+        self.groups = [
+            conversations for conversations in self.groups if id(conversations) not in taken
+        ]
         played = [conversation for conversations in chosen for conversation in conversations]
         self.truncated += sum(conversation.truncated for conversation in played)
         self._record(f"updates-{updates:09d}", played)
@@ -96,20 +106,30 @@ class Conversations(Source):
         self.engine.update(policy, self.engine.version)
         self.synced = False
         limits = replace(self.limits, temperature=0.0, slice_tokens=0)
-        played = [Conversation(self.make(), policy.tokenizer, limits, scene, scene)
-                  for scene in scenes]
+        played = [
+            Conversation(self.make(), policy.tokenizer, limits, scene, scene) for scene in scenes
+        ]
         while not _is_finished(played):
             self._advance(played)
         self._record(f"evaluation-{self.scenes:09d}", played)
-        return [EpisodeResult(conversation.scene, conversation.reward >= 1.0,
-                              conversation.reward < 1.0 and not conversation.truncated,
-                              conversation.reward, 1) for conversation in played]
+        return [
+            EpisodeResult(
+                conversation.scene,
+                conversation.reward >= 1.0,
+                conversation.reward < 1.0 and not conversation.truncated,
+                conversation.reward,
+                1,
+            )
+            for conversation in played
+        ]
 
     def warm_start(self, warm: WarmStart, seed: int) -> None:
         """Clone the task's examples into the policy, until it succeeds often enough."""
         if not hasattr(self.make(), "example"):
-            raise RecipeError("text.warm_start.steps: expected 0 for a task whose Environment has no "
-                              f"example(), got {warm.steps}")
+            raise RecipeError(
+                "text.warm_start.steps: expected 0 for a task whose Environment has no "
+                f"example(), got {warm.steps}"
+            )
         environment: Any = self.make()
         first, count = self.first_scene + WARM_SCENES, min(warm.steps * warm.batch_size, EXAMPLES)
         examples = [self._example(environment, first + index) for index in range(count)]
@@ -130,12 +150,15 @@ class Conversations(Source):
         tokens = tokenizer.prompt(start.messages, tools)
         marks, history = [0.0] * len(tokens), list(start.messages)
         for message in environment.example():
-            ids = tokenizer.encode(tokenizer.render([*history, message], tools,
-                                                      message["role"] != "assistant"))
+            ids = tokenizer.encode(
+                tokenizer.render([*history, message], tools, message["role"] != "assistant")
+            )
             end = len(ids)
             if message["role"] == "assistant":  # tokens after the stop token belong to the template
-                end = max(index + 1 for index, token in enumerate(ids) if token in tokenizer.stop_ids)
-            new = ids[len(tokens):end]
+                end = max(
+                    index + 1 for index, token in enumerate(ids) if token in tokenizer.stop_ids
+                )
+            new = ids[len(tokens) : end]
             tokens += new
             marks += [float(message["role"] == "assistant")] * len(new)
             history.append(message)
@@ -143,22 +166,35 @@ class Conversations(Source):
 
     def counts(self) -> dict[str, float]:
         """Return counts over all conversations so far."""
-        return {"conversations_restarted": float(self.restarted),
-                "conversations_truncated": float(self.truncated),
-                "engine_difference": self.worst_difference}
+        return {
+            "conversations_restarted": float(self.restarted),
+            "conversations_truncated": float(self.truncated),
+            "engine_difference": self.worst_difference,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the conversations under way, and the position in the scenes."""
-        return {"scenes": self.scenes, "restarted": self.restarted, "truncated": self.truncated,
-                "groups": [[conversation.record() for conversation in conversations]
-                           for conversations in self.groups]}
+        return {
+            "scenes": self.scenes,
+            "restarted": self.restarted,
+            "truncated": self.truncated,
+            "groups": [
+                [conversation.record() for conversation in conversations]
+                for conversations in self.groups
+            ],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore that state: each conversation keeps its tokens."""
         self.scenes, self.restarted = state["scenes"], state["restarted"]
         self.truncated = state["truncated"]
-        self.groups = [[Conversation.resumed(record, self.make(), self.policy.tokenizer, self.limits)
-                        for record in records] for records in state["groups"]]
+        self.groups = [
+            [
+                Conversation.resumed(record, self.make(), self.policy.tokenizer, self.limits)
+                for record in records
+            ]
+            for records in state["groups"]
+        ]
 
     def close(self) -> None:
         """End the engine."""
@@ -175,14 +211,16 @@ class Conversations(Source):
         conversation = Conversation(self.make(), self.policy.tokenizer, self.limits, scene, draw)
         if conversation.finished:
             size = len(conversation.rows[0].tokens)
-            raise RecipeError(f"text.max_tokens: expected more than the prompt of scene {scene}, which has "
-                              f"{size} tokens, got {self.limits.max_tokens}")
+            raise RecipeError(
+                f"text.max_tokens: expected more than the prompt of scene {scene}, which has "
+                f"{size} tokens, got {self.limits.max_tokens}"
+            )
         return conversation
 
     def _advance(self, conversations: Sequence[Conversation]) -> None:
         """Make one request for each unfinished conversation, within the concurrency."""
         active = [conversation for conversation in conversations if not conversation.finished]
-        active = active[:self.settings.concurrency or len(active)]
+        active = active[: self.settings.concurrency or len(active)]
         requests = [conversation.request() for conversation in active]
         for conversation, generation in zip(active, self.engine.generate(requests), strict=True):
             conversation.take(generation)
@@ -193,8 +231,10 @@ class Conversations(Source):
             return
         folder = self.run_dir / FOLDER
         folder.mkdir(exist_ok=True)
-        lines = [json.dumps(conversation.record()) + "\n"
-                 for conversation in played[:self.settings.recorded]]
+        lines = [
+            json.dumps(conversation.record()) + "\n"
+            for conversation in played[: self.settings.recorded]
+        ]
         (folder / f"{name}.jsonl").write_text("".join(lines))
 
 

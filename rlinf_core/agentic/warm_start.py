@@ -18,8 +18,13 @@ Example = tuple[list[int], list[float]]  # tokens, and 1 for those that the poli
 CHECK_EVERY = 5  # gradient steps between two measurements of success
 
 
-def clone_examples(policy: LanguagePolicy, examples: Sequence[Example], settings: WarmStart, seed: int,
-                   success: Callable[[], float] | None = None) -> None:
+def clone_examples(
+    policy: LanguagePolicy,
+    examples: Sequence[Example],
+    settings: WarmStart,
+    seed: int,
+    success: Callable[[], float] | None = None,
+) -> None:
     """Fine-tune on examples, until ``success`` reaches ``settings.until``.
 
     Args:
@@ -35,10 +40,12 @@ def clone_examples(policy: LanguagePolicy, examples: Sequence[Example], settings
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     optimiser = torch.optim.Adam(parameters, lr=settings.learning_rate)
     longest = max(len(tokens) for tokens, _ in examples)
-    tokens = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens, _ in examples],
-                          device=policy.device)
-    mask = torch.tensor([[*marks, *[0.0] * (longest - len(marks))] for _, marks in examples],
-                        device=policy.device)
+    tokens = torch.tensor(
+        [[*tokens, *[0] * (longest - len(tokens))] for tokens, _ in examples], device=policy.device
+    )
+    mask = torch.tensor(
+        [[*marks, *[0.0] * (longest - len(marks))] for _, marks in examples], device=policy.device
+    )
     generator = torch.Generator().manual_seed(seed)
     for step in range(settings.steps):
         batch = torch.randint(len(examples), (settings.batch_size,), generator=generator)
@@ -47,7 +54,9 @@ def clone_examples(policy: LanguagePolicy, examples: Sequence[Example], settings
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
-        is_measured = success is not None and settings.until < 1.0 and step % CHECK_EVERY == CHECK_EVERY - 1
+        is_measured = (
+            success is not None and settings.until < 1.0 and step % CHECK_EVERY == CHECK_EVERY - 1
+        )
         if is_measured and success is not None and success() >= settings.until:
             return
 
@@ -61,15 +70,22 @@ def read_examples(path: Path, codec: TextCodec) -> list[Example]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"text.feedback.examples: expected a file of JSON lines, got: {error}") from error
+        raise RecipeError(
+            f"text.feedback.examples: expected a file of JSON lines, got: {error}"
+        ) from error
     examples = []
     for number, line in enumerate(lines, start=1):
         try:
             document = json.loads(line)
-            prompt, completion = codec.encode(document["prompt"]), codec.encode(document["completion"])
+            prompt, completion = (
+                codec.encode(document["prompt"]),
+                codec.encode(document["completion"]),
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RecipeError(f"text.feedback.examples: line {number} of {path}: expected "
-                              '{"prompt": "...", "completion": "..."}') from error
+            raise RecipeError(
+                f"text.feedback.examples: line {number} of {path}: expected "
+                '{"prompt": "...", "completion": "..."}'
+            ) from error
         completion = [*completion, codec.stop_ids[0]]
         examples.append(([*prompt, *completion], [0.0] * len(prompt) + [1.0] * len(completion)))
     if not examples:

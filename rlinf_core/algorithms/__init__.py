@@ -28,5 +28,8 @@ def algorithm(name: str) -> ModuleType:
 
 
 def _ours() -> dict[str, str]:
-    return {path.parent.name: f"{__name__}.{path.parent.name}" for path in Path(__file__).parent.glob("*/learner.py")
-            if path.parent.name != "common"}
+    return {
+        path.parent.name: f"{__name__}.{path.parent.name}"
+        for path in Path(__file__).parent.glob("*/learner.py")
+        if path.parent.name != "common"
+    }

@@ -1,4 +1,7 @@
-"""``rlinf recipes|robots|tasks|simulators`` lists the parts; ``rlinf config`` prints a complete recipe."""
+"""``rlinf recipes|robots|tasks|simulators`` lists the parts.
+
+``rlinf config`` prints a complete recipe.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,14 @@ def config_command(name: str, overrides: list[str], check: bool) -> None:
     if check:
         check_recipe(recipe)
         if not recipe.env:
-            by_a_run = Path(name).is_file() and is_resolved(Path(name))  # which writes every default
-            in_lockstep = recipe.station.lockstep and "lockstep" in recipe.station.model_fields_set and not by_a_run
+            by_a_run = Path(name).is_file() and is_resolved(
+                Path(name)
+            )  # which writes every default
+            in_lockstep = (
+                recipe.station.lockstep
+                and "lockstep" in recipe.station.model_fields_set
+                and not by_a_run
+            )
             for one in robots_of(recipe).values() or [recipe]:
                 check_real_arm(one, in_lockstep)
     print(resolved(recipe).rstrip("\n"), flush=True)
@@ -40,7 +49,9 @@ def config_command(name: str, overrides: list[str], check: bool) -> None:
 
 
 def first_comment(path: Path) -> str:
-    """Return the first sentence of the comment at the top of a YAML file, without its schema line."""
+    """Return the first sentence of the comment at the top of a YAML file, without its
+    schema line.
+    """
     comment: list[str] = []
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
@@ -88,7 +99,8 @@ def _robots() -> tuple[list[str], list[list[str]], str]:
         ["robot", "simulator or driver", "what it is"],
         rows,
         (
-            "station.robot=NAME in a recipe, or the path of a folder of your own (docs/tutorials/your_robot.md)"
+            "station.robot=NAME in a recipe, or the path of a folder of your own "
+            "(docs/tutorials/your_robot.md)"
         ),
     )
 
@@ -99,7 +111,8 @@ def _tasks() -> tuple[list[str], list[list[str]], str]:
         ["task", "what is to be done"],
         [[path.stem, first_comment(path)] for path in paths],
         (
-            "station.task=NAME in a recipe, or the path of a file of your own (docs/tutorials/your_task.md)"
+            "station.task=NAME in a recipe, or the path of a file of your own "
+            "(docs/tutorials/your_task.md)"
         ),
     )
 

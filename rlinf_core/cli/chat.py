@@ -1,4 +1,6 @@
-"""``rlinf chat``: a conversation with a trained language policy, in a scene of its task or with a person."""
+"""``rlinf chat``: a conversation with a trained language policy, in a scene of its task or with a
+person.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Person:
-    """An environment in which a person writes the messages, until an empty line or the end of input.
+    """An environment in which a person writes the messages, until an empty line or the end of
+    input.
 
     Args:
         read: returns the person's next line; None at the end.
@@ -23,7 +26,12 @@ class Person:
         tools: tools that the policy may call.
     """
 
-    def __init__(self, read: Callable[[], str | None], write: Callable[[str], None], tools: tuple[Tool, ...] = ()) -> None:
+    def __init__(
+        self,
+        read: Callable[[], str | None],
+        write: Callable[[str], None],
+        tools: tuple[Tool, ...] = (),
+    ) -> None:
         self.read, self.write, self.tools = read, write, tools
 
     def reset(self, seed: int) -> Scene:
@@ -45,18 +53,25 @@ class Person:
 
 
 def chat_command(folder: Path, scene: int | None, temperature: float) -> int:
-    """Play a scene of the run's task, or talk with its newest policy; print the conversation with tokens and reward."""
+    """Play a scene of the run's task, or talk with its newest policy; print the conversation with
+    tokens and reward.
+    """
     from rlinf_core.agentic.conversation import Conversation, Limits
     from rlinf_core.agentic.engines.in_process import InProcessEngine
     from rlinf_core.agentic.tasks import text_task
     from rlinf_core.policies.serialization import load_policy, newest_policy
 
     if not (folder / "recipe.yaml").is_file():
-        raise RlinfError(f"{folder}: expected the folder of a run of rlinf train, found no recipe.yaml in it")
+        raise RlinfError(
+            f"{folder}: expected the folder of a run of rlinf train, found no recipe.yaml in it"
+        )
     recipe = load_recipe(folder / "recipe.yaml")
     if not recipe.text_task:
-        raise RlinfError(f"{folder}: expected a run with env text:TASK, got '{recipe.env or recipe.station.task}', a "
-                         "robot's. rlinf eval plays its policy")
+        raise RlinfError(
+            f"{folder}: expected a run with env text:TASK, got "
+            f"'{recipe.env or recipe.station.task}', a "
+            "robot's. rlinf eval plays its policy"
+        )
     policy: Any = load_policy(newest_policy(folder))
     if not hasattr(policy, "tokenizer"):
         raise PolicyFileError(f"{folder}: expected a language policy, got {policy.config.kind}")
@@ -64,7 +79,9 @@ def chat_command(folder: Path, scene: int | None, temperature: float) -> int:
     limits = Limits(recipe.text.max_new_tokens, recipe.text.max_tokens, 0, temperature)
     if scene is None:
         print("write a message; an empty line ends the conversation", flush=True)
-        task = Person(_line, lambda text: print(escape_control(text), flush=True), tuple(task.reset(0).tools))
+        task = Person(
+            _line, lambda text: print(escape_control(text), flush=True), tuple(task.reset(0).tools)
+        )
     conversation = Conversation(task, policy.tokenizer, limits, scene or 0, scene or 0)
     engine = InProcessEngine(policy)
     while not conversation.finished:

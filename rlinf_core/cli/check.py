@@ -1,4 +1,6 @@
-"""``rlinf check``: a simulator, the jail of programs, or a policy against a data set and a station."""
+"""``rlinf check``: a simulator, the jail of programs, or a policy against a data set and a
+station.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,34 @@ from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.robots.config import load_robot, robots
 
 
-def check_command(what: str, simulator: str, robot: str | None, task: str | None, episodes: int, station: bool,
-                  json_file: Path | None, data: Path | None, recipe_name: str | None, overrides: list[str],
-                  video: Path | None = None) -> int:
+def check_command(
+    what: str,
+    simulator: str,
+    robot: str | None,
+    task: str | None,
+    episodes: int,
+    station: bool,
+    json_file: Path | None,
+    data: Path | None,
+    recipe_name: str | None,
+    overrides: list[str],
+    video: Path | None = None,
+) -> int:
     """Print every check of a simulator, of the jail or of a model; 1 if one failed."""
     if what == "jail":
         return check_jail(json_file)
     if not simulator:
-        raise RecipeError(f"rlinf check {what}: expected a {'path' if what == 'model' else 'name'}, got none")
+        raise RecipeError(
+            f"rlinf check {what}: expected a {'path' if what == 'model' else 'name'}, got none"
+        )
     if what == "model":
         return check_model(Path(simulator), data, recipe_name, overrides, json_file)
     from sim_bridges.core.conformance import Row, checks
 
     recipe = recipe_of(simulator, robot, task)
-    print(f"{simulator}: robot {recipe.station.robot}, task {recipe.station.task}, {episodes} scenes")
+    print(
+        f"{simulator}: robot {recipe.station.robot}, task {recipe.station.task}, {episodes} scenes"
+    )
     rows: list[Row] = []
     figures: dict[str, float] = {}
     for row in checks(recipe, episodes, station, figures, video):
@@ -33,7 +49,9 @@ def check_command(what: str, simulator: str, robot: str | None, task: str | None
     passed = sum(bool(row.passed) for row in rows)
     print(f"{passed} of {len(rows)} kept")
     if json_file:
-        json_file.write_text(json.dumps({"simulator": simulator, "kept": passed, "checks": len(rows), **figures}))
+        json_file.write_text(
+            json.dumps({"simulator": simulator, "kept": passed, "checks": len(rows), **figures})
+        )
     return 0 if passed == len(rows) else 1
 
 
@@ -52,12 +70,21 @@ def check_jail(json_file: Path | None) -> int:
     return 1 if escaped else 0
 
 
-def check_model(model: Path, data: Path | None, recipe_name: str | None, overrides: list[str], json_file: Path | None
-                ) -> int:
-    """Print whether a checkpoint's folder or a policy file fits a data set and a recipe's station; 1 if it does not."""
+def check_model(
+    model: Path,
+    data: Path | None,
+    recipe_name: str | None,
+    overrides: list[str],
+    json_file: Path | None,
+) -> int:
+    """Print whether a checkpoint's folder or a policy file fits a data set and a recipe's station;
+    1 if it does not.
+    """
     if data is None or recipe_name is None:
-        raise RecipeError("check model: expected --data and --recipe, got not both. Example: rlinf check model "
-                          "/models/pi0 --data runs/x/spool --recipe my_recipe")
+        raise RecipeError(
+            "check model: expected --data and --recipe, got not both. Example: rlinf check model "
+            "/models/pi0 --data runs/x/spool --recipe my_recipe"
+        )
     from rlinf_core.data.check_model import check, read, report
     from rlinf_core.policies import make_policy
     from rlinf_core.policies.base import NetworkPolicy
@@ -77,7 +104,10 @@ def check_model(model: Path, data: Path | None, recipe_name: str | None, overrid
         rows.append(row)
         print(f"  {row}", flush=True)
     faults = [row.name for row in rows if not row.passed]
-    print(f"{len(rows) - len(faults)} of {len(rows)} passed" + (f"; faults: {', '.join(faults)}" if faults else ""))
+    print(
+        f"{len(rows) - len(faults)} of {len(rows)} passed"
+        + (f"; faults: {', '.join(faults)}" if faults else "")
+    )
     if json_file:
         json_file.write_text(report(rows))
     return 1 if faults else 0
@@ -101,12 +131,25 @@ def recipe_of(simulator: str, robot: str | None = None, task: str | None = None)
         candidate = load_robot(name)
         if not candidate.simulator or simulator_class(candidate.simulator) is not wanted:
             if robot:
-                raise RecipeError(f"--robot {robot}: expected a robot that says 'simulator: {simulator}', got "
-                                  f"{candidate.simulator or 'one that is driven from outside'}")
+                raise RecipeError(
+                    f"--robot {robot}: expected a robot that says 'simulator: {simulator}', got "
+                    f"{candidate.simulator or 'one that is driven from outside'}"
+                )
             continue
         if not (task or candidate.task):
-            raise RecipeError(f"robot '{name}': expected 'task' in its robot.yaml, or --task, got neither")
-        return load_recipe("sim_rlpd", [f"station.robot={quoted(name)}", f"station.task={quoted(task or candidate.task)}",
-                                        "station.lockstep=true"])
-    raise RecipeError(f"simulator '{simulator}': expected a robot that says 'simulator: {simulator}', found none. Name "
-                      "yours with --robot")
+            raise RecipeError(
+                f"robot '{name}': expected 'task' in its robot.yaml, or --task, got neither"
+            )
+        return load_recipe(
+            "sim_rlpd",
+            [
+                f"station.robot={quoted(name)}",
+                f"station.task={quoted(task or candidate.task)}",
+                "station.lockstep=true",
+            ],
+        )
+    raise RecipeError(
+        f"simulator '{simulator}': expected a robot that says 'simulator: {simulator}', found "
+        f"none. Name "
+        "yours with --robot"
+    )

@@ -1,4 +1,6 @@
-"""``rlinf collect``: record demonstrations by hand, or by a script in simulation, until enough have succeeded."""
+"""``rlinf collect``: record demonstrations by hand, or by a script in simulation, until enough have
+succeeded.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,34 @@ from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
 from rlinf_core.robots.operators.device import axes
 from rlinf_core.robots.operators.keyboard import ASKS, PAIRS, PAUSE
 
-WORDS = {"ready": "the scene is ready", "success": "success", "failure": "failure", "rerecord": "once more",
-         "discard": "discard", "arm": "arm", "disarm": "disarm"}
-BEFORE, PLAYING, STILL = ("ready", "disarm"), ("success", "failure", "rerecord", "discard", "disarm"), ("arm",)
+WORDS = {
+    "ready": "the scene is ready",
+    "success": "success",
+    "failure": "failure",
+    "rerecord": "once more",
+    "discard": "discard",
+    "arm": "arm",
+    "disarm": "disarm",
+}
+BEFORE, PLAYING, STILL = (
+    ("ready", "disarm"),
+    ("success", "failure", "rerecord", "discard", "disarm"),
+    ("arm",),
+)
 
 
-def collect(name: str, overrides: list[str], run_dir: Path, episodes: int | None = None, quiet: bool = False,
-            web: int | None = None) -> int:
-    """Collect until ``episodes`` have succeeded, including those in ``run_dir``. Returns an exit code."""
+def collect(
+    name: str,
+    overrides: list[str],
+    run_dir: Path,
+    episodes: int | None = None,
+    quiet: bool = False,
+    web: int | None = None,
+) -> int:
+    """Collect until ``episodes`` have succeeded, including those in ``run_dir``.
+
+    Returns an exit code.
+    """
     recipe, before = collecting(name, [*overrides, *served(web)], run_dir, episodes)
     pictured = web is None and _shows_picture(recipe)
     if pictured:
@@ -54,9 +76,17 @@ def _check(recipe: Recipe, missing: int) -> None:
     station = recipe.station
     if not recipe.collect.episodes:
         raise RecipeError("--episodes: expected at least 1, got 0 (collect.episodes)")
-    if missing > 0 and station.operator.kind == KEYBOARD and not station.web.port and not sys.stdin.isatty():
-        raise RecipeError("rlinf collect: expected a terminal for the keyboard, got none. Run it in one, or with --web, or "
-                          "with another device (station.operator.kind)")
+    if (
+        missing > 0
+        and station.operator.kind == KEYBOARD
+        and not station.web.port
+        and not sys.stdin.isatty()
+    ):
+        raise RecipeError(
+            "rlinf collect: expected a terminal for the keyboard, got none. Run it in one, or with "
+            "--web, or "
+            "with another device (station.operator.kind)"
+        )
 
 
 def _shows_picture(recipe: Recipe) -> bool:
@@ -65,13 +95,19 @@ def _shows_picture(recipe: Recipe) -> bool:
     person = station.operator.kind != SCRIPTED and sys.stdin.isatty() and not station.web.port
     if not person or station_robot(recipe).driver != SIMULATOR:
         return False
-    reason = "it needs the extra 'page': " + how_to_get("page") if missing("page") else why_taken("127.0.0.1", PAGE_PORT)
+    reason = (
+        "it needs the extra 'page': " + how_to_get("page")
+        if missing("page")
+        else why_taken("127.0.0.1", PAGE_PORT)
+    )
     if reason:
         print(f"no picture of the scene: {reason}", flush=True)
     return not reason
 
 
-def _run(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, pictured: bool) -> int:
+def _run(
+    recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, pictured: bool
+) -> int:
     """Run to the end. Returns an exit code; 130 after Ctrl-C."""
     try:
         with only_station(recipe.station.name, recipe.station.domain):
@@ -82,26 +118,41 @@ def _run(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool,
     return 130 if read_events(run_dir)[-1]["event"] == "stopped" else 0
 
 
-def _start(recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, pictured: bool) -> None:
-    print(f"run folder: {run_dir}: {before.succeeded} of {recipe.collect.episodes} demonstrations are there", flush=True)
+def _start(
+    recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, pictured: bool
+) -> None:
+    print(
+        f"run folder: {run_dir}: {before.succeeded} of {recipe.collect.episodes} demonstrations "
+        f"are there",
+        flush=True,
+    )
     if pictured:
         web = recipe.station.web
-        print(f"a picture of the scene: http://{web.host}:{web.port}. The keys of this terminal move the arm",
-              flush=True)
+        print(
+            f"a picture of the scene: http://{web.host}:{web.port}. The keys of this terminal move "
+            f"the arm",
+            flush=True,
+        )
     else:
         say_where(recipe)
     with terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
-        *processes, director = collecting_processes(recipe, run_dir, before, terminal=True, with_page=pictured)
+        *processes, director = collecting_processes(
+            recipe, run_dir, before, terminal=True, with_page=pictured
+        )
         (run_dir / "status.json").unlink(missing_ok=True)  # of an earlier run
         for process in processes:
             supervisor.start(process)
-        direct_to_its_end(supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before, pictured))
+        direct_to_its_end(
+            supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before, pictured)
+        )
 
 
 class CollectDisplay(Display):
     """Shows takes, disk space, the current wait, and the meaning of keys and buttons."""
 
-    def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool, before: DemonstrationStats, pictured: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, run_dir: Path, quiet: bool, before: DemonstrationStats, pictured: bool
+    ) -> None:
         super().__init__(recipe, run_dir, quiet)
         self.run_dir, self.before, self.roles = run_dir, before, roles_of(recipe, pictured)
         self.moves = moves_of(recipe, pictured)
@@ -113,9 +164,17 @@ class CollectDisplay(Display):
         before, safety = self.before, status["safety"]
         failed = status["done"] - status["successes"] + before.failed
         succeeded = before.succeeded + status["successes"]
-        rows = [("takes", f"{succeeded} of {self.recipe.collect.episodes} succeeded, {failed} did not, {status['dropped']} "
-                          "discarded"), ("elapsed", clock(self.elapsed)), ("disk", self._disk()),
-                ("interlock", f"{safety['state']} {safety['cause']}".strip())]
+        rows = [
+            (
+                "takes",
+                f"{succeeded} of {self.recipe.collect.episodes} succeeded, {failed} did not, "
+                f"{status['dropped']} "
+                "discarded",
+            ),
+            ("elapsed", clock(self.elapsed)),
+            ("disk", self._disk()),
+            ("interlock", f"{safety['state']} {safety['cause']}".strip()),
+        ]
         operator = status["operator"] or last_words(self.run_dir / "logs/operator.log")
         texts_by_title = {"waiting for you": status["waiting_for"], "operator": operator}
         rows += [(title, text) for title, text in texts_by_title.items() if text]
@@ -123,18 +182,36 @@ class CollectDisplay(Display):
         return [*rows, *([("now", keys)] if (keys := self._keys(status)) else [])]
 
     def _disk(self) -> str:
-        free, closed = shutil.disk_usage(self.run_dir).free, list((self.run_dir / "spool/closed").glob("*/*"))
-        size, takes = sum(file.stat().st_size for file in closed), len({file.parent for file in closed})
-        return f"{free / 1e9:.1f} GB free" + (f", about {free * takes // size:,} takes" if size else "")
+        free, closed = (
+            shutil.disk_usage(self.run_dir).free,
+            list((self.run_dir / "spool/closed").glob("*/*")),
+        )
+        size, takes = (
+            sum(file.stat().st_size for file in closed),
+            len({file.parent for file in closed}),
+        )
+        return f"{free / 1e9:.1f} GB free" + (
+            f", about {free * takes // size:,} takes" if size else ""
+        )
 
     def _keys(self, status: dict[str, Any]) -> str:
         """Return the keys and buttons that have an effect now."""
-        now = STILL if status["safety"]["state"] in ("DISARMED", "FAULT") else BEFORE if status["waiting_for"] else PLAYING
-        return " · ".join(f"{' or '.join(self.roles[role])}: {WORDS[role]}" for role in now if role in self.roles)
+        now = (
+            STILL
+            if status["safety"]["state"] in ("DISARMED", "FAULT")
+            else BEFORE
+            if status["waiting_for"]
+            else PLAYING
+        )
+        return " · ".join(
+            f"{' or '.join(self.roles[role])}: {WORDS[role]}" for role in now if role in self.roles
+        )
 
 
 def last_words(log: Path) -> str:
-    """Return the last log line of a node without time and name, such as the reason of a refused arming."""
+    """Return the last log line of a node without time and name, such as the reason of a refused
+    arming.
+    """
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
@@ -145,13 +222,19 @@ def last_words(log: Path) -> str:
 def moves_of(recipe: Recipe, pictured: bool = False) -> str:
     """Return the keys of this terminal that move the arm; empty where it has none."""
     station = recipe.station
-    if station.operator.kind == SCRIPTED or not sys.stdin.isatty() or (station.web.port and not pictured):
+    if (
+        station.operator.kind == SCRIPTED
+        or not sys.stdin.isatty()
+        or (station.web.port and not pictured)
+    ):
         return ""
     action = station_task(recipe).spec.action
     arm = action.of_arm(action.arms[0]) if action.arms else action
     joints = arm.control_mode != "tcp_delta"
-    keys = [(PAIRS[axis], f"joint {place + 1}" if joints and axis != "grip" else PAIRS[axis][1])
-            for axis, place in axes(arm).items()]
+    keys = [
+        (PAIRS[axis], f"joint {place + 1}" if joints and axis != "grip" else PAIRS[axis][1])
+        for axis, place in axes(arm).items()
+    ]
     return f"{', '.join(f'{pair[0]}/{pair[1]} {text}' for (pair, _), text in keys)}; {PAUSE} rests"
 
 
@@ -177,8 +260,11 @@ def roles_of(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
 
 def _result_text(recipe: Recipe, takes: DemonstrationStats, run_dir: Path) -> str:
     """Return the number of episodes so far, in words."""
-    return (f"{takes.succeeded} of {recipe.collect.episodes} demonstrations succeeded and count, {takes.failed} did not; "
-            f"{takes.size / 1e6:.1f} MB in {run_dir}")
+    return (
+        f"{takes.succeeded} of {recipe.collect.episodes} demonstrations succeeded and count, "
+        f"{takes.failed} did not; "
+        f"{takes.size / 1e6:.1f} MB in {run_dir}"
+    )
 
 
 def next_commands(recipe: Recipe, name: str, overrides: list[str], run_dir: Path) -> str:
@@ -190,13 +276,28 @@ def next_commands(recipe: Recipe, name: str, overrides: list[str], run_dir: Path
         for override in overrides
         if not override.startswith(("station.operator", "station.second_operator"))
     ]
-    train = " ".join(["rlinf train", recipe_name, "--set", *arguments, shown,
-                      *([] if recipe.simulation.environments else ["simulation.environments=1"])])
+    train = " ".join(
+        [
+            "rlinf train",
+            recipe_name,
+            "--set",
+            *arguments,
+            shown,
+            *([] if recipe.simulation.environments else ["simulation.environments=1"]),
+        ]
+    )
     station = (
-        f"rlinf demo {recipe_name} --set {' '.join([*arguments, shown])} collect.episodes=0 simulation.environments=0",
+        f"rlinf demo {recipe_name} --set {' '.join([*arguments, shown])} collect.episodes=0 "
+        f"simulation.environments=0",
         "and on the station",
     )
-    steps = [(f"rlinf data list {folder}", "an episode a line"), (train, "learn from them, in simulation"),
-             *([] if offline(recipe.algorithm) else [station]),
-             (f"rlinf data export lerobot {folder} --out {shlex.quote(str(run_dir) + '-lerobot')}", "a LeRobot data set")]
+    steps = [
+        (f"rlinf data list {folder}", "an episode a line"),
+        (train, "learn from them, in simulation"),
+        *([] if offline(recipe.algorithm) else [station]),
+        (
+            f"rlinf data export lerobot {folder} --out {shlex.quote(str(run_dir) + '-lerobot')}",
+            "a LeRobot data set",
+        ),
+    ]
     return "\n".join(["next:", *(f"    {command}    # {what}" for command, what in steps)])

@@ -29,16 +29,37 @@ def completion(shell: str) -> None:
 
     words = dict(_words("rlinf", _parser()))
     paths = "|".join(f'"{line}"' for line in words if line != "rlinf")
-    cases = "\n".join(f'        "{line}") words="{" ".join(after)}" ;;' for line, after in words.items())
-    print(SCRIPT.format(shell=shell, zsh=ZSH if shell == "zsh" else "", paths=paths, cases=cases), end="")
+    cases = "\n".join(
+        f'        "{line}") words="{" ".join(after)}" ;;' for line, after in words.items()
+    )
+    print(
+        SCRIPT.format(shell=shell, zsh=ZSH if shell == "zsh" else "", paths=paths, cases=cases),
+        end="",
+    )
 
 
 def _words(line: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
     """Yield each command without options, with the words that may follow it."""
-    options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
-    commands = next((action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {})
-    values = [str(choice) for action in parser._actions if not action.option_strings and not commands
-              for choice in action.choices or ()]
+    options = [
+        option
+        for action in parser._actions
+        for option in action.option_strings
+        if option.startswith("--")
+    ]
+    commands = next(
+        (
+            action.choices
+            for action in parser._actions
+            if isinstance(action, argparse._SubParsersAction)
+        ),
+        {},
+    )
+    values = [
+        str(choice)
+        for action in parser._actions
+        if not action.option_strings and not commands
+        for choice in action.choices or ()
+    ]
     yield line, [*commands, *values, *options]
     for name, below in commands.items():
         yield from _words(f"{line} {name}", below)

@@ -11,7 +11,10 @@ from rlinf_core.robots.config import load_robot
 from rlinf_core.robots.contract import read_contract
 from rlinf_core.tasks.task import load_task
 
-HEAD = "# Of a contract of Rosetta (iblnkn/rosetta), by rlinf import-contract. docs/robots/interface.md\n"
+HEAD = (
+    "# Of a contract of Rosetta (iblnkn/rosetta), by rlinf import-contract. "
+    "docs/robots/interface.md\n"
+)
 
 
 def import_contract(file: Path, out: Path | None) -> int:

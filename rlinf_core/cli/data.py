@@ -1,4 +1,7 @@
-"""``rlinf data``, ``show``, ``find-dynamics``, ``reward train``: commands for recordings. ``show`` needs no torch."""
+"""``rlinf data``, ``show``, ``find-dynamics``, ``reward train``: commands for recordings.
+
+``show`` needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,22 @@ from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import NS
 from rlinf_core.episodes.response import Response, identify
-from rlinf_core.reports.conversations import conversation_files, in_words, read_conversations, summary
-from rlinf_core.reports.recordings import DAMAGED, SEALED, Line, draw, look, missed, recordings, topics
+from rlinf_core.reports.conversations import (
+    conversation_files,
+    in_words,
+    read_conversations,
+    summary,
+)
+from rlinf_core.reports.recordings import (
+    DAMAGED,
+    SEALED,
+    Line,
+    draw,
+    look,
+    missed,
+    recordings,
+    topics,
+)
 from rlinf_core.specs.topics import BLACK_BOX, EPISODE, SESSION
 
 if TYPE_CHECKING:
@@ -43,8 +60,14 @@ def show(paths: list[Path], plot: Path | None = None, only_list: bool = False) -
     from rich.progress import track
 
     root = paths[0] if len(paths) == 1 else None
-    lines = [look(folder, root) for folder in track(folders, "reading", transient=True, disable=len(folders) < 20)]
-    print_table([name.replace("_", " ") for name in COLUMNS], [[getattr(line, name) for name in COLUMNS] for line in lines])
+    lines = [
+        look(folder, root)
+        for folder in track(folders, "reading", transient=True, disable=len(folders) < 20)
+    ]
+    print_table(
+        [name.replace("_", " ") for name in COLUMNS],
+        [[getattr(line, name) for name in COLUMNS] for line in lines],
+    )
     for line in lines:
         if line.note:
             print(f"{line.recording}: {line.note}")
@@ -81,8 +104,20 @@ def _describe(folder: Path) -> None:
     every, rows = sorted(stamp for _, stamps in message_topics.values() for stamp in stamps), []
     for name, (kind, stamps) in sorted(message_topics.items()):
         ends = (min(stamps), max(stamps)) if stamps else ()
-        rate = f"{(len(stamps) - 1) / (ends[1] - ends[0]) * NS:.1f}" if ends and ends[1] > ends[0] else ""
-        rows.append([name, kind, str(len(stamps)), rate, *(f"{(stamp - every[0]) / NS:.2f}" for stamp in ends)])
+        rate = (
+            f"{(len(stamps) - 1) / (ends[1] - ends[0]) * NS:.1f}"
+            if ends and ends[1] > ends[0]
+            else ""
+        )
+        rows.append(
+            [
+                name,
+                kind,
+                str(len(stamps)),
+                rate,
+                *(f"{(stamp - every[0]) / NS:.2f}" for stamp in ends),
+            ]
+        )
     print_table(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
     for topic, count in missed(folder).items():
         what = "image" if topic.endswith("/image") else "message"
@@ -101,13 +136,20 @@ def _tell(folder: Path) -> None:
 
 def _summary(lines: list[Line]) -> str:
     """Summarise recordings in one line; copies of an episode (spool and inbox) count once."""
-    episodes = {replace(line, recording=Path(line.recording).name, seal="", note="") for line in lines if line.steps}
+    episodes = {
+        replace(line, recording=Path(line.recording).name, seal="", note="")
+        for line in lines
+        if line.steps
+    }
     steps, seals = [int(line.steps) for line in episodes], Counter(line.seal for line in lines)
     won = sum(line.outcome == "success" for line in episodes)
     others = Counter(line.mode for line in lines if line.mode in (SESSION, BLACK_BOX))
     other_kinds = "".join(f", {count} of a {kind}" for kind, count in sorted(others.items()))
-    return (f"{len(lines)} recordings: {len(steps)} episodes, {won} succeeded, {sum(steps)} steps{other_kinds}; "
-            f"{', '.join(f'{count} {seal}' for seal, count in seals.most_common())}")
+    return (
+        f"{len(lines)} recordings: {len(steps)} episodes, {won} succeeded, {sum(steps)} "
+        f"steps{other_kinds}; "
+        f"{', '.join(f'{count} {seal}' for seal, count in seals.most_common())}"
+    )
 
 
 def print_table(heads: list[str], rows: list[list[str]]) -> None:
@@ -118,7 +160,9 @@ def print_table(heads: list[str], rows: list[list[str]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for head in heads:
-        table.add_column(escape(head), overflow="fold", justify="right" if head in NUMBERS else "left")
+        table.add_column(
+            escape(head), overflow="fold", justify="right" if head in NUMBERS else "left"
+        )
     for row in rows:
         table.add_row(*(escape(escape_ascii(cell)) for cell in row))
     Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False).print(table)
@@ -128,31 +172,53 @@ NAMES = ("delay_s", "lag_s", "gain")
 MOST = 50  # maximum number of episodes with a fit of their own
 
 
-def identify_command(recordings: list[Path], velocity: str, episodes: int, json_file: Path | None) -> None:
-    """Print the arm's response over all recordings, its spread over single ones, and ranges to randomise."""
+def identify_command(
+    recordings: list[Path], velocity: str, episodes: int, json_file: Path | None
+) -> None:
+    """Print the arm's response over all recordings, its spread over single ones, and ranges to
+    randomise.
+    """
     from rich.progress import track
 
     episode_paths = islice(intact_episodes(recordings), episodes)
     read = [episode for _, episode in track(episode_paths, "reading", total=None, transient=True)]
     together = identify(read, velocity)
-    single = [identify([episode], velocity) for episode in track(read[:MOST], "fitting", transient=True)]
+    single = [
+        identify([episode], velocity) for episode in track(read[:MOST], "fitting", transient=True)
+    ]
     print(report(together, single, len(read)))
     if json_file:
-        json_file.write_text(json.dumps({"episodes": len(read), **{name: getattr(together, name) for name in (
-            *NAMES, "explained")}}))
+        json_file.write_text(
+            json.dumps(
+                {
+                    "episodes": len(read),
+                    **{name: getattr(together, name) for name in (*NAMES, "explained")},
+                }
+            )
+        )
 
 
 def report(together: Response, single: list[Response], episodes: int) -> str:
     """Return the result of ``identify_command`` in words."""
-    lines = [f"{episodes} episodes; the model accounts for {together.explained:.0%} of the tool's motion"]
+    lines = [
+        f"{episodes} episodes; the model accounts for {together.explained:.0%} of the tool's motion"
+    ]
     for name in NAMES:
         low, high = np.quantile([getattr(response, name) for response in single], [0.05, 0.95])
-        lines.append(f"  {name:<8} {getattr(together, name):.3f}   single episodes {low:.3f} to {high:.3f}")
+        lines.append(
+            f"  {name:<8} {getattr(together, name):.3f}   single episodes {low:.3f} to {high:.3f}"
+        )
     if together.explained < 0.7:
-        lines.append("the fit is poor: contact, active limits, or a controller of another kind. Record free motion")
+        lines.append(
+            "the fit is poor: contact, active limits, or a controller of another kind. Record free "
+            "motion"
+        )
     delay, lag = 1.5 * together.delay_s, 1.5 * together.lag_s
-    lines.append(f"for simulation.randomise: {{delay_s: {delay:.2f}, lag_s: {lag:.2f}}}, less what the simulator has "
-                 "of its own (identify a recording of it too)")
+    lines.append(
+        f"for simulation.randomise: {{delay_s: {delay:.2f}, lag_s: {lag:.2f}}}, less what the "
+        f"simulator has "
+        "of its own (identify a recording of it too)"
+    )
     return "\n".join(lines)
 
 
@@ -170,14 +236,22 @@ def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
     broken = {folder: reason for folder, reason in faults.items() if reason}
     for folder, reason in broken.items():
         print(f"{escape_ascii(folder)}: {reason}")
-    print(f"{len(folders) - len(broken)} of {len(folders)} recordings are whole"
-          + ("; `rlinf data repair` keeps what is whole of the others" if broken else ""))
-    _write(json_file, {"recordings": len(folders), "whole": len(folders) - len(broken), "broken": len(broken)})
+    print(
+        f"{len(folders) - len(broken)} of {len(folders)} recordings are whole"
+        + ("; `rlinf data repair` keeps what is whole of the others" if broken else "")
+    )
+    _write(
+        json_file,
+        {"recordings": len(folders), "whole": len(folders) - len(broken), "broken": len(broken)},
+    )
     return int(bool(broken))
 
 
 def repair(paths: list[Path], out: Path) -> int:
-    """Write the intact part of every damaged recording to a new folder. Returns 1 if something was lost."""
+    """Write the intact part of every damaged recording to a new folder.
+
+    Returns 1 if something was lost.
+    """
     from rlinf_core.data.folders import new_folder
     from rlinf_core.data.repair import fault
     from rlinf_core.data.repair import repair as repaired
@@ -190,7 +264,10 @@ def repair(paths: list[Path], out: Path) -> int:
     with new_folder(out) as folder:
         for source in broken:
             if (folder / source.name).exists():
-                print(f"{escape_ascii(source)}: left out, as another of that name is in {out}; repair it to another --out")
+                print(
+                    f"{escape_ascii(source)}: left out, as another of that name is in {out}; "
+                    f"repair it to another --out"
+                )
                 continue
             try:
                 done = repaired(source, folder / source.name)
@@ -200,12 +277,20 @@ def repair(paths: list[Path], out: Path) -> int:
             copied += 1
             complete += done.intact
             lost = f"; lost: {'; '.join(done.lost)}" if done.lost else ""
-            print(f"{escape_ascii(source)}: {done.messages} messages kept{lost}; "
-                  + (f"no {done.kind}: {done.fault}" if done.fault else
-                     f"{'what is left of ' * (not done.intact)}a {'whole ' * (done.kind == EPISODE)}{done.kind}, sealed"))
+            print(
+                f"{escape_ascii(source)}: {done.messages} messages kept{lost}; "
+                + (
+                    f"no {done.kind}: {done.fault}"
+                    if done.fault
+                    else f"{'what is left of ' * (not done.intact)}a "
+                    f"{'whole ' * (done.kind == EPISODE)}{done.kind}, sealed"
+                )
+            )
         if not copied:
-            raise EpisodeError(f"nothing whole in {len(broken)} broken recordings; nothing was written",
-                               code="RL-E401")
+            raise EpisodeError(
+                f"nothing whole in {len(broken)} broken recordings; nothing was written",
+                code="RL-E401",
+            )
     print(f"{complete} of {len(broken)} are whole again, in {out}")
     return int(complete < len(broken))
 
@@ -245,7 +330,8 @@ def stats(paths: list[Path], json_file: Path | None) -> None:
     summary = statistics.summary()
     print(
         f"{summary['episodes']} episodes, {summary['steps']} steps, {summary['seconds']:.1f} s; "
-        f"success {summary['success']:.0%} (95 % interval {summary['low']:.0%} to {summary['high']:.0%})"
+        f"success {summary['success']:.0%} (95 % interval {summary['low']:.0%} to "
+        f"{summary['high']:.0%})"
     )
     _write(json_file, summary | flat)
 
@@ -271,13 +357,38 @@ def throughput(paths: list[Path], json_file: Path | None) -> None:
     rows, flat = [], dict[str, float]()
     for (station, mode), episodes in sorted(groups.items()):
         figures = figures_of(times_of(episodes))
-        rows.append([station, mode, str(figures.episodes), f"{figures.robot_minutes:.1f}",
-                     text(figures.successes_per_hour), text(figures.time_to_success_s, 1),
-                     text(figures.takeovers_per_hour), str(figures.longest_run), str(figures.resets)])
+        rows.append(
+            [
+                station,
+                mode,
+                str(figures.episodes),
+                f"{figures.robot_minutes:.1f}",
+                text(figures.successes_per_hour),
+                text(figures.time_to_success_s, 1),
+                text(figures.takeovers_per_hour),
+                str(figures.longest_run),
+                str(figures.resets),
+            ]
+        )
         flat |= {f"{station}/{mode}/{name}": value for name, value in figures.flat().items()}
-    print_table(["station", "mode", "episodes", "robot minutes", "successes/h", "s to success", "takeovers/h",
-                 "in a row", "resets"], rows)
-    print(f"95 % intervals in brackets. An hour is {HOUR_S:.0f} s of episodes and of the resets between them")
+    print_table(
+        [
+            "station",
+            "mode",
+            "episodes",
+            "robot minutes",
+            "successes/h",
+            "s to success",
+            "takeovers/h",
+            "in a row",
+            "resets",
+        ],
+        rows,
+    )
+    print(
+        f"95 % intervals in brackets. An hour is {HOUR_S:.0f} s of episodes and of the resets "
+        f"between them"
+    )
     _write(json_file, flat)
 
 
@@ -289,7 +400,10 @@ def export_lerobot(paths: list[Path], out: Path, recipe: str | None, executed: b
     from rlinf_core.data.lerobot.export import export
 
     episodes, frames = export(paths, out, recipe, executed)
-    print(f"{episodes} episodes, {frames} frames in {out}: LeRobotDataset('local/{out.name}', root='{out}')")
+    print(
+        f"{episodes} episodes, {frames} frames in {out}: LeRobotDataset('local/{out.name}', "
+        f"root='{out}')"
+    )
 
 
 def export_rerun(paths: list[Path], out: Path, recipe: str | None) -> None:
@@ -302,8 +416,14 @@ def export_rerun(paths: list[Path], out: Path, recipe: str | None) -> None:
     print(f"{export(paths, out, recipe)} episodes in {out}; look at them: rerun {out}/*.rrd")
 
 
-def import_lerobot(dataset: Path, out: Path, recipe: str | None, overrides: list[str], cameras: list[str],
-                   instruction: str) -> None:
+def import_lerobot(
+    dataset: Path,
+    out: Path,
+    recipe: str | None,
+    overrides: list[str],
+    cameras: list[str],
+    instruction: str,
+) -> None:
     """Write recordings of a LeRobot data set (v3.0)."""
     from rlinf_core.core.extras import require
 
@@ -312,11 +432,18 @@ def import_lerobot(dataset: Path, out: Path, recipe: str | None, overrides: list
 
     pairs = dict(pair.partition("=")[::2] for pair in cameras)
     if not all(pairs.values()):
-        raise EpisodeError(f"--camera: expected NAME=THEIRS, such as front=laptop, got {' '.join(cameras)}")
+        raise EpisodeError(
+            f"--camera: expected NAME=THEIRS, such as front=laptop, got {' '.join(cameras)}"
+        )
     episodes, frames, left = import_dataset(dataset, out, recipe, overrides, pairs, instruction)
-    print(f"{episodes} episodes, {frames} frames in {out}" + (f"; not taken: {', '.join(left)}" if left else ""))
+    print(
+        f"{episodes} episodes, {frames} frames in {out}"
+        + (f"; not taken: {', '.join(left)}" if left else "")
+    )
     learned = shlex.quote(f"collect.recordings=[{quoted(out)}]")
-    print(f"learn from them: --set {learned}; look at them: rlinf data list {shlex.quote(str(out))}")
+    print(
+        f"learn from them: --set {learned}; look at them: rlinf data list {shlex.quote(str(out))}"
+    )
 
 
 def _write(file: Path | None, summary: dict[str, Any]) -> None:
@@ -324,9 +451,21 @@ def _write(file: Path | None, summary: dict[str, Any]) -> None:
         file.write_text(json.dumps(summary))
 
 
-def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out: float, seed: int,
-          json_file: Path | None, failed: list[str], late: float, learns_progress: bool) -> None:
-    """Train a success classifier, evaluate it on held-out episodes, and write the model and a picture of its errors."""
+def train(
+    paths: list[Path],
+    out: Path,
+    cameras: list[str],
+    steps: int,
+    held_out: float,
+    seed: int,
+    json_file: Path | None,
+    failed: list[str],
+    late: float,
+    learns_progress: bool,
+) -> None:
+    """Train a success classifier, evaluate it on held-out episodes, and write the model and a
+    picture of its errors.
+    """
     from rich.progress import Progress
 
     from rlinf_core.core.extras import require
@@ -336,15 +475,28 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
     from rlinf_core.tasks.rewards import training
 
     if out.exists():
-        raise EpisodeError(f"--out {out}: expected a file that is not there yet; nothing is overwritten",
-                           code="RL-E207")
-    picture = out.with_suffix(".png") if out.suffix == ".safetensors" else out.with_name(f"{out.name}.png")
+        raise EpisodeError(
+            f"--out {out}: expected a file that is not there yet; nothing is overwritten",
+            code="RL-E207",
+        )
+    picture = (
+        out.with_suffix(".png")
+        if out.suffix == ".safetensors"
+        else out.with_name(f"{out.name}.png")
+    )
     if picture.exists():
-        raise EpisodeError(f"--out {out}: expected a file beside which its picture {picture.name} is not there yet; "
-                           "nothing is overwritten. Choose another name", code="RL-E207")
+        raise EpisodeError(
+            f"--out {out}: expected a file beside which its picture {picture.name} is not there "
+            f"yet; "
+            "nothing is overwritten. Choose another name",
+            code="RL-E207",
+        )
     read = {episode.id: episode for _, episode in intact_episodes(paths)}
     if unknown := set(failed) - read.keys():
-        raise EpisodeError(f"--failed: expected ids of episodes in these recordings, got {', '.join(sorted(unknown))}")
+        raise EpisodeError(
+            f"--failed: expected ids of episodes in these recordings, got "
+            f"{', '.join(sorted(unknown))}"
+        )
     frames = (
         training.progress_of(read.values(), cameras, failed)
         if learns_progress
@@ -358,17 +510,26 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
     try:
         write_atomically(out, network.save)
     except OSError as error:
-        raise RlinfError(f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; free the "
-                         "disk, or choose another folder, and train again", code="RL-E207") from error
+        raise RlinfError(
+            f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; "
+            f"free the "
+            "disk, or choose another folder, and train again",
+            code="RL-E207",
+        ) from error
     if learns_progress:
         _say_progress(out, training.judge_progress(network, judged), json_file)
         return
     scores, verdicts = training.judge(network, judged)
     write_atomically(picture, lambda aside: _picture(judged, verdicts, aside))
-    print(f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out episodes; missed "
-          f"{scores.missed} of {scores.positives} that show success, took {scores.invented} of {scores.negatives} others "
-          f"for it\nwhat it takes for what: {picture}\nin a task's file: reward: {{kind: classifier, model: {out.name}}}, "
-          "and success_steps: 2 against single frames")
+    print(
+        f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out "
+        f"episodes; missed "
+        f"{scores.missed} of {scores.positives} that show success, took {scores.invented} of "
+        f"{scores.negatives} others "
+        f"for it\nwhat it takes for what: {picture}\nin a task's file: reward: {{kind: classifier, "
+        f"model: {out.name}}}, "
+        "and success_steps: 2 against single frames"
+    )
     if json_file:
         json_file.write_text(json.dumps(asdict(scores) | {"accuracy": scores.accuracy}))
 
@@ -386,15 +547,23 @@ def _say_progress(out: Path, scores: ProgressScores, json_file: Path | None) -> 
 
 
 def _picture(frames: Frames, verdicts: np.ndarray, path: Path, columns: int = 6) -> None:
-    """Write a picture with frames of true and false positives and negatives, the least certain ones first."""
+    """Write a picture with frames of true and false positives and negatives, the least certain ones
+    first.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    kinds = {"success, seen": (True, True), "success, missed": (True, False), "none, seen as none": (False, False),
-             "none, taken for success": (False, True)}
-    shape, axes = plt.subplots(len(kinds), columns, figsize=(1.4 * columns, 1.6 * len(kinds)), constrained_layout=True)
+    kinds = {
+        "success, seen": (True, True),
+        "success, missed": (True, False),
+        "none, seen as none": (False, False),
+        "none, taken for success": (False, True),
+    }
+    shape, axes = plt.subplots(
+        len(kinds), columns, figsize=(1.4 * columns, 1.6 * len(kinds)), constrained_layout=True
+    )
     for row, (title, (is_success, says)) in zip(axes, kinds.items(), strict=True):
         indices = np.flatnonzero((frames.success == is_success) & ((verdicts > 0.5) == says))
         doubtful = indices[np.argsort(np.abs(verdicts[indices] - 0.5))]
@@ -403,6 +572,8 @@ def _picture(frames: Frames, verdicts: np.ndarray, path: Path, columns: int = 6)
             axis.axis("off")
             if place < len(doubtful):
                 axis.imshow(frames.images[doubtful[place]][:3].transpose(1, 2, 0))
-                axis.text(0, -1, "" if place == 0 else f"{verdicts[doubtful[place]]:.2f}", fontsize=7)
+                axis.text(
+                    0, -1, "" if place == 0 else f"{verdicts[doubtful[place]]:.2f}", fontsize=7
+                )
     shape.savefig(path, dpi=110, format="png")
     plt.close(shape)

@@ -1,4 +1,5 @@
-"""``rlinf demo``: trainer, station and director under one supervisor, a live display, and a report at the end.
+"""``rlinf demo``: trainer, station and director under one supervisor, a live display, and a report
+at the end.
 
 ``next_steps`` are the commands that a user may run once a station is up.
 """
@@ -40,7 +41,9 @@ from rlinf_core.specs.topics import EPISODE
 from rlinf_core.trainer.folder import keep_recipe
 
 
-def next_steps(recipe: Recipe, name: str, overrides: list[str], run_dir: Path, director: bool = False) -> str:
+def next_steps(
+    recipe: Recipe, name: str, overrides: list[str], run_dir: Path, director: bool = False
+) -> str:
     """Return the next commands for a user, one per line.
 
     Args:
@@ -51,22 +54,35 @@ def next_steps(recipe: Recipe, name: str, overrides: list[str], run_dir: Path, d
         director: whether a director runs already.
     """
     station = recipe.station
-    arguments = [*(item for item in overrides if not item.startswith("station.domain_id=")),
-            *([f"station.domain_id={station.domain}"] if station.domain else [])]
-    same = " ".join([shlex.quote(name), *(["--set", *map(shlex.quote, arguments)] if arguments else [])])
+    arguments = [
+        *(item for item in overrides if not item.startswith("station.domain_id=")),
+        *([f"station.domain_id={station.domain}"] if station.domain else []),
+    ]
+    same = " ".join(
+        [shlex.quote(name), *(["--set", *map(shlex.quote, arguments)] if arguments else [])]
+    )
     learns = not recipe.collect.no_training
-    absent = station.operator.kind != SCRIPTED and not station.web.port  # two operators would cause HOLD
+    absent = (
+        station.operator.kind != SCRIPTED and not station.web.port
+    )  # two operators would cause HOLD
     steps = [(f"rlinf teleop {same}", "be its operator, who arms and takes over")] * absent
     steps += [(f"rlinf train {same}", "its trainer, if none runs yet")] * learns
     phases = "its phases: collect" + ", wait for the trainer, evaluate, improve" * learns
     steps += [(f"rlinf run {same} --out {shlex.quote(str(run_dir))}", phases)] * (not director)
     steps += [(f"rlinf status {same}", "how it is")]
-    head = f"station '{station.name}' (ROS_DOMAIN_ID {station.domain}) now waits for you; next, each in a terminal:"
+    head = (
+        f"station '{station.name}' (ROS_DOMAIN_ID {station.domain}) now waits for you; next, "
+        f"each in a terminal:"
+    )
     return "\n".join([head, *(f"    {command}    # {what}" for command, what in steps)])
 
 
-def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, web: int | None = None) -> int:
-    """Run a recipe from demonstrations to a report, with the operator's page on port ``web``; returns an exit code."""
+def demo(
+    name: str, overrides: list[str], run_dir: Path, quiet: bool = False, web: int | None = None
+) -> int:
+    """Run a recipe from demonstrations to a report, with the operator's page on port ``web``;
+    returns an exit code.
+    """
     recipe = load_recipe(name, [*overrides, *served(web)])
     _check_stations(recipe, name)
     extras.require("trainer", "rlinf demo")
@@ -82,7 +98,9 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
             for process in composed(recipe, station_processes(recipe, run_dir)):
                 supervisor.start(process)
             director = director_process(recipe, run_dir)
-            since = direct_to_its_end(supervisor, director, run_dir, Display(recipe, run_dir, quiet))
+            since = direct_to_its_end(
+                supervisor, director, run_dir, Display(recipe, run_dir, quiet)
+            )
             progress.step("stopping the station and its trainer")
         return _tell(recipe, run_dir, since, progress)
 
@@ -95,18 +113,27 @@ def too_short(recipe: Recipe) -> str:
     online = recipe.online
     if recipe.collect.no_training or online.max_env_steps >= SHORT_STEPS:
         return ""
-    return (f"this run is short: {online.max_env_steps} time steps of online training (online.max_env_steps). It tries all "
-            "parts. Success afterwards may be lower than before. `rlinf demo` takes about ten minutes and learns")
+    return (
+        f"this run is short: {online.max_env_steps} time steps of online training "
+        f"(online.max_env_steps). It tries all "
+        "parts. Success afterwards may be lower than before. `rlinf demo` takes about ten minutes "
+        "and learns"
+    )
 
 
 def _check_stations(recipe: Recipe, name: str) -> None:
     """Raise RecipeError if the recipe's trainer uses no station."""
     if recipe.simulation.environments:
-        raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
-                          f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
+        raise RecipeError(
+            f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
+            f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0"
+        )
     if source_of(recipe) != STATIONS:
-        raise RecipeError(f"recipe {recipe.name}: expected one for stations, got one that learns from collect.recordings "
-                          f"alone ({recipe.algorithm.name}). Run `rlinf train {name}`, with the same --set")
+        raise RecipeError(
+            f"recipe {recipe.name}: expected one for stations, got one that learns from "
+            f"collect.recordings "
+            f"alone ({recipe.algorithm.name}). Run `rlinf train {name}`, with the same --set"
+        )
 
 
 @contextlib.contextmanager
@@ -126,7 +153,9 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
     check_report(recipe, "rlinf run")
     prepare(recipe, run_dir, starts=False)
     with Supervisor(run_dir, recipe.station.domain) as supervisor:
-        since = direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
+        since = direct_to_its_end(
+            supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet)
+        )
     with Progress(REPORT_STEPS) as progress:
         return _tell(recipe, run_dir, since, progress)
 
@@ -152,7 +181,8 @@ def _tell(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | No
             folder.name for folder in recordings if kind_of(folder) == EPISODE
         }  # spool and inbox may hold the same ones
         print(
-            f"{len(recorded)} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf find-dynamics {run_dir}",
+            f"{len(recorded)} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf "
+            f"find-dynamics {run_dir}",
             flush=True,
         )
     else:
@@ -160,7 +190,9 @@ def _tell(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | No
     return 0
 
 
-def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, display: Display) -> int:
+def direct_to_its_end(
+    supervisor: Supervisor, process: Process, run_dir: Path, display: Display
+) -> int:
     """Run the director to its end with a display. Returns the number of events before it."""
     before = len(read_events(run_dir))
     director = supervisor.start(process)
@@ -171,8 +203,14 @@ def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, d
             show.update()
             time.sleep(0.25)
     if director.popen.returncode != 0:
-        last = next((event["detail"] for event in reversed(read_events(run_dir)[before:]) if event["event"] == "error"),
-                    f"the director ended without a word; see {run_dir / 'logs/director.log'}")
+        last = next(
+            (
+                event["detail"]
+                for event in reversed(read_events(run_dir)[before:])
+                if event["event"] == "error"
+            ),
+            f"the director ended without a word; see {run_dir / 'logs/director.log'}",
+        )
         raise RlinfError(f"the run stopped: {last}\nEverything recorded is in {run_dir}")
     return before
 
@@ -190,8 +228,14 @@ def say_where(recipe: Recipe) -> None:
         print(f"the operator's page: http://{web.host}:{web.port}{shown}", flush=True)
 
 
-def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, episodes: int = 0,
-       json_file: Path | None = None) -> int:
+def up(
+    name: str,
+    overrides: list[str],
+    run_dir: Path,
+    web: int | None = None,
+    episodes: int = 0,
+    json_file: Path | None = None,
+) -> int:
     """Start a recipe's station and supervise it until Ctrl-C.
 
     Args:
@@ -208,18 +252,25 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
     some = [f"collect.episodes={episodes}", "collect.no_training=true"] if episodes else []
     recipe = load_recipe(name, [*overrides, *served(web), *some])
     if json_file and not episodes:
-        raise RecipeError("--json: expected with --episodes, after which a station is through; got it alone")
+        raise RecipeError(
+            "--json: expected with --episodes, after which a station is through; got it alone"
+        )
     station = recipe.station
     if not episodes:
-        extras.require("serving" if station.policy.backend == "remote" else "policy",
-                       f"rlinf up, station.policy.backend {station.policy.backend}")
+        extras.require(
+            "serving" if station.policy.backend == "remote" else "policy",
+            f"rlinf up, station.policy.backend {station.policy.backend}",
+        )
         check_policy_device(recipe)
     with alone(recipe, run_dir) as supervisor:
         silent = ("policy",) if episodes else ()
         for process in composed(recipe, station_processes(recipe, run_dir, without=silent)):
             supervisor.start(process)
-        print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
-              f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
+        print(
+            f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
+            f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it",
+            flush=True,
+        )
         say_where(recipe)
         if episodes:
             return _some(supervisor, recipe, run_dir, json_file)
@@ -236,21 +287,34 @@ def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path
     """Record the requested demonstrations and write their counts, also after a failure."""
     before = len(read_events(run_dir))
     try:
-        direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet=True))
+        direct_to_its_end(
+            supervisor,
+            director_process(recipe, run_dir),
+            run_dir,
+            Display(recipe, run_dir, quiet=True),
+        )
     finally:
         events = read_events(run_dir)[before:]
         closed = [event for event in events if event["event"] == "episode"]
         faults = [event["cause"] for event in events if event["event"] == "fault"]
-        result = {"episodes": len(closed), "successes": sum(event["success"] for event in closed),
-                  "interlock_faults": len(faults), "faults": ", ".join(faults)}
-        print("; ".join(f"{key} {value}" for key, value in result.items() if value != ""), flush=True)
+        result = {
+            "episodes": len(closed),
+            "successes": sum(event["success"] for event in closed),
+            "interlock_faults": len(faults),
+            "faults": ", ".join(faults),
+        }
+        print(
+            "; ".join(f"{key} {value}" for key, value in result.items() if value != ""), flush=True
+        )
         if json_file:
             json_file.write_text(json.dumps(result) + "\n")
     return _tell(recipe, run_dir)
 
 
 def teleop(name: str, overrides: list[str]) -> int:
-    """Read a person's device in this terminal: the recipe's device, or the keyboard if it has a script."""
+    """Read a person's device in this terminal: the recipe's device, or the keyboard if it has a
+    script.
+    """
     recipe = load_recipe(name, overrides)
     if recipe.station.operator.kind == SCRIPTED:
         recipe = load_recipe(name, [*overrides, f"station.operator={{kind: {KEYBOARD}}}"])
@@ -260,7 +324,9 @@ def teleop(name: str, overrides: list[str]) -> int:
 
 
 def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
-    """Check a recipe before anything starts, and write it; with ``starts`` check its processes, too."""
+    """Check a recipe before anything starts, and write it; with ``starts`` check its processes,
+    too.
+    """
     check(recipe, run_dir, starts)
     _write(recipe, run_dir)
 

@@ -1,4 +1,6 @@
-"""``rlinf duel``: compare two policies on the same simulated scenes until a sequential test decides."""
+"""``rlinf duel``: compare two policies on the same simulated scenes until a sequential test
+decides.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def duel(
     odds: float,
     json_file: Path | None,
 ) -> int:
-    """Play pairs until the test decides, at most ``max_pairs``; print verdict, intervals and saved episodes.
+    """Play pairs until the test decides, at most ``max_pairs``; print verdict, intervals and saved
+    episodes.
 
     The order of the policies is random in each pair, and output before the end does not name them.
     """
@@ -34,7 +37,8 @@ def duel(
     files = {"A": newest_policy(a), "B": newest_policy(b)}
     if files["A"].read_bytes() == files["B"].read_bytes():
         raise RlinfError(
-            f"expected two policies, got one: {files['A']} and {files['B']} are the same to the last bit"
+            f"expected two policies, got one: {files['A']} and {files['B']} are the same to the "
+            f"last bit"
         )
     wrong = [name for name in measures if name not in MEASURES]
     if wrong:
@@ -70,7 +74,8 @@ def _print(
             else ""
         )
         print(
-            f"{name} {files[name]}: {of.success.value:.0%} of {of.episodes} succeeded ({of.success.low:.0%} to "
+            f"{name} {files[name]}: {of.success.value:.0%} of {of.episodes} succeeded "
+            f"({of.success.low:.0%} to "
             f"{of.success.high:.0%}), {of.successes_per_hour.value:.0f} successes an hour "
             f"({of.successes_per_hour.low:.0f} to {of.successes_per_hour.high:.0f}){seconds}"
         )
@@ -92,7 +97,8 @@ def _print(
     if test.verdict and test.fixed_pairs:
         saved = max(0, test.fixed_pairs - len(test.pairs))
         print(
-            f"{len(test.pairs)} pairs played; a test of fixed size needs {test.fixed_pairs}: {2 * saved} episodes saved"
+            f"{len(test.pairs)} pairs played; a test of fixed size needs {test.fixed_pairs}: "
+            f"{2 * saved} episodes saved"
         )
 
 

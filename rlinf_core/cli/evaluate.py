@@ -14,9 +14,19 @@ from rlinf_core.reports.report import HOLD, caption, rollout, write_video
 from rlinf_core.reports.throughput import wilson
 
 
-def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str], vary: list[str], episodes: int,
-                     first_seed: int, video: Path | None, json_file: Path | None) -> None:
-    """Play every scene with every variation, print a line each, and write the requested films and figures."""
+def evaluate_command(
+    checkpoint: Path,
+    recipe: str | None,
+    overrides: list[str],
+    vary: list[str],
+    episodes: int,
+    first_seed: int,
+    video: Path | None,
+    json_file: Path | None,
+) -> None:
+    """Play every scene with every variation, print a line each, and write the requested films and
+    figures.
+    """
     from rich.markup import escape
     from rich.progress import track
 
@@ -27,26 +37,38 @@ def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str],
     frames = min(4, len(seeds)) if video else 0
     pictures: list[np.ndarray] = []
     result: dict[str, float] = {"episodes": len(seeds), "first_seed": seeds[0]}
-    recipes = {variation: load_recipe(recipe or recipe_of(policy), [*overrides, *variation])
-               for variation in combinations(vary)}
+    recipes = {
+        variation: load_recipe(recipe or recipe_of(policy), [*overrides, *variation])
+        for variation in combinations(vary)
+    }
     for varied in recipes.values():
         check_recipe(varied)
     for variation, varied in recipes.items():
         name, won, returns, failed = " ".join(variation), [], [], 0
         played = rollout(varied, policy, seeds, frames)
-        for episode, images in track(played, total=len(seeds), description=escape(name) or "evaluating"):
+        for episode, images in track(
+            played, total=len(seeds), description=escape(name) or "evaluating"
+        ):
             won.append(episode.success)
             returns.append(episode.value)
             failed += episode.failure
             filmed = caption(images, f"{name} seed {seeds[len(won) - 1]}".strip(), episode.outcome)
             pictures += filmed + filmed[-1:] * HOLD
         low, high = wilson(sum(won), len(won))
-        print(f"{name or policy.name}: {sum(won)} of {len(won)} succeeded: {np.mean(won):.0%} "
-              f"(95 % interval {low:.0%} to {high:.0%}), {failed} failed, mean return {np.mean(returns):.2f}, "
-              f"seeds {seeds[0]} to {seeds[-1]}")
+        print(
+            f"{name or policy.name}: {sum(won)} of {len(won)} succeeded: {np.mean(won):.0%} "
+            f"(95 % interval {low:.0%} to {high:.0%}), {failed} failed, mean return "
+            f"{np.mean(returns):.2f}, "
+            f"seeds {seeds[0]} to {seeds[-1]}"
+        )
         ending = f" {name}" if name else ""
-        result |= {f"success{ending}": float(np.mean(won)), f"low{ending}": low, f"high{ending}": high,
-                   f"failure{ending}": failed / len(won), f"return{ending}": float(np.mean(returns))}
+        result |= {
+            f"success{ending}": float(np.mean(won)),
+            f"low{ending}": low,
+            f"high{ending}": high,
+            f"failure{ending}": failed / len(won),
+            f"return{ending}": float(np.mean(returns)),
+        }
     if json_file:
         json_file.write_text(json.dumps(result))
     if video:
@@ -55,7 +77,9 @@ def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str],
 
 
 def how_to_judge(recipe: Recipe, run_dir: Path) -> str:
-    """Return the command that evaluates a run's newest policy in simulation; empty without a simulator."""
+    """Return the command that evaluates a run's newest policy in simulation; empty without a
+    simulator.
+    """
     if recipe.text_task:
         return f"; rlinf chat {run_dir}"
     if not (recipe.env or simulated(recipe)):

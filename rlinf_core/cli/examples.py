@@ -25,7 +25,8 @@ EXAMPLES: dict[str, str] = {
     "plan": """
         rlinf plan sim_sac --set placement=auto            # where its parts would run here, and how fast
         rlinf plan sim_sac --gpus 2 --picture plan.svg     # on another machine, as a picture""",
-    "trace": "rlinf trace runs/sac --out trace.json              # open it at https://ui.perfetto.dev",
+    "trace": "rlinf trace runs/sac --out trace.json              # open it at "
+    "https://ui.perfetto.dev",
     "sweep": """
         rlinf sweep sim_sac --set seed=0,1,2 --out runs/seeds
         rlinf sweep sim_sac --set seed=0,1 algorithm.learning_rate=3e-4,1e-3 --jobs 2  # 4 runs, 2 at a time""",

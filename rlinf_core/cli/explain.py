@@ -1,4 +1,6 @@
-"""``rlinf explain RL-E101``: cause and remedy of an error, by the code at the end of its message."""
+"""``rlinf explain RL-E101``: cause and remedy of an error, by the code at the end of its
+message.
+"""
 
 from rlinf_core.cli.data import print_table
 from rlinf_core.core.error_codes import error_kinds
@@ -17,9 +19,15 @@ def explain(code: str) -> None:
         return
     name = f"RL-E{code.strip(' []').upper().removeprefix('RL-').removeprefix('E')}"
     if name not in kinds:
-        raise RlinfError(f"explain: expected a code as RL-E101, got '{code}'{nearest(name, kinds)}. "
-                         "rlinf explain lists all codes", code="RL-E110")
+        raise RlinfError(
+            f"explain: expected a code as RL-E101, got '{code}'{nearest(name, kinds)}. "
+            "rlinf explain lists all codes",
+            code="RL-E110",
+        )
     kind = kinds[name]
-    print(f"{kind.code}: {kind.title}\n\nCause    {kind.cause}\nRemedy   {kind.remedy}\nExample  {kind.example}")
+    print(
+        f"{kind.code}: {kind.title}\n\nCause    {kind.cause}\nRemedy   {kind.remedy}\nExample  "
+        f"{kind.example}"
+    )
     if kind.usage:
         print("\nA command that ends with it has exit code 2.")

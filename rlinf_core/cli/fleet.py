@@ -1,4 +1,5 @@
-"""``rlinf fleet``: certificates of stations, a live table of them, and commands to a running trainer.
+"""``rlinf fleet``: certificates of stations, a live table of them, and commands to a running
+trainer.
 
 ``promote``, ``rollback``, ``pin`` and ``drain`` are such commands.
 """
@@ -22,24 +23,32 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
     """Turn an OSError of the disk into an RlinfError."""
     try:
         yield
     except OSError as error:
-        raise BridgeError(f"rlinf fleet: expected folders that can be read and written, got: {error}") from error
+        raise BridgeError(
+            f"rlinf fleet: expected folders that can be read and written, got: {error}"
+        ) from error
 
 
 @on_disk()
 def enroll(station: str, out: Path, days: float, renew: bool, fleet: Path) -> None:
     """Enroll a station and print what to do with its files."""
     carried = Fleet(fleet).enroll(station, out, days, renew)
-    print(f"station '{station}' is {'renewed' if renew else 'enrolled'} in {fleet.resolve()}. Carry over, by a way that "
-          "nobody else can read:")
+    print(
+        f"station '{station}' is {'renewed' if renew else 'enrolled'} in {fleet.resolve()}. Carry "
+        f"over, by a way that "
+        "nobody else can read:"
+    )
     print(*(f"  {path.resolve()}" for path in carried), sep="\n")
-    print(f"there:    rlinf up RECIPE --set station.name={station} bridge.host=<this machine> "
-          "bridge.credentials=<their folder>")
+    print(
+        f"there:    rlinf up RECIPE --set station.name={station} bridge.host=<this machine> "
+        "bridge.credentials=<their folder>"
+    )
     print(f"here:     rlinf train RECIPE --set bridge.host=0.0.0.0 bridge.fleet={fleet}")
 
 
@@ -47,7 +56,10 @@ def enroll(station: str, out: Path, days: float, renew: bool, fleet: Path) -> No
 def revoke(station: str, fleet: Path) -> None:
     """Revoke a station's certificate."""
     moved_to = Fleet(fleet).revoke(station)
-    print(f"station '{station}' is revoked: it gets nothing from its next call on. Its certificate is kept in {moved_to}")
+    print(
+        f"station '{station}' is revoked: it gets nothing from its next call on. Its certificate "
+        f"is kept in {moved_to}"
+    )
 
 
 @on_disk()
@@ -55,8 +67,12 @@ def stations(fleet: Path) -> None:
     """Print a line for each certificate."""
     authority = Fleet(fleet)
     rows = authority.stations()
-    print(*(f"{name:<24} {state:<10} until {until}" for name, state, until in rows) if rows else
-          [f"nobody is enrolled in {fleet.resolve()}: rlinf fleet enroll STATION --out FOLDER"], sep="\n")
+    print(
+        *(f"{name:<24} {state:<10} until {until}" for name, state, until in rows)
+        if rows
+        else [f"nobody is enrolled in {fleet.resolve()}: rlinf fleet enroll STATION --out FOLDER"],
+        sep="\n",
+    )
     print(*authority.warnings(), sep="\n", end="\n" if authority.warnings() else "")
 
 
@@ -75,7 +91,12 @@ def rollback(run_dir: Path) -> None:
 @on_disk()
 def pin(run_dir: Path, version: int | None, off: bool, stations: list[str]) -> None:
     """Pin stations to a version, or unpin them."""
-    print(give(run_dir, ReleaseCommand(action="unpin" if off else "pin", version=version, stations=stations)))
+    print(
+        give(
+            run_dir,
+            ReleaseCommand(action="unpin" if off else "pin", version=version, stations=stations),
+        )
+    )
 
 
 @on_disk()
@@ -84,13 +105,28 @@ def drain(run_dir: Path, stations: list[str], off: bool) -> None:
     print(give(run_dir, ReleaseCommand(action="undrain" if off else "drain", stations=stations)))
 
 
-GONE_S = 15.0   # age of the overview after which the trainer may be gone
-COLUMNS = ("station", "heard", "plays", "meant", "backlog", "refused", "spool", "played", "success", "interlock", "")
+GONE_S = 15.0  # age of the overview after which the trainer may be gone
+COLUMNS = (
+    "station",
+    "heard",
+    "plays",
+    "meant",
+    "backlog",
+    "refused",
+    "spool",
+    "played",
+    "success",
+    "interlock",
+    "",
+)
 
 
 @on_disk()
 def status(run_dir: Path, once: bool) -> int:
-    """Show the stations until Ctrl-C, or once without a terminal. Returns 1 if the trainer is silent."""
+    """Show the stations until Ctrl-C, or once without a terminal.
+
+    Returns 1 if the trainer is silent.
+    """
     from rich.console import Console
     from rich.live import Live
 
@@ -113,7 +149,9 @@ def table(status: dict[str, Any]) -> Group:
 
     rows = Table(box=None, header_style="bold", pad_edge=False)
     for column in COLUMNS:
-        rows.add_column(column, justify="left" if column in ("station", "") else "right", no_wrap=bool(column))
+        rows.add_column(
+            column, justify="left" if column in ("station", "") else "right", no_wrap=bool(column)
+        )
     for name, station in status["stations"].items():
         _row(rows, name, station)
     return Group(rows, *(Text(escape_ascii(line)) for line in lines(status)))
@@ -150,16 +188,22 @@ def lines(document: dict[str, Any]) -> list[str]:
     if not document["stations"]:
         result.append("No station has called yet.")
     if not document["staged"]:
-        result.append(f"Every new policy goes to all stations (release.staged=false); newest: {document['newest']}.")
+        result.append(
+            f"Every new policy goes to all stations (release.staged=false); newest: "
+            f"{document['newest']}."
+        )
     elif trial:
         result.append(
-            f"All play version {document['current']}; version {trial['version']} is on trial at '{trial['station']}', "
+            f"All play version {document['current']}; version {trial['version']} is on trial at "
+            f"'{trial['station']}', "
             f"{trial['episodes']} of at most {trial['of']} episodes: {trial['figures']}."
         )
     else:
         result.append(
-            f"All play version {document['current']}; the newest is {document['newest']}. A newer one is tried once "
-            f"a station has played {document['needed']} training episodes; the most so far: {document['known']}."
+            f"All play version {document['current']}; the newest is {document['newest']}. A newer "
+            f"one is tried once "
+            f"a station has played {document['needed']} training episodes; the most so far: "
+            f"{document['known']}."
         )
     if watched := document.get("watched"):
         result.append(_watched(document["current"], watched))
@@ -176,5 +220,8 @@ def _watched(current: int, watched: dict[str, Any]) -> str:
         return f"Version {current} is watched since it went to all: no episode of it has come yet."
     values = ", ".join(f"{name} {value:.3g}" for name, value in watched["p_values"].items())
     end = "" if watched["left"] else " Nothing is left to compare it with: it stays."
-    return (f"Version {current} since it went to all, {watched['episodes']} episodes: {watched['figures']}. p: {values}; "
-            f"rolled back at {watched['rolled_back_at']:.3g}.{end}")
+    return (
+        f"Version {current} since it went to all, {watched['episodes']} episodes: "
+        f"{watched['figures']}. p: {values}; "
+        f"rolled back at {watched['rolled_back_at']:.3g}.{end}"
+    )

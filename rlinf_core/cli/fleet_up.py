@@ -1,4 +1,6 @@
-"""``rlinf fleet up``: a trainer and simulated stations on this machine, until all are through a recipe, or Ctrl-C."""
+"""``rlinf fleet up``: a trainer and simulated stations on this machine, until all are through a
+recipe, or Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,18 @@ from rlinf_core.trainer.folder import keep_recipe
 
 PLAYING, THROUGH, GONE = "playing", "through", "gone"
 WINDOW_S = 600.0  # window of MAX_RESTARTS restarts of a station
-WAITS_S = 30.0    # timeout for missing demonstrations
-SHOWN = 200       # maximum length of a station's last error
+WAITS_S = 30.0  # timeout for missing demonstrations
+SHOWN = 200  # maximum length of a station's last error
 
 
-def up(name: str, overrides: list[str], run_dir: Path, stations: list[str], respawn: bool, quiet: bool = False) -> int:
+def up(
+    name: str,
+    overrides: list[str],
+    run_dir: Path,
+    stations: list[str],
+    respawn: bool,
+    quiet: bool = False,
+) -> int:
     """Start and supervise trainer and stations.
 
     Returns:
@@ -44,7 +53,10 @@ def up(name: str, overrides: list[str], run_dir: Path, stations: list[str], resp
         keep_recipe(recipe, run_dir)
         display = FleetDisplay(recipe, run_dir, quiet)
         display.stations = [Station(member, respawn, display.note) for member in fleet_members]
-        print(f"run folder: {run_dir}; each station's: {run_dir / FOLDER}/<name>. Ctrl-C stops all", flush=True)
+        print(
+            f"run folder: {run_dir}; each station's: {run_dir / FOLDER}/<name>. Ctrl-C stops all",
+            flush=True,
+        )
         stopped = _together(recipe, run_dir, display)
     return _tell(recipe, run_dir, display.stations, stopped)
 
@@ -82,7 +94,11 @@ class Station:
                 self.note(f"{self.member.name}: {event}")
             code = self.supervisor.children["director"].popen.poll()
             if code:
-                detail = self._last("error").get("detail", "without a word") if code > 0 else "see logs/director.log"
+                detail = (
+                    self._last("error").get("detail", "without a word")
+                    if code > 0
+                    else "see logs/director.log"
+                )
                 raise RlinfError(f"director ended ({ending(code)}): {detail}")
         except RlinfError as error:
             self._died(str(error))
@@ -95,9 +111,16 @@ class Station:
         self.deaths = [at for at in self.deaths if now - at < WINDOW_S] + [now]
         again = self.respawn and len(self.deaths) <= MAX_RESTARTS
         self.state, self.why = PLAYING if again else GONE, why
-        self.note(f"station '{self.member.name}' died: {why}. " + ("It is started again" if again else
-                  f"{len(self.deaths)} times within {WINDOW_S / 60:.0f} minutes: it is left" if self.respawn else
-                  "The others go on; --respawn starts one again"))
+        self.note(
+            f"station '{self.member.name}' died: {why}. "
+            + (
+                "It is started again"
+                if again
+                else f"{len(self.deaths)} times within {WINDOW_S / 60:.0f} minutes: it is left"
+                if self.respawn
+                else "The others go on; --respawn starts one again"
+            )
+        )
         if again:
             try:
                 self._prepare()
@@ -107,7 +130,7 @@ class Station:
 
     def _last(self, kind: str) -> dict[str, Any]:
         """Return its last event of a kind since the start."""
-        events = read_events(self.member.folder)[self.begun:]
+        events = read_events(self.member.folder)[self.begun :]
         return next((event for event in reversed(events) if event["event"] == kind), {})
 
     @property
@@ -130,10 +153,16 @@ class Station:
 
     @property
     def taken(self) -> float | None:
-        """Return the number of episodes at the trainer, if it waits for more demonstrations; else None."""
+        """Return the number of episodes at the trainer, if it waits for more demonstrations; else
+        None.
+        """
         status = self._status()
         trainer = status.get("trainer", {})
-        waits = status.get("phase") == "sft" and trainer["phase"] == "waiting" and not (trainer["backlog"] or self.closed)
+        waits = (
+            status.get("phase") == "sft"
+            and trainer["phase"] == "waiting"
+            and not (trainer["backlog"] or self.closed)
+        )
         return float(trainer["episodes"]) if waits else None
 
     @property
@@ -142,12 +171,20 @@ class Station:
         event = self._last("result")
         if self.state != THROUGH or not event:
             return self.words if self.state == GONE else f"stopped before its end ({self.words})"
-        before, after = (f"{event[when]['successes']} of {event[when]['episodes']}" for when in ("before", "after"))
-        return f"evaluated {before} before and {after} after {event['env_steps']} time steps; {event['ended']}"
+        before, after = (
+            f"{event[when]['successes']} of {event[when]['episodes']}"
+            for when in ("before", "after")
+        )
+        return (
+            f"evaluated {before} before and {after} after {event['env_steps']} time steps; "
+            f"{event['ended']}"
+        )
 
 
 class FleetDisplay(Display):
-    """Shows the table of ``rlinf fleet status`` and a line per station; without a terminal a line per change."""
+    """Shows the table of ``rlinf fleet status`` and a line per station; without a terminal a line
+    per change.
+    """
 
     stations: list[Station] = []
 
@@ -158,7 +195,9 @@ class FleetDisplay(Display):
             self.live.update(self._group(now))
         else:
             before = self.changes or {}
-            changed = [f"  {name}: {words}" for name, words in now.items() if words != before.get(name)]
+            changed = [
+                f"  {name}: {words}" for name, words in now.items() if words != before.get(name)
+            ]
             print(*changed, sep="\n", end="\n" if changed else "", flush=True)
         self.changes = now
 
@@ -170,12 +209,18 @@ class FleetDisplay(Display):
             head: Any = table(read(self.path.parent))
         except BridgeError:
             head = "the trainer is starting"
-        lines = [*(f"{name}: {words}" for name, words in now.items()), *(f"! {note}" for note in self.notes)]
+        lines = [
+            *(f"{name}: {words}" for name, words in now.items()),
+            *(f"! {note}" for note in self.notes),
+        ]
         return Group(head, *(Text(escape_ascii(line)) for line in lines))
 
 
 def _together(recipe: Recipe, run_dir: Path, display: FleetDisplay) -> bool:
-    """Run trainer and stations to their end. Returns whether they were stopped early. Stations end first."""
+    """Run trainer and stations to their end.
+
+    Returns whether they were stopped early. Stations end first.
+    """
     with Supervisor(run_dir, recipe.station.domain) as trainer:
         trainer.start(trainer_process(run_dir))
         try:
@@ -201,19 +246,30 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
         for station in display.stations:
             station.look()
         display.update()
-        gone, others = ([station for station in display.stations if station.state == state] for state in (GONE, PLAYING))
+        gone, others = (
+            [station for station in display.stations if station.state == state]
+            for state in (GONE, PLAYING)
+        )
         before, taken = taken, {station.taken for station in others} if gone else set()
         waits = len(taken) == 1 and taken == before and None not in taken
         since = min(since, time.monotonic()) if waits else float("inf")
         if time.monotonic() - since > WAITS_S:
             since = time.monotonic()
-            if any(station.member.lacks for station in gone):  # else the trainer still reads arrived ones
+            if any(
+                station.member.lacks for station in gone
+            ):  # else the trainer still reads arrived ones
                 names = ", ".join(station.member.name for station in gone)
-                raise RlinfError(f"the trainer waits for demonstrations that {names} would have shown, and nobody else "
-                                 "will. The same command goes on with all of them; --respawn starts one that dies again "
-                                 "by itself")
+                raise RlinfError(
+                    f"the trainer waits for demonstrations that {names} would have shown, and "
+                    f"nobody else "
+                    "will. The same command goes on with all of them; --respawn starts one that "
+                    "dies again "
+                    "by itself"
+                )
         playing = bool(others)
-        if not playing and not any(station.closed for station in display.stations if station.state == THROUGH):
+        if not playing and not any(
+            station.closed for station in display.stations if station.state == THROUGH
+        ):
             return
         ended = float("inf") if playing else min(ended, time.monotonic())
         time.sleep(0.25)
@@ -224,6 +280,9 @@ def _tell(recipe: Recipe, run_dir: Path, stations: list[Station], stopped: bool)
     for station in stations:
         print(f"  {station.member.name}: {station.result}")
     if waiting := sum(station.closed for station in stations):
-        print(f"{waiting} episodes wait in {run_dir / FOLDER}/*/spool/closed: the same command sends them")
+        print(
+            f"{waiting} episodes wait in {run_dir / FOLDER}/*/spool/closed: the same command sends "
+            f"them"
+        )
     print(f"the same command with --out {run_dir} goes on{how_to_judge(recipe, run_dir)}")
     return 130 if stopped else int(any(station.state == GONE for station in stations))

@@ -1,4 +1,7 @@
-"""The station's processes for ROS's launch, from the arguments of a launch file. Errors name the argument."""
+"""The station's processes for ROS's launch, from the arguments of a launch file.
+
+Errors name the argument.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +75,17 @@ def launched(arguments: Mapping[str, str]) -> Launched:
         DemonstrationStats(),
     )
     recipe = load_recipe(name, overrides)
-    by_person = arguments["operator"] == PERSON or not (arguments["operator"] or station_robot(recipe).without_hardware)
+    by_person = arguments["operator"] == PERSON or not (
+        arguments["operator"] or station_robot(recipe).without_hardware
+    )
     if by_person and recipe.station.operator.kind == SCRIPTED:
         overrides.append(f"station.operator={{kind: {KEYBOARD}}}")  # a script must not arm it
         recipe = load_recipe(name, overrides)
-    if by_person and not (arguments["lockstep"] or arguments["use_sim_time"]) and faster_than_a_hand(recipe):
+    if (
+        by_person
+        and not (arguments["lockstep"] or arguments["use_sim_time"])
+        and faster_than_a_hand(recipe)
+    ):
         overrides += REAL_TIME
         recipe = load_recipe(name, overrides)
     if wanted:
@@ -100,14 +109,21 @@ def launched(arguments: Mapping[str, str]) -> Launched:
 
 def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     """Return the recipe overrides for launch arguments."""
-    robot, trainer, policy = ROBOTS.get(arguments["robot"], arguments["robot"]), arguments["trainer"], arguments["policy"]
+    robot, trainer, policy = (
+        ROBOTS.get(arguments["robot"], arguments["robot"]),
+        arguments["trainer"],
+        arguments["policy"],
+    )
     values = {
         "station.robot": str(folder("robot", robot)) if "/" in robot else robot,
         "station.name": arguments["namespace"],
     }
     address = TRAINER.fullmatch(trainer)
     if trainer and not address:
-        raise RecipeError(f"trainer: expected host:port, such as gpu-pc:50551 or [::1]:50551, or nothing, got '{trainer}'")
+        raise RecipeError(
+            f"trainer: expected host:port, such as gpu-pc:50551 or [::1]:50551, or nothing, got "
+            f"'{trainer}'"
+        )
     if address:
         values |= {"bridge.host": address[1]}
     if arguments["token"]:
@@ -118,8 +134,10 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     result += [f"bridge.port={int(address[2])}"] if address else []
     lockstep, use_sim_time = arguments["lockstep"], arguments["use_sim_time"]
     if lockstep and use_sim_time and lockstep != use_sim_time:
-        raise RecipeError(f"use_sim_time: expected the value of lockstep, which is '{lockstep}', or nothing, got "
-                          f"'{use_sim_time}'")
+        raise RecipeError(
+            f"use_sim_time: expected the value of lockstep, which is '{lockstep}', or nothing, got "
+            f"'{use_sim_time}'"
+        )
     result += [f"station.lockstep={lockstep or use_sim_time}"] if lockstep or use_sim_time else []
     result += [f"station.web.port={number('web', arguments['web'])}"] if arguments["web"] else []
     result += (
@@ -133,7 +151,11 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     scheme, _, server = policy.partition("://")
     if scheme != "remote" or not server:
         raise RecipeError(f"policy: expected remote://host:port, or nothing, got '{policy}'")
-    return [*result, "station.policy.backend=remote", f"station.policy.address={quoted(f'ws://{server}')}"]
+    return [
+        *result,
+        "station.policy.backend=remote",
+        f"station.policy.address={quoted(f'ws://{server}')}",
+    ]
 
 
 def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:
@@ -142,7 +164,10 @@ def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:
     if arguments["params_file"]:
         path = folder("params_file", arguments["params_file"])
         if not path.is_file():
-            raise RecipeError(f"params_file: expected a YAML file of ROS parameters, got '{path}', which is no file")
+            raise RecipeError(
+                f"params_file: expected a YAML file of ROS parameters, got '{path}', which is no "
+                f"file"
+            )
         options["parameters"] = [str(path)]
     if arguments["log_level"]:
         options["ros_arguments"] = ["--log-level", arguments["log_level"]]
@@ -174,8 +199,12 @@ def number(argument: str, text: str) -> int:
 def launched_environment(recipe: Recipe) -> dict[str, str]:
     """Return the environment variables for ROS's launch.
 
-    A station without hardware is visible on this machine only, since another machine could confuse it
-    with a real station. ROS_AUTOMATIC_DISCOVERY_RANGE of the shell takes precedence.
+    A station without hardware is visible on this machine only, since another machine could confuse
+    it with a real station. ROS_AUTOMATIC_DISCOVERY_RANGE of the shell takes precedence.
     """
-    alone = station_robot(recipe).without_hardware and "ROS_AUTOMATIC_DISCOVERY_RANGE" not in os.environ
-    return of_every_process(recipe.station.domain) | ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"} if alone else {})
+    alone = (
+        station_robot(recipe).without_hardware and "ROS_AUTOMATIC_DISCOVERY_RANGE" not in os.environ
+    )
+    return of_every_process(recipe.station.domain) | (
+        {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"} if alone else {}
+    )

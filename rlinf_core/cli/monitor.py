@@ -35,8 +35,10 @@ def fit(
     path = out or run_dir / "monitor.safetensors"
     fit_monitor(played, alpha, spec_hash, seed).save(path)
     print(
-        f"{path}: of {len(held_out)} episodes held out, {figures['false_alarms']:.1%} of {figures['successes']} "
-        f"successful ones raised an alarm (bound {alpha:.1%}); {figures['found_early']:.0%} of {figures['failures']} "
+        f"{path}: of {len(held_out)} episodes held out, {figures['false_alarms']:.1%} of "
+        f"{figures['successes']} "
+        f"successful ones raised an alarm (bound {alpha:.1%}); {figures['found_early']:.0%} of "
+        f"{figures['failures']} "
         f"failures were found before half time, {figures['found']:.0%} at all"
     )
     if json_file:
@@ -83,7 +85,8 @@ def recorded_steps(recipe: Recipe, run_dir: Path) -> list[Steps]:
     inbox = run_dir / "inbox"
     if not inbox.is_dir():
         raise RlinfError(
-            f"{inbox}: expected recordings of the run's stations, found none. Play some in simulation: "
+            f"{inbox}: expected recordings of the run's stations, found none. Play some in "
+            f"simulation: "
             "--episodes 300"
         )
     spec, steps = learned_spec(recipe), list[Steps]()

@@ -1,4 +1,6 @@
-"""``rlinf new robot``: from an arm's MJCF or URDF to a robot, its limits, a first task and a recipe."""
+"""``rlinf new robot``: from an arm's MJCF or URDF to a robot, its limits, a first task and a
+recipe.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ def new_robot(
 
 
 def _name_of(model: Path) -> str:
-    """Return the name of the model's file, or of its folder if the file is called robot, model or scene."""
+    """Return the name of the model's file, or of its folder if the file is called robot, model or
+    scene.
+    """
     return (
         model.resolve().parent.name
         if model.stem in ("robot", "model", "scene", "arm")
@@ -124,8 +128,10 @@ def _name_of(model: Path) -> str:
 
 
 def real_path(model: Path) -> Path:
-    """The model's path without links. A link to a file of another kind is kept, as a cache of blobs has it: the meshes lie
-    beside the link.
+    """The model's path without links.
+
+    A link to a file of another kind is kept, as a cache of blobs has it: the meshes lie beside the
+        link.
     """
     real = model.resolve()
     return real if real.suffix == model.suffix else model.parent.resolve() / model.name

@@ -1,4 +1,6 @@
-"""Argument parsing: errors in one line with the nearest known name, grouped help, and closed standard streams."""
+"""Argument parsing: errors in one line with the nearest known name, grouped help, and closed
+standard streams.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,18 @@ UNKNOWN = "unrecognized arguments: "
 
 GROUPS = {  # of options in --help, by the names of the options
     "settings": {"set", "recipe", "vary", "robot", "task", "arm", "seed", "first-seed"},
-    "network": {"host", "port", "api-key-file", "tls-cert", "tls-key", "plaintext",
-                "lerobot-port", "web", "timeout", "domain"},
+    "network": {
+        "host",
+        "port",
+        "api-key-file",
+        "tls-cert",
+        "tls-key",
+        "plaintext",
+        "lerobot-port",
+        "web",
+        "timeout",
+        "domain",
+    },
     "speed": {"jobs", "max-batch", "max-wait-ms", "device", "precision", "execution"},
     "output": {"out", "json", "video", "picture", "plot", "quiet", "no-report", "write"},
 }
@@ -60,14 +72,24 @@ class Parser(argparse.ArgumentParser):
         name = self.prog.removeprefix("rlinf ")
         if name in EXAMPLES:
             return [line.strip() for line in EXAMPLES[name].strip().splitlines()]
-        return [lines.strip().splitlines()[0] for path, lines in EXAMPLES.items() if path.startswith(f"{name} ")]
+        return [
+            lines.strip().splitlines()[0]
+            for path, lines in EXAMPLES.items()
+            if path.startswith(f"{name} ")
+        ]
 
     def _groups(self) -> dict[str, list[argparse.Action]]:
         """Return the arguments and options by group."""
-        groups: dict[str, list[argparse.Action]] = {"arguments": [], **{title: [] for title in GROUPS}, "other options": []}
+        groups: dict[str, list[argparse.Action]] = {
+            "arguments": [],
+            **{title: [] for title in GROUPS},
+            "other options": [],
+        }
         for action in self._actions:
             names = {option.lstrip("-") for option in action.option_strings}
-            fitting = next((title for title, options in GROUPS.items() if names & options), "other options")
+            fitting = next(
+                (title for title, options in GROUPS.items() if names & options), "other options"
+            )
             groups[fitting if names else "arguments"].append(action)
         return {title: actions for title, actions in groups.items() if actions}
 
@@ -83,7 +105,10 @@ class Parser(argparse.ArgumentParser):
             got = choice[2].strip("'\"")
             old = f"{self.prog} {got}".removeprefix("rlinf ")
             renamed = f", which is `rlinf {COMMANDS[old]}` now" if old in COMMANDS else ""
-            message = f"{choice[1]}'{got}'{renamed or nearest(got, allowed)}; expected one of {', '.join(allowed)}"
+            message = (
+                f"{choice[1]}'{got}'{renamed or nearest(got, allowed)}; expected one of "
+                f"{', '.join(allowed)}"
+            )
         elif message.startswith(UNKNOWN):
             unknown = message.removeprefix(UNKNOWN)
             command = self._command()
@@ -104,22 +129,42 @@ class Parser(argparse.ArgumentParser):
 
 Commands = argparse._SubParsersAction
 MOST, PICTURES = 2**31 - 1, (".png", ".jpg", ".pdf", ".svg")
-STATIONS_RECIPE: dict[str, Any] = {"metavar": "recipe", "nargs": "?", "default": "demo",
-                                   "help": "the station's recipe (default: demo)"}
-RECORDINGS: dict[str, Any] = {"nargs": "+", "type": Path, "metavar": "recordings",
-                              "help": "episodes, a spool, an inbox, or a run folder"}
+STATIONS_RECIPE: dict[str, Any] = {
+    "metavar": "recipe",
+    "nargs": "?",
+    "default": "demo",
+    "help": "the station's recipe (default: demo)",
+}
+RECORDINGS: dict[str, Any] = {
+    "nargs": "+",
+    "type": Path,
+    "metavar": "recordings",
+    "help": "episodes, a spool, an inbox, or a run folder",
+}
 
 
 def written(*endings: str) -> Callable[[str], Path]:
-    """Return a type for output files: the path must be writable, and end with one of ``endings`` if there are any."""
+    """Return a type for output files: the path must be writable, and end with one of ``endings`` if
+    there are any.
+    """
+
     def read(text: str) -> Path:
         path, folder = Path(text), os.path.dirname(text) or os.curdir
         existing = text if os.path.exists(text) else folder
         if endings and path.suffix.lower() not in endings:
-            raise argparse.ArgumentTypeError(f"expected a file's name that ends in {', '.join(endings)}, got {text}")
-        if not text or os.path.isdir(text) or not os.path.isdir(folder) or not os.access(existing, os.W_OK):
-            raise argparse.ArgumentTypeError(f"expected a file in a folder that is there and may be written to, got "
-                                             f"{text or 'an empty name'}")
+            raise argparse.ArgumentTypeError(
+                f"expected a file's name that ends in {', '.join(endings)}, got {text}"
+            )
+        if (
+            not text
+            or os.path.isdir(text)
+            or not os.path.isdir(folder)
+            or not os.access(existing, os.W_OK)
+        ):
+            raise argparse.ArgumentTypeError(
+                f"expected a file in a folder that is there and may be written to, got "
+                f"{text or 'an empty name'}"
+            )
         return path
 
     return read
@@ -130,35 +175,63 @@ SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "metavar": "KEY=VALUE"
 JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": written()}
 
 
-def command(commands: Commands, name: str, run: str, text: str, description: str | None = None
-             ) -> argparse.ArgumentParser:
-    """Add a command that runs ``module:function``. The module is imported late, so help needs no torch."""
+def command(
+    commands: Commands, name: str, run: str, text: str, description: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command that runs ``module:function``.
+
+    The module is imported late, so help needs no torch.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
     parser.set_defaults(run=run)
     return parser
 
 
-def recipe_command(commands: Commands, name: str, run: str, text: str, default: str | None = None,
-                   description: str | None = None) -> argparse.ArgumentParser:
+def recipe_command(
+    commands: Commands,
+    name: str,
+    run: str,
+    text: str,
+    default: str | None = None,
+    description: str | None = None,
+) -> argparse.ArgumentParser:
     """Add a command that runs a recipe in a run folder."""
     parser = command(commands, name, run, text, description)
-    parser.add_argument("name", metavar="recipe", nargs="?" if default else None, default=default,
-                        help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""))
+    parser.add_argument(
+        "name",
+        metavar="recipe",
+        nargs="?" if default else None,
+        default=default,
+        help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""),
+    )
     parser.add_argument("--set", **SET, help="override, e.g. online.max_minutes=5")
-    parser.add_argument("--out", dest="run_dir", metavar="OUT", type=run_folder, default="",
-                        help="run folder (default: runs/<time>)")
+    parser.add_argument(
+        "--out",
+        dest="run_dir",
+        metavar="OUT",
+        type=run_folder,
+        default="",
+        help="run folder (default: runs/<time>)",
+    )
     return parser
 
 
 def teach(parser: argparse.ArgumentParser) -> None:
-    """Give every command below this one its purpose, and every option the default that its help does not name."""
+    """Give every command below this one its purpose, and every option the default that its help
+    does not name.
+    """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             texts = {choice.dest: choice.help for choice in action._choices_actions}
             for name, below in action.choices.items():
                 below.purpose = texts[name]
                 teach(below)
-        elif action.option_strings and action.nargs != 0 and not action.required and "(default" not in (action.help or ""):
+        elif (
+            action.option_strings
+            and action.nargs != 0
+            and not action.required
+            and "(default" not in (action.help or "")
+        ):
             default = action.default if action.default not in (None, "", []) else "none"
             values = " ".join(map(str, default)) if isinstance(default, list) else default
             action.help = f"{action.help or ''} (default: {values})".strip()
@@ -171,13 +244,25 @@ def run_folder(text: str) -> Path:
 
 def show_command(commands: Commands) -> None:
     """Add ``show``, for ``rlinf`` and ``rlinf data``."""
-    show = command(commands, "show", "cli.data:show", "print the content of recordings: one line for each "
-                   "episode, or topics", (
-        "Each line has the outcome, length, commander, policy version, limits and seal of one recording. For a single "
-        "recording the topics follow, with counts and times. Exit code 1 if a seal does not fit."))
+    show = command(
+        commands,
+        "show",
+        "cli.data:show",
+        "print the content of recordings: one line for each episode, or topics",
+        (
+            "Each line has the outcome, length, commander, policy version, limits and seal of one "
+            "recording. For a single "
+            "recording the topics follow, with counts and times. Exit code 1 if a seal does not "
+            "fit."
+        ),
+    )
     show.add_argument("paths", **RECORDINGS)
-    show.add_argument("--plot", type=written(*PICTURES), metavar="FILE",
-                      help="draw one episode's rewards and actions, e.g. episode.png")
+    show.add_argument(
+        "--plot",
+        type=written(*PICTURES),
+        metavar="FILE",
+        help="draw one episode's rewards and actions, e.g. episode.png",
+    )
 
 
 def fraction(text: str) -> float:
@@ -188,7 +273,9 @@ def fraction(text: str) -> float:
     return value
 
 
-def at_least(low: float, number: type[int] | type[float], high: float = math.inf) -> Callable[[str], float]:
+def at_least(
+    low: float, number: type[int] | type[float], high: float = math.inf
+) -> Callable[[str], float]:
     """Return a type for finite numbers from ``low`` to ``high``; integers are at most MOST."""
     most = min(high, MOST) if number is int else high
 
@@ -214,11 +301,16 @@ def open_streams() -> None:
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a test may replace it
-        sys.stdout.reconfigure(errors="backslashreplace")  # like stderr: file names may not be UTF-8
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # like stderr: file names may not be UTF-8
 
 
 def unread() -> bool:
-    """Return whether the reader of our output has gone, like `head`. Unwritten output is dropped."""
+    """Return whether the reader of our output has gone, like `head`.
+
+    Unwritten output is dropped.
+    """
     output = select.poll()
     with contextlib.suppress(OSError, AttributeError):  # none, or no file
         output.register(sys.stdout.fileno(), 0)

@@ -41,7 +41,8 @@ def plan_command(
     measurements = Measurements(recipe, machine_words(machine))
     if run_dir is not None and not measurements.load(run_dir):
         print(
-            f"{run_dir}: no measurements of this recipe on {machine_words(machine)}; a first guess is used"
+            f"{run_dir}: no measurements of this recipe on {machine_words(machine)}; a first guess "
+            f"is used"
         )
     costs = measurements.costs()
     choice = choose(recipe, costs, machine)
@@ -58,7 +59,8 @@ def plan_command(
         other = choose(free, costs, machine)
         if other.layout != choice.layout:
             print(
-                f"placement.auto=true would choose: {other.layout}: {other.expectation.rate:.0f} time steps/s"
+                f"placement.auto=true would choose: {other.layout}: {other.expectation.rate:.0f} "
+                f"time steps/s"
             )
     if picture is not None:
         draw(graph, choice, recipe, picture)

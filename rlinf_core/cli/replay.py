@@ -1,4 +1,6 @@
-"""``rlinf replay``: the recorded actions of an episode again, through the interlock of a station."""
+"""``rlinf replay``: the recorded actions of an episode again, through the interlock of a
+station.
+"""
 
 from __future__ import annotations
 
@@ -55,39 +57,46 @@ def _recipe_of(recording: Path) -> Path:
     recipe_file = next(filter(Path.is_file, above), None)
     if recipe_file is None:
         raise RecipeError(
-            f"rlinf replay: expected a recording in the folder of its run, with recipe.yaml, got {recording}. "
+            f"rlinf replay: expected a recording in the folder of its run, with recipe.yaml, got "
+            f"{recording}. "
             "Name the recipe: --recipe RECIPE"
         )
     return recipe_file
 
 
 def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) -> None:
-    """EpisodeError where the recording is of another robot, of other limits, units or another rate than the station."""
+    """EpisodeError where the recording is of another robot, of other limits, units or another rate
+    than the station.
+    """
     episode, robot, spec = actions.episode, station_robot(recipe), station_task(recipe).spec
     recorded = spec_of(episode, recording, None)
     period_s = float(episode.stamps_ns[-1] - episode.stamps_ns[0]) / 1e9 / len(episode)
     if abs(period_s * spec.control_hz - 1.0) > PERIOD:
         raise EpisodeError(
-            f"{recording}: expected {spec.control_hz:g} time steps a second, as the station has, got "
+            f"{recording}: expected {spec.control_hz:g} time steps a second, as the station has, "
+            f"got "
             f"{1.0 / period_s:.1f}. Name the recipe that it was recorded with: --recipe"
         )
     if recorded.hash != spec.hash and episode.spec_hash != spec.hash:
         difference = spec.difference(recorded) or "units or scales of the actions differ"
         raise EpisodeError(
             f"{recording}: expected the specs of the station of '{name}' ({spec.hash}), got "
-            f"{episode.spec_hash}:\n{difference}\nName the recipe that it was recorded with: --recipe"
+            f"{episode.spec_hash}:\n{difference}\nName the recipe that it was recorded with: "
+            f"--recipe"
         )
     before = _robot_of(recording)
     if before and Path(before).name != Path(recipe.station.robot).name:
         raise EpisodeError(
-            f"{recording}: expected a recording of robot '{recipe.station.robot}', got one of '{before}'. "
+            f"{recording}: expected a recording of robot '{recipe.station.robot}', got one of "
+            f"'{before}'. "
             "Name a recipe of that robot: --recipe"
         )
     limits = "+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))
     if episode.limits_hash != limits:
         raise EpisodeError(
             f"{recording}: expected limits {limits}, as the station has, got {episode.limits_hash}"
-            f"{_limits_difference(recording, robot.interlocks[''])}. The same actions would move the arm "
+            f"{_limits_difference(recording, robot.interlocks[''])}. The same actions would move "
+            f"the arm "
             "otherwise. Name the recipe and robot that it was recorded with"
         )
 
@@ -125,7 +134,8 @@ def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
     terminal = sys.stdin.isatty() and not recipe.station.web.port
     if not (station_robot(recipe).without_hardware or terminal or recipe.station.web.port):
         raise RecipeError(
-            "rlinf replay: expected a terminal, where a person arms the arm, got none. Run it in one"
+            "rlinf replay: expected a terminal, where a person arms the arm, got none. Run it in "
+            "one"
         )
     operator = replace(operator_process(recipe, run_dir), terminal=terminal, restart=SHUTDOWN)
     with terminal_as_before(), alone(recipe, run_dir) as supervisor:
@@ -152,7 +162,9 @@ def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
 def _compare(
     actions: RecordedActions, recipe: Recipe, run_dir: Path, json_file: Path | None
 ) -> int:
-    """Print how far the motion was from the recorded one; 1 where a repeatable simulation differs."""
+    """Print how far the motion was from the recorded one; 1 where a repeatable simulation
+    differs.
+    """
     closed = sorted((run_dir / "spool/closed").iterdir(), key=lambda folder: folder.stat().st_mtime)
     difference = motion_difference(actions.episode, read_episode(closed[-1]))
     lockstep = recipe.station.lockstep and station_robot(recipe).driver == SIMULATOR
@@ -161,7 +173,8 @@ def _compare(
         "the same motion, to the last bit"
         if same
         else (
-            f"largest difference of the motion: {difference:.3g} (units of actions and observations)"
+            f"largest difference of the motion: {difference:.3g} (units of actions and "
+            f"observations)"
         )
     )
     print(f"{text}; {escape_ascii(shlex.quote(str(closed[-1])))}", flush=True)

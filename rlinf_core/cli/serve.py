@@ -1,4 +1,6 @@
-"""``rlinf serve`` and ``rlinf vla``: serve a policy by openpi's protocol, and write folders of VLA models."""
+"""``rlinf serve`` and ``rlinf vla``: serve a policy by openpi's protocol, and write folders of VLA
+models.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,22 @@ from rlinf_core.core.machine import is_loopback
 from rlinf_core.recipes import load_recipe
 
 
-def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float, device: str, precision: str,
-          execution: str, recipe: str | None = None, api_key_file: Path | None = None, tls_cert: Path | None = None,
-          tls_key: Path | None = None, plaintext: bool = False, lerobot_port: int | None = None) -> None:
+def serve(
+    policy: Path,
+    host: str,
+    port: int,
+    max_batch: int,
+    max_wait_ms: float,
+    device: str,
+    precision: str,
+    execution: str,
+    recipe: str | None = None,
+    api_key_file: Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    plaintext: bool = False,
+    lerobot_port: int | None = None,
+) -> None:
     """Load and warm up a policy, and serve it until Ctrl-C. Newer files of a folder replace it."""
     if recipe is not None:
         load_recipe(recipe)  # policy files may name its kinds
@@ -30,32 +45,49 @@ def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float
     from rlinf_core.policies.torch_device import device_of
 
     if (tls_cert is None) != (tls_key is None):
-        raise ServingError("--tls-cert: expected --tls-key beside it, and the other way round, got one of both")
+        raise ServingError(
+            "--tls-cert: expected --tls-key beside it, and the other way round, got one of both"
+        )
     key = access.read_key(api_key_file) if api_key_file else ""
     if key and lerobot_port is not None:
-        raise ServingError("--lerobot-port: expected no --api-key-file beside it, since LeRobot's client shows no key: "
-                           "every user of this machine could ask without one")
+        raise ServingError(
+            "--lerobot-port: expected no --api-key-file beside it, since LeRobot's client shows no "
+            "key: "
+            "every user of this machine could ask without one"
+        )
     tls = access.server_context(tls_cert, tls_key) if tls_cert and tls_key else None
     access.check_exposure(host, tls is not None, key, plaintext)
     sizes = {1, max_batch} if execution == "eager" else acting.rows(max_batch)
-    weights = Weights(policy, device_of(device), sorted(sizes),
-                      partial(acting.prepare, precision=precision, execution=execution, key="--"))
+    weights = Weights(
+        policy,
+        device_of(device),
+        sorted(sizes),
+        partial(acting.prepare, precision=precision, execution=execution, key="--"),
+    )
     server = PolicyServer(weights, max_batch, 1e-3 * max_wait_ms, _say, key, tls)
     newest = weights.newest
 
     def ready(at: int) -> None:
         spec = newest.policy.spec
-        _say(f"{'wss' if tls else 'ws'}://{host}:{at} serves version {newest.number} ({newest.policy.config.kind}) on "
-             f"{newest.policy.device}: "
-             f"{', '.join(item.name for item in spec.observation)} to chunks of {newest.policy.config.horizon} "
-             f"({', '.join(spec.action.names)}). Ctrl-C stops it")
+        _say(
+            f"{'wss' if tls else 'ws'}://{host}:{at} serves version {newest.number} "
+            f"({newest.policy.config.kind}) on "
+            f"{newest.policy.device}: "
+            f"{', '.join(item.name for item in spec.observation)} to chunks of "
+            f"{newest.policy.config.horizon} "
+            f"({', '.join(spec.action.names)}). Ctrl-C stops it"
+        )
         if not is_loopback(host) and plaintext:
-            _say(f"serve: listens on {host}:{at} with --plaintext: "
-                 f"{'clients show a key' if key else 'nobody is asked for a key'}, "
-                 f"{'encrypted' if tls else 'without encryption'}. Keep that network to yourself")
+            _say(
+                f"serve: listens on {host}:{at} with --plaintext: "
+                f"{'clients show a key' if key else 'nobody is asked for a key'}, "
+                f"{'encrypted' if tls else 'without encryption'}. Keep that network to yourself"
+            )
 
     async def until_stopped() -> None:
-        """Serve until the event loop gets the signal; a callback could swallow an exception of a signal handler."""
+        """Serve until the event loop gets the signal; a callback could swallow an exception of a
+        signal handler.
+        """
         other = None if lerobot_port is None else lerobot.listening(server, lerobot_port)
         serving = asyncio.ensure_future(serve_until_cancelled(server, host, port, ready, other))
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -81,11 +113,17 @@ def adapters(policy: Path, folder: Path) -> None:
 
     loaded = load_policy(newest_policy(policy))
     if not isinstance(loaded, FlowMatching | ActionTokens):
-        raise SpecError(f"vla adapters: expected the policy of a published model, got a {loaded.config.kind}")
+        raise SpecError(
+            f"vla adapters: expected the policy of a published model, got a {loaded.config.kind}"
+        )
     base = loaded.config.checkpoint
     peft_folder.save(loaded.network, loaded.config.lora, loaded.factory, base, folder)
-    print(f"{folder}: LoRA of rank {loaded.config.lora.rank} on {base or 'a network from scratch'}. It is used by "
-          f"PeftModel.from_pretrained(model, {str(folder)!r}), or by policy.adapters with policy.checkpoint")
+    print(
+        f"{folder}: LoRA of rank {loaded.config.lora.rank} on {base or 'a network from scratch'}. "
+        f"It is used by "
+        f"PeftModel.from_pretrained(model, {str(folder)!r}), or by policy.adapters with "
+        f"policy.checkpoint"
+    )
 
 
 def lerobot(policy: Path, folder: Path) -> None:
@@ -96,9 +134,14 @@ def lerobot(policy: Path, folder: Path) -> None:
 
     loaded = load_policy(newest_policy(policy))
     if not isinstance(loaded, Visuomotor):
-        raise SpecError(f"vla lerobot: expected a policy of kind act or diffusion, got a {loaded.config.kind}")
+        raise SpecError(
+            f"vla lerobot: expected a policy of kind act or diffusion, got a {loaded.config.kind}"
+        )
     loaded.save_folder(folder)
-    print(f"{folder}: LeRobot's {loaded.config.kind}, in the task's units. LeRobot loads it: --policy.path={folder}")
+    print(
+        f"{folder}: LeRobot's {loaded.config.kind}, in the task's units. LeRobot loads it: "
+        f"--policy.path={folder}"
+    )
 
 
 def policy_file(recipe: str, overrides: list[str], folder: Path) -> None:
@@ -122,29 +165,49 @@ def policy_file(recipe: str, overrides: list[str], folder: Path) -> None:
     version = free_version(folder, newest_version(folder))
     policy = make_policy(station_task(loaded).spec, loaded.policy)
     file = save_policy(policy, folder / policy_name(version), version=version)
-    print(f"{file}: {loaded.policy.kind} of {checkpoint}. It is used by\n"
-          f"  rlinf eval {file} --recipe {recipe}\n  rlinf serve {file}")
+    print(
+        f"{file}: {loaded.policy.kind} of {checkpoint}. It is used by\n"
+        f"  rlinf eval {file} --recipe {recipe}\n  rlinf serve {file}"
+    )
 
 
-def tiny(family: str, folder: Path, tokenizer: Path | None, horizon: int, actions: int, state: int, seed: int) -> None:
+def tiny(
+    family: str,
+    folder: Path,
+    tokenizer: Path | None,
+    horizon: int,
+    actions: int,
+    state: int,
+    seed: int,
+) -> None:
     """Write a tiny checkpoint of a published family, and print its usage."""
     from rlinf_core.config.overrides import quoted
     from rlinf_core.core.errors import PolicyFileError, RecipeError, nearest
     from rlinf_core.policies.tiny import FAMILIES, OFT, write
 
     if family not in FAMILIES:
-        raise RecipeError(f"family: expected one of {', '.join(FAMILIES)}, got '{family}'{nearest(family, FAMILIES)}")
+        raise RecipeError(
+            f"family: expected one of {', '.join(FAMILIES)}, got "
+            f"'{family}'{nearest(family, FAMILIES)}"
+        )
     try:
         text = tokenizer.read_text() if tokenizer else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyFileError(f"tokenizer: expected a tokenizer.json, got {tokenizer}: {error}") from error
+        raise PolicyFileError(
+            f"tokenizer: expected a tokenizer.json, got {tokenizer}: {error}"
+        ) from error
     write(family, folder, None, text, horizon, actions, state, seed)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
-    keys: dict[str, object] = {"kind": FAMILIES[family].kind, "checkpoint": quoted(folder.resolve())}
+    keys: dict[str, object] = {
+        "kind": FAMILIES[family].kind,
+        "checkpoint": quoted(folder.resolve()),
+    }
     if FAMILIES[family].horizon or horizon:
         keys["horizon"] = horizon or FAMILIES[family].horizon
     if family == OFT:
         keys |= {"decoding": "regression", "state": "true"}
     policy_override = f"policy={{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
-    print(f"{folder}: {family}, {size:.1f} MB, random weights. It is used by\n"
-          f"  --set {shlex.quote(policy_override)}")
+    print(
+        f"{folder}: {family}, {size:.1f} MB, random weights. It is used by\n"
+        f"  --set {shlex.quote(policy_override)}"
+    )

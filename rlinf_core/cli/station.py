@@ -1,4 +1,6 @@
-"""``rlinf status``, ``arm``, ``calibrate``, ``drill``, ``fake-device`` and others: commands that run a ROS program."""
+"""``rlinf status``, ``arm``, ``calibrate``, ``drill``, ``fake-device`` and others: commands that
+run a ROS program.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,34 @@ from rlinf_core.robots.drivers import SIMULATOR
 CLIENT = "the ROS client of this command"  # it calls terminal.tell_started
 
 
-def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "", words: str = "") -> int:
-    """Send a request to the recipe's station (``rlinf_tools.station_client``). Returns an exit code."""
+def visit(
+    what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "", words: str = ""
+) -> int:
+    """Send a request to the recipe's station (``rlinf_tools.station_client``).
+
+    Returns an exit code.
+    """
     recipe = load_recipe(name, overrides)
-    command = [sys.executable, "-m", "rlinf_tools.station_client", what, "--station", recipe.station.name, "--timeout",
-               str(timeout_s)]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_tools.station_client",
+        what,
+        "--station",
+        recipe.station.name,
+        "--timeout",
+        str(timeout_s),
+    ]
     if what == "status":
         root = f"/{recipe.station.name}/"
-        command += [f"--recipe={name}", "--expect", *(f"{process.namespace}/{process.executable}".removeprefix(root)
-                                  for process in station_processes(recipe, Path()))]
+        command += [
+            f"--recipe={name}",
+            "--expect",
+            *(
+                f"{process.namespace}/{process.executable}".removeprefix(root)
+                for process in station_processes(recipe, Path())
+            ),
+        ]
     if arms := station_robot(recipe).arms:
         command += ["--arms", *arms]
     if cause:
@@ -38,68 +59,164 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
     return foreground(command, ros_environment(recipe.station.domain), CLIENT)
 
 
-def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: float, parameter: str = "", value: str = ""
-            ) -> int:
-    """Send a request to one node of the station (``rlinf_tools.node_client``). Returns an exit code."""
+def of_node(
+    what: str,
+    node: str,
+    name: str,
+    overrides: list[str],
+    timeout_s: float,
+    parameter: str = "",
+    value: str = "",
+) -> int:
+    """Send a request to one node of the station (``rlinf_tools.node_client``).
+
+    Returns an exit code.
+    """
     recipe = load_recipe(name, overrides)
-    command = [sys.executable, "-m", "rlinf_tools.node_client", what, f"--station={recipe.station.name}", f"--node={node}",
-               f"--parameter={parameter}", f"--value={value}", f"--timeout={timeout_s}",
-               "--arms", *station_robot(recipe).arms]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_tools.node_client",
+        what,
+        f"--station={recipe.station.name}",
+        f"--node={node}",
+        f"--parameter={parameter}",
+        f"--value={value}",
+        f"--timeout={timeout_s}",
+        "--arms",
+        *station_robot(recipe).arms,
+    ]
     return foreground(command, ros_environment(recipe.station.domain), CLIENT)
 
 
-def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool) -> int:
-    """Calibrate limits while a person guides the arm (``rlinf_tools.calibrate``). Returns an exit code."""
+def calibrate(
+    name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool
+) -> int:
+    """Calibrate limits while a person guides the arm (``rlinf_tools.calibrate``).
+
+    Returns an exit code.
+    """
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     if station_robot(recipe).driver == SIMULATOR:
-        raise RecipeError(f"station.robot: expected a real arm, which a hand can guide, got '{recipe.station.robot}', "
-                          "which is simulated")
+        raise RecipeError(
+            f"station.robot: expected a real arm, which a hand can guide, got "
+            f"'{recipe.station.robot}', "
+            "which is simulated"
+        )
     if not 0.0 <= margin <= 0.5:
         raise RecipeError(f"--margin: expected 0 to 0.5 m, got {margin}")
-    command = [sys.executable, "-m", "rlinf_tools.calibrate", name, *overrides, f"--arm={arm}", f"--margin={margin}",
-               f"--out={out}"]
-    return foreground([*command, *(["--write"] if write else [])], ros_environment(recipe.station.domain))
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_tools.calibrate",
+        name,
+        *overrides,
+        f"--arm={arm}",
+        f"--margin={margin}",
+        f"--out={out}",
+    ]
+    return foreground(
+        [*command, *(["--write"] if write else [])], ros_environment(recipe.station.domain)
+    )
 
 
 def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | None) -> int:
     """Run the first motion of a real arm (``rlinf_tools.first_motion``). Returns an exit code."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
-    command = [sys.executable, "-m", "rlinf_tools.first_motion", name, *overrides, f"--arm={arm}",
-               *([f"--json={json_file}"] if json_file else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_tools.first_motion",
+        name,
+        *overrides,
+        f"--arm={arm}",
+        *([f"--json={json_file}"] if json_file else []),
+    ]
     return foreground(command, ros_environment(recipe.station.domain))
 
 
-def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on: str, board: str, square: float,
-           reference: Path | None, out: Path, write: bool) -> int:
-    """Use a camera of the recipe's station (``rlinf_tools.camera_client``). Returns an exit code."""
+def camera(
+    what: str,
+    name: str,
+    camera: str,
+    overrides: list[str],
+    arm: str,
+    on: str,
+    board: str,
+    square: float,
+    reference: Path | None,
+    out: Path,
+    write: bool,
+) -> int:
+    """Use a camera of the recipe's station (``rlinf_tools.camera_client``).
+
+    Returns an exit code.
+    """
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     if not re.fullmatch(r"[1-9]\d?x[1-9]\d?", board) or min(map(int, board.split("x"))) < 3:
-        raise RecipeError(f"--board: expected the inner corners of a chessboard, 3x3 at least, e.g. 8x5, got '{board}'")
+        raise RecipeError(
+            f"--board: expected the inner corners of a chessboard, 3x3 at least, e.g. 8x5, got "
+            f"'{board}'"
+        )
     if sum(map(int, board.split("x"))) % 2 == 0:
-        raise RecipeError(f"--board: expected one even number and one odd, e.g. 8x5, got '{board}', a board that looks the "
-                          "same turned by 180 degrees: how it lies cannot be told. Cover a row of its squares, and say one "
-                          "less, or take another board")
+        raise RecipeError(
+            f"--board: expected one even number and one odd, e.g. 8x5, got '{board}', a board that "
+            f"looks the "
+            "same turned by 180 degrees: how it lies cannot be told. Cover a row of its squares, "
+            "and say one "
+            "less, or take another board"
+        )
     if (what, on) == ("locate", TOOL) and not station_robot(recipe).tool_frame:
-        raise RecipeError("--on: expected base, as robot.yaml says tool_frame: '', none, got tool. Give that frame a name, "
-                          "e.g. tool_frame: tcp")
+        raise RecipeError(
+            "--on: expected base, as robot.yaml says tool_frame: '', none, got tool. Give that "
+            "frame a name, "
+            "e.g. tool_frame: tcp"
+        )
     if not 0.001 <= square <= 1.0:
         raise RecipeError(f"--square: expected 0.001 to 1 m, got {square}")
-    command = [sys.executable, "-m", "rlinf_tools.camera_client", what, name, camera, *overrides, f"--arm={arm}",
-               f"--on={on}",
-               f"--board={board}", f"--square={square}", f"--out={out}",
-               *([f"--reference={reference}"] if reference else []), *(["--write"] if write else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_tools.camera_client",
+        what,
+        name,
+        camera,
+        *overrides,
+        f"--arm={arm}",
+        f"--on={on}",
+        f"--board={board}",
+        f"--square={square}",
+        f"--out={out}",
+        *([f"--reference={reference}"] if reference else []),
+        *(["--write"] if write else []),
+    ]
     return foreground(command, ros_environment(recipe.station.domain))
 
 
-def drill(only: str, json_file: Path | None, two_arms: bool, scenarios: Path | None, out: Path | None, domain: int) -> int:
+def drill(
+    only: str,
+    json_file: Path | None,
+    two_arms: bool,
+    scenarios: Path | None,
+    out: Path | None,
+    domain: int,
+) -> int:
     """Run the safety drill (``rlinf_tools.drill``) in this ROS_DOMAIN_ID. Returns an exit code."""
     arguments = {"only": only, "json": json_file, "scenarios": scenarios, "out": out}
     options = [f"--{name}={value}" for name, value in arguments.items() if value]
-    return foreground([sys.executable, "-m", "rlinf_tools.drill", *options, *(["--two-arms"] if two_arms else [])],
-                      ros_environment(domain))
+    return foreground(
+        [
+            sys.executable,
+            "-m",
+            "rlinf_tools.drill",
+            *options,
+            *(["--two-arms"] if two_arms else []),
+        ],
+        ros_environment(domain),
+    )
 
 
 def twin(kind: str, path: Path | None = None) -> int:
@@ -109,14 +226,23 @@ def twin(kind: str, path: Path | None = None) -> int:
     from sim_bridges.twins.servos import Servos
 
     twins: dict[str, Any] = {
-        "spacemouse": SpaceMouse, "gamepad": Events, "pedal": Pedal, "leader": Leader, "robotiq": Robotiq,
-        "feetech": partial(Servos, kind="feetech", ids=range(1, 7))}
+        "spacemouse": SpaceMouse,
+        "gamepad": Events,
+        "pedal": Pedal,
+        "leader": Leader,
+        "robotiq": Robotiq,
+        "feetech": partial(Servos, kind="feetech", ids=range(1, 7)),
+    }
     path = path or Path(tempfile.mkdtemp(prefix="rlinf-twin-")) / kind
     device: Any = twins[kind](path)
     where = "in robot.yaml: gripper: " if kind == "robotiq" else "--set station.operator="
     keys = "leader, bus: feetech, baud: 1000000" if kind == "feetech" else kind
-    print(f"a {kind} without hardware is at {path}: {where}{{kind: {keys}, device: {path}}}\n"
-          "move it: NAME VALUE ..., press NAME, release NAME, rest, silent, garbage, unplug; Ctrl-D ends it", flush=True)
+    print(
+        f"a {kind} without hardware is at {path}: {where}{{kind: {keys}, device: {path}}}\n"
+        "move it: NAME VALUE ..., press NAME, release NAME, rest, silent, garbage, unplug; Ctrl-D "
+        "ends it",
+        flush=True,
+    )
     try:
         for line in filter(str.strip, sys.stdin):
             try:

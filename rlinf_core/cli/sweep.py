@@ -1,4 +1,6 @@
-"""``rlinf sweep`` trains every combination of overrides; ``rlinf compare`` draws the curves of several runs."""
+"""``rlinf sweep`` trains every combination of overrides; ``rlinf compare`` draws the curves of
+several runs.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def compare(runs: list[Path], out: Path) -> None:
 
 
 def _first(entries: list[dict[str, Any]], success: float) -> str:
-    """Return when a run first reached a success rate, in time steps, robot time and trainer time."""
+    """Return when a run first reached a success rate, in time steps, robot time and trainer
+    time.
+    """
     first = next((entry for entry in entries if entry["success"] >= success), None)
     if first is None:
         return f"never {success:.0%}"
@@ -55,13 +59,23 @@ def _first(entries: list[dict[str, Any]], success: float) -> str:
 def names_of(runs: list[Path]) -> list[str]:
     """Return distinct names of folders, with as many parents as needed: sac/run, ppo/run."""
     parts = [run.resolve().parts for run in runs]
-    names = ([str(Path(*path_parts[-depth:])) for path_parts in parts] for depth in range(1, max(map(len, parts)) + 1))
+    names = (
+        [str(Path(*path_parts[-depth:])) for path_parts in parts]
+        for depth in range(1, max(map(len, parts)) + 1)
+    )
     return next(candidates for candidates in names if len(set(candidates)) == len(set(parts)))
 
 
 GOAL, LOOK_S = 0.9, 0.1
-MAY_CHANGE = ("device", "learner.", "placement.",  # keys that a resumed run may change
-              "simulation.env_steps", "algorithm.steps", "online.max_", "online.stop_")
+MAY_CHANGE = (
+    "device",
+    "learner.",
+    "placement.",  # keys that a resumed run may change
+    "simulation.env_steps",
+    "algorithm.steps",
+    "online.max_",
+    "online.stop_",
+)
 
 
 def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> int:
@@ -69,8 +83,15 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
     from rich.progress import Progress
 
     every = combinations(overrides)
-    varied = {override for chosen in every for override in chosen if any(override not in other for other in every)}
-    runs = {run_dir / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)}
+    varied = {
+        override
+        for chosen in every
+        for override in chosen
+        if any(override not in other for other in every)
+    }
+    runs = {
+        run_dir / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)
+    }
     for run, chosen in runs.items():  # report all errors before the first run
         _check(load_recipe(name, list(chosen)), run)
     print(f"{len(runs)} runs in {run_dir}, {jobs} at a time")
@@ -83,7 +104,10 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
                 outcome = f"failed; its last words are in {run / 'log.txt'}"
             else:
                 last = read_evaluations(run)[-1]
-                outcome = f"success {last['success']:.0%}, return {last['return']:.2f} at {last['env_steps']:,.0f} steps"
+                outcome = (
+                    f"success {last['success']:.0%}, return {last['return']:.2f} at "
+                    f"{last['env_steps']:,.0f} steps"
+                )
             bar.console.print(f"{run.name}: {outcome}", markup=False)
             bar.advance(task)
     done = {run: chosen for run, chosen in runs.items() if run not in failed}
@@ -101,20 +125,36 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
 def _check(recipe: Recipe, run: Path) -> None:
     check_recipe(recipe)
     if source_of(recipe) == STATIONS:
-        raise RecipeError(f"recipe {recipe.name}: expected one of simulators or recordings, got one of stations, whose "
-                          "training waits for them until Ctrl-C. Run each by `rlinf demo`, then `rlinf compare`; or name "
-                          "environments: --set simulation.environments=8")
+        raise RecipeError(
+            f"recipe {recipe.name}: expected one of simulators or recordings, got one of stations, "
+            f"whose "
+            "training waits for them until Ctrl-C. Run each by `rlinf demo`, then `rlinf compare`; "
+            "or name "
+            "environments: --set simulation.environments=8"
+        )
     if source_of(recipe) == RECORDINGS and not simulated(recipe):
-        raise RecipeError(f"recipe {recipe.name}: expected runs that are judged in simulation, to be compared, got "
-                          f"recordings of robot '{recipe.station.robot}', which no simulator has. Train each by `rlinf "
-                          "train`, and have it judged at the robot")
+        raise RecipeError(
+            f"recipe {recipe.name}: expected runs that are judged in simulation, to be compared, "
+            f"got "
+            f"recordings of robot '{recipe.station.robot}', which no simulator has. Train each by "
+            f"`rlinf "
+            "train`, and have it judged at the robot"
+        )
     check_trainer(recipe, run)
     if checkpoints(run / "checkpoints"):  # resumes, or is finished
         was = dict(_leaves(with_current_keys(load_plain((run / "recipe.yaml").read_text()))))
         now = dict(_leaves(load_plain(resolved(recipe))))
-        for key in (key for key in was if key in now and was[key] != now[key] and not key.startswith(MAY_CHANGE)):
-            raise RecipeError(f"{key}: expected {was[key]}, with which {run} was trained, got {now[key]}: the table would "
-                              "hold one beside the other. Choose another --out", code="RL-E109")
+        for key in (
+            key
+            for key in was
+            if key in now and was[key] != now[key] and not key.startswith(MAY_CHANGE)
+        ):
+            raise RecipeError(
+                f"{key}: expected {was[key]}, with which {run} was trained, got {now[key]}: the "
+                f"table would "
+                "hold one beside the other. Choose another --out",
+                code="RL-E109",
+            )
 
 
 def _leaves(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -136,8 +176,13 @@ def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:
     )
 
 
-def _trained(recipe: str, runs: dict[Path, tuple[str, ...]], jobs: int) -> Generator[tuple[Path, int], None, None]:
-    """Yield each run and its exit code as it ends, with ``jobs`` in parallel. Closing it ends all runs."""
+def _trained(
+    recipe: str, runs: dict[Path, tuple[str, ...]], jobs: int
+) -> Generator[tuple[Path, int], None, None]:
+    """Yield each run and its exit code as it ends, with ``jobs`` in parallel.
+
+    Closing it ends all runs.
+    """
     waiting, training = iter(runs.items()), dict[Path, subprocess.Popen[bytes]]()
     try:
         while True:
@@ -162,26 +207,61 @@ def _trained(recipe: str, runs: dict[Path, tuple[str, ...]], jobs: int) -> Gener
 def _train(recipe: str, chosen: tuple[str, ...], run: Path) -> subprocess.Popen[bytes]:
     run.mkdir(parents=True, exist_ok=True)
     with (run / "log.txt").open("w") as log:
-        return subprocess.Popen([sys.executable, "-m", "rlinf_core.cli.main", "train", recipe, "--no-report", "--out",
-                                 str(run), "--set", *chosen], stdout=log, stderr=subprocess.STDOUT,
-                                preexec_fn=end_with_parent)
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "rlinf_core.cli.main",
+                "train",
+                recipe,
+                "--no-report",
+                "--out",
+                str(run),
+                "--set",
+                *chosen,
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=end_with_parent,
+        )
 
 
 def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) -> str:
-    """Return a table with a line per combination without seeds, the best first; ``file`` gets a line per run."""
+    """Return a table with a line per combination without seeds, the best first; ``file`` gets a
+    line per run.
+    """
     groups: dict[str, list[tuple[float, float]]] = {}
     with file.open("w", newline="") as sheet:
         writer = csv.writer(sheet)
-        writer.writerow(["run", "varied", "success", "return", "env_steps", "seconds", "steps_to_90"])
+        writer.writerow(
+            ["run", "varied", "success", "return", "env_steps", "seconds", "steps_to_90"]
+        )
         for run, (chosen, entries) in runs.items():
             last = entries[-1]
-            reached = next((entry["env_steps"] for entry in entries if entry["success"] >= GOAL), "")
-            writer.writerow([run.name, " ".join(chosen), last["success"], last["return"], last["env_steps"],
-                             f"{last['seconds']:.0f}", reached])
-            key = " ".join(override for override in chosen if not override.startswith("seed=")) or "as it is"
+            reached = next(
+                (entry["env_steps"] for entry in entries if entry["success"] >= GOAL), ""
+            )
+            writer.writerow(
+                [
+                    run.name,
+                    " ".join(chosen),
+                    last["success"],
+                    last["return"],
+                    last["env_steps"],
+                    f"{last['seconds']:.0f}",
+                    reached,
+                ]
+            )
+            key = (
+                " ".join(override for override in chosen if not override.startswith("seed="))
+                or "as it is"
+            )
             groups.setdefault(key, []).append((last["success"], last["return"]))
     lines = [f"{'success':>16}{'return':>18}   runs"]
     for key, results in sorted(groups.items(), key=lambda item: tuple(-np.mean(item[1], axis=0))):
         (success, value), (spread, wide) = np.mean(results, axis=0), np.std(results, axis=0)
-        lines.append(f"{success:8.0%} +- {spread:4.0%}{value:10.2f} +- {wide:4.2f}   {len(results):4d}  {key}")
+        lines.append(
+            f"{success:8.0%} +- {spread:4.0%}{value:10.2f} +- {wide:4.2f}   {len(results):4d}  "
+            f"{key}"
+        )
     return "\n".join([*lines, f"table: {file}"])

@@ -1,7 +1,7 @@
 """The terminal of a command: the live display of a run, and programs in the foreground.
 
-A signal to the command is passed to the program in the foreground. The command waits for its end and
-restores the terminal.
+A signal to the command is passed to the program in the foreground. The command waits for its end
+and restores the terminal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
     Args:
         command: program with its arguments.
         environment: its environment variables.
-        starts: name of a program that calls ``tell_started``; until then a line is printed every 5 s.
+        starts: name of a program that calls ``tell_started``; until then a line is printed every 5
+            s.
 
     Returns:
         The program's exit code.
@@ -51,15 +52,23 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
 
     with terminal_as_before(), on_signal(ask):
         reader, writer = os.pipe()
-        passed = {STARTED_FD: str(writer)} if starts else {}  # the program must not pass it to its children
-        child = subprocess.Popen(command, env={**environment, **passed}, pass_fds=(writer,) if starts else (),
-                                 preexec_fn=end_with_parent)
+        passed = (
+            {STARTED_FD: str(writer)} if starts else {}
+        )  # the program must not pass it to its children
+        child = subprocess.Popen(
+            command,
+            env={**environment, **passed},
+            pass_fds=(writer,) if starts else (),
+            preexec_fn=end_with_parent,
+        )
         os.close(writer)
         try:
             _report_start(reader, child, starts)
             return child.wait()
         except KeyboardInterrupt:
-            if signals != [signal.SIGINT] or not _has_terminal():  # the terminal's Ctrl-C reaches the child itself
+            if (
+                signals != [signal.SIGINT] or not _has_terminal()
+            ):  # the terminal's Ctrl-C reaches the child itself
                 child.send_signal(signal.SIGINT)
             _await(child)
             raise
@@ -70,7 +79,9 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
 
 
 def tell_started() -> None:
-    """Tell the parent of a program in the foreground that it has started and reports its own waits."""
+    """Tell the parent of a program in the foreground that it has started and reports its
+    own waits.
+    """
     with contextlib.suppress(KeyError, OSError, ValueError):
         os.close(int(os.environ.pop(STARTED_FD)))
 
@@ -79,8 +90,12 @@ def _report_start(reader: int, child: subprocess.Popen[bytes], starts: str) -> N
     """Print a line every ``REPORT_S`` until the child closes its end of the pipe or ends."""
     began = time.monotonic()
     while starts and child.poll() is None and not select.select([reader], [], [], REPORT_S)[0]:
-        print(f"rlinf: {time.monotonic() - began:.0f} s: {starts} starts; a busy machine takes longer", file=sys.stderr,
-              flush=True)
+        print(
+            f"rlinf: {time.monotonic() - began:.0f} s: {starts} starts; a busy machine takes "
+            f"longer",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _await(child: subprocess.Popen[bytes]) -> None:
@@ -114,18 +129,31 @@ def terminal_as_before() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-PHASES = {"start": "starting the station", "collect": "collecting demonstrations", "sft": "supervised fine-tuning",
-          "evaluate_before": "evaluating before RL", "online": "improving online",
-          "drain": "letting the learner catch up", "evaluate_after": "evaluating after RL", "done": "done"}
+PHASES = {
+    "start": "starting the station",
+    "collect": "collecting demonstrations",
+    "sft": "supervised fine-tuning",
+    "evaluate_before": "evaluating before RL",
+    "online": "improving online",
+    "drain": "letting the learner catch up",
+    "evaluate_after": "evaluating after RL",
+    "done": "done",
+}
 LINES_S = 4.0  # interval of lines without a terminal
 NEARLY_FULL, FULL = 0.5, ": nothing is played or recorded until the trainer takes episodes"
 
 
 class Display:
-    """Shows ``status.json``, which the director writes twice a second: a live panel, or lines without a terminal."""
+    """Shows ``status.json``, which the director writes twice a second: a live panel, or lines
+    without a terminal.
+    """
 
     def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
-        self.recipe, self.path, self.plain = recipe, run_dir / "status.json", quiet or not sys.stdout.isatty()
+        self.recipe, self.path, self.plain = (
+            recipe,
+            run_dir / "status.json",
+            quiet or not sys.stdout.isatty(),
+        )
         self.notes: list[str] = []
         self.started, self.printed_at = time.monotonic(), 0.0
         self.changes: Any = None
@@ -160,7 +188,11 @@ class Display:
             self.live.update(self._panel(status))
         elif self._changes(status) != self.changes or time.monotonic() - self.printed_at > LINES_S:
             self.changes, self.printed_at = self._changes(status), time.monotonic()
-            print("  " + "  ".join(f"{key}: {escape_control(value)}" for key, value in self._rows(status)), flush=True)
+            print(
+                "  "
+                + "  ".join(f"{key}: {escape_control(value)}" for key, value in self._rows(status)),
+                flush=True,
+            )
 
     def _changes(self, status: dict[str, Any]) -> Any:
         """Return the values whose change is worth another line."""
@@ -177,20 +209,36 @@ class Display:
         phase = PHASES.get(status["phase"], status["phase"])
         if status["phase"] == "online":
             phase += f" ({self.recipe.algorithm.name})"
-        rows = [("phase", phase),
-                ("elapsed", clock(self.elapsed)), ("left in phase", self._left(status)),
-                ("episodes", f"{status['done']}{total}, {status['successes']} succeeded")]
+        rows = [
+            ("phase", phase),
+            ("elapsed", clock(self.elapsed)),
+            ("left in phase", self._left(status)),
+            ("episodes", f"{status['done']}{total}, {status['successes']} succeeded"),
+        ]
         if status["phase"] == "online":
             rows.append(("success (last 50)", f"{status['recent_success']:.0%} without help"))
-            rows.append(("taken over (last 50)", f"{status['recent_intervened']:.0%} of the time steps"))
-            rows.append(("env steps", f"{status['env_steps']} of {self.recipe.online.max_env_steps}"))
+            rows.append(
+                ("taken over (last 50)", f"{status['recent_intervened']:.0%} of the time steps")
+            )
+            rows.append(
+                ("env steps", f"{status['env_steps']} of {self.recipe.online.max_env_steps}")
+            )
         held = ", held for this evaluation" if status["phase"].startswith("evaluate") else ""
-        rows += [("updates", f"{trainer['updates']} ({trainer['update_ratio']:.2f} per step)"),
-                 ("policy", f"version {status['policy_version']}{held}, {status['inference_p50_ms']:.1f} ms"
-                            if status["policy_version"] >= 0 else "none yet"),
-                 ("interlock", f"{_interlock(safety)} ({safety['limited']} limited, {safety['holds']} "
-                               f"held, {safety['refused']} refused)"),
-                 ("in command", safety.get("takeover", "PAUSED"))]
+        rows += [
+            ("updates", f"{trainer['updates']} ({trainer['update_ratio']:.2f} per step)"),
+            (
+                "policy",
+                f"version {status['policy_version']}{held}, {status['inference_p50_ms']:.1f} ms"
+                if status["policy_version"] >= 0
+                else "none yet",
+            ),
+            (
+                "interlock",
+                f"{_interlock(safety)} ({safety['limited']} limited, {safety['holds']} "
+                f"held, {safety['refused']} refused)",
+            ),
+            ("in command", safety.get("takeover", "PAUSED")),
+        ]
         for key, title in (("waiting_for", "waiting for you"), ("operator", "operator")):
             if status.get(key):
                 rows.append((title, status[key]))
@@ -199,19 +247,38 @@ class Display:
         if trainer["backlog"]:
             rows.append(("backlog", f"{trainer['backlog']} episodes"))
         if trainer.get("set_aside"):
-            rows.append(("set aside", f"{trainer['set_aside']} episodes that the trainer refused; why is in spool/refused"))
+            rows.append(
+                (
+                    "set aside",
+                    f"{trainer['set_aside']} episodes that the trainer refused; why is in "
+                    f"spool/refused",
+                )
+            )
         if trainer.get("spool_full", 0.0) > NEARLY_FULL:
-            rows.append(("spool", f"{trainer['spool_full']:.0%} full{FULL if trainer['spool_full'] >= 1.0 else ''}"))
+            rows.append(
+                (
+                    "spool",
+                    f"{trainer['spool_full']:.0%} "
+                    f"full{FULL if trainer['spool_full'] >= 1.0 else ''}",
+                )
+            )
         self.trainer_connected_once |= bool(trainer["connected"])
         if not trainer["connected"]:
-            rows.append(("trainer", "away; nothing is lost" if self.trainer_connected_once else "not connected yet"))
+            rows.append(
+                (
+                    "trainer",
+                    "away; nothing is lost" if self.trainer_connected_once else "not connected yet",
+                )
+            )
         return rows
 
     def _left(self, status: dict[str, Any]) -> str:
         """Return the estimated rest of the phase in words."""
         online, spent = self.recipe.online, status["phase_seconds"]
         if status["phase"] == "online":
-            fraction = max(status["env_steps"] / online.max_env_steps, spent / 60.0 / online.max_minutes)
+            fraction = max(
+                status["env_steps"] / online.max_env_steps, spent / 60.0 / online.max_minutes
+            )
         else:
             fraction = status["done"] / status["total"] if status["total"] else 0.0
         return clock(max(0.0, spent * (1.0 - fraction) / fraction)) if fraction > 0.02 else "-"
@@ -232,7 +299,11 @@ class Display:
 
 def _interlock(safety: Mapping[str, Any]) -> str:
     """Return the interlock's state, with its reason in words."""
-    return f"{safety['state']} {safety['cause']}: {why(safety['cause'])}" if safety["cause"] else str(safety["state"])
+    return (
+        f"{safety['state']} {safety['cause']}: {why(safety['cause'])}"
+        if safety["cause"]
+        else str(safety["state"])
+    )
 
 
 def clock(seconds: float) -> str:

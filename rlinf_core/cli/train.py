@@ -1,4 +1,6 @@
-"""``rlinf train``: from simulators, stations or recordings, with a progress bar, and a report where it was evaluated."""
+"""``rlinf train``: from simulators, stations or recordings, with a progress bar, and a report where
+it was evaluated.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ if TYPE_CHECKING:
 
 def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) -> int:
     """Train; 130 where it was told to stop before its end."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
@@ -48,7 +56,11 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
                 return
             words = _words(run)
             bar.update(task, description=words)
-            if not sys.stdout.isatty() and words != shown_text and time.monotonic() - reported_at > LINES_S:
+            if (
+                not sys.stdout.isatty()
+                and words != shown_text
+                and time.monotonic() - reported_at > LINES_S
+            ):
                 print(words, flush=True)
                 reported_at, shown_text = time.monotonic(), words
 
@@ -67,8 +79,10 @@ def _who_feeds(recipe: Recipe, run_dir: Path) -> str:
     """Whom a run waits for that stations or editors feed; recordings are no end of it."""
     if recipe.learns_from_feedback:
         served = recipe.text.feedback
-        return (f"; editors call http://{served.host}:{served.port}/v1 with the tokens in "
-                f"{run_dir / 'clients'}; Ctrl-C ends it")
+        return (
+            f"; editors call http://{served.host}:{served.port}/v1 with the tokens in "
+            f"{run_dir / 'clients'}; Ctrl-C ends it"
+        )
     shown = "recordings demonstrate, and " if recipe.collect.recordings else ""
     token = token_of(recipe.bridge, run_dir)
     by = f" with the token in {token}" if token else ""
@@ -76,11 +90,19 @@ def _who_feeds(recipe: Recipe, run_dir: Path) -> str:
 
 
 def _line(steps: int, entry: dict[str, float]) -> str:
-    total = entry["seconds"] + entry.get("seconds_warm_start", 0.0)  # it is before the run's clock begins
-    spent = ", ".join(f"{name.removeprefix('seconds_')} {value / total:.0%}"
-                      for name, value in entry.items() if name.startswith("seconds_"))
-    return (f"{steps:9,d} steps  success {entry['success']:4.0%}  return {entry['return']:6.2f}  {entry['seconds']:6.0f} s"
-            f"  {entry['steps_per_second']:5.0f} steps/s  ({spent})")
+    total = entry["seconds"] + entry.get(
+        "seconds_warm_start", 0.0
+    )  # it is before the run's clock begins
+    spent = ", ".join(
+        f"{name.removeprefix('seconds_')} {value / total:.0%}"
+        for name, value in entry.items()
+        if name.startswith("seconds_")
+    )
+    return (
+        f"{steps:9,d} steps  success {entry['success']:4.0%}  return {entry['return']:6.2f}  "
+        f"{entry['seconds']:6.0f} s"
+        f"  {entry['steps_per_second']:5.0f} steps/s  ({spent})"
+    )
 
 
 def _helped(run: Run, station: str) -> str:
@@ -93,10 +115,22 @@ def _words(run: Run) -> str:
     """Return the progress of a run that stations or editors feed, in words."""
     if run.recipe.learns_from_feedback:
         counts = run.source.counts()
-        return (f"{counts.get('feedback_served', 0):,.0f} completions, {counts.get('feedback_accepted', 0):,.0f} with "
-                f"feedback, newest reward {counts.get('feedback_reward', 0.0):.0%}, {run.updates:,} updates, "
-                f"policy version {run.version}")
-    stations = "; ".join(f"{name}: {counts['episodes']} episodes, {counts['steps']:,} steps{_helped(run, name)}"
-                         for name, counts in run.data.by_station().items()) or "no station yet"
-    return (f"{run.phase}, {run.data.demonstrations.episodes} demonstrations, {run.updates:,} updates, policy version "
-            f"{run.version}; {stations}")
+        return (
+            f"{counts.get('feedback_served', 0):,.0f} completions, "
+            f"{counts.get('feedback_accepted', 0):,.0f} with "
+            f"feedback, newest reward {counts.get('feedback_reward', 0.0):.0%}, {run.updates:,} "
+            f"updates, "
+            f"policy version {run.version}"
+        )
+    stations = (
+        "; ".join(
+            f"{name}: {counts['episodes']} episodes, {counts['steps']:,} steps{_helped(run, name)}"
+            for name, counts in run.data.by_station().items()
+        )
+        or "no station yet"
+    )
+    return (
+        f"{run.phase}, {run.data.demonstrations.episodes} demonstrations, {run.updates:,} updates, "
+        f"policy version "
+        f"{run.version}; {stations}"
+    )

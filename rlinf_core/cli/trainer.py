@@ -1,4 +1,6 @@
-"""``rlinf train`` as a supervisor starts it: its exit code tells what it refuses, which no restart mends, from all else."""
+"""``rlinf train`` as a supervisor starts it: its exit code tells what it refuses, which no restart
+mends, from all else.
+"""
 
 import sys
 

@@ -14,7 +14,9 @@ from rlinf_core.recipes import load_recipe
 
 
 def view(name: str, overrides: list[str], run_dir: Path, show: bool) -> int:
-    """Write both layouts of a recipe's station, or of the station in a recording, and say how to open them."""
+    """Write both layouts of a recipe's station, or of the station in a recording, and say how to
+    open them.
+    """
     shown, domain = _shown(name, overrides)
     run_dir.mkdir(parents=True, exist_ok=True)
     files = {kind: run_dir / f"{shown.station}.{kind}" for kind in ("rviz", "foxglove.json")}
@@ -22,12 +24,18 @@ def view(name: str, overrides: list[str], run_dir: Path, show: bool) -> int:
     files["foxglove.json"].write_text(foxglove(shown))
     command = rviz_command(str(files["rviz"]), shown)
     print(f"RViz:     {shlex.join(command)}")
-    print(f"Foxglove: open {files['foxglove.json']} (Layouts, Import), then a connection, or the recording's .mcap file")
+    print(
+        f"Foxglove: open {files['foxglove.json']} (Layouts, Import), then a connection, or the "
+        f"recording's .mcap file"
+    )
     if not show:
         return 0
     if not shutil.which("rviz2"):
-        raise RecipeError("rviz2: expected it in this shell, found none. Run: source /opt/ros/$ROS_DISTRO/setup.bash, or "
-                         "apt-get install ros-$ROS_DISTRO-rviz2")
+        raise RecipeError(
+            "rviz2: expected it in this shell, found none. Run: source "
+            "/opt/ros/$ROS_DISTRO/setup.bash, or "
+            "apt-get install ros-$ROS_DISTRO-rviz2"
+        )
     if domain is not None:
         os.environ.update(of_every_process(domain))
     os.execvp(command[0], command)

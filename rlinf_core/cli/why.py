@@ -13,14 +13,17 @@ def why(run_dir: Path, json_file: Path | None) -> int:
     evidence = read_evidence(run_dir)
     findings = diagnose(evidence)
     print(
-        f"{run_dir}: {len(evidence.evaluations)} evaluations, the last with {evidence.success:.0%} success; "
-        f"{len(evidence.online)} episodes of its own and {len(evidence.demonstrations)} demonstrations in the replay"
+        f"{run_dir}: {len(evidence.evaluations)} evaluations, the last with {evidence.success:.0%} "
+        f"success; "
+        f"{len(evidence.online)} episodes of its own and {len(evidence.demonstrations)} "
+        f"demonstrations in the replay"
     )
     for finding in findings:
         print(f"\n{finding.name}: {finding.evidence}\n  remedy: {finding.remedy}")
     if not findings:
         print(
-            f"none of {len(CHECKS)} checks found a fault. Look at an episode: rlinf show, rlinf eval --video"
+            f"none of {len(CHECKS)} checks found a fault. Look at an episode: rlinf show, rlinf "
+            f"eval --video"
         )
     if json_file:
         json_file.write_text(json.dumps({finding.name: finding.evidence for finding in findings}))

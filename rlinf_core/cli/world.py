@@ -1,4 +1,6 @@
-"""``rlinf world``: a model of a run's task, from its episodes; its errors; and checkpoints by what it predicts of them."""
+"""``rlinf world``: a model of a run's task, from its episodes; its errors; and checkpoints by what
+it predicts of them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def fit(run_dir: Path, overrides: list[str], seconds: float | None, json_file: P
     task = station_task(recipe)
     episodes = Episodes(run_episodes(run_dir, task.spec))
     print(
-        f"{len(episodes)} episodes, {episodes.steps} time steps, of which every tenth episode is held out",
+        f"{len(episodes)} episodes, {episodes.steps} time steps, of which every tenth episode is "
+        f"held out",
         flush=True,
     )
     world = WorldModel(task, recipe.world, recipe.seed)
@@ -38,7 +41,9 @@ def fit(run_dir: Path, overrides: list[str], seconds: float | None, json_file: P
 def check(
     run_dir: Path, overrides: list[str], steps: int, picture: Path | None, json_file: Path | None
 ) -> None:
-    """Print a world's error by step, its calibration and its horizon on held-out episodes, and draw them."""
+    """Print a world's error by step, its calibration and its horizon on held-out episodes, and draw
+    them.
+    """
     from rlinf_core.trainer.worlds import world_file
     from rlinf_core.worlds.model import load_world
 
@@ -71,7 +76,8 @@ def rank(
     }
     for file, one in sorted(predictions.items(), key=lambda item: -item[1].success):
         print(
-            f"{one.success:4.0%} (95 % interval {one.low:.0%} to {one.high:.0%} of {episodes} imagined episodes, unsure in "
+            f"{one.success:4.0%} (95 % interval {one.low:.0%} to {one.high:.0%} of {episodes} "
+            f"imagined episodes, unsure in "
             f"{one.unsure:.0%}): {file}"
         )
     if json_file:
@@ -105,7 +111,8 @@ def _report(world: WorldModel, json_file: Path | None) -> None:
         else ("deviations of a time step's change", check.errors, check.persistence)
     )
     print(
-        f"error by time step, {check.windows} held-out beginnings [{unit}]; in brackets if nothing changed"
+        f"error by time step, {check.windows} held-out beginnings [{unit}]; in brackets if nothing "
+        f"changed"
     )
     for step in sorted({1, 2, 5, 10, len(errors)} & set(range(1, len(errors) + 1))):
         print(f"  {step:3d}  {errors[step - 1]:7.2f}  ({still[step - 1]:.2f})")

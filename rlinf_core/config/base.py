@@ -1,4 +1,5 @@
-"""Strict settings: every field has a type, a range, a default and a meaning; nothing is coerced, nothing unknown taken.
+"""Strict settings: every field has a type, a range, a default and a meaning; nothing is coerced,
+nothing unknown taken.
 
 ``parameters`` makes settings from a signature: the arguments of a reward, a script or a simulator
 are its parameters. A type, ``Annotated[float, Field(gt=0)]`` for a range, ``Literal`` for choices;
@@ -32,7 +33,9 @@ from pydantic_core import PydanticCustomError, core_schema
 from rlinf_core.core.errors import RecipeError
 
 Self = TypeVar("Self", bound="Settings")
-Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$", max_length=64)]  # three of them fit into a topic
+Name = Annotated[
+    str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$", max_length=64)
+]  # three of them fit into a topic
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
@@ -42,7 +45,9 @@ def _at_home(place: str) -> str:
     try:
         return str(Path(place).expanduser()) if place.startswith("~") else place
     except RuntimeError as error:
-        raise ValueError("expected a path, in which ~name is the home of a user of this machine") from error
+        raise ValueError(
+            "expected a path, in which ~name is the home of a user of this machine"
+        ) from error
 
 
 Place = Annotated[str, AfterValidator(_at_home)]  # of a file or folder, where ~ is the user's home
@@ -51,9 +56,13 @@ FileFromFolder = Annotated[str, Field(min_length=1), AfterValidator(_at_home), F
 
 
 class Settings(BaseModel):
-    """Base of every config: frozen; unknown keys, wrong types and numbers that are not finite are errors."""
+    """Base of every config: frozen; unknown keys, wrong types and numbers that are not finite are
+    errors.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True
+    )
 
     @classmethod
     def from_document(cls: type[Self], document: Mapping[str, Any]) -> Self:
@@ -83,22 +92,43 @@ class Discriminated:
         optional: whether the whole field may be left empty.
     """
 
-    def __init__(self, key: str, model: Callable[[str], type[Settings]], names: Callable[[], list[str]],
-                 default: str | None = None, optional: bool = False) -> None:
-        self.key, self.model, self.names, self.default, self.optional = key, model, names, default, optional
+    def __init__(
+        self,
+        key: str,
+        model: Callable[[str], type[Settings]],
+        names: Callable[[], list[str]],
+        default: str | None = None,
+        optional: bool = False,
+    ) -> None:
+        self.key, self.model, self.names, self.default, self.optional = (
+            key,
+            model,
+            names,
+            default,
+            optional,
+        )
 
     def of(self, data: Mapping[str, Any]) -> type[Settings]:
         """The model of what a file says."""
         name = data.get(self.key, self.default)
         if not isinstance(name, str):
             allowed = ", ".join(self.names())
-            raise PydanticCustomError("discriminated", "expected one of {known}, got {got}",
-                                      {"known": allowed, "got": "nothing" if name is None else repr(name), "key": self.key})
+            raise PydanticCustomError(
+                "discriminated",
+                "expected one of {known}, got {got}",
+                {
+                    "known": allowed,
+                    "got": "nothing" if name is None else repr(name),
+                    "key": self.key,
+                },
+            )
         try:
             return self.model(name)
         except RecipeError as error:
             text = str(error).partition(": ")[2]  # where it is, the key says
-            raise PydanticCustomError("discriminated", "{text}", {"text": text, "key": self.key}) from error
+            raise PydanticCustomError(
+                "discriminated", "{text}", {"text": text, "key": self.key}
+            ) from error
 
     def validated(self, value: Any, info: ValidationInfo | None = None) -> Settings | None:
         """The model's instance; one that is there already stays."""
@@ -111,24 +141,35 @@ class Discriminated:
             return self.of(value).model_validate_json(json.dumps(settings))
         return self.of(value).model_validate(settings)
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
         schema = core_schema.with_info_plain_validator_function(self.validated)
         return core_schema.nullable_schema(schema) if type(None) in get_args(source) else schema
 
-    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         """One variant for each name."""
         variants = []
         for name in self.names():
             model = _without_references(self.model(name).model_json_schema())
             model["properties"] = {self.key: {"const": name}} | {
-                key: value for key, value in model.get("properties", {}).items() if key != self.key}
+                key: value for key, value in model.get("properties", {}).items() if key != self.key
+            }
             model["required"] = [key for key in model.get("required", []) if key != self.key]
-            variants.append(model if name == self.default else model | {"required": [self.key, *model["required"]]})
+            variants.append(
+                model
+                if name == self.default
+                else model | {"required": [self.key, *model["required"]]}
+            )
         return {"anyOf": variants}
 
 
 def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema with what it refers to in its place: it becomes a part of one that knows other definitions."""
+    """A JSON schema with what it refers to in its place: it becomes a part of one that knows other
+    definitions.
+    """
     definitions = schema.pop("$defs", {})
 
     def placed(item: Any) -> Any:
@@ -137,7 +178,11 @@ def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(item, dict):
             return item
         name = str(item.get("$ref", "")).removeprefix("#/$defs/")
-        return {key: placed(value) for key, value in (definitions.get(name, {}) | item).items() if key != "$ref"}
+        return {
+            key: placed(value)
+            for key, value in (definitions.get(name, {}) | item).items()
+            if key != "$ref"
+        }
 
     return placed(schema)
 
@@ -161,11 +206,18 @@ def parameters(part: type, without: tuple[str, ...] = (), key: str = "") -> type
         key: a key beside them that names the part.
     """
     meanings = dict(_meanings(part))
-    fields: dict[str, Any] = {key: (str, Field(description="kind, which selects the other keys"))} if key else {}
+    fields: dict[str, Any] = (
+        {key: (str, Field(description="kind, which selects the other keys"))} if key else {}
+    )
     for name, kind, default in _arguments(part):
         if name not in without and name not in fields:
-            fields[name] = (kind, Field(... if default is inspect.Parameter.empty else default,
-                                        description=meanings.get(name)))
+            fields[name] = (
+                kind,
+                Field(
+                    ... if default is inspect.Parameter.empty else default,
+                    description=meanings.get(name),
+                ),
+            )
     return create_model(part.__name__, __base__=Parameters, **fields)
 
 
@@ -179,7 +231,13 @@ def _arguments(part: type) -> Iterator[tuple[str, Any, Any]]:
         for name, item in part.model_fields.items():
             parts = (item.annotation, *item.metadata)
             kind = _ANNOTATED[parts] if item.metadata else item.annotation
-            yield name, kind, inspect.Parameter.empty if item.is_required() else item.get_default(call_default_factory=True)
+            yield (
+                name,
+                kind,
+                inspect.Parameter.empty
+                if item.is_required()
+                else item.get_default(call_default_factory=True),
+            )
         return
     for base in part.__mro__:
         make: Callable[..., Any] | None = vars(base).get("__init__")
@@ -198,7 +256,11 @@ def _meanings(part: type) -> Iterator[tuple[str, str]]:
     """Argument to text, of the docstrings of a class and of those it extends."""
     for base in reversed(part.__mro__[:-1]):
         for text in (base.__doc__, getattr(vars(base).get("__init__"), "__doc__", "")):
-            section = re.search(r"^(?:Args|Attributes):\n((?: {4}.*\n?|\n)*)", inspect.cleandoc(text or ""), re.M)
+            section = re.search(
+                r"^(?:Args|Attributes):\n((?: {4}.*\n?|\n)*)", inspect.cleandoc(text or ""), re.M
+            )
             lines = section.group(1) if section else ""
             for names, meaning in re.findall(r"^ {4}([\w, ]+): (.*(?:\n {8,}.*)*)", lines, re.M):
-                yield from ((name, re.sub(r"\s+", " ", meaning).rstrip(".")) for name in names.split(", "))
+                yield from (
+                    (name, re.sub(r"\s+", " ", meaning).rstrip(".")) for name in names.split(", ")
+                )

@@ -1,4 +1,6 @@
-"""Check a document against a model, and describe models: errors with place and key, tables, JSON schemas for editors."""
+"""Check a document against a model, and describe models: errors with place and key, tables, JSON
+schemas for editors.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +45,36 @@ def checked_parameters(model: type[Model], values: Mapping[str, Any], where: str
         return model.from_document(values)
     except ValidationError as error:
         document = Document(dict(values), {(): where})
-        raise RecipeError("\n".join(dict.fromkeys(
-            _line(model, document, problem) for problem in error.errors(include_url=False)))) from error
+        raise RecipeError(
+            "\n".join(
+                dict.fromkeys(
+                    _line(model, document, problem) for problem in error.errors(include_url=False)
+                )
+            )
+        ) from error
 
 
 def _line(model: type[Settings], document: Document, problem: Any) -> str:
-    key: Key = tuple(part for part in problem["loc"] if part != "[key]")  # of a mapping's key: where its value stands
+    key: Key = tuple(
+        part for part in problem["loc"] if part != "[key]"
+    )  # of a mapping's key: where its value stands
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "discriminated":
         chosen = (*key, context["key"])
-        return f"{document.place(chosen)}: '{dotted((*document.prefix, *chosen))}': {problem['msg']}"
-    key_and_reason = re.match(r"Value error, ([\w.]+): (.*)", problem["msg"], re.S) if isinstance(got, dict) else None
+        return (
+            f"{document.place(chosen)}: '{dotted((*document.prefix, *chosen))}': {problem['msg']}"
+        )
+    key_and_reason = (
+        re.match(r"Value error, ([\w.]+): (.*)", problem["msg"], re.S)
+        if isinstance(got, dict)
+        else None
+    )
     if key_and_reason:  # by a check of several values, which says which of them it means
         key = (*key, *key_and_reason.group(1).split("."))
-        return f"{document.place(key)}: '{dotted((*document.prefix, *key))}': {key_and_reason.group(2)}"
+        return (
+            f"{document.place(key)}: '{dotted((*document.prefix, *key))}': "
+            f"{key_and_reason.group(2)}"
+        )
     name = dotted((*document.prefix, *key))
     if kind == "extra_forbidden":
         path = (*document.prefix, *key)
@@ -66,18 +84,30 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
         if current != name:
             return f"{document.place(key)}: '{name}' has a new name. Write {current} instead"
         fields = _fields_at(model, document.data, key[:-1])
-        return (f"{document.place(key)}: unknown key '{name}'{nearest(str(key[-1]), fields)}; known here: "
-                f"{', '.join(sorted(fields))}")
+        return (
+            f"{document.place(key)}: unknown key '{name}'{nearest(str(key[-1]), fields)}; known "
+            f"here: "
+            f"{', '.join(sorted(fields))}"
+        )
     if kind == "missing" and isinstance(key[-1], int):
-        return f"{document.place(key)}: '{dotted((*document.prefix, *key[:-1]))}': expected more items, got {_shown(got)}"
+        return (
+            f"{document.place(key)}: '{dotted((*document.prefix, *key[:-1]))}': expected more "
+            f"items, got {_shown(got)}"
+        )
     if kind == "missing":
         meaning = _fields_at(model, document.data, key[:-1])[str(key[-1])].description
         return f"{document.place(key[:-1])}: '{name}' is missing{f': {meaning}' if meaning else ''}"
     if kind == "value_error":
         where = f"'{name}': " if name else ""
-        return f"{document.place(key)}: {where}{problem['msg'].removeprefix('Value error, ')}, got {_shown(got)}"
+        return (
+            f"{document.place(key)}: {where}{problem['msg'].removeprefix('Value error, ')}, "
+            f"got {_shown(got)}"
+        )
     expected = _expected(kind, problem["msg"], context)
-    return f"{document.place(key)}: '{name}': expected {expected}, got {_shown(got)}{_meant(kind, got, context)}"
+    return (
+        f"{document.place(key)}: '{name}': expected {expected}, got "
+        f"{_shown(got)}{_meant(kind, got, context)}"
+    )
 
 
 def dotted(key: Key) -> str:
@@ -85,26 +115,45 @@ def dotted(key: Key) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
 
 
-TYPES = {"int_type": "int", "float_type": "a number", "string_type": "a text", "bool_type": "true or false",
-         "tuple_type": "a list", "model_type": "a mapping", "dict_type": "a mapping", "int_from_float": "int",
-         "model_attributes_type": "a mapping", "finite_number": "a finite number"}
+TYPES = {
+    "int_type": "int",
+    "float_type": "a number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "int_from_float": "int",
+    "model_attributes_type": "a mapping",
+    "finite_number": "a finite number",
+}
 NAME = "letters, digits and _, a letter first"
 PATTERNS = {
-    r"^[A-Za-z][A-Za-z0-9_]*$": NAME, r"^([A-Za-z][A-Za-z0-9_]*)?$": f"{NAME}, or nothing",
+    r"^[A-Za-z][A-Za-z0-9_]*$": NAME,
+    r"^([A-Za-z][A-Za-z0-9_]*)?$": f"{NAME}, or nothing",
     r"^/[A-Za-z][A-Za-z0-9_/]*$": "a ROS name that begins with /: letters, digits, _ and /",
     r"^/?[A-Za-z][A-Za-z0-9_/]*$": "a ROS name: letters, digits, _ and /, a letter or / first",
-    r"^(/?[A-Za-z][A-Za-z0-9_/]*)?$": "a ROS name: letters, digits, _ and /, a letter or / first, or nothing",
-    r"^(/|/?[A-Za-z][A-Za-z0-9_/]*)$": "/ or a ROS name: letters, digits, _ and /, a letter or / first",
-    r"^[A-Za-z_]\w*(\.\w+)+$": "a module's name: package.module", r"^(\w+:\S+)?$": "a name like kind:environment",
-    r"^(auto|cpu|(cuda|hpu|mps|mtia|npu|xpu)(:\d+)?)$": "auto, cpu, cuda, cuda:1, or as torch names another device",
-    r"^([^\s:/]+:\d{1,5})?$": "host:port, or nothing", r"^(wss?://[^\s/]+)?$": "ws://host:port",
+    r"^(/?[A-Za-z][A-Za-z0-9_/]*)?$": "a ROS name: letters, digits, _ and /, a letter or / first, "
+    "or nothing",
+    r"^(/|/?[A-Za-z][A-Za-z0-9_/]*)$": "/ or a ROS name: letters, digits, _ and /, a letter or / "
+    "first",
+    r"^[A-Za-z_]\w*(\.\w+)+$": "a module's name: package.module",
+    r"^(\w+:\S+)?$": "a name like kind:environment",
+    r"^(auto|cpu|(cuda|hpu|mps|mtia|npu|xpu)(:\d+)?)$": "auto, cpu, cuda, cuda:1, or as torch "
+    "names another device",
+    r"^([^\s:/]+:\d{1,5})?$": "host:port, or nothing",
+    r"^(wss?://[^\s/]+)?$": "ws://host:port",
     r"^(https?://[^\s]+)?$": "http://host:port/path, or nothing",
     r"^[A-Za-z0-9.:-]*$": "a host's name or address",
-    r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$":
-        "still, STOP, DISARMED, ARMED, ACTIVE, HOLD or FAULT, and perhaps why: HOLD contact",
+    r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$": "still, STOP, DISARMED, ARMED, "
+    "ACTIVE, HOLD or FAULT, and "
+    "perhaps why: HOLD contact",
     r"^(\s*\S.{8,}\S\s*)?$": "why, in ten characters or more, or nothing",
-    r"^(S\d+)?$": "S and a number", r"^[0-9A-Za-z]+$": "letters and digits", r"^[a-z0-9_]+$": "small letters, digits and _",
-    r"^[A-Z0-9]{4}$": "four capital letters or digits"}
+    r"^(S\d+)?$": "S and a number",
+    r"^[0-9A-Za-z]+$": "letters and digits",
+    r"^[a-z0-9_]+$": "small letters, digits and _",
+    r"^[A-Z0-9]{4}$": "four capital letters or digits",
+}
 
 
 def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
@@ -115,9 +164,15 @@ def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
     if kind == "literal_error":
         return f"one of {', '.join(choices(context))}"
     text = message.removeprefix("Input should be ").removeprefix("expected ")
-    for lax, plain in (("Tuple should have", "a list with"), ("String should have", "a text with"),
-                       ("after validation, not", "but has"), ("greater than or equal to", "at least"),
-                       ("less than or equal to", "at most"), ("greater than", "above"), ("less than", "below")):
+    for lax, plain in (
+        ("Tuple should have", "a list with"),
+        ("String should have", "a text with"),
+        ("after validation, not", "but has"),
+        ("greater than or equal to", "at least"),
+        ("less than or equal to", "at most"),
+        ("greater than", "above"),
+        ("less than", "below"),
+    ):
         text = text.replace(lax, plain)
     return text if text.startswith(("a ", "at ", "above", "below", "one")) else f"that {text}"
 
@@ -156,7 +211,11 @@ def _field(model: Any, part: str | int) -> tuple[Any, list[Any]]:
     if _is_model(model):
         return model.model_fields[str(part)].annotation, model.model_fields[str(part)].metadata
     inner = typing.get_args(model)[-1 if isinstance(part, str) else 0]
-    return (inner.__origin__, list(inner.__metadata__)) if typing.get_origin(inner) is typing.Annotated else (inner, [])
+    return (
+        (inner.__origin__, list(inner.__metadata__))
+        if typing.get_origin(inner) is typing.Annotated
+        else (inner, [])
+    )
 
 
 def _model(annotation: Any, metadata: list[Any], data: Any) -> Any:
@@ -164,7 +223,11 @@ def _model(annotation: Any, metadata: list[Any], data: Any) -> Any:
         if isinstance(item, Discriminated):
             return item.of(data)
     arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
-    return _model(arguments[0], [], data) if typing.get_origin(annotation) in (typing.Union, UnionType) else annotation
+    return (
+        _model(arguments[0], [], data)
+        if typing.get_origin(annotation) in (typing.Union, UnionType)
+        else annotation
+    )
 
 
 WORDS = {"integer": "int", "number": "number", "string": "text", "boolean": "bool"}
@@ -174,7 +237,14 @@ def rows(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, st
     """Key, type, range, default and meaning of every value, those of nested settings included."""
     properties = schema(model)["properties"]
     for name, item in model.model_fields.items():
-        chosen = next((discriminated for discriminated in item.metadata if isinstance(discriminated, Discriminated)), None)
+        chosen = next(
+            (
+                discriminated
+                for discriminated in item.metadata
+                if isinstance(discriminated, Discriminated)
+            ),
+            None,
+        )
         if chosen:
             default = "" if chosen.optional else chosen.default or "required"
             names = f"one of {', '.join(chosen.names())}"
@@ -184,13 +254,23 @@ def rows(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, st
             yield from rows(nested, f"{prefix}{name}.{'<name>.' if many else ''}")
         else:
             field_schema = properties[name]
-            yield f"{prefix}{name}", kind(field_schema), span(field_schema), _default(item), item.description or ""
+            yield (
+                f"{prefix}{name}",
+                kind(field_schema),
+                span(field_schema),
+                _default(item),
+                item.description or "",
+            )
 
 
 def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
     """The JSON schema of a model, for editors."""
     data = model.model_json_schema(mode="validation")
-    return data | {"$schema": "https://json-schema.org/draft/2020-12/schema"} | ({"title": title} if title else {})
+    return (
+        data
+        | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+        | ({"title": title} if title else {})
+    )
 
 
 def _nested(annotation: Any) -> type[Settings] | None:
@@ -230,13 +310,20 @@ def span(item: dict[str, Any]) -> str:
         size = item.get("minItems") if item.get("minItems") == item.get("maxItems") else None
         least = f"at least {item['minItems']} items" if item.get("minItems") and not size else ""
         inner = span(item.get("items", item.get("prefixItems", [{}])[0]))
-        return ", ".join(filter(None, [f"{size} items" if size else least, f"each {inner}" if inner else ""]))
+        return ", ".join(
+            filter(None, [f"{size} items" if size else least, f"each {inner}" if inner else ""])
+        )
     if "anyOf" in item:  # or none
         return ", ".join(filter(None, map(span, item["anyOf"])))
     if "pattern" in item:
         plain = "`" + item["pattern"].replace("|", r"\|") + "`"  # a bar would begin another cell
         return PATTERNS.get(item["pattern"], plain)
-    names = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    names = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
     return ", ".join(f"{word} {item[key]:g}" for key, word in names.items() if key in item)
 
 
@@ -244,4 +331,10 @@ def _default(item: FieldInfo) -> str:
     if item.is_required():
         return "required"
     value = item.get_default(call_default_factory=True)
-    return str(list(value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        str(list(value))
+        if isinstance(value, tuple)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )

@@ -1,8 +1,8 @@
 """Overrides from the command line in Hydra's grammar, by Hydra's own parser.
 
-``key.sub=value`` sets, ``+key=value`` adds what is not there yet, ``++key=value`` does either, ``~key`` takes out what the
-file says, ``~key=value`` only where it says that; ``[1,2]``, ``{a: 1}``, ``'quoted, text'``. For sweeps: ``key=a,b``,
-``key=choice(a,b)``, ``key=range(0,3)``.
+``key.sub=value`` sets, ``+key=value`` adds what is not there yet, ``++key=value`` does either,
+``~key`` takes out what the file says, ``~key=value`` only where it says that; ``[1,2]``,
+``{a: 1}``, ``'quoted, text'``. For sweeps: ``key=a,b``, ``key=choice(a,b)``, ``key=range(0,3)``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.renames import current_key
 
 MOST = 10_000  # values that one override of a sweep lists
-SHOWN = 200    # characters of one that cannot be read
+SHOWN = 200  # characters of one that cannot be read
 PLAIN = re.compile(  # a name or path that Hydra takes as it is
-    r"(?!(true|false|null|nan|inf)$)[a-z_][a-z0-9_]*|[a-z_.]*/[a-z0-9_./-]*", re.IGNORECASE | re.ASCII)
+    r"(?!(true|false|null|nan|inf)$)[a-z_][a-z0-9_]*|[a-z_.]*/[a-z0-9_./-]*",
+    re.IGNORECASE | re.ASCII,
+)
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -29,34 +31,52 @@ def override(document: Document, text: str) -> None:
     """Apply one override.
 
     Raises:
-        RecipeError: it is not Hydra's grammar, sweeps over several values, adds what is there or takes out what is not.
+        RecipeError: it is not Hydra's grammar, sweeps over several values, adds what is there or
+            takes out what is not.
     """
     parsed = _parsed(text)
     if parsed.is_sweep_override():
-        raise RecipeError(f"override '{text}': expected one value, got several; `rlinf sweep` and `rlinf eval --vary` take "
-                          "them. Quote a text with commas: key='a,b'")
+        raise RecipeError(
+            f"override '{text}': expected one value, got several; `rlinf sweep` and `rlinf eval "
+            f"--vary` take "
+            "them. Quote a text with commas: key='a,b'"
+        )
     key: Key = tuple(parsed.key_or_group.split("."))
     exists, before = _look(document.data, key)
     if parsed.is_delete():
         if not exists and current_key(key) != key:
             new_name = ".".join(map(str, current_key(key)))
-            raise RecipeError(f"override '{text}': '{parsed.key_or_group}' has a new name. Write ~{new_name} instead")
+            raise RecipeError(
+                f"override '{text}': '{parsed.key_or_group}' has a new name. Write ~{new_name} "
+                f"instead"
+            )
         if not exists:
-            raise RecipeError(f"override '{text}': expected a key that is said, got '{parsed.key_or_group}', which is not")
+            raise RecipeError(
+                f"override '{text}': expected a key that is said, got '{parsed.key_or_group}', "
+                f"which is not"
+            )
         if parsed.value_type is not None and (value := _plain(parsed.value())) != before:
-            raise RecipeError(f"override '{text}': expected the value that '{parsed.key_or_group}' has, {before!r}, got "
-                              f"{value!r}. Leave the value away to take it out whatever it is")
+            raise RecipeError(
+                f"override '{text}': expected the value that '{parsed.key_or_group}' has, "
+                f"{before!r}, got "
+                f"{value!r}. Leave the value away to take it out whatever it is"
+            )
         _look(document.data, key[:-1])[1].pop(key[-1])
         document.forget(key)
         return
     if parsed.is_add() and not parsed.is_force_add() and exists:
-        raise RecipeError(f"override '{text}': expected a key that is not there yet, got '{parsed.key_or_group}', which is "
-                          f"{before!r}. Leave the + away to change it")
+        raise RecipeError(
+            f"override '{text}': expected a key that is not there yet, got "
+            f"'{parsed.key_or_group}', which is "
+            f"{before!r}. Leave the + away to change it"
+        )
     document.set(key, _plain(parsed.value()), f"override '{text}'")
 
 
 def combinations(texts: list[str]) -> list[tuple[str, ...]]:
-    """Every combination of the values that overrides list; RecipeError if one is not Hydra's grammar, or lists none."""
+    """Every combination of the values that overrides list; RecipeError if one is not Hydra's
+    grammar, or lists none.
+    """
     choices = []
     for text in texts:
         parsed = _parsed(text)
@@ -73,11 +93,15 @@ def _listed(text: str, parsed: Override) -> list[str]:
     from hydra.errors import HydraException
 
     try:
-        values = [str(value) for value in itertools.islice(parsed.sweep_iterator(_written), MOST + 1)]
+        values = [
+            str(value) for value in itertools.islice(parsed.sweep_iterator(_written), MOST + 1)
+        ]
     except (HydraException, ArithmeticError, ValueError) as error:
         raise _refused(text, error) from error
     if not 0 < len(values) <= MOST:
-        raise RecipeError(f"override '{text}': expected 1 to {MOST:,} values, got {'more' if values else 'none'}")
+        raise RecipeError(
+            f"override '{text}': expected 1 to {MOST:,} values, got {'more' if values else 'none'}"
+        )
     return values
 
 
@@ -101,7 +125,9 @@ def quoted(path: Path | str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """Overrides that stand in one text, as of ROS's ``set:=``: apart at spaces, but for those in brackets and quotes."""
+    """Overrides that stand in one text, as of ROS's ``set:=``: apart at spaces, but for those in
+    brackets and quotes.
+    """
     parts, quote, depth = [""], "", 0
     for before, sign in zip(" " + text, text, strict=False):
         if quote or sign in "'\"":
@@ -126,20 +152,27 @@ def _parsed(text: str) -> Override:
         signature = parser.functions.definitions["choice"]  # Hydra's own takes no null
         parameter = signature.parameters["args"]
         parser.functions.definitions["choice"] = signature.replace(
-            parameters=[parameter.replace(annotation=parameter.annotation | None)])
+            parameters=[parameter.replace(annotation=parameter.annotation | None)]
+        )
         parsed = parser.parse_override(text)
         if parsed.package is not None:
-            raise RecipeError(f"override '{text}': expected key=value, got a package (@), which recipes have not")
+            raise RecipeError(
+                f"override '{text}': expected key=value, got a package (@), which recipes have not"
+            )
         return parsed
     except (HydraException, ValueError) as error:  # a ValueError: a number of thousands of digits
         raise _refused(text, error) from error
     except RecursionError:
-        raise RecipeError(f"override '{_short(text)}': expected brackets that are not nested so deep") from None
+        raise RecipeError(
+            f"override '{_short(text)}': expected brackets that are not nested so deep"
+        ) from None
 
 
 def _refused(text: str, error: Exception) -> RecipeError:
-    return RecipeError(f"override '{_short(text)}': expected key=value, key=a,b,c, key=range(from,to,step), "
-                       f"key=choice(a,b), +key=value or ~key, got: {_short(str(error).splitlines()[0])}")
+    return RecipeError(
+        f"override '{_short(text)}': expected key=value, key=a,b,c, key=range(from,to,step), "
+        f"key=choice(a,b), +key=value or ~key, got: {_short(str(error).splitlines()[0])}"
+    )
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,6 @@
-"""YAML with the place of every value: which file, which line; a key that stands twice is an error."""
+"""YAML with the place of every value: which file, which line; a key that stands twice is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ BITS = 1024  # of a whole number, as many as a float's largest has
 MAX_BYTES = 4 << 20  # of a YAML text
 MAX_DEPTH = 64
 MAX_NODES = 100_000  # aliases expanded
-TOO_MANY = (f"expected at most {MAX_NODES} values, each alias (*name) counted as often as it stands "
-            "there, and none that holds itself (&name and *name)")
+TOO_MANY = (
+    f"expected at most {MAX_NODES} values, each alias (*name) counted as often as it stands "
+    "there, and none that holds itself (&name and *name)"
+)
 OCTAL = re.compile("[-+]?0[0-7_]*[1-7][0-7_]*")
 SHOWN = 100  # characters of a value that cannot be
 
@@ -49,7 +53,9 @@ class Document:
         data: Any = self.data
         for part in key:
             data = data.get(part, {})
-        places = {at[len(key):]: place for at, place in self.places.items() if at[:len(key)] == key}
+        places = {
+            at[len(key) :]: place for at, place in self.places.items() if at[: len(key)] == key
+        }
         return Document(data, {(): self.place(key)} | places, (*self.prefix, *key))
 
     def set(self, key: Key, value: Any, place: str) -> None:
@@ -69,7 +75,7 @@ class Document:
 
     def forget(self, key: Key) -> None:
         """Drop the places of a value and of all that it holds."""
-        self.places = {at: place for at, place in self.places.items() if at[:len(key)] != key}
+        self.places = {at: place for at, place in self.places.items() if at[: len(key)] != key}
 
 
 def read(path: str | Path, what: str, inside: str = "") -> Document:
@@ -100,19 +106,26 @@ def parse(text: str, where: str, inside: str = "") -> Document:
     except RecursionError:
         raise RecipeError(f"{where}: expected brackets that are not nested so deep") from None
     if not isinstance(node, yaml.MappingNode) and not inside:
-        got = "nothing" if node is None else {"seq": "list"}.get(tag := node.tag.rpartition(":")[2], tag)
+        got = (
+            "nothing"
+            if node is None
+            else {"seq": "list"}.get(tag := node.tag.rpartition(":")[2], tag)
+        )
         raise RecipeError(f"{where}: expected 'key: value' lines, got {got}")
     document, key = Document({}, {(): where}), (inside,) if inside else ()
     try:
         value: Any = _value(node, key, where, document.places) if node else None
     except RecursionError:
-        raise RecipeError(f"{where}: expected values that do not hold themselves (&name and *name)") from None
+        raise RecipeError(
+            f"{where}: expected values that do not hold themselves (&name and *name)"
+        ) from None
     document.data = {inside: value} if inside else value
     return document
 
 
 def load_plain(text: str) -> Any:
-    """A YAML text as plain values, within the bounds of all others; yaml.YAMLError where it is none.
+    """A YAML text as plain values, within the bounds of all others; yaml.YAMLError where it is
+    none.
 
     For files that hold no settings, e.g. a recording's metadata.
     """
@@ -126,18 +139,28 @@ def _check_size(text: str) -> None:
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Nodes below and with this one if every alias is written out; its recursion is bounded by ``MAX_DEPTH``."""
+    """Nodes below and with this one if every alias is written out; its recursion is bounded by
+    ``MAX_DEPTH``.
+    """
     if id(node) not in sizes:
         sizes[id(node)] = MAX_NODES + 1  # one that holds itself
-        items = node.value if isinstance(node, yaml.SequenceNode) else [
-            child for pair in node.value for child in pair] if isinstance(node, yaml.MappingNode) else []
+        items = (
+            node.value
+            if isinstance(node, yaml.SequenceNode)
+            else [child for pair in node.value for child in pair]
+            if isinstance(node, yaml.MappingNode)
+            else []
+        )
         sizes[id(node)] = 1 + sum(_expanded(item, sizes) for item in items)
     return sizes[id(node)]
 
 
 def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    both = {key: _merged(under[key], value) for key, value in over.items()
-            if isinstance(value, dict) and isinstance(under.get(key), dict)}
+    both = {
+        key: _merged(under[key], value)
+        for key, value in over.items()
+        if isinstance(value, dict) and isinstance(under.get(key), dict)
+    }
     return under | over | both
 
 
@@ -145,20 +168,33 @@ def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any
     if key:
         places.setdefault(key, f"{where}, line {node.start_mark.line + 1}")
     if isinstance(node, yaml.SequenceNode):
-        return tuple(_value(item, (*key, index), where, places) for index, item in enumerate(node.value))
+        return tuple(
+            _value(item, (*key, index), where, places) for index, item in enumerate(node.value)
+        )
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, key, where, places)
     line = f"{where}, line {node.start_mark.line + 1}"
     try:
         value = _Loader.make(node)
-    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # of its tag
+    except (
+        yaml.YAMLError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:  # of its tag
         got = error if isinstance(error, yaml.YAMLError | ValueError) else _scalar_text(node)
         raise RecipeError(f"{line}: expected a plain value, got: {got}") from error
-    if isinstance(value, list | dict | set) or (isinstance(value, int) and value.bit_length() > BITS):
+    if isinstance(value, list | dict | set) or (
+        isinstance(value, int) and value.bit_length() > BITS
+    ):
         raise RecipeError(f"{line}: expected a plain value, got: {_scalar_text(node)}")
     if getattr(node, "style", "") is None and (meant := _ambiguous(node.value, value)):
-        raise RecipeError(f"{line}: expected a value that means one thing, got {node.value[:SHOWN]}, "
-                          f"which YAML 1.1 reads as {value}. Write {meant}")
+        raise RecipeError(
+            f"{line}: expected a value that means one thing, got {node.value[:SHOWN]}, "
+            f"which YAML 1.1 reads as {value}. Write {meant}"
+        )
     return value
 
 
@@ -181,17 +217,24 @@ def _scalar_text(node: yaml.Node) -> str:
     return f"{node.tag.rpartition(':')[2]} {node.value[:SHOWN]!r}"
 
 
-def _mapping(node: yaml.MappingNode, key: Key, where: str, places: dict[Key, str]) -> dict[str, Any]:
+def _mapping(
+    node: yaml.MappingNode, key: Key, where: str, places: dict[Key, str]
+) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name_node, item in node.value:
         line = f"{where}, line {name_node.start_mark.line + 1}"
         if not isinstance(name_node, yaml.ScalarNode):
-            raise RecipeError(f"{line}: expected a name before the colon, got a {name_node.tag.rpartition(':')[2]}")
+            raise RecipeError(
+                f"{line}: expected a name before the colon, got a "
+                f"{name_node.tag.rpartition(':')[2]}"
+            )
         name = name_node.value
         at = (*key, name)
         if name in data:
-            raise RecipeError(f"{line}: '{'.'.join(map(str, at))}' stands twice, first in "
-                              f"{places[at].removeprefix(where).lstrip(', ')}")
+            raise RecipeError(
+                f"{line}: '{'.'.join(map(str, at))}' stands twice, first in "
+                f"{places[at].removeprefix(where).lstrip(', ')}"
+            )
         places[at] = line
         data[name] = _value(item, at, where, places)
     return data
@@ -207,8 +250,9 @@ class _Loader(yaml.SafeLoader):
         self.depth, self.nodes = self.depth + 1, self.nodes + 1
         try:
             if self.depth > MAX_DEPTH:
-                raise yaml.YAMLError("expected brackets that are not nested so deep: at most "
-                                     f"{MAX_DEPTH} levels")
+                raise yaml.YAMLError(
+                    f"expected brackets that are not nested so deep: at most {MAX_DEPTH} levels"
+                )
             if self.nodes > MAX_NODES:
                 raise yaml.YAMLError(TOO_MANY)
             return super().compose_node(parent, index)
@@ -232,8 +276,11 @@ class _Loader(yaml.SafeLoader):
             loader.dispose()
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+$"),
-                              list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+$"),
+    list("-+0123456789"),
+)
 
 
 class _Plain(_Loader):
@@ -243,7 +290,8 @@ class _Plain(_Loader):
 
 
 def resolve_file_reference(document: Document, key: Key, folder: Path, prefix: str = "") -> None:
-    """Make the path in a ``file.py:name`` of a config absolute; it is relative to the config's folder.
+    """Make the path in a ``file.py:name`` of a config absolute; it is relative to the config's
+    folder.
 
     Args:
         document: the config.

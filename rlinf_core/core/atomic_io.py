@@ -119,7 +119,9 @@ def move(path: Path, target: Path) -> Path:
 
 def free_name(path: Path) -> Path:
     """Return ``path``, or ``path`` with the first number that makes it new."""
-    names = itertools.chain([path], (path.with_name(f"{path.name}.{number}") for number in itertools.count(2)))
+    names = itertools.chain(
+        [path], (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
+    )
     return next(name for name in names if not os.path.lexists(name))
 
 

@@ -102,10 +102,17 @@ class Connections:
         count_busy: True if ``most`` and ``most_per_peer`` include busy connections.
     """
 
-    def __init__(self, make_protocol: Callable[[], asyncio.BaseProtocol],
-                 log: Callable[[str], object], name: str, consequence: str = "",
-                 most: int = MAX_CONNECTIONS, most_per_peer: int = MAX_PER_PEER,
-                 request_s: float | None = None, count_busy: bool = True) -> None:
+    def __init__(
+        self,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        log: Callable[[str], object],
+        name: str,
+        consequence: str = "",
+        most: int = MAX_CONNECTIONS,
+        most_per_peer: int = MAX_PER_PEER,
+        request_s: float | None = None,
+        count_busy: bool = True,
+    ) -> None:
         self.make_protocol, self.log = make_protocol, log
         self.name, self.consequence = name, consequence
         self.most, self.most_per_peer = most, most_per_peer
@@ -123,13 +130,16 @@ class Connections:
 
     @property
     def accepting(self) -> bool:
-        """Whether a new connection would be accepted now; otherwise the page's stop falls silent.
+        """Whether a new connection would be accepted now; otherwise the page's stop falls
+        silent.
         """
         return self.listening and time.monotonic() - self.failed_at > SILENT_S
 
     def admit(self, connection: Connection) -> bool:
         """Make room for a connection; return False if all others are in use."""
-        counted = [candidate for candidate in self.open.values() if self.count_busy or not candidate.busy]
+        counted = [
+            candidate for candidate in self.open.values() if self.count_busy or not candidate.busy
+        ]
         peers = Counter(candidate.peer for candidate in counted)
         full = len(counted) >= self.most
         if full or peers[connection.peer] >= self.most_per_peer:
@@ -139,8 +149,10 @@ class Connections:
             if full and oldest is None:
                 oldest = next(iter(idle), None)
             if oldest is None:
-                self.fail(f"expected at most {self.most_per_peer} connections of {connection.peer} and "
-                          f"{self.most} in all, all of them are in use. Close some")
+                self.fail(
+                    f"expected at most {self.most_per_peer} connections of {connection.peer} and "
+                    f"{self.most} in all, all of them are in use. Close some"
+                )
                 return False
             self._abort(oldest)
         self.open[connection.transport] = connection

@@ -50,12 +50,15 @@ def _rows() -> list[tuple[str, str, str]]:
     for kind in error_kinds().values():
         for entry in kind.raised_in:
             module, _, class_name = entry.partition(":")
-            rows.append(("", module, kind.code) if module[0].isupper() else (module, class_name, kind.code))
+            rows.append(
+                ("", module, kind.code) if module[0].isupper() else (module, class_name, kind.code)
+            )
     return rows
 
 
 def code_by_place(classes: list[str], module: str) -> str | None:
-    """Return the code of an error by its class and the module that raises it; None if no row covers them.
+    """Return the code of an error by its class and the module that raises it; None if no row covers
+    them.
 
     A class alone wins, then ``module:Class`` with the error's own class, then the longest module.
 
@@ -67,8 +70,11 @@ def code_by_place(classes: list[str], module: str) -> str | None:
     for name in classes:
         if name in by_class:
             return by_class[name]
-    matches = [(name == classes[0], len(place), bool(name), code) for place, name, code in _rows()
-               if place and f"{module}.".startswith(f"{place}.") and (not name or name in classes)]
+    matches = [
+        (name == classes[0], len(place), bool(name), code)
+        for place, name, code in _rows()
+        if place and f"{module}.".startswith(f"{place}.") and (not name or name in classes)
+    ]
     return max(matches)[-1] if matches else None
 
 

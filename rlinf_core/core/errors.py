@@ -31,7 +31,8 @@ class RlinfError(Exception):
 
     @property
     def code(self) -> str:
-        """Its stable code, for example ``RL-E101``; an error that wraps another one has its code.
+        """Its stable code, for example ``RL-E101``; an error that wraps another one has its
+        code.
         """
         if self._code:
             return self._code
@@ -128,7 +129,16 @@ class DeviceError(RlinfError):
         self.gone = gone
 
 
-PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT)
+PASSING = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ENOSPC,
+    errno.EDQUOT,
+)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -140,7 +150,8 @@ def is_transient(error: BaseException) -> bool:
 
 
 def escape_ascii(text: object) -> str:
-    """Return foreign text in printable ASCII, safe for terminals and logs; at most 2000 characters.
+    """Return foreign text in printable ASCII, safe for terminals and logs; at most 2000
+    characters.
     """
     return ascii(str(text))[1:-1][:2000]
 

@@ -34,8 +34,13 @@ PURPOSE = {  # in the order of need
     "gymnasium-robotics": "sim_bridges/simulators/gymnasium_robotics",
     "test": "make test",
 }
-NAMED_OTHERWISE = {"scservo_sdk": "feetech-servo-sdk",
-                   "hydra": "hydra-core", "rerun": "rerun-sdk", "rclpy": "ros-jazzy-rclpy", "mani_skill": "mani-skill"}
+NAMED_OTHERWISE = {
+    "scservo_sdk": "feetech-servo-sdk",
+    "hydra": "hydra-core",
+    "rerun": "rerun-sdk",
+    "rclpy": "ros-jazzy-rclpy",
+    "mani_skill": "mani-skill",
+}
 
 
 def requirements(extra: str = "") -> list[Requirement]:
@@ -99,8 +104,10 @@ def require(extra: str, what: str) -> None:
     """Raise RlinfError if an extra that ``what`` needs is missing."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         if lacking := missing(extra):
-            raise RlinfError(f"{what}: expected the extra '{extra}', which lacks {', '.join(lacking)} here. "
-                             f"Run: {how_to_get(extra)}")
+            raise RlinfError(
+                f"{what}: expected the extra '{extra}', which lacks {', '.join(lacking)} here. "
+                f"Run: {how_to_get(extra)}"
+            )
 
 
 def how_to_get(extra: str = "") -> str:

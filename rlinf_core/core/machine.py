@@ -106,18 +106,26 @@ DEVICES = "configs/devices/71-rlinf-devices.rules"  # cameras and grippers
 
 def refused(what: str, path: str | Path, rules: str = OPERATORS) -> str:
     """Return the message for a device that may not be opened."""
-    return (f"permission refused: expected to read {what} at {path}, which needs the udev rule {Path(rules).name}. "
-            f"Run: {_install(rules)}")
+    return (
+        f"permission refused: expected to read {what} at {path}, which needs the udev rule "
+        f"{Path(rules).name}. "
+        f"Run: {_install(rules)}"
+    )
 
 
 def missing(rules: str = DEVICES) -> str:
     """Return a hint after "not found": a device without its udev rule may be unreadable."""
-    return f"If it is plugged in, its udev rule {Path(rules).name} may not be. Run: {_install(rules)}"
+    return (
+        f"If it is plugged in, its udev rule {Path(rules).name} may not be. Run: {_install(rules)}"
+    )
 
 
 def _install(rules: str) -> str:
-    return (f"sudo cp {shared() / rules} /etc/udev/rules.d/ && sudo udevadm control --reload && sudo udevadm trigger, "
-            "and plug it in again")
+    return (
+        f"sudo cp {shared() / rules} /etc/udev/rules.d/ && sudo udevadm control --reload && sudo "
+        f"udevadm trigger, "
+        "and plug it in again"
+    )
 
 
 VARIABLE, PLATFORM = "MUJOCO_GL", "PYOPENGL_PLATFORM"
@@ -162,7 +170,11 @@ def choose() -> str:
     platform = os.environ.get(PLATFORM, "").strip().lower()
     if not name:
         name = next(
-            (library for library in LIBRARIES if platform in ("", library) and has_library(library)),
+            (
+                library
+                for library in LIBRARIES
+                if platform in ("", library) and has_library(library)
+            ),
             "glfw" if os.environ.get("DISPLAY") else "disable",
         )
         os.environ[VARIABLE] = name
@@ -170,7 +182,8 @@ def choose() -> str:
     if name not in (*LIBRARIES, *WINDOWS, *OFF):
         allowed = (*LIBRARIES, "glfw", "disable")
         raise RlinfError(
-            f"{VARIABLE}: expected one of {', '.join(allowed)}, got '{name}'{nearest(name, allowed)}. "
+            f"{VARIABLE}: expected one of {', '.join(allowed)}, got "
+            f"'{name}'{nearest(name, allowed)}. "
             f"Correct it in this shell, or unset {VARIABLE}"
         )
     if name in LIBRARIES and not has_library(name):

@@ -6,7 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -46,8 +51,15 @@ class Durations:
 
     def family(self, name: str, what: str) -> Metric:
         """Return the durations as a summary."""
-        metric = family(name, "summary", what, (
-            ({"quantile": str(of)}, float(value)) for of, value in zip(QUANTILES, self.quantiles(), strict=True)))
+        metric = family(
+            name,
+            "summary",
+            what,
+            (
+                ({"quantile": str(of)}, float(value))
+                for of, value in zip(QUANTILES, self.quantiles(), strict=True)
+            ),
+        )
         metric.add_sample(f"{name}_count", {}, self.count)
         metric.add_sample(f"{name}_sum", {}, self.total_s)
         return metric
@@ -82,7 +94,9 @@ def serve(families: Families, port: int) -> Callable[[], None]:
     try:
         server, thread = start_http_server(port, "127.0.0.1", registry)
     except OSError as error:
-        raise RlinfError(f"metrics: cannot listen on 127.0.0.1:{port}: {error.strerror}. Choose another port") from error
+        raise RlinfError(
+            f"metrics: cannot listen on 127.0.0.1:{port}: {error.strerror}. Choose another port"
+        ) from error
 
     def end() -> None:
         server.shutdown()

@@ -43,8 +43,11 @@ def expanded(path: str | Path, where: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise RecipeError(f"{where}: expected a path, in which ~name is the home of a user of this machine, got '{path}'. "
-                          "Write ./ before a name that begins with ~") from error
+        raise RecipeError(
+            f"{where}: expected a path, in which ~name is the home of a user of this machine, got "
+            f"'{path}'. "
+            "Write ./ before a name that begins with ~"
+        ) from error
 
 
 @cache
@@ -85,19 +88,30 @@ def message_packages(name: str = "rlinf_msgs") -> Path | None:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = ("lib/{}/site-packages", "local/lib/{}/dist-packages", "lib/{}/dist-packages")
     folders_of_messages = (built_messages() / folder.format(version) for folder in folders)
-    return next((folder for folder in folders_of_messages if (folder / name / "__init__.py").is_file()), None)
+    return next(
+        (folder for folder in folders_of_messages if (folder / name / "__init__.py").is_file()),
+        None,
+    )
 
 
 ROS_LOG_DIR = "ROS_LOG_DIR"
-CACHES = {"XDG_CACHE_HOME": "", "XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data",
-          "MPLCONFIGDIR": "matplotlib", "TRITON_CACHE_DIR": "triton", "NUMBA_CACHE_DIR": "numba",
-          "CUDA_CACHE_PATH": "cuda", "MESA_SHADER_CACHE_DIR": "mesa"}
+CACHES = {
+    "XDG_CACHE_HOME": "",
+    "XDG_CONFIG_HOME": "config",
+    "XDG_DATA_HOME": "data",
+    "MPLCONFIGDIR": "matplotlib",
+    "TRITON_CACHE_DIR": "triton",
+    "NUMBA_CACHE_DIR": "numba",
+    "CUDA_CACHE_PATH": "cuda",
+    "MESA_SHADER_CACHE_DIR": "mesa",
+}
 # torch executes its content; the default place is /tmp, by name
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def can_write(folder: Path) -> bool:
-    """Return True if files can be written into a folder, or a new one of that path; make nothing.
+    """Return True if files can be written into a folder, or a new one of that path; make
+    nothing.
     """
     try:
         existing = next(candidate for candidate in (folder, *folder.parents) if candidate.exists())
@@ -120,8 +134,9 @@ def replacements() -> dict[str, str]:
     if not os.environ.get(ROS_LOG_DIR) and not (log and can_write(log)):
         folders[ROS_LOG_DIR] = str(_spare() / "ros_log")
     if home and can_write(home / ".cache"):
-        return folders | ({} if os.environ.get(INDUCTOR) else {
-            INDUCTOR: str(home / ".cache/rlinf/torchinductor")})
+        return folders | (
+            {} if os.environ.get(INDUCTOR) else {INDUCTOR: str(home / ".cache/rlinf/torchinductor")}
+        )
     if home and (home / ".cache/huggingface").is_dir():  # its content can be read
         folders["HF_HOME"] = str(home / ".cache/huggingface")
     folders |= {name: str(_spare() / folder) for name, folder in CACHES.items()}

@@ -57,11 +57,16 @@ def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
         reference = name
     if not reference:
         allowed = names(group, ours)
-        raise RecipeError(f"{where}: expected one of {', '.join(allowed)}, or package.module:name, or file.py:name; got "
-                          f"'{name}'{nearest(name, allowed)}")
+        raise RecipeError(
+            f"{where}: expected one of {', '.join(allowed)}, or package.module:name, or "
+            f"file.py:name; got "
+            f"'{name}'{nearest(name, allowed)}"
+        )
     place, _, attribute = reference.partition(":")
     if not place or (place.startswith(".") and not place.endswith(".py")):
-        raise RecipeError(f"{where}: expected a name, package.module:name, or file.py:name, got '{name}'")
+        raise RecipeError(
+            f"{where}: expected a name, package.module:name, or file.py:name, got '{name}'"
+        )
     module = _module(place, f"{where}: '{name}'")
     if not attribute:
         return module
@@ -69,7 +74,9 @@ def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
         part = getattr(module, attribute, None)  # a module may import it only now
     if part is None:
         allowed = [key for key in vars(module) if not key.startswith("_")]
-        raise RecipeError(f"{where}: '{name}': {place} has no '{attribute}'{nearest(attribute, allowed)}")
+        raise RecipeError(
+            f"{where}: '{name}': {place} has no '{attribute}'{nearest(attribute, allowed)}"
+        )
     return part
 
 
@@ -86,7 +93,9 @@ def files(package: str, file: str) -> dict[str, str]:
     return {path.stem: f"{package}.{path.stem}" for path in Path(file).parent.glob("[a-z]*.py")}
 
 
-def described(group: str, name: str, ours: Mapping[str, str], attribute: str, base: type[Part], where: str) -> type[Part]:
+def described(
+    group: str, name: str, ours: Mapping[str, str], attribute: str, base: type[Part], where: str
+) -> type[Part]:
     """Return the class called ``name``, or its module's ``attribute``.
 
     Raises:
@@ -96,7 +105,10 @@ def described(group: str, name: str, ours: Mapping[str, str], attribute: str, ba
     with _importing(f"{where}: '{name}'"):
         kind = getattr(part, attribute, None) if isinstance(part, ModuleType) else part
     if not (isinstance(kind, type) and issubclass(kind, base)):
-        raise RecipeError(f"{where}: '{name}': expected a class that extends {base.__module__}.{base.__name__}, got {kind}")
+        raise RecipeError(
+            f"{where}: '{name}': expected a class that extends {base.__module__}.{base.__name__}, "
+            f"got {kind}"
+        )
     return kind
 
 
@@ -112,7 +124,10 @@ def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
     if name in installed(group) or ("/" not in name and ("." in name or ":" in name)):
         return _place_of(group, name, where)
     allowed = names(group, ours)
-    raise RecipeError(f"{where}: expected one of {', '.join(allowed)}, or a path; got '{name}'{nearest(name, allowed)}")
+    raise RecipeError(
+        f"{where}: expected one of {', '.join(allowed)}, or a path; got "
+        f"'{name}'{nearest(name, allowed)}"
+    )
 
 
 def _place_of(group: str, name: str, where: str) -> Path:
@@ -122,12 +137,18 @@ def _place_of(group: str, name: str, where: str) -> Path:
     except RecipeError as error:
         # a file here is not a valid reference
         here = os.path.exists(name) and name not in installed(group)
-        raise RecipeError(f"{where}: expected a name or a path, got '{name}', which lies here: write ./{name}"
-                          if here else str(error)) from error
+        raise RecipeError(
+            f"{where}: expected a name or a path, got '{name}', which lies here: write ./{name}"
+            if here
+            else str(error)
+        ) from error
     path = getattr(part, "__file__", None) if isinstance(part, ModuleType) else part
     if not isinstance(path, str | os.PathLike):
-        raise RecipeError(f"{where}: '{name}': expected a path (package.module:PATH), or a package that has a folder, got "
-                          f"{part}")
+        raise RecipeError(
+            f"{where}: '{name}': expected a path (package.module:PATH), or a package that has a "
+            f"folder, got "
+            f"{part}"
+        )
     return Path(path).resolve().parent if isinstance(part, ModuleType) else Path(path).resolve()
 
 
@@ -142,14 +163,19 @@ def _importing(where: str) -> Iterator[None]:
     except (KeyboardInterrupt, RlinfError):
         raise
     except BaseException as error:
-        raise RecipeError(f"{where}: expected what can be imported, got {type(error).__name__}: "
-                          f"{harmless_lines(str(error))}{_line(error)}") from error
+        raise RecipeError(
+            f"{where}: expected what can be imported, got {type(error).__name__}: "
+            f"{harmless_lines(str(error))}{_line(error)}"
+        ) from error
 
 
 def _line(error: BaseException) -> str:
     """Return the innermost line of a traceback outside the import system."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-              if frame.filename != __file__ and "importlib" not in frame.filename]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "importlib" not in frame.filename
+    ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 

@@ -39,8 +39,12 @@ class Progress:
         threading.Thread(target=self._repeat, name="progress", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
 
     def _repeat(self) -> None:
@@ -48,7 +52,9 @@ class Progress:
             with self._lock:
                 spent_s = time.monotonic() - self._begun_at
                 if self._what and spent_s >= EVERY_S / 2 and not self._over.is_set():
-                    self.say(f"[{self._number} of {self.total}] {self._what}: {spent_s:.0f} s so far")
+                    self.say(
+                        f"[{self._number} of {self.total}] {self._what}: {spent_s:.0f} s so far"
+                    )
 
 
 class Silent(Progress):

@@ -59,5 +59,7 @@ def with_current_keys(data: Mapping[str, Any], section: Sequence[str] = ()) -> d
     renamed = {}
     for name, value in data.items():
         key = (*section, str(name))
-        renamed[str(current_key(key)[-1])] = with_current_keys(value, key) if isinstance(value, Mapping) else value
+        renamed[str(current_key(key)[-1])] = (
+            with_current_keys(value, key) if isinstance(value, Mapping) else value
+        )
     return renamed

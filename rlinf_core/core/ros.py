@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.paths import NODES, SOURCE, built_messages, in_source_tree, message_packages, replacements, shared
+from rlinf_core.core.paths import (
+    NODES,
+    SOURCE,
+    built_messages,
+    in_source_tree,
+    message_packages,
+    replacements,
+    shared,
+)
 
 MAX_DOMAIN = 232
 MULTICAST, DISCOVERY_PORT = "239.255.0.1", 7400  # DDS's
@@ -22,8 +30,11 @@ def shell_domain() -> int:
     """
     text = os.environ.get("ROS_DOMAIN_ID") or "0"
     if not (text.isdecimal() and int(text) <= MAX_DOMAIN):
-        raise RlinfError(f"ROS_DOMAIN_ID: expected a number from 0 to {MAX_DOMAIN} in this shell, got '{text}'. Set it "
-                         "anew (export ROS_DOMAIN_ID=0), or name one: --set station.domain_id=0")
+        raise RlinfError(
+            f"ROS_DOMAIN_ID: expected a number from 0 to {MAX_DOMAIN} in this shell, got '{text}'. "
+            f"Set it "
+            "anew (export ROS_DOMAIN_ID=0), or name one: --set station.domain_id=0"
+        )
     return int(text)
 
 
@@ -39,18 +50,30 @@ def ros_environment(domain_id: int) -> dict[str, str]:
     if not (sourced and provides_messages(environment["AMENT_PREFIX_PATH"])):
         built, site = built_messages(), message_packages()
         if site is None:
-            raise RlinfError(f"rlinf_msgs: expected it built in {built} for Python {sys.version_info.major}."
-                             f"{sys.version_info.minor}. Run: rlinf messages (make setup does)")
+            raise RlinfError(
+                f"rlinf_msgs: expected it built in {built} for Python {sys.version_info.major}."
+                f"{sys.version_info.minor}. Run: rlinf messages (make setup does)"
+            )
         ament_prefix = environment.get("AMENT_PREFIX_PATH", "") if sourced else sys.prefix
         environment["AMENT_PREFIX_PATH"] = f"{built}:{ament_prefix}"
-        environment["LD_LIBRARY_PATH"] = f"{built / 'lib'}:{environment.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+        environment["LD_LIBRARY_PATH"] = (
+            f"{built / 'lib'}:{environment.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+        )
         if in_source_tree():
             paths = [str(SOURCE), *map(str, NODES), str(site), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = ":".join(filter(None, paths))
         # the bootstrap must see our LD_LIBRARY_PATH
         environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)
-    return environment | replacements() | of_every_process(domain_id) | {
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")}
+    return (
+        environment
+        | replacements()
+        | of_every_process(domain_id)
+        | {
+            "ROS_AUTOMATIC_DISCOVERY_RANGE": environment.get(
+                "ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST"
+            )
+        }
+    )
 
 
 def network_trouble(address: str = "127.0.0.1") -> str:
@@ -64,10 +87,16 @@ def network_trouble(address: str = "127.0.0.1") -> str:
             probe.connect((address, DISCOVERY_PORT))  # sends nothing, but needs a route
     except OSError as error:
         if address == MULTICAST:
-            return (f"no network interface takes multicast ({error.strerror}), by which nodes find each other "
-                    "beyond this machine: connect it, or export ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST")
-        return (f"network: expected a loopback interface that is up, got: {error.strerror}. No process of a "
-                "station can hear another. Run: sudo ip link set lo up")
+            return (
+                f"no network interface takes multicast ({error.strerror}), by which nodes find "
+                f"each other "
+                "beyond this machine: connect it, or export ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST"
+            )
+        return (
+            f"network: expected a loopback interface that is up, got: {error.strerror}. No process "
+            f"of a "
+            "station can hear another. Run: sudo ip link set lo up"
+        )
     return ""
 
 
@@ -78,8 +107,14 @@ def of_every_process(domain_id: int) -> dict[str, str]:
     wait; at a node's real-time priority they would occupy a core.
     """
     profile = str(shared() / "configs/fastdds.xml")
-    return {"FASTDDS_DEFAULT_PROFILES_FILE": profile, "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
-            "ROS_DOMAIN_ID": str(domain_id), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    return {
+        "FASTDDS_DEFAULT_PROFILES_FILE": profile,
+        "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
+        "ROS_DOMAIN_ID": str(domain_id),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 def ros_is_sourced() -> bool:

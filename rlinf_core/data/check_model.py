@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,7 +69,9 @@ class Samples:
     sentences: list[str] = field(default_factory=list)
 
 
-def check(load: Callable[[], NetworkPolicy], spec: StationSpec, samples: Samples, folder: Path) -> Iterator[Row]:
+def check(
+    load: Callable[[], NetworkPolicy], spec: StationSpec, samples: Samples, folder: Path
+) -> Iterator[Row]:
     """Yield each check in its turn; nothing follows ``loads`` if the policy cannot be made.
 
     Args:
@@ -87,9 +89,16 @@ def check(load: Callable[[], NetworkPolicy], spec: StationSpec, samples: Samples
     except RlinfError as error:
         yield Row("loads", False, str(error))
         return
-    yield Row("loads", True, f"{policy.config.kind}, chunks of {policy.config.horizon}, of which {policy.config.executed} "
-              "are played")
-    if samples.actions.shape[1:] != (spec.action.dim,) or samples.states.shape[1:] != (spec.vector_size,):
+    yield Row(
+        "loads",
+        True,
+        f"{policy.config.kind}, chunks of {policy.config.horizon}, of which "
+        f"{policy.config.executed} "
+        "are played",
+    )
+    if samples.actions.shape[1:] != (spec.action.dim,) or samples.states.shape[1:] != (
+        spec.vector_size,
+    ):
         return
     yield _finite(samples)
     yield _state_statistics(policy, samples)
@@ -97,8 +106,9 @@ def check(load: Callable[[], NetworkPolicy], spec: StationSpec, samples: Samples
     yield _delta_or_absolute(spec, samples)
     yield _horizon(policy, samples)
     yield _prompt(policy, samples)
-    if any(image.shape != samples.cameras.get(image.name) for image in spec.images) \
-            or (policy.needs_instruction and not (samples.sentences or [spec.instruction])[0].strip()):
+    if any(image.shape != samples.cameras.get(image.name) for image in spec.images) or (
+        policy.needs_instruction and not (samples.sentences or [spec.instruction])[0].strip()
+    ):
         return
     chunks, took_s = _chunks(policy, spec, samples)
     yield _first_command(spec, chunks, samples)
@@ -112,39 +122,72 @@ def read(folder: Path, spec: StationSpec) -> Samples:
     Raises:
         EpisodeError: no episode is whole.
     """
-    states, actions, first, sentences, chunk = [], [], [], set[str](), np.zeros((0, spec.action.dim))
+    states, actions, first, sentences, chunk = (
+        [],
+        [],
+        [],
+        set[str](),
+        np.zeros((0, spec.action.dim)),
+    )
     hz = spec.control_hz
     for number, (_, episode) in enumerate(intact_episodes([folder])):
         if number >= EPISODES:
             break
-        vectors = [np.asarray(episode.observations[item.name], np.float64).reshape(len(episode) + 1, -1)
-                   for item in spec.vectors if item.name in episode.observations]
-        states.append(np.concatenate(vectors, axis=1)[:-1] if vectors else np.zeros((len(episode), 0)))
+        vectors = [
+            np.asarray(episode.observations[item.name], np.float64).reshape(len(episode) + 1, -1)
+            for item in spec.vectors
+            if item.name in episode.observations
+        ]
+        states.append(
+            np.concatenate(vectors, axis=1)[:-1] if vectors else np.zeros((len(episode), 0))
+        )
         actions.append(np.asarray(episode.requested, np.float64))
         first.append({name: values[0] for name, values in episode.observations.items()})
         sentences.update(episode.instructions)
         if not number:
             chunk, hz = actions[0], 1e9 / float(np.median(np.diff(episode.stamps_ns)))
     pictures = {name: tuple(value.shape) for name, value in first[0].items() if value.ndim == 3}
-    return Samples(hz, np.concatenate(states), np.concatenate(actions), first, chunk, pictures, sorted(sentences))
+    return Samples(
+        hz,
+        np.concatenate(states),
+        np.concatenate(actions),
+        first,
+        chunk,
+        pictures,
+        sorted(sentences),
+    )
 
 
 def _rate(spec: StationSpec, samples: Samples) -> Row:
     passed = abs(samples.hz - spec.control_hz) <= 0.1 * spec.control_hz
-    return Row("rate", passed, f"expected {spec.control_hz:g} time steps a second, the station's; the data has "
-               f"{samples.hz:.3g}")
+    return Row(
+        "rate",
+        passed,
+        f"expected {spec.control_hz:g} time steps a second, the station's; the data has "
+        f"{samples.hz:.3g}",
+    )
 
 
 def _cameras(spec: StationSpec, samples: Samples) -> Row:
-    wrong = [f"{image.name} of {'x'.join(map(str, image.shape[:2]))}, got "
-             f"{'x'.join(map(str, samples.cameras[image.name][:2])) if image.name in samples.cameras else 'none'}"
-             for image in spec.images if samples.cameras.get(image.name) != image.shape]
+    def size(shape: Sequence[int] | None) -> str:
+        return "none" if shape is None else "x".join(map(str, shape[:2]))
+
+    wrong = [
+        f"{image.name} of {size(image.shape)}, got {size(samples.cameras.get(image.name))}"
+        for image in spec.images
+        if samples.cameras.get(image.name) != image.shape
+    ]
     names = ", ".join(samples.cameras) or "none"
-    return Row("cameras", not wrong, f"expected {'; '.join(wrong)} (the data has {names})" if wrong else names)
+    return Row(
+        "cameras",
+        not wrong,
+        f"expected {'; '.join(wrong)} (the data has {names})" if wrong else names,
+    )
 
 
 def _camera_order(spec: StationSpec, folder: Path) -> Row:
-    """Compare the camera order with LeRobot's input_features, the order of the network's pictures.
+    """Compare the camera order with LeRobot's input_features, the order of the network's
+    pictures.
     """
     try:
         features = read_json(folder / "config.json").get("input_features") or {}
@@ -156,27 +199,53 @@ def _camera_order(spec: StationSpec, folder: Path) -> Row:
     if not theirs:
         return Row("camera order", True, "the checkpoint names no cameras")
     if len(theirs) != len(mine):
-        return Row("camera order", False, f"expected {len(theirs)} cameras, as the checkpoint was trained with "
-                   f"({', '.join(map(escape_ascii, theirs))}), got {', '.join(mine) or 'none'} "
-                   "(station.observe_cameras)")
+        return Row(
+            "camera order",
+            False,
+            f"expected {len(theirs)} cameras, as the checkpoint was trained with "
+            f"({', '.join(map(escape_ascii, theirs))}), got {', '.join(mine) or 'none'} "
+            "(station.observe_cameras)",
+        )
     if sorted(theirs) == sorted(mine) and theirs != mine:
-        return Row("camera order", False, f"expected {', '.join(theirs)}, the checkpoint's order, got {', '.join(mine)} "
-                   "(station.observe_cameras)")
-    return Row("camera order", True, ", ".join(f"{camera} as {escape_ascii(name)}"
-                                               for camera, name in zip(mine, theirs, strict=True)))
+        return Row(
+            "camera order",
+            False,
+            f"expected {', '.join(theirs)}, the checkpoint's order, got {', '.join(mine)} "
+            "(station.observe_cameras)",
+        )
+    return Row(
+        "camera order",
+        True,
+        ", ".join(
+            f"{camera} as {escape_ascii(name)}" for camera, name in zip(mine, theirs, strict=True)
+        ),
+    )
 
 
 def _sizes(spec: StationSpec, samples: Samples) -> Row:
-    got, expected = (samples.states.shape[1], samples.actions.shape[1]), (spec.vector_size, spec.action.dim)
-    return Row("sizes", got == expected, f"expected {expected[0]} numbers of state and {expected[1]} of an action, the "
-               f"station's; the data has {got[0]} and {got[1]}")
+    got, expected = (
+        (samples.states.shape[1], samples.actions.shape[1]),
+        (spec.vector_size, spec.action.dim),
+    )
+    return Row(
+        "sizes",
+        got == expected,
+        f"expected {expected[0]} numbers of state and {expected[1]} of an action, the "
+        f"station's; the data has {got[0]} and {got[1]}",
+    )
 
 
 def _finite(samples: Samples) -> Row:
-    wrong = [name for name, values in (("state", samples.states), ("action", samples.actions))
-             if not np.isfinite(values).all()]
-    return Row("finite data", not wrong, f"NaN or Inf in {' and '.join(wrong)}" if wrong else
-               f"{len(samples.actions)} time steps")
+    wrong = [
+        name
+        for name, values in (("state", samples.states), ("action", samples.actions))
+        if not np.isfinite(values).all()
+    ]
+    return Row(
+        "finite data",
+        not wrong,
+        f"NaN or Inf in {' and '.join(wrong)}" if wrong else f"{len(samples.actions)} time steps",
+    )
 
 
 def _state_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
@@ -184,40 +253,69 @@ def _state_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
     given = getattr(policy, "normalisation", None)
     if not isinstance(given, Given) or not isinstance(policy, FlowMatching | Visuomotor):
         return Row("state statistics", True, "learned from the data")
-    numbers = given.normalised(torch.from_numpy(samples.states.astype(np.float32))).numpy(force=True) / policy.quantile
+    numbers = (
+        given.normalised(torch.from_numpy(samples.states.astype(np.float32))).numpy(force=True)
+        / policy.quantile
+    )
     names = [f"{item.name}.{index}" for item in policy.spec.vectors for index in range(item.size)]
     room = BOUND if policy.quantile == 1.0 else 1.5
     return _beyond("state statistics", numbers, names, room, samples.states.std(axis=0))
 
 
 def _action_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
-    """Check that the data's actions are within the network's range, and within the station's steps.
+    """Check that the data's actions are within the network's range, and within the
+    station's steps.
     """
     action = policy.spec.action
     if wrong := other_units(action, samples.actions.min(axis=0), samples.actions.max(axis=0)):
-        return Row("action statistics", False, f"{wrong} {FAR:g} largest steps are taken for a data set of a faster arm")
+        return Row(
+            "action statistics",
+            False,
+            f"{wrong} {FAR:g} largest steps are taken for a data set of a faster arm",
+        )
     largest = np.abs(samples.actions) / np.asarray(action.scale)
     if largest.max() < SMALL:
-        return Row("action statistics", False, f"expected steps of up to {action.scale[0]:g} {action.units[0]}, got none "
-                   f"beyond {np.abs(samples.actions).max():.2g}. Are they in other units?")
+        return Row(
+            "action statistics",
+            False,
+            f"expected steps of up to {action.scale[0]:g} {action.units[0]}, got none "
+            f"beyond {np.abs(samples.actions).max():.2g}. Are they in other units?",
+        )
     if not isinstance(policy, FlowMatching | Visuomotor) or not policy.config.statistics:
-        return Row("action statistics", True, "actions are the task's own, in [-1, 1] of its largest steps")
+        return Row(
+            "action statistics", True, "actions are the task's own, in [-1, 1] of its largest steps"
+        )
     scaled = torch.from_numpy((samples.actions / np.asarray(action.scale)).astype(np.float32))
     numbers = policy.units.to_network(scaled).numpy(force=True)
-    return _beyond("action statistics", numbers, list(action.names), BOUND, samples.actions.std(axis=0))
+    return _beyond(
+        "action statistics", numbers, list(action.names), BOUND, samples.actions.std(axis=0)
+    )
 
 
-def _beyond(name: str, numbers: np.ndarray, names: list[str], room: float, varies: np.ndarray) -> Row:
-    """Check that a network's numbers (N, D) fill its range: neither beyond it nor in a small part.
+def _beyond(
+    name: str, numbers: np.ndarray, names: list[str], room: float, varies: np.ndarray
+) -> Row:
+    """Check that a network's numbers (N, D) fill its range: neither beyond it nor in a
+    small part.
     """
     shares, spread = (np.abs(numbers) > room).mean(axis=0), numbers.std(axis=0)
     if (worst := int(np.argmax(shares))) >= 0 and shares.size and shares[worst] > OUTSIDE:
-        return Row(name, False, f"expected numbers within {room:g} for the network, got {100 * shares[worst]:.0f} % of "
-                   f"'{names[worst]}' beyond. Are the statistics of another data set, in other units or in another order?")
+        return Row(
+            name,
+            False,
+            f"expected numbers within {room:g} for the network, got {100 * shares[worst]:.0f} % of "
+            f"'{names[worst]}' beyond. Are the statistics of another data set, in other units or "
+            f"in another order?",
+        )
     narrow = [names[index] for index in np.flatnonzero((spread < NARROW) & (varies > 0.0))]
     if narrow:
-        return Row(name, False, f"expected numbers that vary for the network, got nearly one alone of '{narrow[0]}'. Are "
-                   "the statistics those of a wider data set, or of one in which it never changed?")
+        return Row(
+            name,
+            False,
+            f"expected numbers that vary for the network, got nearly one alone of '{narrow[0]}'. "
+            f"Are "
+            "the statistics those of a wider data set, or of one in which it never changed?",
+        )
     return Row(name, True, f"at most {100 * shares.max(initial=0.0):.1f} % beyond {room:g}")
 
 
@@ -226,17 +324,29 @@ def _delta_or_absolute(spec: StationSpec, samples: Samples) -> Row:
     for index, name in enumerate(spec.action.names):
         action = samples.actions[:, index]
         for column in samples.states.T:
-            if action.std() > 0.0 and column.std() > 0.0 and np.corrcoef(action, column)[0, 1] > ALIKE \
-                    and np.abs(action - column).mean() < column.std():
-                return Row("delta or absolute", False, f"expected steps of '{name}', got numbers that follow a state: the "
-                           "data's actions are positions, which would be played as steps")
+            if (
+                action.std() > 0.0
+                and column.std() > 0.0
+                and np.corrcoef(action, column)[0, 1] > ALIKE
+                and np.abs(action - column).mean() < column.std()
+            ):
+                return Row(
+                    "delta or absolute",
+                    False,
+                    f"expected steps of '{name}', got numbers that follow a state: the "
+                    "data's actions are positions, which would be played as steps",
+                )
     return Row("delta or absolute", True, "no action is a position")
 
 
 def _horizon(policy: NetworkPolicy, samples: Samples) -> Row:
     horizon = policy.config.horizon
-    return Row("horizon", horizon <= len(samples.chunk), f"expected episodes of {horizon} time steps or more, a chunk's "
-               f"horizon; the first has {len(samples.chunk)}")
+    return Row(
+        "horizon",
+        horizon <= len(samples.chunk),
+        f"expected episodes of {horizon} time steps or more, a chunk's "
+        f"horizon; the first has {len(samples.chunk)}",
+    )
 
 
 def _prompt(policy: NetworkPolicy, samples: Samples) -> Row:
@@ -245,23 +355,42 @@ def _prompt(policy: NetworkPolicy, samples: Samples) -> Row:
     if not policy.needs_instruction:
         return Row("prompt", True, "none is read")
     if not all(sentence.strip() for sentence in sentences):
-        return Row("prompt", False, "expected a sentence in each episode, got none in some: this policy acts on words")
+        return Row(
+            "prompt",
+            False,
+            "expected a sentence in each episode, got none in some: this policy acts on words",
+        )
     task = policy.spec.instruction
     if task and samples.sentences and task not in samples.sentences:
-        return Row("prompt", False, f"expected one of the data's sentences ({escape_ascii(samples.sentences[0])[:60]}), "
-                   f"got the task's '{escape_ascii(task)[:60]}'")
+        return Row(
+            "prompt",
+            False,
+            f"expected one of the data's sentences ({escape_ascii(samples.sentences[0])[:60]}), "
+            f"got the task's '{escape_ascii(task)[:60]}'",
+        )
     room = getattr(policy.config, "tokens", 0)
-    if isinstance(policy, FlowMatching) and (longest := max(len(policy.prompt(text)) for text in sentences)) > FILLS * room:
-        return Row("prompt", longest <= room, f"{longest} tokens of {room} (policy.tokens); what is longer is cut off")
+    if (
+        isinstance(policy, FlowMatching)
+        and (longest := max(len(policy.prompt(text)) for text in sentences)) > FILLS * room
+    ):
+        return Row(
+            "prompt",
+            longest <= room,
+            f"{longest} tokens of {room} (policy.tokens); what is longer is cut off",
+        )
     return Row("prompt", True, f"{len(sentences)} sentences")
 
 
-def _chunks(policy: NetworkPolicy, spec: StationSpec, samples: Samples) -> tuple[list[np.ndarray], float]:
+def _chunks(
+    policy: NetworkPolicy, spec: StationSpec, samples: Samples
+) -> tuple[list[np.ndarray], float]:
     """Return chunks [SI units] at the beginning of episodes, each (H, A), and a median time [s]."""
     sentence, took = (samples.sentences or [spec.instruction])[0], []
     chunks = []
     for number in range(max(CHUNKS, 2)):
-        observation = Observation.of_one(spec, samples.first[number % len(samples.first)], policy.device, sentence)
+        observation = Observation.of_one(
+            spec, samples.first[number % len(samples.first)], policy.device, sentence
+        )
         started = time.monotonic()
         chunk = policy.act(observation, False, torch.Generator(policy.device).manual_seed(0))
         took.append(time.monotonic() - started)
@@ -276,14 +405,21 @@ def _first_command(spec: StationSpec, chunks: list[np.ndarray], samples: Samples
         return Row("first command", False, "expected finite actions, got NaN or Inf")
     full = float((np.abs(first) >= 0.999 * np.asarray(spec.action.scale)).mean())
     data = float((np.abs(samples.actions) >= 0.999 * np.asarray(spec.action.scale)).mean())
-    return Row("first command", full <= max(0.5, 2.0 * data), f"{100 * full:.0f} % of the first chunk's numbers are the "
-               f"largest step, of the data's {100 * data:.0f} %")
+    return Row(
+        "first command",
+        full <= max(0.5, 2.0 * data),
+        f"{100 * full:.0f} % of the first chunk's numbers are the "
+        f"largest step, of the data's {100 * data:.0f} %",
+    )
 
 
 def _latency(policy: NetworkPolicy, spec: StationSpec, took_s: float) -> Row:
     budget = policy.config.executed / spec.control_hz
-    return Row("latency", took_s < budget, f"a chunk in {1e3 * took_s:.0f} ms, and {1e3 * budget:.0f} ms until the next "
-               "one is needed")
+    return Row(
+        "latency",
+        took_s < budget,
+        f"a chunk in {1e3 * took_s:.0f} ms, and {1e3 * budget:.0f} ms until the next one is needed",
+    )
 
 
 def _replay(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Row:
@@ -295,11 +431,21 @@ def _replay(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Ro
     scale = np.asarray(spec.action.scale)
     error = float(np.abs((chunks[0][:length] - samples.chunk[:length]) / scale).mean())
     resting = float(np.abs(samples.chunk[:length] / scale).mean())
-    return Row("replay", bool(np.isfinite(error)), f"mean distance of {error:.3f} largest steps to the recorded chunk, "
-               f"{resting:.3f} of an arm that rests")
+    return Row(
+        "replay",
+        bool(np.isfinite(error)),
+        f"mean distance of {error:.3f} largest steps to the recorded chunk, "
+        f"{resting:.3f} of an arm that rests",
+    )
 
 
 def report(rows: list[Row]) -> str:
     """Return the rows as JSON."""
-    return json.dumps({"faults": [row.name for row in rows if not row.passed], "checks": len(rows),
-                       "rows": {row.name: row.text for row in rows}}, indent=1)
+    return json.dumps(
+        {
+            "faults": [row.name for row in rows if not row.passed],
+            "checks": len(rows),
+            "rows": {row.name: row.text for row in rows},
+        },
+        indent=1,
+    )

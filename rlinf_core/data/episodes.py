@@ -45,10 +45,13 @@ def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path,
             episode = reading.result()
         except EpisodeError as error:
             if (folder / SUMS).exists():
-                raise EpisodeError(f"{error}. `rlinf data check` lists all such, `rlinf data repair` keeps what "
-                                   "is whole") from error
+                raise EpisodeError(
+                    f"{error}. `rlinf data check` lists all such, `rlinf data repair` keeps what "
+                    "is whole"
+                ) from error
             say(
-                f"left out: {escape_ascii(folder)}: {escape_ascii(error).removeprefix(f'episode {escape_ascii(folder)}: ')}"
+                f"left out: {escape_ascii(folder)}: "
+                f"{escape_ascii(error).removeprefix(f'episode {escape_ascii(folder)}: ')}"
             )
             continue
         except OSError as error:
@@ -63,11 +66,15 @@ def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path,
         folders_by_id[episode.id] = folder
         yield folder, episode
     if first is None:
-        raise EpisodeError(f"{', '.join(map(str, paths))}: expected a whole episode, got none. `rlinf data check` says why")
+        raise EpisodeError(
+            f"{', '.join(map(str, paths))}: expected a whole episode, got none. `rlinf data check` "
+            f"says why"
+        )
 
 
 def _closed(folders: list[Path], say: Say) -> Iterator[Path]:
-    """Yield the closed recordings; report the interrupted or aborted ones, even if they are whole.
+    """Yield the closed recordings; report the interrupted or aborted ones, even if they are
+    whole.
     """
     for folder in folders:
         if never_closed(folder):
@@ -112,11 +119,18 @@ def recorded_spec(episode: Episode) -> StationSpec:
 
     Units, scales and names of actions are unknown.
     """
-    arrays = tuple(ArraySpec(name, values.shape[1:], str(values.dtype)) for name, values in episode.observations.items())
+    arrays = tuple(
+        ArraySpec(name, values.shape[1:], str(values.dtype))
+        for name, values in episode.observations.items()
+    )
     count = episode.requested.shape[1]
-    action = ActionSpec("", tuple(f"action_{index}" for index in range(count)), (1.0,) * count, ("",) * count)
+    action = ActionSpec(
+        "", tuple(f"action_{index}" for index in range(count)), (1.0,) * count, ("",) * count
+    )
     steps_ns = np.diff(episode.stamps_ns)
-    return StationSpec(arrays, action, round(NS / max(float(np.median(steps_ns)), 1.0), 1), episode.instruction)
+    return StationSpec(
+        arrays, action, round(NS / max(float(np.median(steps_ns)), 1.0), 1), episode.instruction
+    )
 
 
 def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
@@ -131,8 +145,12 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
     if recipe is not None:
         spec = station_task(load_recipe(recipe)).spec
         if spec.hash != episode.spec_hash:
-            raise EpisodeError(f"{folder}: expected specs {spec.hash}, of recipe '{recipe}', got {episode.spec_hash}:\n"
-                               f"{spec.difference(recorded_spec(episode))}\nName the recipe that it was recorded with")
+            raise EpisodeError(
+                f"{folder}: expected specs {spec.hash}, of recipe '{recipe}', got "
+                f"{episode.spec_hash}:\n"
+                f"{spec.difference(recorded_spec(episode))}\nName the recipe that it was recorded "
+                f"with"
+            )
         return spec
     if (attached := _attached(folder)) and attached.hash == episode.spec_hash:
         return attached
@@ -170,9 +188,14 @@ def attachment(folder: Path, name: str) -> bytes | None:
 
 def _check_same_specs(folder: Path, episode: Episode, first_folder: Path, first: Episode) -> None:
     if episode.spec_hash != first.spec_hash:
-        difference = recorded_spec(first).difference(recorded_spec(episode)) or "units, bounds, scales or sources differ"
-        raise EpisodeError(f"expected episodes of the same specs, got {first.spec_hash} in {first_folder} and "
-                           f"{episode.spec_hash} in {folder}: {difference}. Take them one after the other")
+        difference = (
+            recorded_spec(first).difference(recorded_spec(episode))
+            or "units, bounds, scales or sources differ"
+        )
+        raise EpisodeError(
+            f"expected episodes of the same specs, got {first.spec_hash} in {first_folder} and "
+            f"{episode.spec_hash} in {folder}: {difference}. Take them one after the other"
+        )
 
 
 def _check_same(folder: Path, before: Path) -> None:
@@ -181,5 +204,8 @@ def _check_same(folder: Path, before: Path) -> None:
         for recording in (folder, before)
     ]
     if sums[0] != sums[1]:
-        raise EpisodeError(f"expected every id once, got '{folder.name}' in {before} and, with other content, in {folder}. "
-                           "Leave one of them out")
+        raise EpisodeError(
+            f"expected every id once, got '{folder.name}' in {before} and, with other content, in "
+            f"{folder}. "
+            "Leave one of them out"
+        )

@@ -34,8 +34,11 @@ def new_folder(out: Path) -> Iterator[Path]:
     partial = out.with_name(out.name + PARTIAL)
     for path in (out, partial):
         if path.exists():
-            raise RlinfError(f"--out {path}: expected a name that is free, got something that is there. Nothing is "
-                             "overwritten: choose another, or remove it")
+            raise RlinfError(
+                f"--out {path}: expected a name that is free, got something that is there. Nothing "
+                f"is "
+                "overwritten: choose another, or remove it"
+            )
     try:
         make_folder(partial)
         yield partial
@@ -45,11 +48,15 @@ def new_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         if source := _elsewhere(error, partial):
             raise RlinfError(
-                f"{escape_ascii(source)}: expected to read it, got: {error.strerror}. Nothing is left at --out "
+                f"{escape_ascii(source)}: expected to read it, got: {error.strerror}. Nothing is "
+                f"left at --out "
                 f"{out}; see to what is named, or leave it out"
             ) from error
-        raise RlinfError(f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; free the "
-                         "disk, or choose another folder") from error
+        raise RlinfError(
+            f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; "
+            f"free the "
+            "disk, or choose another folder"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -59,7 +66,11 @@ def _elsewhere(error: OSError, partial: Path) -> str:
     if not isinstance(error.filename, str | bytes | os.PathLike) or error.filename2 is not None:
         return ""
     path = Path(os.path.abspath(os.fsdecode(error.filename)))
-    return "" if path.is_relative_to(partial) or partial.is_relative_to(path) else os.fsdecode(error.filename)
+    return (
+        ""
+        if path.is_relative_to(partial) or partial.is_relative_to(path)
+        else os.fsdecode(error.filename)
+    )
 
 
 def merge(paths: list[Path], out: Path) -> int:
@@ -69,7 +80,9 @@ def merge(paths: list[Path], out: Path) -> int:
     return len(copies)
 
 
-def split(paths: list[Path], out: Path, fractions: dict[str, float] | None = None, seed: int = 0) -> dict[str, int]:
+def split(
+    paths: list[Path], out: Path, fractions: dict[str, float] | None = None, seed: int = 0
+) -> dict[str, int]:
     """Copy every whole episode into a subfolder of ``out``; return each subfolder's number.
 
     Args:
@@ -79,7 +92,9 @@ def split(paths: list[Path], out: Path, fractions: dict[str, float] | None = Non
             there is one for each outcome.
         seed: seed of that draw; the draw does not depend on the episodes' folders.
     """
-    episodes = {source: outcome(episode).replace(" ", "_") for source, episode in intact_episodes(paths)}
+    episodes = {
+        source: outcome(episode).replace(" ", "_") for source, episode in intact_episodes(paths)
+    }
     if fractions:
         episodes = _drawn(sorted(episodes, key=lambda source: source.name), fractions, seed)
     counts = dict.fromkeys(fractions or sorted(set(episodes.values())), 0)
@@ -107,8 +122,11 @@ def fractions_of(texts: list[str]) -> dict[str, float]:
         or min(fractions.values(), default=0) <= 0
     )
     if wrong or abs(sum(fractions.values()) - 1) > 1e-9:
-        raise RlinfError(f"--fractions: expected names with fractions that are 1 together, such as train=0.9 val=0.1, got "
-                         f"{' '.join(texts)}")
+        raise RlinfError(
+            f"--fractions: expected names with fractions that are 1 together, such as train=0.9 "
+            f"val=0.1, got "
+            f"{' '.join(texts)}"
+        )
     return fractions
 
 

@@ -1,7 +1,10 @@
-"""Data sets and policies at the Hugging Face Hub, by ``huggingface_hub``. ``HF_ENDPOINT`` names another server.
+"""Data sets and policies at the Hugging Face Hub, by ``huggingface_hub``.
 
-A data set is a folder of recordings or a LeRobot data set. A policy is a policy file with its recipe. A new repository is
-private. Each push is one commit. The token stays with ``huggingface_hub``: this module never reads or prints it.
+``HF_ENDPOINT`` names another server.
+
+A data set is a folder of recordings or a LeRobot data set. A policy is a policy file with its
+recipe. A new repository is private. Each push is one commit. The token stays with
+``huggingface_hub``: this module never reads or prints it.
 """
 
 from __future__ import annotations
@@ -84,7 +87,8 @@ def dataset(paths: list[Path]) -> Upload:
 
 
 def policy(path: Path) -> Upload:
-    """The upload of a policy file, of the newest policy of a run, or of a folder that LeRobot's class loads.
+    """The upload of a policy file, of the newest policy of a run, or of a folder that LeRobot's
+    class loads.
 
     Raises:
         PolicyFileError: there is none.
@@ -161,7 +165,8 @@ def pull(kind: str, repository: str, out: Path, revision: str = "") -> Path:
         revision: a branch, tag or commit; empty for the newest commit of main.
 
     Raises:
-        RlinfError: the server cannot be reached, or refuses, or a recording does not match its seal.
+        RlinfError: the server cannot be reached, or refuses, or a recording does not match its
+            seal.
     """
     _check(repository)
     with new_folder(out) as folder:
@@ -180,14 +185,16 @@ def pull(kind: str, repository: str, out: Path, revision: str = "") -> Path:
 def _check(repository: str) -> None:
     if not REPOSITORY.fullmatch(repository):
         raise RlinfError(
-            f"repository: expected OWNER/NAME of letters, digits, '.', '_' and '-', got '{repository}'",
+            f"repository: expected OWNER/NAME of letters, digits, '.', '_' and '-', got "
+            f"'{repository}'",
             code="RL-E110",
         )
 
 
 def _card(layout: str, summary: str, command: str) -> str:
     return (
-        f"---\ntags: [robotics, rlinf{', LeRobot' * (layout == 'LeRobot')}]\n---\n\n{summary}. Layout: {layout}. "
+        f"---\ntags: [robotics, rlinf{', LeRobot' * (layout == 'LeRobot')}]\n---\n\n{summary}. "
+        f"Layout: {layout}. "
         f"Use: `{command}`\n"
     )
 
@@ -235,25 +242,35 @@ def _refusal(error: Any, endpoint: str) -> str:
         return _no_right(endpoint)
     if status == 404:
         return (
-            f"expected a repository or revision that {endpoint} shows you, got none of that name (404). Check the name. "
+            f"expected a repository or revision that {endpoint} shows you, got none of that name "
+            f"(404). Check the name. "
             "A private one also needs a token: run `hf auth login`, or set HF_TOKEN"
         )
-    return f"expected an answer of {endpoint}, got {status}: {without_token(str(error).splitlines()[0])}. Try again later"
+    return (
+        f"expected an answer of {endpoint}, got {status}: "
+        f"{without_token(str(error).splitlines()[0])}. Try again later"
+    )
 
 
 def _no_right(endpoint: str) -> str:
     return (
-        f"expected a token that {endpoint} accepts for this repository, got none or one without the right. Make one with "
+        f"expected a token that {endpoint} accepts for this repository, got none or one without "
+        f"the right. Make one with "
         "write access at <endpoint>/settings/tokens, then run `hf auth login`, or set HF_TOKEN"
     )
 
 
 def _unreachable(endpoint: str, error: Exception) -> str:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return "HF_HUB_OFFLINE is set, so nothing was sent or read. Unset it, and run the command again"
+        return (
+            "HF_HUB_OFFLINE is set, so nothing was sent or read. Unset it, and run the command "
+            "again"
+        )
     return (
-        f"cannot reach {endpoint}: {without_token(type(error).__name__)}. Nothing was changed here. Connect this machine, "
-        "or name a mirror or your own server in HF_ENDPOINT, and run the command again. Without a network, copy the "
+        f"cannot reach {endpoint}: {without_token(type(error).__name__)}. Nothing was changed "
+        f"here. Connect this machine, "
+        "or name a mirror or your own server in HF_ENDPOINT, and run the command again. Without a "
+        "network, copy the "
         "folder by hand: its recordings keep their seals"
     )
 

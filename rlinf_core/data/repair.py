@@ -52,7 +52,11 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
         return escape_ascii(error).removeprefix(f"episode {escape_ascii(folder)}: ")
     if not sealed:
         return f"no {SUMS}: a whole episode that was never closed"
-    return "" if episode.id == folder.name else f"expected a folder named {escape_ascii(episode.id)}, as its episode"
+    return (
+        ""
+        if episode.id == folder.name
+        else f"expected a folder named {escape_ascii(episode.id)}, as its episode"
+    )
 
 
 def _fault_of_other(folder: Path, sealed: bool) -> str:
@@ -103,25 +107,37 @@ def repair(folder: Path, out: Path) -> Repaired:
     """
     files = sorted(folder.glob("*.mcap"))
     if len(files) != 1:
-        raise EpisodeError(f"{folder}: expected one MCAP file, got {len(files)}. It cannot be repaired")
+        raise EpisodeError(
+            f"{folder}: expected one MCAP file, got {len(files)}. It cannot be repaired"
+        )
     lost: list[str] = []
     kind = kind_of(folder)
     count = _write(out, kind, _messages(files[0], lost), _records(files[0], Attachment, lost))
     lost = list(dict.fromkeys(lost))  # both readers have reported the cut
     if not count:
         shutil.rmtree(out)
-        raise EpisodeError(f"{folder}: expected messages that can be read, got none: {'; '.join(lost) or 'no data'}. "
-                           "There is nothing to keep")
+        raise EpisodeError(
+            f"{folder}: expected messages that can be read, got none: "
+            f"{'; '.join(lost) or 'no data'}. "
+            "There is nothing to keep"
+        )
     try:
         if kind == EPISODE:
             check_values(read_episode(out))
     except EpisodeError as error:
-        return Repaired(kind, count, tuple(lost), escape_ascii(error).removeprefix(f"episode {escape_ascii(out)}: "))
+        return Repaired(
+            kind,
+            count,
+            tuple(lost),
+            escape_ascii(error).removeprefix(f"episode {escape_ascii(out)}: "),
+        )
     seal(out)
     return Repaired(kind, count, tuple(lost), fault(out))
 
 
-def _write(out: Path, kind: str, messages: Iterator[RecordedMessage], attached: Iterable[Attachment]) -> int:
+def _write(
+    out: Path, kind: str, messages: Iterator[RecordedMessage], attached: Iterable[Attachment]
+) -> int:
     count, connections = 0, dict[str, Any]()
     with CheckedWriter(out, kind) as bag:
         storage: Any = bag.storage
@@ -130,8 +146,9 @@ def _write(out: Path, kind: str, messages: Iterator[RecordedMessage], attached: 
         for schema, channel, message in messages:
             if channel.topic not in connections:
                 store = store_for(((schema.name, schema.data.decode()),))
-                connections[channel.topic] = bag.add_topic(channel.topic, schema.name, store,
-                                                             offered_qos(channel.topic))
+                connections[channel.topic] = bag.add_topic(
+                    channel.topic, schema.name, store, offered_qos(channel.topic)
+                )
             bag.write(connections[channel.topic], message.log_time, message.data)
             count += 1
     return count
@@ -171,15 +188,21 @@ def _uncompressed(chunk: Chunk) -> Chunk:
     if not chunk.compression:
         return chunk
     if size > MAX_CHUNK_BYTES:
-        raise ValueError(f"expected at most {MAX_CHUNK_BYTES >> 20} MiB when unpacked, got {size >> 20}")
+        raise ValueError(
+            f"expected at most {MAX_CHUNK_BYTES >> 20} MiB when unpacked, got {size >> 20}"
+        )
     if chunk.compression == "lz4":
         data = lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=size + 1)
     elif chunk.compression == "zstd":
         data = zstandard.ZstdDecompressor().stream_reader(chunk.data).read(size + 1)
     else:
-        raise ValueError(f"expected a compression of lz4 or zstd, got {escape_ascii(chunk.compression)}")
+        raise ValueError(
+            f"expected a compression of lz4 or zstd, got {escape_ascii(chunk.compression)}"
+        )
     if len(data) != size:
-        raise ValueError(f"expected {size} bytes when unpacked, got {'more' if len(data) > size else len(data)}")
+        raise ValueError(
+            f"expected {size} bytes when unpacked, got {'more' if len(data) > size else len(data)}"
+        )
     return replace(chunk, compression="", data=data)
 
 
@@ -191,16 +214,23 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
             opcode, length = HEAD.unpack(head)
             data = stream.read(min(length, MAX_CHUNK_BYTES))
             if len(data) < length:
-                lost.append(f"the rest from byte {stream.tell() - len(data)}: cut off, or its length is damaged")
+                lost.append(
+                    f"the rest from byte {stream.tell() - len(data)}: cut off, or its length is "
+                    f"damaged"
+                )
                 return
             if opcode == OPCODES[kind]:
                 try:
-                    if kind is Attachment and zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+                    if kind is Attachment and zlib.crc32(data[:-4]) != int.from_bytes(
+                        data[-4:], "little"
+                    ):
                         raise ValueError("its checksum does not fit")  # the reader ignores it
                     yield kind.read(ReadDataStream(io.BytesIO(data)))
                 except Exception as error:  # see above
                     what = "an attachment" if kind is Attachment else "a chunk"
-                    lost.append(f"{what} of {length} bytes: {type(error).__name__}: {escape_ascii(error)}")
+                    lost.append(
+                        f"{what} of {length} bytes: {type(error).__name__}: {escape_ascii(error)}"
+                    )
             elif opcode == Opcode.FOOTER:
                 return
 

@@ -35,8 +35,14 @@ class ReplayBuffer:
             (``NetworkPolicy.given``).
     """
 
-    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False,
-                 given: bool = False) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        capacity: int,
+        latent: int = 0,
+        instructions: bool = False,
+        given: bool = False,
+    ) -> None:
         self.spec, self.capacity = spec, capacity
         self._arrays: Arrays = {
             "vectors": np.zeros((capacity, spec.vector_size), np.float32),
@@ -46,13 +52,25 @@ class ReplayBuffer:
             "starts": np.zeros(capacity, bool),
             "final": np.zeros(capacity, bool),  # holds an episode's last observation
             "origin": np.zeros(capacity, np.uint8),
-            **({"latent": np.zeros((capacity, latent), np.float32),
-                "played": np.zeros(capacity, np.int32)} if latent else {}),
+            **(
+                {
+                    "latent": np.zeros((capacity, latent), np.float32),
+                    "played": np.zeros(capacity, np.int32),
+                }
+                if latent
+                else {}
+            ),
             **({"given": np.zeros(capacity, np.float32)} if given else {}),
             **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
-            **({INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8),
-                # time steps until the instruction changes
-                "asked": np.full(capacity, capacity, np.int32)} if instructions else {}),
+            **(
+                {
+                    INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8),
+                    # time steps until the instruction changes
+                    "asked": np.full(capacity, capacity, np.int32),
+                }
+                if instructions
+                else {}
+            ),
         }
         self._next, self.inserted, self.episodes = 0, 0, 0
         self.sampled = np.zeros(256, np.int64)  # sampled transitions, by origin
@@ -65,10 +83,18 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return int(self._arrays["starts"].sum())
 
-    def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray,
-                       discounts: np.ndarray, counts: np.ndarray | None = None,
-                       latents: np.ndarray | None = None, origin: int = 0, played: np.ndarray | None = None,
-                       given: np.ndarray | None = None) -> int:
+    def insert_episode(
+        self,
+        observations: Arrays,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        discounts: np.ndarray,
+        counts: np.ndarray | None = None,
+        latents: np.ndarray | None = None,
+        origin: int = 0,
+        played: np.ndarray | None = None,
+        given: np.ndarray | None = None,
+    ) -> int:
         """Add an episode of T transitions.
 
         Args:
@@ -90,15 +116,23 @@ class ReplayBuffer:
         """
         length = len(actions)
         if length == 0 or length + 1 > self.capacity:
-            raise SpecError(f"episode of {length} transitions: expected 1 to {self.capacity - 1} (the replay's capacity)")
+            raise SpecError(
+                f"episode of {length} transitions: expected 1 to {self.capacity - 1} (the replay's "
+                f"capacity)"
+            )
         slots = (self._next + np.arange(length + 1)) % self.capacity
         observations = {name: observations[name] for name in self._observed if name in observations}
         if INSTRUCTION in self._arrays and INSTRUCTION not in observations:
-            observations[INSTRUCTION] = np.repeat(encoded([self.spec.instruction]), length + 1, axis=0)
+            observations[INSTRUCTION] = np.repeat(
+                encoded([self.spec.instruction]), length + 1, axis=0
+            )
         self._check(observations, length + 1)
         steps: dict[str, Any] = {"action": actions, "reward": rewards, "discount": discounts}
         if "latent" in self._arrays:
-            steps |= {"latent": latents, "played": np.full(length, self.capacity) if played is None else played}
+            steps |= {
+                "latent": latents,
+                "played": np.full(length, self.capacity) if played is None else played,
+            }
         if "given" in self._arrays:
             steps |= {"given": np.zeros(length) if given is None else given}
         if INSTRUCTION in self._arrays:
@@ -123,11 +157,21 @@ class ReplayBuffer:
         """Check shapes before anything is written, so that an invalid episode changes nothing."""
         for name, values in arrays.items():
             if values is None or values.shape != (length, *self._arrays[name].shape[1:]):
-                raise SpecError(f"episode: '{name}': expected shape {(length, *self._arrays[name].shape[1:])}, "
-                                f"got {getattr(values, 'shape', None)}")
+                raise SpecError(
+                    f"episode: '{name}': expected shape {(length, *self._arrays[name].shape[1:])}, "
+                    f"got {getattr(values, 'shape', None)}"
+                )
 
-    def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
-               execute: int | None = None, n_step: int = 1, weights: np.ndarray | None = None) -> Arrays:
+    def sample(
+        self,
+        size: int,
+        random: np.random.Generator,
+        horizon: int = 1,
+        gamma: float = 1.0,
+        execute: int | None = None,
+        n_step: int = 1,
+        weights: np.ndarray | None = None,
+    ) -> Arrays:
         """Return ``size`` transitions, uniformly with replacement.
 
         Next observations have the prefix ``next/``. A transition begins at any time step and spans
@@ -172,12 +216,19 @@ class ReplayBuffer:
         else:
             offsets = np.arange(max(horizon, longest))
             slots = (index[:, None] + np.minimum(offsets, left[:, None] - 1)) % self.capacity
-            rewards = self._arrays["reward"][slots] * (offsets < spans[:, None]) * gamma ** offsets
-            batch |= {"action": self._arrays["action"][slots[:, :horizon]].reshape(size, -1),
-                      "reward": rewards.sum(axis=1).astype(np.float32), "steps": spans.astype(np.float32)}
-        return batch | ({"action": self._arrays["latent"][index]} if "latent" in self._arrays else {})
+            rewards = self._arrays["reward"][slots] * (offsets < spans[:, None]) * gamma**offsets
+            batch |= {
+                "action": self._arrays["action"][slots[:, :horizon]].reshape(size, -1),
+                "reward": rewards.sum(axis=1).astype(np.float32),
+                "steps": spans.astype(np.float32),
+            }
+        return batch | (
+            {"action": self._arrays["latent"][index]} if "latent" in self._arrays else {}
+        )
 
-    def _drawn(self, size: int, random: np.random.Generator, weights: np.ndarray | None) -> np.ndarray:
+    def _drawn(
+        self, size: int, random: np.random.Generator, weights: np.ndarray | None
+    ) -> np.ndarray:
         """Draw slots of transitions (B,)."""
         if self._valid is None:
             self._valid = np.flatnonzero(self._arrays["starts"])
@@ -193,7 +244,10 @@ class ReplayBuffer:
         """Return slots of transitions, grouped by origin, and the end of each group (256,)."""
         if self._of is None:
             origins = self._arrays["origin"][valid]
-            self._of = valid[np.argsort(origins, kind="stable")], np.cumsum(np.bincount(origins, minlength=256))
+            self._of = (
+                valid[np.argsort(origins, kind="stable")],
+                np.cumsum(np.bincount(origins, minlength=256)),
+            )
         return self._of
 
     def present(self) -> np.ndarray:
@@ -216,7 +270,10 @@ class ReplayBuffer:
         if self._fair is None:
             starts = np.flatnonzero(self._arrays["starts"])
             of = np.zeros((256, robots))
-            of[self._arrays["origin"][starts], self._arrays["vectors"][starts, :robots].argmax(axis=1)] = 1.0
+            of[
+                self._arrays["origin"][starts],
+                self._arrays["vectors"][starts, :robots].argmax(axis=1),
+            ] = 1.0
             self._fair = of / np.maximum(of.sum(axis=0), 1.0)
         return self._fair.sum(axis=1) if shares is None else self._fair @ shares
 
@@ -248,11 +305,19 @@ class ReplayBuffer:
             first, ends = int(ends[0]) + 1, ends[1:]
         parts = []
         for begin, end in zip([first, *(int(end) + 1 for end in ends[:-1])], ends, strict=True):
-            slots = oldest[begin:end + 1]
-            rewards, discounts = self._arrays["reward"][slots[:-1]], self._arrays["discount"][slots[:-1]]
+            slots = oldest[begin : end + 1]
+            rewards, discounts = (
+                self._arrays["reward"][slots[:-1]],
+                self._arrays["discount"][slots[:-1]],
+            )
             success = bool(discounts[-1] == 0.0 and rewards[-1] > 0.0)
-            observations, actions = self._arrays["vectors"][slots], self._arrays["action"][slots[:-1]]
-            parts.append(Trajectory({"vectors": observations}, actions, rewards, discounts, success, mode))
+            observations, actions = (
+                self._arrays["vectors"][slots],
+                self._arrays["action"][slots[:-1]],
+            )
+            parts.append(
+                Trajectory({"vectors": observations}, actions, rewards, discounts, success, mode)
+            )
         return parts
 
     @property
@@ -263,17 +328,26 @@ class ReplayBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Return the replay's state: the arrays (only the filled part) and the counters."""
         filled = self.capacity if self.inserted + self.episodes >= self.capacity else self._next
-        return {"arrays": {name: values[:filled] for name, values in self._arrays.items()},
-                "next": self._next, "inserted": self.inserted, "episodes": self.episodes, "sampled": self.sampled,
-                "inserted_of": self.inserted_of}
+        return {
+            "arrays": {name: values[:filled] for name, values in self._arrays.items()},
+            "next": self._next,
+            "inserted": self.inserted,
+            "episodes": self.episodes,
+            "sampled": self.sampled,
+            "inserted_of": self.inserted_of,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a ``state_dict``; raise RlinfError if it does not fit."""
         arrays = state.get("arrays", {})
         if not arrays or max(map(len, arrays.values())) > self.capacity:
-            raise RlinfError(f"replay: expected the state of one of at most {self.capacity} time steps in one process, got "
-                             "another. Leave replay.capacity, placement.replay_shards and algorithm.self_imitation as they "
-                             "were when the run began, or choose another --out")
+            raise RlinfError(
+                f"replay: expected the state of one of at most {self.capacity} time steps in one "
+                f"process, got "
+                "another. Leave replay.capacity, placement.replay_shards and "
+                "algorithm.self_imitation as they "
+                "were when the run began, or choose another --out"
+            )
         if "played" in self._arrays and "played" not in arrays:  # an older state
             self._arrays["played"][:] = self.capacity
         if "asked" in self._arrays and "asked" not in arrays:
@@ -283,10 +357,16 @@ class ReplayBuffer:
                 continue
             self._arrays[name][:] = 0
             self._arrays[name][: len(values)] = values
-        self._next, self.inserted, self.episodes = state["next"], state["inserted"], state["episodes"]
+        self._next, self.inserted, self.episodes = (
+            state["next"],
+            state["inserted"],
+            state["episodes"],
+        )
         self.sampled = np.array(state["sampled"])
         self._valid = self._of = self._fair = None
-        self.inserted_of = np.array(state["inserted_of"] if "inserted_of" in state else self.present())
+        self.inserted_of = np.array(
+            state["inserted_of"] if "inserted_of" in state else self.present()
+        )
 
 
 def _until_another(positions: np.ndarray, forever: int) -> np.ndarray:

@@ -64,9 +64,12 @@ def export(paths: list[Path], out: Path, recipe: str | None = None) -> int:
         for folder, episode in intact_episodes(paths):
             if not is_plain(episode.id):
                 raise EpisodeError(
-                    f"{folder}: expected an episode's id that can name a file, got {escape_ascii(episode.id)}"
+                    f"{folder}: expected an episode's id that can name a file, got "
+                    f"{escape_ascii(episode.id)}"
                 )
-            (root / f"{episode.id}.rrd").write_bytes(Shown(episode, spec_of(episode, folder, recipe)).of(folder))
+            (root / f"{episode.id}.rrd").write_bytes(
+                Shown(episode, spec_of(episode, folder, recipe)).of(folder)
+            )
             count += 1
     return count
 
@@ -100,18 +103,32 @@ class Shown:
     def _describe(self) -> None:
         episode = self.episode
         instruction = ", then ".join(dict.fromkeys(episode.instructions))
-        rows = {"outcome": outcome(episode), "instruction": instruction, "mode": episode.mode, "seed": episode.seed,
-                "station": episode.station, "policy version": episode.policy_version, "limits": episode.limits_hash,
-                "specs": episode.spec_hash}
+        rows = {
+            "outcome": outcome(episode),
+            "instruction": instruction,
+            "mode": episode.mode,
+            "seed": episode.seed,
+            "station": episode.station,
+            "policy version": episode.policy_version,
+            "limits": episode.limits_hash,
+            "specs": episode.spec_hash,
+        }
         text = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-        self._static("episode", rr.TextDocument(f"| episode | {episode.id} |\n|---|---|\n{text}",
-                                                media_type=rr.MediaType.MARKDOWN))
+        self._static(
+            "episode",
+            rr.TextDocument(
+                f"| episode | {episode.id} |\n|---|---|\n{text}", media_type=rr.MediaType.MARKDOWN
+            ),
+        )
 
     def _plots(self) -> None:
         episode, action = self.episode, self.spec.action
         sources = np.array([source == "operator" for source in episode.sources], float)
         for item in self.spec.vectors:
-            self._plot(f"observation/{item.name}", episode.observations[item.name].reshape(len(episode) + 1, -1))
+            self._plot(
+                f"observation/{item.name}",
+                episode.observations[item.name].reshape(len(episode) + 1, -1),
+            )
         self._plot("action/requested", episode.requested, action.names)
         self._plot("action/executed", episode.executed, action.names)
         self._plot("episode/reward", episode.rewards[:, None], first=1)
@@ -119,22 +136,35 @@ class Shown:
         for step, source in enumerate(episode.sources):
             if not step or source != episode.sources[step - 1]:
                 self._at(step)
-                self.stream.log("episode/log", rr.TextLog(f"{source or 'nobody'} commands", level=rr.TextLogLevel.INFO))
+                self.stream.log(
+                    "episode/log",
+                    rr.TextLog(f"{source or 'nobody'} commands", level=rr.TextLogLevel.INFO),
+                )
         self._at(len(episode))
         self.stream.log("episode/log", rr.TextLog(outcome(episode), level=rr.TextLogLevel.INFO))
 
-    def _plot(self, entity: str, values: np.ndarray, names: Sequence[str] = (), first: int = 0) -> None:
+    def _plot(
+        self, entity: str, values: np.ndarray, names: Sequence[str] = (), first: int = 0
+    ) -> None:
         """Plot rows (N, D) of the time steps from ``first`` on."""
         if not values.shape[1]:
             return
-        names = names or ([f"{index}" for index in range(values.shape[1])] if values.shape[1] > 1 else [""])
+        names = names or (
+            [f"{index}" for index in range(values.shape[1])] if values.shape[1] > 1 else [""]
+        )
         label = entity.partition("/")[2]
         self._static(entity, rr.SeriesLines(names=[f"{label} {name}".strip() for name in names]))
         steps = np.arange(first, first + len(values))
         since = self.episode.stamps_ns[steps] - self.episode.stamps_ns[0]
-        rr.send_columns(entity, [rr.TimeColumn("step", sequence=steps),
-                                 rr.TimeColumn("time", duration=since.astype("timedelta64[ns]"))],
-                        rr.Scalars.columns(scalars=values.astype(float)), recording=self.stream)
+        rr.send_columns(
+            entity,
+            [
+                rr.TimeColumn("step", sequence=steps),
+                rr.TimeColumn("time", duration=since.astype("timedelta64[ns]")),
+            ],
+            rr.Scalars.columns(scalars=values.astype(float)),
+            recording=self.stream,
+        )
 
     def _images(self) -> None:
         for item in self.spec.images:
@@ -153,12 +183,16 @@ class Shown:
         elif kind == COMPRESSED and name.startswith("camera/"):
             entity = "/".join(name.split("/")[:2])
             self.cameras.add(entity)
-            self.stream.log(entity, rr.EncodedImage(contents=message.data.tobytes(), media_type="image/jpeg"))
+            self.stream.log(
+                entity, rr.EncodedImage(contents=message.data.tobytes(), media_type="image/jpeg")
+            )
         elif kind == STATE:
             self._state(below("safety", arm), message)
         elif kind == EVENT:
-            self.stream.log(f"{below('safety', arm)}/log", rr.TextLog(
-                f"{message.kind} {message.cause}", level=rr.TextLogLevel.DEBUG))
+            self.stream.log(
+                f"{below('safety', arm)}/log",
+                rr.TextLog(f"{message.kind} {message.cause}", level=rr.TextLogLevel.DEBUG),
+            )
 
     def _pose(self, entity: str, topic: str, pose: Any) -> None:
         if topic not in POSES:
@@ -168,22 +202,34 @@ class Shown:
         turned: Any = [turn.x, turn.y, turn.z, turn.w]
         entity = f"{entity}/{POSES[topic][0]}"
         self.paths.setdefault(entity, []).append([place.x, place.y, place.z])
-        self.stream.log(entity, rr.Transform3D(translation=self.paths[entity][-1], axis_length=AXES_M,
-                                               quaternion=turned))
+        self.stream.log(
+            entity,
+            rr.Transform3D(
+                translation=self.paths[entity][-1], axis_length=AXES_M, quaternion=turned
+            ),
+        )
 
     def _state(self, entity: str, message: Any) -> None:
         mode = Mode(message.state)
         state_text = (f"{mode.name} {message.source}".strip(), message.cause)
         self.stream.log(f"{entity}/state", rr.Scalars(float(mode)))
         if state_text != self.last_states.get(entity):
-            self.stream.log(f"{entity}/log", rr.TextLog(": ".join(filter(None, state_text)),
-                                                        level=LEVELS.get(mode, rr.TextLogLevel.INFO)))
+            self.stream.log(
+                f"{entity}/log",
+                rr.TextLog(
+                    ": ".join(filter(None, state_text)),
+                    level=LEVELS.get(mode, rr.TextLogLevel.INFO),
+                ),
+            )
         self.last_states[entity] = state_text
 
     def _draw_paths(self) -> None:
         colours = dict(POSES.values())
         for entity, places in self.paths.items():
-            self._static(f"{entity}_path", rr.LineStrips3D([places], colors=[colours[entity.rpartition("/")[2]]]))
+            self._static(
+                f"{entity}_path",
+                rr.LineStrips3D([places], colors=[colours[entity.rpartition("/")[2]]]),
+            )
 
     def _tell(self, at_ns: int, what: str) -> None:
         self.stream.reset_time()
@@ -196,21 +242,32 @@ class Shown:
         self._time(self.episode.stamps_ns[step])
 
     def _time(self, stamp_ns: int) -> None:
-        self.stream.set_time("time", duration=np.timedelta64(int(stamp_ns - self.episode.stamps_ns[0]), "ns"))
+        self.stream.set_time(
+            "time", duration=np.timedelta64(int(stamp_ns - self.episode.stamps_ns[0]), "ns")
+        )
 
     def _static(self, entity: str, shown: Any) -> None:
         self.stream.log(entity, shown, static=True)
 
     def _layout(self) -> rrb.Blueprint:
-        pictures = sorted(self.cameras) or [f"observation/{image.name}" for image in self.spec.images]
+        pictures = sorted(self.cameras) or [
+            f"observation/{image.name}" for image in self.spec.images
+        ]
         world = [rrb.Spatial3DView(origin="world", name="arm")] if self.paths else []
         views = [*world, *(rrb.Spatial2DView(origin=entity, name=entity) for entity in pictures)]
         vectors = [f"observation/{item.name}" for item in self.spec.vectors]
-        plots = [rrb.TimeSeriesView(contents=vectors, name="observation"),
-                 rrb.TimeSeriesView(origin="action", name="action"),
-                 rrb.TimeSeriesView(contents=["episode/reward", "episode/takeover", "safety/**"], name="reward and safety")]
-        words = [rrb.TextLogView(contents=["safety/**", "episode/log"], name="what happened"),
-                 rrb.TextDocumentView(origin="episode", name="episode")]
+        plots = [
+            rrb.TimeSeriesView(contents=vectors, name="observation"),
+            rrb.TimeSeriesView(origin="action", name="action"),
+            rrb.TimeSeriesView(
+                contents=["episode/reward", "episode/takeover", "safety/**"],
+                name="reward and safety",
+            ),
+        ]
+        words = [
+            rrb.TextLogView(contents=["safety/**", "episode/log"], name="what happened"),
+            rrb.TextDocumentView(origin="episode", name="episode"),
+        ]
         rows = [rrb.Horizontal(*row) for row in (views, plots, words) if row]
         return rrb.Blueprint(rrb.Vertical(*rows), collapse_panels=True)
 

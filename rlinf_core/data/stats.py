@@ -19,24 +19,38 @@ Numbers = dict[str, np.ndarray]
 
 
 def described(values: np.ndarray) -> Numbers:
-    """Return count, mean, deviation, extremes and quantiles of every column of ``values`` (N, D).
+    """Return count, mean, deviation, extremes and quantiles of every column of ``values``
+    (N, D).
     """
     values = np.asarray(values, np.float64)
-    statistics = {"count": np.array([len(values)]), "mean": values.mean(0), "std": values.std(0), "min": values.min(0),
-            "max": values.max(0)}
-    return statistics | dict(zip(QUANTILES, np.quantile(values, list(QUANTILES.values()), axis=0), strict=True))
+    statistics = {
+        "count": np.array([len(values)]),
+        "mean": values.mean(0),
+        "std": values.std(0),
+        "min": values.min(0),
+        "max": values.max(0),
+    }
+    return statistics | dict(
+        zip(QUANTILES, np.quantile(values, list(QUANTILES.values()), axis=0), strict=True)
+    )
 
 
 def sampled(images: np.ndarray) -> np.ndarray:
     """Return the images of an episode (N, H, W, C) whose pixels count."""
-    return images[::len(images) // FRAMES or 1]
+    return images[:: len(images) // FRAMES or 1]
 
 
 def histogram(images: np.ndarray) -> np.ndarray:
-    """Return the frequency (C, 256) of each value in each channel of ``images`` (N, H, W, C) uint8.
+    """Return the frequency (C, 256) of each value in each channel of ``images`` (N, H, W,
+    C) uint8.
     """
     pixels = sampled(images)[:, ::STEP, ::STEP]
-    return np.stack([np.bincount(pixels[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])])
+    return np.stack(
+        [
+            np.bincount(pixels[..., channel].ravel(), minlength=256)
+            for channel in range(images.shape[-1])
+        ]
+    )
 
 
 def described_histogram(counts: np.ndarray) -> Numbers:
@@ -44,8 +58,12 @@ def described_histogram(counts: np.ndarray) -> Numbers:
     values, total = np.arange(256) / 255.0, counts.sum(1)
     mean = counts @ values / total
     occupied, below = counts > 0, np.cumsum(counts, axis=1) / total[:, None]
-    statistics = {"mean": mean, "std": np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0)),
-            "min": values[occupied.argmax(1)], "max": values[255 - occupied[:, ::-1].argmax(1)]}
+    statistics = {
+        "mean": mean,
+        "std": np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0)),
+        "min": values[occupied.argmax(1)],
+        "max": values[255 - occupied[:, ::-1].argmax(1)],
+    }
     return statistics | {name: values[(below >= q).argmax(1)] for name, q in QUANTILES.items()}
 
 
@@ -61,9 +79,16 @@ class Statistics:
 
     def add(self, episode: Episode) -> None:
         """Add an episode."""
-        vectors = {name: values for name, values in episode.observations.items() if values.dtype != np.uint8}
+        vectors = {
+            name: values
+            for name, values in episode.observations.items()
+            if values.dtype != np.uint8
+        }
         vectors |= {"action requested": episode.requested, "action executed": episode.executed}
-        vectors |= {"return": episode.rewards.sum(keepdims=True)[None], "steps": np.array([[len(episode)]])}
+        vectors |= {
+            "return": episode.rewards.sum(keepdims=True)[None],
+            "steps": np.array([[len(episode)]]),
+        }
         for name, values in vectors.items():
             self.vectors[name].append(values)
         for name in episode.observations.keys() - vectors.keys():
@@ -74,11 +99,18 @@ class Statistics:
 
     def keys(self) -> dict[str, Numbers]:
         """Return each key's statistics."""
-        return {name: described(np.concatenate(values)) for name, values in self.vectors.items()} | {
-            name: described_histogram(counts) for name, counts in sorted(self.images.items())}
+        return {
+            name: described(np.concatenate(values)) for name, values in self.vectors.items()
+        } | {name: described_histogram(counts) for name, counts in sorted(self.images.items())}
 
     def summary(self) -> dict[str, float]:
         """Return the statistics of all episodes, and the success rate with its 95 % interval."""
         low, high = wilson(sum(self.outcomes), len(self.outcomes))
-        return {"episodes": len(self.outcomes), "steps": self.steps, "seconds": self.seconds,
-                "success": sum(self.outcomes) / len(self.outcomes), "low": low, "high": high}
+        return {
+            "episodes": len(self.outcomes),
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "success": sum(self.outcomes) / len(self.outcomes),
+            "low": low,
+            "high": high,
+        }

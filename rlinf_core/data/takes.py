@@ -43,16 +43,23 @@ def takes_of(run_dir: Path, recipe: Recipe, refused: Collection[str] = ()) -> De
     Raises:
         EpisodeError: the takes are of another robot, task or specs.
     """
-    folders = [path for subfolder in TAKE_FOLDERS for path in sorted((run_dir / "spool" / subfolder).glob("*"))
-               if (path / SUMS).exists() and path.name not in refused]
+    folders = [
+        path
+        for subfolder in TAKE_FOLDERS
+        for path in sorted((run_dir / "spool" / subfolder).glob("*"))
+        if (path / SUMS).exists() and path.name not in refused
+    ]
     if not folders:
         return DemonstrationStats()
     _check_same_task(run_dir, recipe)
     ended, spec = [event_of(folder) for folder in folders], station_task(recipe).spec
     for folder, event in zip(folders, ended, strict=True):
         if event.spec_hash != spec.hash:
-            raise EpisodeError(f"--out {run_dir}: expected takes of the specs {spec.hash}, of recipe '{recipe.name}', got "
-                               f"{event.spec_hash} in {folder.name}{_difference(run_dir, spec)}. {OTHER}")
+            raise EpisodeError(
+                f"--out {run_dir}: expected takes of the specs {spec.hash}, of recipe "
+                f"'{recipe.name}', got "
+                f"{event.spec_hash} in {folder.name}{_difference(run_dir, spec)}. {OTHER}"
+            )
     shown = [event for event in ended if event.mode == "demonstration"]
     won = sum(event.success for event in shown)
     return DemonstrationStats(
@@ -81,13 +88,20 @@ def event_of(folder: Path) -> Any:
             channels = reader.get_summary().channels.values()
             topics = [channel.topic for channel in channels if channel.topic.endswith("/episode")]
             for schema, _, message in reader.iter_messages(topics):
-                event = store_for(((schema.name, schema.data.decode()),)).deserialize_cdr(message.data, schema.name)
+                event = store_for(((schema.name, schema.data.decode()),)).deserialize_cdr(
+                    message.data, schema.name
+                )
                 result = event if event.kind == ENDED else result
     except Exception as error:  # the readers raise many kinds for damaged files
-        raise EpisodeError(f"{folder}: expected a whole take, got: {type(error).__name__}: {error}. `rlinf data check` "
-                           "lists all such; move it elsewhere to go on") from error
+        raise EpisodeError(
+            f"{folder}: expected a whole take, got: {type(error).__name__}: {error}. `rlinf data "
+            f"check` "
+            "lists all such; move it elsewhere to go on"
+        ) from error
     if result is None:
-        raise EpisodeError(f"{folder}: expected a whole take, got one that has no end. Move it elsewhere to go on")
+        raise EpisodeError(
+            f"{folder}: expected a whole take, got one that has no end. Move it elsewhere to go on"
+        )
     return result
 
 
@@ -99,7 +113,10 @@ def _check_same_task(run_dir: Path, recipe: Recipe) -> None:
     for key in ("robot", "task"):
         was, now = getattr(before.station, key), getattr(recipe.station, key)
         if was != now and not (key == "task" and task_file(before) == task_file(recipe)):
-            raise EpisodeError(f"--out {run_dir}: expected takes of station.{key} '{now}', got some of '{was}'. {OTHER}")
+            raise EpisodeError(
+                f"--out {run_dir}: expected takes of station.{key} '{now}', got some of '{was}'. "
+                f"{OTHER}"
+            )
 
 
 def _before(run_dir: Path) -> Recipe | None:

@@ -1,4 +1,6 @@
-"""The actions of a recorded episode as they were sent, and where the arm was at its first time step."""
+"""The actions of a recorded episode as they were sent, and where the arm was at its first time
+step.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class RecordedActions:
     Attributes:
         episode: the recording.
         chunks: by the time step that each answers. Chunks that moved no arm are left out.
-        pose: (7,) position [m] and quaternion of the tool at the first time step; empty where nothing recorded it.
+        pose: (7,) position [m] and quaternion of the tool at the first time step; empty where
+            nothing recorded it.
         joints: angles [rad] by name at the first time step.
     """
 
@@ -86,7 +89,8 @@ def read_actions(folder: str | Path) -> RecordedActions:
                 )
     if not any(chunk.horizon for chunk in chunks.values()):
         raise EpisodeError(
-            f"episode {folder}: expected actions that moved the arm, got none. Name another recording"
+            f"episode {folder}: expected actions that moved the arm, got none. Name another "
+            f"recording"
         )
     begin = int(episode.stamps_ns[0])
     pose, joints = (_nearest(messages[name], begin) for name in STATE)
@@ -108,8 +112,8 @@ def _values(pose: Any) -> tuple[float, ...]:
 
 
 def motion_difference(before: Episode, after: Episode) -> float:
-    """Largest difference between two episodes in what the interlock let through and in what the time steps observed, images
-    left out; infinite where they do not have the same time steps.
+    """Largest difference between two episodes in what the interlock let through and in what the
+    time steps observed, images left out; infinite where they do not have the same time steps.
     """
     names = [name for name, values in before.observations.items() if values.dtype.kind == "f"]
     pairs = [

@@ -46,14 +46,21 @@ def verify(folder: Path) -> dict[str, str]:
 
 
 def check_listing(what: str, sums: dict[str, str], listed: str) -> None:
-    """Compare {file name: SHA-256} with the text of a SHA256SUMS; the order of its lines is free.
+    """Compare {file name: SHA-256} with the text of a SHA256SUMS; the order of its lines is
+    free.
     """
     ours = set(listing(sums).split("\n"))
     wrong = ours.symmetric_difference(listed.split("\n"))
     if wrong or len(listed.split("\n")) != len(ours):
-        names = sorted({name for name in sums if any(line.endswith(f"  {name}") for line in wrong)} or {SUMS})
-        raise EpisodeError(f"{what}: expected a whole rosbag2 recording, got files that are not those that were closed: "
-                           f"{', '.join(names)} does not fit {SUMS}. It was damaged or changed; it is not trained on")
+        names = sorted(
+            {name for name in sums if any(line.endswith(f"  {name}") for line in wrong)} or {SUMS}
+        )
+        raise EpisodeError(
+            f"{what}: expected a whole rosbag2 recording, got files that are not those that were "
+            f"closed: "
+            f"{', '.join(names)} does not fit {SUMS}. It was damaged or changed; it is not trained "
+            f"on"
+        )
 
 
 def listing(sums: dict[str, str]) -> str:
@@ -77,15 +84,24 @@ def episode_files(folder: Path) -> list[Path]:
         EpisodeError: the folder holds something that an episode does not have.
     """
     if folder.is_symlink() or not folder.is_dir():
-        raise EpisodeError(f"episode {folder}: expected a whole rosbag2 recording (a folder), got "
-                           f"{'something else' if folder.exists() else 'nothing'}. It is not trained on")
+        raise EpisodeError(
+            f"episode {folder}: expected a whole rosbag2 recording (a folder), got "
+            f"{'something else' if folder.exists() else 'nothing'}. It is not trained on"
+        )
     files = sorted(folder.iterdir())
-    odd = [file.name for file in files if file.is_symlink() or not file.is_file() or not is_plain(file.name)]
+    odd = [
+        file.name
+        for file in files
+        if file.is_symlink() or not file.is_file() or not is_plain(file.name)
+    ]
     size = sum(file.lstat().st_size for file in files)
     if odd or len(files) > MAX_FILES or size > MAX_BYTES:
-        raise EpisodeError(f"episode {folder}: expected at most {MAX_FILES} plain files of {MAX_BYTES >> 20} MiB in all, "
-                           f"got {len(files)} of {size >> 20} MiB{f', {odd[0]!r} among them' if odd else ''}. "
-                           "It is not trained on")
+        raise EpisodeError(
+            f"episode {folder}: expected at most {MAX_FILES} plain files of {MAX_BYTES >> 20} MiB "
+            f"in all, "
+            f"got {len(files)} of {size >> 20} MiB{f', {odd[0]!r} among them' if odd else ''}. "
+            "It is not trained on"
+        )
     return files
 
 
@@ -107,6 +123,9 @@ def _files(folder: Path) -> list[Path]:
 def _sums_text(folder: Path) -> str:
     path = folder / SUMS
     if not path.exists():
-        raise EpisodeError(f"episode {folder}: expected a {SUMS}, which closing it writes, got none. If it is an old "
-                           f"recording that you trust: (cd {folder} && sha256sum * > {SUMS})")
+        raise EpisodeError(
+            f"episode {folder}: expected a {SUMS}, which closing it writes, got none. If it is an "
+            f"old "
+            f"recording that you trust: (cd {folder} && sha256sum * > {SUMS})"
+        )
     return read_sums(path)

@@ -36,9 +36,13 @@ class Journal:
         self._end = 0
         older = path.parent / OLDER
         if older.exists():
-            raise EpisodeError(f"journal {path}: expected a run of this release, got {older}, in which an earlier one "
-                               "has noted what arrived. Go on with that release; or begin another run (--out), which may "
-                               f"learn from this one's episodes: collect.recordings=[{older.parent}]")
+            raise EpisodeError(
+                f"journal {path}: expected a run of this release, got {older}, in which an earlier "
+                f"one "
+                "has noted what arrived. Go on with that release; or begin another run (--out), "
+                "which may "
+                f"learn from this one's episodes: collect.recordings=[{older.parent}]"
+            )
         if path.exists():
             self._file = FileIO(path, "a+")
             self._end = self._read(self._file)
@@ -61,7 +65,11 @@ class Journal:
         """Note that an episode is durable in the inbox. A second call changes nothing."""
         with self._lock:
             if episode_id not in self._contents:
-                os.fsync(self._append({"id": episode_id, "status": ARRIVED, "station": station, "sha256": sha256}))
+                os.fsync(
+                    self._append(
+                        {"id": episode_id, "status": ARRIVED, "station": station, "sha256": sha256}
+                    )
+                )
                 self._contents[episode_id] = sha256, station
 
     def taken(self, episode_id: str, status: str) -> None:
@@ -104,7 +112,10 @@ class Journal:
                 if row["status"] == ARRIVED:
                     self._contents.setdefault(row["id"], (row["sha256"], row["station"]))
             except (ValueError, KeyError, TypeError) as error:
-                raise EpisodeError(f"journal {self.path}: line {number}: expected a JSON object with id and status, got "
-                                   f"{line[:80]!r}. Mend that line, or delete it and move its episode out of the inbox"
-                                   ) from error
+                raise EpisodeError(
+                    f"journal {self.path}: line {number}: expected a JSON object with id and "
+                    f"status, got "
+                    f"{line[:80]!r}. Mend that line, or delete it and move its episode out of the "
+                    f"inbox"
+                ) from error
         return end

@@ -104,5 +104,14 @@ def offered_qos(name: str) -> Qos:
         depth, latched = 10, False
     never: Any = rosbag.QosTime(0, 0)
     durability = rosbag.QosDurability.TRANSIENT_LOCAL if latched else rosbag.QosDurability.VOLATILE
-    return rosbag.Qos(rosbag.QosHistory.KEEP_LAST, depth, rosbag.QosReliability.RELIABLE, durability, never, never,
-                      rosbag.QosLiveliness.AUTOMATIC, never, False)
+    return rosbag.Qos(
+        rosbag.QosHistory.KEEP_LAST,
+        depth,
+        rosbag.QosReliability.RELIABLE,
+        durability,
+        never,
+        never,
+        rosbag.QosLiveliness.AUTOMATIC,
+        never,
+        False,
+    )

@@ -29,7 +29,8 @@ def order_of(path: Path) -> tuple[str, str, int, str]:
     The name decides: the time of its request, then its number in it. A path with another name is
     sorted by its time of modification.
 
-    >>> order_of(Path("station_a-20261122T040052-1f3a9c2b-1000")) > order_of(Path("station_a-20261122T040052-1f3a9c2b-999"))
+    >>> run = "station_a-20261122T040052-1f3a9c2b"
+    >>> order_of(Path(f"{run}-1000")) > order_of(Path(f"{run}-999"))
     True
     """
     match = _NAME.fullmatch(path.name)

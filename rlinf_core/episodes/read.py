@@ -30,8 +30,9 @@ MAX_DRAWN = 1 << 15  # numbers in one chunk; the interlock refuses a message of 
 Key = tuple[int, str]  # sequence number and session
 
 
-def played_chunks(where: str, sent: list[Any], applied: list[Any], stamps: np.ndarray,
-                  sources: list[str]) -> PlayedChunks | None:
+def played_chunks(
+    where: str, sent: list[Any], applied: list[Any], stamps: np.ndarray, sources: list[str]
+) -> PlayedChunks | None:
     """Return the played chunks, or None if no chunk records its draw.
 
     Args:
@@ -45,7 +46,11 @@ def played_chunks(where: str, sent: list[Any], applied: list[Any], stamps: np.nd
         EpisodeError: a chunk's draw does not fit its sizes, or the chunks differ in size.
     """
     steps = {int(stamp): step for step, stamp in enumerate(stamps[:-1])}
-    chunks = {(chunk.seq, chunk.session): chunk for chunk in sent if to_ns(chunk.observation_stamp) in steps}
+    chunks = {
+        (chunk.seq, chunk.session): chunk
+        for chunk in sent
+        if to_ns(chunk.observation_stamp) in steps
+    }
     if not any(len(getattr(chunk, "drawn", ())) for chunk in chunks.values()):
         return None
     size, log_prob_size, execute = _sizes(where, list(chunks.values()))
@@ -53,19 +58,28 @@ def played_chunks(where: str, sent: list[Any], applied: list[Any], stamps: np.nd
     records = []
     for key, chunk in chunks.items():
         start = end = steps[to_ns(chunk.observation_stamp)]
-        while end < min(start + execute, len(sources)) and owners.get(end) == (*key, end - start) \
-                and sources[end] != "operator":
+        while (
+            end < min(start + execute, len(sources))
+            and owners.get(end) == (*key, end - start)
+            and sources[end] != "operator"
+        ):
             end += 1
         if end > start:
             records.append((start, end - start, chunk))
     records.sort(key=lambda record: record[0])
     starts, played, recorded = zip(*records, strict=True) if records else ((), (), ())
     return PlayedChunks(
-        starts=np.array(starts, int), played=np.array(played, int), execute=execute,
+        starts=np.array(starts, int),
+        played=np.array(played, int),
+        execute=execute,
         drawn=np.array([chunk.drawn for chunk in recorded], np.float32).reshape(-1, size),
         log_probs=np.array([chunk.log_probs[:execute] for chunk in recorded], np.float32).reshape(
-            len(recorded), min(log_prob_size, execute)) if log_prob_size else None,
-        versions=np.array([chunk.policy_version for chunk in recorded], np.int64))
+            len(recorded), min(log_prob_size, execute)
+        )
+        if log_prob_size
+        else None,
+        versions=np.array([chunk.policy_version for chunk in recorded], np.int64),
+    )
 
 
 def steps_of(stamps: np.ndarray, records: list[Any]) -> list[int]:
@@ -79,19 +93,31 @@ def steps_of(stamps: np.ndarray, records: list[Any]) -> list[int]:
     return (np.searchsorted(from_then_on, begins, side="right") - 1).tolist()
 
 
-def _owners(chunks: dict[Key, Any], applied: list[Any], stamps: np.ndarray) -> dict[int, tuple[int, str, int]]:
+def _owners(
+    chunks: dict[Key, Any], applied: list[Any], stamps: np.ndarray
+) -> dict[int, tuple[int, str, int]]:
     """Return the policy's last action in each time step: its chunk and its index in the chunk.
 
     Until a new chunk arrives, the last one goes on within the same time step; the new one counts.
     If there are several arms, all must have played it.
     """
     owners: dict[str, dict[int, tuple[int, str, int]]] = {arm_of(record): {} for record in applied}
-    records = [record for record in applied if record.source == "policy" and (record.seq, record.session) in chunks]
+    records = [
+        record
+        for record in applied
+        if record.source == "policy" and (record.seq, record.session) in chunks
+    ]
     for step, record in zip(steps_of(stamps, records), records, strict=True):
         arm_owners = owners[arm_of(record)]
-        arm_owners[step] = max(arm_owners.get(step, (-1, "", 0)), (record.seq, record.session, record.index))
+        arm_owners[step] = max(
+            arm_owners.get(step, (-1, "", 0)), (record.seq, record.session, record.index)
+        )
     first, *others = owners.values() or [{}]
-    return {step: owner for step, owner in first.items() if all(other.get(step) == owner for other in others)}
+    return {
+        step: owner
+        for step, owner in first.items()
+        if all(other.get(step) == owner for other in others)
+    }
 
 
 def arm_of(record: Any) -> str:
@@ -105,24 +131,36 @@ def _sizes(where: str, chunks: list[Any]) -> tuple[int, int, int]:
         drawn, log_prob_size, horizon = len(chunk.drawn), len(chunk.log_probs), chunk.horizon
         wrong = ""
         if drawn not in (chunk.drawn_dim, horizon * chunk.drawn_dim) or not 0 < drawn <= MAX_DRAWN:
-            wrong = f"drawn: expected 1 or {horizon} rows of {chunk.drawn_dim}, at most {MAX_DRAWN} numbers, got {drawn}"
+            wrong = (
+                f"drawn: expected 1 or {horizon} rows of {chunk.drawn_dim}, at most "
+                f"{MAX_DRAWN} numbers, got {drawn}"
+            )
         elif log_prob_size not in (0, 1, horizon):
             wrong = f"log_probs: expected none, 1 or {horizon} (its horizon), got {log_prob_size}"
         elif not 1 <= chunk.execute <= horizon:
             wrong = f"execute: expected 1 to {horizon} (its horizon), got {chunk.execute}"
         if wrong:
-            raise EpisodeError(f"{where}: chunk {chunk.seq} of the policy: {wrong}. It is not trained on")
+            raise EpisodeError(
+                f"{where}: chunk {chunk.seq} of the policy: {wrong}. It is not trained on"
+            )
     sizes = {(len(chunk.drawn), len(chunk.log_probs), chunk.execute) for chunk in chunks}
     if len(sizes) > 1:
-        raise EpisodeError(f"{where}: expected chunks of one size, got (drawn, log_probs, execute) {sorted(sizes)}. "
-                           "It is not trained on")
+        raise EpisodeError(
+            f"{where}: expected chunks of one size, got (drawn, log_probs, execute) "
+            f"{sorted(sizes)}. "
+            "It is not trained on"
+        )
     return sizes.pop()
 
 
 LAST = 2
 ENDED = 1
-TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Applied",
-         "episode": f"{PACKAGE}/msg/EpisodeEvent", "policy/action": f"{PACKAGE}/msg/ActionChunk"}
+TYPES = {
+    "timestep": f"{PACKAGE}/msg/TimeStep",
+    "applied": f"{PACKAGE}/msg/Applied",
+    "episode": f"{PACKAGE}/msg/EpisodeEvent",
+    "policy/action": f"{PACKAGE}/msg/ActionChunk",
+}
 MAX_MESSAGES = 200_000
 # first bytes of a message, distinct by stamps and numbers, and the most messages that may share
 # them
@@ -175,7 +213,9 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
     try:
         if sealed or (folder / SUMS).exists():
             verify(folder)
-        return _episode(folder, _read(_read_raw(folder) if sealed or _ours(folder) else _anybodys(folder)))
+        return _episode(
+            folder, _read(_read_raw(folder) if sealed or _ours(folder) else _anybodys(folder))
+        )
     except EpisodeError as error:
         if str(folder) in str(error):
             raise
@@ -183,8 +223,11 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
         if is_transient(error):
             raise
-        raise EpisodeError(f"episode {folder}: expected a whole rosbag2 recording, got: {type(error).__name__}: {error}. "
-                           "Leave it out of training, or keep what is whole with `rlinf data repair`") from error
+        raise EpisodeError(
+            f"episode {folder}: expected a whole rosbag2 recording, got: {type(error).__name__}: "
+            f"{error}. "
+            "Leave it out of training, or keep what is whole with `rlinf data repair`"
+        ) from error
 
 
 def recorded(folder: Path) -> Iterator[Raw]:
@@ -196,8 +239,10 @@ def recorded(folder: Path) -> Iterator[Raw]:
     try:
         yield from _read_raw(folder)
     except Exception as error:  # see read_episode
-        raise EpisodeError(f"episode {folder}: expected a whole recording, got: {type(error).__name__}: {error}. "
-                           "`rlinf data repair` keeps what is whole") from error
+        raise EpisodeError(
+            f"episode {folder}: expected a whole recording, got: {type(error).__name__}: {error}. "
+            "`rlinf data repair` keeps what is whole"
+        ) from error
 
 
 def message(raw: Raw) -> Any:
@@ -207,18 +252,36 @@ def message(raw: Raw) -> Any:
 
 def _episode(folder: Path, messages: Messages) -> Episode:
     ended = [event for event in messages["episode"] if event.kind == ENDED]
-    steps = sorted((step for step in messages["timestep"] if ended and step.episode_id == ended[-1].episode_id),
-                   key=lambda step: step.step_index)
+    steps = sorted(
+        (
+            step
+            for step in messages["timestep"]
+            if ended and step.episode_id == ended[-1].episode_id
+        ),
+        key=lambda step: step.step_index,
+    )
     if not steps or steps[-1].step_type != LAST or not ended:
-        raise EpisodeError(f"episode {folder}: expected time steps up to a LAST one and an ENDED event, got "
-                           f"{len(steps)} steps and {len(ended)} ENDED events. It was not finished; it is not trained on")
+        raise EpisodeError(
+            f"episode {folder}: expected time steps up to a LAST one and an ENDED event, got "
+            f"{len(steps)} steps and {len(ended)} ENDED events. It was not finished; it is not "
+            f"trained on"
+        )
     numbers = [step.step_index for step in steps]
     if numbers != list(range(len(steps))) or len(steps) != ended[-1].steps + 1 or len(steps) < 2:
-        raise EpisodeError(f"episode {folder}: expected steps 0..{ended[-1].steps} without gaps, got "
-                           f"{_short(numbers)}. Messages were lost while recording")
-    sizes = {len(values) for record in messages["applied"] for values in (record.requested, record.executed)}
+        raise EpisodeError(
+            f"episode {folder}: expected steps 0..{ended[-1].steps} without gaps, got "
+            f"{_short(numbers)}. Messages were lost while recording"
+        )
+    sizes = {
+        len(values)
+        for record in messages["applied"]
+        for values in (record.requested, record.executed)
+    }
     if len(sizes) > 1:
-        raise EpisodeError(f"episode {folder}: expected actions of one size, got {sorted(sizes)}. It is not trained on")
+        raise EpisodeError(
+            f"episode {folder}: expected actions of one size, got {sorted(sizes)}. It is not "
+            f"trained on"
+        )
     return _assemble(steps, messages, ended[-1], f"episode {folder}")
 
 
@@ -249,7 +312,13 @@ def _read_raw(folder: Path) -> Iterator[Raw]:
                 elif isinstance(record, Message):
                     channel = channels[record.channel_id]
                     schema = schemas[channel.schema_id]
-                    yield Raw(channel.topic, schema.name, schema.data.decode(), record.data, record.log_time)
+                    yield Raw(
+                        channel.topic,
+                        schema.name,
+                        schema.data.decode(),
+                        record.data,
+                        record.log_time,
+                    )
 
 
 def _records(chunk: Chunk) -> Iterator[McapRecord]:
@@ -266,15 +335,23 @@ def _records(chunk: Chunk) -> Iterator[McapRecord]:
     view, at = memoryview(chunk.data), 0
     while at < len(view):
         opcode, length = RECORD.unpack_from(view, at)
-        content, at = view[at + RECORD.size:at + RECORD.size + length], at + RECORD.size + length
+        content, at = view[at + RECORD.size : at + RECORD.size + length], at + RECORD.size + length
         if len(content) < length or (opcode == Opcode.MESSAGE and length < MESSAGE.size):
             raise ValueError("a record that is cut short")
         if opcode == Opcode.MESSAGE:
             channel, number, logged, published = MESSAGE.unpack_from(content)
-            yield Message(channel_id=channel, sequence=number, log_time=logged, publish_time=published,
-                          data=content[MESSAGE.size:])  # type: ignore[arg-type]  # read-only bytes, all the same
+            yield Message(
+                channel_id=channel,
+                sequence=number,
+                log_time=logged,
+                publish_time=published,
+                # a view is read as bytes are
+                data=content[MESSAGE.size :],  # type: ignore[arg-type]
+            )
         elif opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
-            yield (Schema if opcode == Opcode.SCHEMA else Channel).read(ReadDataStream(BytesIO(content)))
+            yield (Schema if opcode == Opcode.SCHEMA else Channel).read(
+                ReadDataStream(BytesIO(content))
+            )
 
 
 def _ours(folder: Path) -> bool:
@@ -302,12 +379,16 @@ def _anybodys(folder: Path) -> Iterator[Raw]:
 
 
 def _lacks_storage(folder: Path) -> bool:
-    """Return True if metadata.yaml names no storage beside MCAP files (``ros2 bag reindex``), or is missing."""
+    """Return True if metadata.yaml names no storage beside MCAP files (``ros2 bag reindex``), or is
+    missing.
+    """
     if not (folder / "metadata.yaml").exists():
         return any(folder.glob("*.mcap"))
     with suppress(OSError, ValueError, yaml.YAMLError):
         document = yaml.safe_load((folder / "metadata.yaml").read_text())
-        information = document.get("rosbag2_bagfile_information") if isinstance(document, dict) else None
+        information = (
+            document.get("rosbag2_bagfile_information") if isinstance(document, dict) else None
+        )
         named = isinstance(information, dict) and information.get("storage_identifier", "")
         return named == "" and any(folder.glob("*.mcap"))
     return False
@@ -321,19 +402,31 @@ def _mcap_files(folder: Path) -> Iterator[Raw]:
         with path.open("rb") as file:
             for schema, channel, message in make_reader(file).iter_messages(log_time_order=False):
                 if schema is not None:
-                    yield Raw(channel.topic, schema.name, schema.data.decode(), message.data, message.log_time)
+                    yield Raw(
+                        channel.topic,
+                        schema.name,
+                        schema.data.decode(),
+                        message.data,
+                        message.log_time,
+                    )
 
 
 def _store(kind: str, definition: str) -> Any:
     """Return a typestore with the recording's own definition of one of our types."""
     if not definition.strip():
-        raise EpisodeError(f"expected the definition of {kind} in the file, which its messages are read by, got none. "
-                           "Record it again with a writer that stores message definitions, as `ros2 bag record` does")
+        raise EpisodeError(
+            f"expected the definition of {kind} in the file, which its messages are read by, got "
+            f"none. "
+            "Record it again with a writer that stores message definitions, as `ros2 bag record` "
+            "does"
+        )
     try:
         return store_for(((kind, definition),))
     except Exception as error:  # the parser raises many kinds
-        raise EpisodeError(f"expected the definition of {kind} in the file as ROS 2 message text (ros2msg), got "
-                           f"'{escape_ascii(definition)[:80]}'. Convert it with `ros2 bag convert`") from error
+        raise EpisodeError(
+            f"expected the definition of {kind} in the file as ROS 2 message text (ros2msg), got "
+            f"'{escape_ascii(definition)[:80]}'. Convert it with `ros2 bag convert`"
+        ) from error
 
 
 def _read(raws: Iterator[Raw]) -> Messages:
@@ -350,7 +443,10 @@ def _read(raws: Iterator[Raw]) -> Messages:
         whose = name.removesuffix(f"/{topic}")
         (appliers if topic == "applied" else stations).add(whose)
         if kind != TYPES[topic] or len(definition) > MAX_DEFINITIONS or len(stations) > 1:
-            raise ValueError(f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of {TYPES[topic]}")
+            raise ValueError(
+                f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of "
+                f"{TYPES[topic]}"
+            )
         alike = raw_by_beginning.setdefault(
             (name, bytes(raw[:BEGINNING])), []
         )  # costs no memory: a message's arrays are views of it
@@ -359,7 +455,9 @@ def _read(raws: Iterator[Raw]) -> Messages:
             messages[topic].append(_store(kind, definition).deserialize_cdr(raw, kind))
             messages[topic][-1].arm = whose
         if len(messages[topic]) > MAX_MESSAGES or len(alike) > MAX_ALIKE:
-            raise ValueError(f"more than {MAX_MESSAGES} messages on '{name}', or {MAX_ALIKE} that begin alike")
+            raise ValueError(
+                f"more than {MAX_MESSAGES} messages on '{name}', or {MAX_ALIKE} that begin alike"
+            )
     _check_arms(stations, appliers)
     return messages
 
@@ -367,21 +465,33 @@ def _read(raws: Iterator[Raw]) -> Messages:
 def _check_arms(stations: set[str], appliers: set[str]) -> None:
     """Check that the station's one interlock, or those of its arms, applied the actions."""
     station = min(stations, default=None)
-    strange = [name for name in appliers - stations
-               if station is not None and not (name.startswith(f"{station}/") and ARM.fullmatch(name[len(station) + 1:]))]
+    strange = [
+        name
+        for name in appliers - stations
+        if station is not None
+        and not (name.startswith(f"{station}/") and ARM.fullmatch(name[len(station) + 1 :]))
+    ]
     if strange or (appliers & stations and len(appliers) > 1):
-        raise ValueError(f"'{max(appliers)}/applied' and '{station}/timestep': of more than one station, or of arms beside "
-                         "a station's own")
+        raise ValueError(
+            f"'{max(appliers)}/applied' and '{station}/timestep': of more than one station, or of "
+            f"arms beside "
+            "a station's own"
+        )
 
 
 def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> Episode:
     applied = messages["applied"]
     stamps = np.array([to_ns(step.header.stamp) for step in steps])
-    dim, firsts = len(applied[0].requested) if applied else 0, {arm_of(record): record for record in reversed(applied)}
+    dim, firsts = (
+        len(applied[0].requested) if applied else 0,
+        {arm_of(record): record for record in reversed(applied)},
+    )
     count = len(steps) - 1
     requested, executed = np.zeros((count, dim)), np.zeros((count, dim))
     sources, limits = [""] * count, [()] * count
-    ordered = sorted(applied, key=lambda record: (record.source == "operator", record.seq, record.index))
+    ordered = sorted(
+        applied, key=lambda record: (record.source == "operator", record.seq, record.index)
+    )
     for k, record in zip(steps_of(stamps, ordered), ordered, strict=True):
         if not 0 <= k < count:
             continue
@@ -390,24 +500,40 @@ def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> E
         sources[k] = "operator" if "operator" in (sources[k], record.source) else record.source
         limits[k] = tuple(sorted({*limits[k], *record.limits}))
     return Episode(
-        id=ended.episode_id, station=ended.station, mode=ended.mode, seed=ended.seed, success=bool(ended.success),
+        id=ended.episode_id,
+        station=ended.station,
+        mode=ended.mode,
+        seed=ended.seed,
+        success=bool(ended.success),
         # older recordings only had success and time limits
         failure=bool(getattr(ended, "failure", False)),
         truncated=bool(getattr(ended, "truncated", not ended.success)),
-        policy_version=ended.policy_version, spec_hash=ended.spec_hash,
+        policy_version=ended.policy_version,
+        spec_hash=ended.spec_hash,
         limits_hash="+".join(first.limits_hash for _, first in sorted(firsts.items())),
         instructions=tuple([step.instruction for step in steps]),
-        observations=_observations(steps), requested=requested, executed=executed, sources=tuple(sources),
-        limits=tuple(limits), rewards=np.array([s.reward for s in steps[1:]], np.float32),
-        discounts=np.array([s.discount for s in steps[1:]], np.float32), stamps_ns=stamps,
+        observations=_observations(steps),
+        requested=requested,
+        executed=executed,
+        sources=tuple(sources),
+        limits=tuple(limits),
+        rewards=np.array([s.reward for s in steps[1:]], np.float32),
+        discounts=np.array([s.discount for s in steps[1:]], np.float32),
+        stamps_ns=stamps,
         chunks=played_chunks(where, messages["policy/action"], applied, stamps, sources),
-        arms=tuple(name.rpartition("/")[2] for name in sorted(firsts)) if len(firsts) > 1 else ())
+        arms=tuple(name.rpartition("/")[2] for name in sorted(firsts)) if len(firsts) > 1 else (),
+    )
 
 
 def _observations(steps: list[Any]) -> dict[str, np.ndarray]:
-    every = [{vector.name: vector.data for vector in step.vectors}
-             | {image.header.frame_id: _pixels(image) for image in step.images} for step in steps]
-    if any(one.keys() != every[0].keys() for one in every) or len(every[0]) < len(steps[0].vectors) + len(steps[0].images):
+    every = [
+        {vector.name: vector.data for vector in step.vectors}
+        | {image.header.frame_id: _pixels(image) for image in step.images}
+        for step in steps
+    ]
+    if any(one.keys() != every[0].keys() for one in every) or len(every[0]) < len(
+        steps[0].vectors
+    ) + len(steps[0].images):
         raise ValueError("the time steps do not all have the same observations")
     return {name: np.stack([one[name] for one in every]) for name in every[0]}
 
@@ -419,4 +545,8 @@ def _pixels(image: Any) -> np.ndarray:
 
 
 def _short(numbers: list[int]) -> str:
-    return str(numbers) if len(numbers) <= 20 else f"{len(numbers)} of them, {numbers[0]} to {numbers[-1]}"
+    return (
+        str(numbers)
+        if len(numbers) <= 20
+        else f"{len(numbers)} of them, {numbers[0]} to {numbers[-1]}"
+    )

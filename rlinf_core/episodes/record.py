@@ -51,8 +51,15 @@ class Recording:
             came.
     """
 
-    def __init__(self, spool: Spool, tell: Callable[[int, str, Any, str], None], arms: int = 1,
-                 cameras: Sequence[str] = (), observed: Sequence[str] = (), sampled: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        tell: Callable[[int, str, Any, str], None],
+        arms: int = 1,
+        cameras: Sequence[str] = (),
+        observed: Sequence[str] = (),
+        sampled: Sequence[str] = (),
+    ) -> None:
         self.spool, self.tell, self.arms, self.cameras = spool, tell, arms, cameras
         self.observed, self.sampled = observed, sampled
         # True while somebody holds the last time step back for later; the grace period then waits
@@ -80,7 +87,11 @@ class Recording:
             self._write(message)
         else:
             self.early.add(message)
-        if event is not None and self.writer is not None and event.episode_id == self.writer.episode_id:
+        if (
+            event is not None
+            and self.writer is not None
+            and event.episode_id == self.writer.episode_id
+        ):
             if event.kind == ENDED:
                 self.ended, self.ended_ns = event, message.at_ns
             elif event.kind == ABORTED:
@@ -96,7 +107,9 @@ class Recording:
         if self.held or self.ended is None or now_ns - self.ended_ns <= GRACE_S * 1e9:
             return
         if self.steps <= self.ended.steps:
-            self.abort(f"expected {self.ended.steps + 1} time steps, got {self.steps}; messages were lost")
+            self.abort(
+                f"expected {self.ended.steps + 1} time steps, got {self.steps}; messages were lost"
+            )
         elif not self.applied:
             self.abort(f"{HELD}. rlinf status says why")
         else:
@@ -138,7 +151,9 @@ class Recording:
             self.stamps.append(_stamp_ns(message.raw))
         elif message.kind.endswith("/Applied"):
             self.applied += 1
-            self.applied_ns[message.topic] = max(self.applied_ns.get(message.topic, 0), _stamp_ns(message.raw))
+            self.applied_ns[message.topic] = max(
+                self.applied_ns.get(message.topic, 0), _stamp_ns(message.raw)
+            )
         self.counts[message.topic.removesuffix("/compressed")] += 1
         try:
             self.writer.write(message.topic, message.kind, message.log_ns, message.raw)
@@ -148,7 +163,11 @@ class Recording:
     def _close_if_complete(self) -> None:
         if self.ended is None:
             return
-        if self.steps >= self.ended.steps + 1 and self.applied >= self.arms * self.ended.steps and self._all_applied():
+        if (
+            self.steps >= self.ended.steps + 1
+            and self.applied >= self.arms * self.ended.steps
+            and self._all_applied()
+        ):
             self._close()
 
     def _all_applied(self) -> bool:
@@ -168,8 +187,13 @@ class Recording:
         if writer is None:
             return
         missed = self._missed()
-        writer.note({f"{MISSED}{topic}": str(count) for topic, count in missed.items()
-                     if count or topic in self.cameras})
+        writer.note(
+            {
+                f"{MISSED}{topic}": str(count)
+                for topic, count in missed.items()
+                if count or topic in self.cameras
+            }
+        )
         try:
             writer.close()
         except SpoolError as error:
@@ -205,8 +229,13 @@ class Worker:
         max_bytes: size of the queue; further items are refused.
     """
 
-    def __init__(self, handle: Callable[[Any], None], look: Callable[[], None], trouble: Callable[[Exception], None],
-                 max_bytes: int = WAITING_BYTES) -> None:
+    def __init__(
+        self,
+        handle: Callable[[Any], None],
+        look: Callable[[], None],
+        trouble: Callable[[Exception], None],
+        max_bytes: int = WAITING_BYTES,
+    ) -> None:
         self._handle, self._look, self._trouble, self.max_bytes = handle, look, trouble, max_bytes
         self._queue: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -257,7 +286,10 @@ class Worker:
             self._trouble(error)
 
 
-OF_ROS = {"/diagnostics": "diagnostic_msgs/msg/DiagnosticArray", "/parameter_events": "rcl_interfaces/msg/ParameterEvent"}
+OF_ROS = {
+    "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
+    "/parameter_events": "rcl_interfaces/msg/ParameterEvent",
+}
 STEADY_S = 10.0
 PART_BYTES, PART_S = 16 << 20, 3600.0  # size and duration at which the next part begins
 AGAIN_S = 10.0  # pause after the disk has refused
@@ -276,9 +308,21 @@ class Session:
         trouble: called with an error of the disk; nothing is raised.
     """
 
-    def __init__(self, root: Path, station: str, max_gb: float, attachments: Callable[[], dict[str, bytes]],
-                 trouble: Callable[[Exception], None]) -> None:
-        self.root, self.station, self.max_gb, self.attachments, self.trouble = root, station, max_gb, attachments, trouble
+    def __init__(
+        self,
+        root: Path,
+        station: str,
+        max_gb: float,
+        attachments: Callable[[], dict[str, bytes]],
+        trouble: Callable[[Exception], None],
+    ) -> None:
+        self.root, self.station, self.max_gb, self.attachments, self.trouble = (
+            root,
+            station,
+            max_gb,
+            attachments,
+            trouble,
+        )
         self.part_bytes = min(PART_BYTES, int(max_gb * 1e9 / 4))
         self.parts, self.over = 0, max_gb <= 0
         # time.monotonic() at the end of this part, or of the pause before the next
@@ -291,7 +335,8 @@ class Session:
         self._latched: dict[str, Message] = {}
 
     def take(self, name: str, message: Message) -> None:
-        """Take the next message of a topic by its name in the robot interface, or of one of OF_ROS.
+        """Take the next message of a topic by its name in the robot interface, or of one of
+        OF_ROS.
         """
         try:
             if not self.over and (self._writer or time.monotonic() >= self.until):
@@ -314,7 +359,9 @@ class Session:
             self._begin(message)
         if self._news(name, message):
             self._write(message)
-        if self._writer and (self._writer.bytes >= self.part_bytes or time.monotonic() >= self.until):
+        if self._writer and (
+            self._writer.bytes >= self.part_bytes or time.monotonic() >= self.until
+        ):
             self._end()
 
     def _begin(self, first: Message) -> None:
@@ -324,7 +371,9 @@ class Session:
             self._spool.recover()
         self._spool.forget("closed", "broken", needed=self.part_bytes)
         self.parts += 1
-        self._writer = self._spool.open_episode(f"{self.station}-session-{time_stamp()}-{self.parts:03d}")
+        self._writer = self._spool.open_episode(
+            f"{self.station}-session-{time_stamp()}-{self.parts:03d}"
+        )
         self.until = time.monotonic() + PART_S
         self._last_statements.clear()
         for message in self._latched.values():
@@ -340,7 +389,12 @@ class Session:
         self._writer, self.until = None, 0.0
 
     def _give_up(self, error: Exception) -> None:
-        writer, self._writer, self._spool, self.until = self._writer, None, None, time.monotonic() + AGAIN_S
+        writer, self._writer, self._spool, self.until = (
+            self._writer,
+            None,
+            None,
+            time.monotonic() + AGAIN_S,
+        )
         with contextlib.suppress(SpoolError):
             if writer:
                 writer.abort()
@@ -362,8 +416,10 @@ def statements(name: str, message: Message) -> Iterator[tuple[str, Any]]:
     try:
         fields = topics.topic(name).session if name not in OF_ROS else ()
         if name == "/diagnostics":
-            yield from [(status.name, (status.level, status.message)) for status in
-                        typestore().deserialize_cdr(message.raw, message.kind).status]
+            yield from [
+                (status.name, (status.level, status.message))
+                for status in typestore().deserialize_cdr(message.raw, message.kind).status
+            ]
         elif fields:
             read = typestore().deserialize_cdr(message.raw, message.kind)
             yield "", tuple(getattr(read, field) for field in fields)

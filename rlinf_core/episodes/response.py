@@ -54,29 +54,43 @@ def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Res
     tracks = [_track(episode, velocity) for episode in episodes]
     motion = sum(float((measured**2).sum()) for _, measured, _ in tracks)
     if not tracks or motion < 1e-6:
-        raise EpisodeError(f"{len(tracks)} episodes: expected a tool that moves, got squared speeds of {motion:.1e} in "
-                           "all. Record some episodes in which it is driven to and fro")
+        raise EpisodeError(
+            f"{len(tracks)} episodes: expected a tool that moves, got squared speeds of "
+            f"{motion:.1e} in "
+            "all. Record some episodes in which it is driven to and fro"
+        )
     step = tracks[0][2]
     best = _search(tracks, np.arange(0.0, MAX_DELAY_S, step / 4))
-    error, delay, lag, gain = _search(tracks, np.clip(best[1] + np.arange(-6, 7) * step / FINE, 0.0, None))
+    error, delay, lag, gain = _search(
+        tracks, np.clip(best[1] + np.arange(-6, 7) * step / FINE, 0.0, None)
+    )
     return Response(float(delay), float(lag), float(gain), 1.0 - error / motion)
 
 
 def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return commanded speeds (T, 3), measured speeds (T + 1, 3), and the duration of a step [s].
+    """Return commanded speeds (T, 3), measured speeds (T + 1, 3), and the duration of a
+    step [s].
     """
     if episode.arms:
-        raise EpisodeError(f"episode {episode.id}: expected one arm, got {', '.join(episode.arms)}: several are not "
-                           "supported here. Record one arm at a station of its own")
+        raise EpisodeError(
+            f"episode {episode.id}: expected one arm, got {', '.join(episode.arms)}: several are "
+            f"not "
+            "supported here. Record one arm at a station of its own"
+        )
     velocities = episode.observations.get(velocity)
     if velocities is None or velocities.shape[1:] != (3,) or episode.executed.shape[1] < 3:
         got = ", ".join(f"{name} {value.shape[1:]}" for name, value in episode.observations.items())
-        raise EpisodeError(f"episode {episode.id}: expected an observation '{velocity}' of shape (3,) and actions of at "
-                           f"least 3 dimensions, got {got} and actions of {episode.executed.shape[1]}")
+        raise EpisodeError(
+            f"episode {episode.id}: expected an observation '{velocity}' of shape (3,) and actions "
+            f"of at "
+            f"least 3 dimensions, got {got} and actions of {episode.executed.shape[1]}"
+        )
     step = float(np.median(np.diff(episode.stamps_ns))) / 1e9
     if step <= 0.0:
-        raise EpisodeError(f"episode {episode.id}: expected stamps of time steps that increase, got steps "
-                           f"of {step:g} s. Leave the episode out, or record it again")
+        raise EpisodeError(
+            f"episode {episode.id}: expected stamps of time steps that increase, got steps "
+            f"of {step:g} s. Leave the episode out, or record it again"
+        )
     return episode.executed[:, :3] / step, np.asarray(velocities, float), step
 
 
@@ -86,8 +100,12 @@ def _search(tracks: list, delays: np.ndarray) -> tuple[float, float, float, floa
 
     candidates = []
     for delay in delays:
-        fitted = minimize_scalar(lambda log_lag, delay=delay: _error(tracks, delay, np.exp(log_lag))[0],
-                                 bounds=np.log(LAGS_S), method="bounded", options={"xatol": 1e-3})
+        fitted = minimize_scalar(
+            lambda log_lag, delay=delay: _error(tracks, delay, np.exp(log_lag))[0],
+            bounds=np.log(LAGS_S),
+            method="bounded",
+            options={"xatol": 1e-3},
+        )
         lag = float(np.exp(fitted.x))
         error, gain = _error(tracks, delay, lag)
         candidates.append((error, delay, lag, gain))
@@ -96,14 +114,22 @@ def _search(tracks: list, delays: np.ndarray) -> tuple[float, float, float, floa
 
 def _error(tracks: list, delay: float, lag: float) -> tuple[float, float]:
     """Return the smallest squared error over the gain, and that gain."""
-    pairs = [(_followed(commanded, step, delay, lag), measured[1:]) for commanded, measured, step in tracks]
+    pairs = [
+        (_followed(commanded, step, delay, lag), measured[1:])
+        for commanded, measured, step in tracks
+    ]
     size = sum(float((predicted**2).sum()) for predicted, _ in pairs)
-    gain = sum(float((predicted * measured).sum()) for predicted, measured in pairs) / max(size, 1e-12)
-    return sum(float(((gain * predicted - measured) ** 2).sum()) for predicted, measured in pairs), gain
+    gain = sum(float((predicted * measured).sum()) for predicted, measured in pairs) / max(
+        size, 1e-12
+    )
+    return sum(
+        float(((gain * predicted - measured) ** 2).sum()) for predicted, measured in pairs
+    ), gain
 
 
 def _followed(commanded: np.ndarray, step: float, delay: float, lag: float) -> np.ndarray:
-    """Return the speeds (T, 3) of a tool that began at rest, at the ends of the steps, at gain 1.
+    """Return the speeds (T, 3) of a tool that began at rest, at the ends of the steps, at
+    gain 1.
     """
     from scipy.signal import lfilter
 
@@ -112,4 +138,4 @@ def _followed(commanded: np.ndarray, step: float, delay: float, lag: float) -> n
     index = np.floor(times / step).astype(int)
     commands = np.where(index[:, None] >= 0, commanded[np.maximum(index, 0)], 0.0)
     decay = np.exp(-fine / lag)
-    return lfilter([1.0 - decay], [1.0, -decay], commands, axis=0)[FINE - 1::FINE]
+    return lfilter([1.0 - decay], [1.0, -decay], commands, axis=0)[FINE - 1 :: FINE]

@@ -39,7 +39,9 @@ class Message:
 
     def at_time_of(self, other: Message) -> Message:
         """Return the same message with the times of another."""
-        return replace(self, at_ns=other.at_ns, wall_ns=other.wall_ns, simulated_ns=other.simulated_ns)
+        return replace(
+            self, at_ns=other.at_ns, wall_ns=other.wall_ns, simulated_ns=other.simulated_ns
+        )
 
 
 class Ring:
@@ -48,7 +50,9 @@ class Ring:
     A message of more than a quarter of the bytes is dropped.
     """
 
-    def __init__(self, max_bytes: int, max_messages: int | None = None, seconds: float = float("inf")) -> None:
+    def __init__(
+        self, max_bytes: int, max_messages: int | None = None, seconds: float = float("inf")
+    ) -> None:
         self.max_bytes, self.max_messages, self.seconds = max_bytes, max_messages, seconds
         self.bytes = 0
         self._messages: deque[Message] = deque()
@@ -80,5 +84,8 @@ class Ring:
         return len(self._messages)
 
     def _over(self, now_ns: int) -> bool:
-        return (self.bytes > self.max_bytes or (self.max_messages is not None and len(self._messages) > self.max_messages)
-                or now_ns - self._messages[0].at_ns > self.seconds * 1e9)
+        return (
+            self.bytes > self.max_bytes
+            or (self.max_messages is not None and len(self._messages) > self.max_messages)
+            or now_ns - self._messages[0].at_ns > self.seconds * 1e9
+        )

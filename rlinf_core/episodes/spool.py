@@ -46,9 +46,20 @@ class Spool:
         kind: kind of the recordings.
     """
 
-    def __init__(self, root: str | Path, min_free_mb: float = 200.0, keep_sent: int = 10_000,
-                 max_gb: float = MAX_GB, kind: str = EPISODE) -> None:
-        self.root, self.min_free_mb, self.keep_sent, self.max_gb = Path(root), min_free_mb, keep_sent, max_gb
+    def __init__(
+        self,
+        root: str | Path,
+        min_free_mb: float = 200.0,
+        keep_sent: int = 10_000,
+        max_gb: float = MAX_GB,
+        kind: str = EPISODE,
+    ) -> None:
+        self.root, self.min_free_mb, self.keep_sent, self.max_gb = (
+            Path(root),
+            min_free_mb,
+            keep_sent,
+            max_gb,
+        )
         self.kind = kind
         # returns the attachments of each new episode, by name
         self.attachments: Callable[[], dict[str, bytes]] = dict
@@ -58,7 +69,9 @@ class Spool:
             for name in (*COUNTED_FOLDERS, "sent"):
                 make_folder(self.root / name)
         except OSError as error:
-            raise SpoolError(f"spool {self.root}: cannot be created: {error}. Choose another folder") from error
+            raise SpoolError(
+                f"spool {self.root}: cannot be created: {error}. Choose another folder"
+            ) from error
 
     def recover(self) -> list[str]:
         """Set aside the open episodes of an earlier recorder; return their ids.
@@ -77,29 +90,46 @@ class Spool:
             SpoolError: the disk is nearly full, or the id is invalid or taken.
         """
         if not is_plain(episode_id):
-            raise SpoolError(f"spool {self.root}: episode id: expected up to 128 of the characters A-Z a-z 0-9 _ . + = -, "
-                             f"no dot first, got {episode_id[:200]!r}. Give the station a plain name")
+            raise SpoolError(
+                f"spool {self.root}: episode id: expected up to 128 of the characters A-Z a-z 0-9 "
+                f"_ . + = -, "
+                f"no dot first, got {episode_id[:200]!r}. Give the station a plain name"
+            )
         with _disk_errors(self.root):
             self._make_room(episode_id)
         return EpisodeWriter(self, episode_id)
 
     def _make_room(self, episode_id: str) -> None:
-        taken = [name for name in ("open", "closed", "sent") if os.path.lexists(self.root / name / episode_id)]
+        taken = [
+            name
+            for name in ("open", "closed", "sent")
+            if os.path.lexists(self.root / name / episode_id)
+        ]
         if taken:
-            raise SpoolError(f"spool {self.root}: expected a new episode, got {episode_id}, which is in {taken[0]}/ "
-                             "already. Ids must never come twice")
+            raise SpoolError(
+                f"spool {self.root}: expected a new episode, got {episode_id}, which is in "
+                f"{taken[0]}/ "
+                "already. Ids must never come twice"
+            )
         if (used_gb := self.full() * self.max_gb) >= self.max_gb:
-            raise SpoolError(f"spool {self.root}: expected episodes of less than {self.max_gb:g} GB, got {used_gb:.3g} GB; "
-                             "nothing is recorded until some are sent. Is the trainer away (rlinf status)? Else look in "
-                             "refused/ and broken/, or set station.spool_gb; closed episodes are safe")
+            raise SpoolError(
+                f"spool {self.root}: expected episodes of less than {self.max_gb:g} GB, got "
+                f"{used_gb:.3g} GB; "
+                "nothing is recorded until some are sent. Is the trainer away (rlinf status)? Else "
+                "look in "
+                "refused/ and broken/, or set station.spool_gb; closed episodes are safe"
+            )
         self.forget("sent", keep=self.keep_sent)
         for old in sorted((self.root / "sent").iterdir(), key=order_of):
             if self._free_mb() >= self.min_free_mb:
                 break
             shutil.rmtree(old, ignore_errors=True)
         if (free_mb := self._free_mb()) < self.min_free_mb:
-            raise SpoolError(f"spool {self.root}: expected at least {self.min_free_mb:.0f} MB free, got {free_mb:.0f} MB, "
-                             "and no sent episode is left to remove. Free the disk; closed episodes are safe")
+            raise SpoolError(
+                f"spool {self.root}: expected at least {self.min_free_mb:.0f} MB free, got "
+                f"{free_mb:.0f} MB, "
+                "and no sent episode is left to remove. Free the disk; closed episodes are safe"
+            )
 
     def closed(self) -> list[Path]:
         """Return everything in ``closed/``, oldest first: episodes that have not been sent."""
@@ -137,7 +167,8 @@ class Spool:
         return self._bytes(*COUNTED_FOLDERS) / (self.max_gb * 1e9)
 
     def set_aside(self) -> int:
-        """Return the number of refused episodes; those that a person has removed no longer count.
+        """Return the number of refused episodes; those that a person has removed no longer
+        count.
         """
         return sum(1 for path in (self.root / "refused").iterdir() if path.is_dir())
 
@@ -151,7 +182,9 @@ class Spool:
     def _bytes(self, *folders: str) -> int:
         for name in folders:
             sizes = self._sizes.get(name, {}) if name != "open" else {}
-            self._sizes[name] = {path: sizes.get(path) or _size(path) for path in (self.root / name).iterdir()}
+            self._sizes[name] = {
+                path: sizes.get(path) or _size(path) for path in (self.root / name).iterdir()
+            }
         return sum(sum(self._sizes[name].values()) for name in folders)
 
     def _move(self, source: str, target: str, name: str) -> Path:
@@ -159,7 +192,8 @@ class Spool:
 
 
 class EpisodeWriter:
-    """One open recording: raw CDR messages into a rosbag2 folder (MCAP, readable by ``ros2 bag``).
+    """One open recording: raw CDR messages into a rosbag2 folder (MCAP, readable by
+    ``ros2 bag``).
     """
 
     def __init__(self, spool: Spool, episode_id: str) -> None:
@@ -178,12 +212,17 @@ class EpisodeWriter:
         """Append one serialised message; ``message_type`` like "rlinf_msgs/msg/TimeStep"."""
         self.bytes += len(raw)
         if len(raw) > MAX_MESSAGE_BYTES or self.bytes > 0.9 * MAX_BYTES:
-            raise SpoolError(f"episode {self.episode_id}: expected messages of at most {MAX_MESSAGE_BYTES >> 20} MiB and "
-                             f"{int(0.9 * MAX_BYTES) >> 20} MiB in all, got {len(raw) >> 20} MiB on '{topic}', "
-                             f"{self.bytes >> 20} MiB in all. Record smaller images, or shorter episodes")
+            raise SpoolError(
+                f"episode {self.episode_id}: expected messages of at most "
+                f"{MAX_MESSAGE_BYTES >> 20} MiB and "
+                f"{int(0.9 * MAX_BYTES) >> 20} MiB in all, got {len(raw) >> 20} MiB on '{topic}', "
+                f"{self.bytes >> 20} MiB in all. Record smaller images, or shorter episodes"
+            )
         with _disk_errors(self.spool.root):
             if topic not in self._connections:
-                self._connections[topic] = self._bag.add_topic(topic, message_type, typestore(), offered_qos(topic))
+                self._connections[topic] = self._bag.add_topic(
+                    topic, message_type, typestore(), offered_qos(topic)
+                )
             self._bag.write(self._connections[topic], stamp_ns, raw)
 
     def note(self, metadata: dict[str, str]) -> None:
@@ -233,5 +272,11 @@ def _disk_errors(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        fix = f"Free the disk, e.g. delete {root / 'sent'}" if full else "Check the folder and its rights"
-        raise SpoolError(f"spool {root}: {error.strerror or error}. {fix}; closed episodes are safe") from error
+        fix = (
+            f"Free the disk, e.g. delete {root / 'sent'}"
+            if full
+            else "Check the folder and its rights"
+        )
+        raise SpoolError(
+            f"spool {root}: {error.strerror or error}. {fix}; closed episodes are safe"
+        ) from error

@@ -44,8 +44,12 @@ class CheckedMcap:
         self.path = path / f"{path.name}.mcap"
         self._file = self.path.open("xb")
         self._at_once = kind == SESSION
-        self._mcap = McapWriter(self._file, 0 if self._at_once else CHUNK_BYTES, compression=CompressionType.NONE,
-                                enable_data_crcs=True)
+        self._mcap = McapWriter(
+            self._file,
+            0 if self._at_once else CHUNK_BYTES,
+            compression=CompressionType.NONE,
+            enable_data_crcs=True,
+        )
         self._mcap.start(profile="ros2", library=LIBRARY)
         if kind != EPISODE:
             self._mcap.add_metadata(LIBRARY, {"kind": kind})
@@ -54,19 +58,25 @@ class CheckedMcap:
 
     def add_msgtype(self, connection: Any) -> None:
         """Register a message type, with its definition."""
-        self._schemas[connection.msgtype] = self._mcap.register_schema(connection.msgtype, "ros2msg",
-                                                                       connection.msgdef.data.encode())
+        self._schemas[connection.msgtype] = self._mcap.register_schema(
+            connection.msgtype, "ros2msg", connection.msgdef.data.encode()
+        )
 
     def add_connection(self, connection: Any, offered_qos_profiles: str) -> None:
         """Register a topic with the QoS text from ``CheckedWriter``."""
         self._channels[connection.id] = self._mcap.register_channel(
-            connection.topic, "cdr", self._schemas[connection.msgtype],
-            {"offered_qos_profiles": connection.owner.qos[connection.topic]})
+            connection.topic,
+            "cdr",
+            self._schemas[connection.msgtype],
+            {"offered_qos_profiles": connection.owner.qos[connection.topic]},
+        )
 
     def attach(self, name: str, data: bytes, at_ns: int) -> None:
         """Attach a file; ``mcap get attachment`` returns it."""
         kind = MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
-        self._mcap.add_attachment(create_time=at_ns, log_time=at_ns, name=name, media_type=kind, data=data)
+        self._mcap.add_attachment(
+            create_time=at_ns, log_time=at_ns, name=name, media_type=kind, data=data
+        )
 
     def write(self, connection: Any, timestamp: int, data: bytes | memoryview) -> None:
         """Append a message."""
@@ -94,7 +104,9 @@ class CheckedWriter(Writer):
 
     def __init__(self, path: Path, kind: str = EPISODE) -> None:
         super().__init__(path, version=8, storage_plugin=StoragePlugin.MCAP)
-        self.STORAGE_PLUGINS: Mapping[StoragePlugin, Any] = {StoragePlugin.MCAP: partial(CheckedMcap, kind=kind)}
+        self.STORAGE_PLUGINS: Mapping[StoragePlugin, Any] = {
+            StoragePlugin.MCAP: partial(CheckedMcap, kind=kind)
+        }
         self.qos: dict[str, str] = {}
 
     def add_topic(self, topic: str, msgtype: str, typestore: Any, qos: Qos) -> Connection:
@@ -129,14 +141,25 @@ class CheckedWriter(Writer):
             for connection in self.connections
         ]
         name = self.storage.path.name
-        return {"version": self.version, "storage_identifier": "mcap", "relative_file_paths": [name],
-                **self._span(), "topics_with_message_count": topics, "compression_format": "", "compression_mode": "",
-                "files": [{"path": name, **self._span()}], "custom_data": self.custom_data or None, "ros_distro": "rosbags"}
+        return {
+            "version": self.version,
+            "storage_identifier": "mcap",
+            "relative_file_paths": [name],
+            **self._span(),
+            "topics_with_message_count": topics,
+            "compression_format": "",
+            "compression_mode": "",
+            "files": [{"path": name, **self._span()}],
+            "custom_data": self.custom_data or None,
+            "ros_distro": "rosbags",
+        }
 
     def _span(self) -> dict[str, Any]:
-        return {"starting_time": {"nanoseconds_since_epoch": self.min_timestamp},
-                "duration": {"nanoseconds": max(0, self.max_timestamp - self.min_timestamp)},
-                "message_count": sum(self.counts.values())}
+        return {
+            "starting_time": {"nanoseconds_since_epoch": self.min_timestamp},
+            "duration": {"nanoseconds": max(0, self.max_timestamp - self.min_timestamp)},
+            "message_count": sum(self.counts.values()),
+        }
 
 
 def kind_of(folder: Path) -> str:
@@ -162,7 +185,7 @@ def _text(metadata: dict[str, Any]) -> str:
     return yaml.dump(metadata, Dumper=dumper, sort_keys=False, allow_unicode=True).strip()
 
 
-STARTED, ENDED = 0, 1       # EpisodeEvent.kind
+STARTED, ENDED = 0, 1  # EpisodeEvent.kind
 FIRST, MID, LAST = range(3)  # TimeStep.step_type
 StampedMessage = tuple[str, int, Any]  # topic, time [ns], message
 
@@ -189,10 +212,24 @@ def _messages(episode: Episode) -> Iterator[StampedMessage]:
     for k, stamp in enumerate(stamps):
         yield "timestep", stamp, _step(episode, k)
         if k < count:
-            yield "applied", stamp, _message(
-                "Applied", stamp, source=episode.sources[k], session="", seq=k + 1, index=0,
-                policy_version=episode.policy_version, observation_stamp=_stamp(stamp), requested=episode.requested[k],
-                executed=episode.executed[k], limits=list(episode.limits[k]), limits_hash=episode.limits_hash)
+            yield (
+                "applied",
+                stamp,
+                _message(
+                    "Applied",
+                    stamp,
+                    source=episode.sources[k],
+                    session="",
+                    seq=k + 1,
+                    index=0,
+                    policy_version=episode.policy_version,
+                    observation_stamp=_stamp(stamp),
+                    requested=episode.requested[k],
+                    executed=episode.executed[k],
+                    limits=list(episode.limits[k]),
+                    limits_hash=episode.limits_hash,
+                ),
+            )
     yield "episode", stamps[-1], _event(episode, ENDED, stamps[-1])
 
 
@@ -203,25 +240,51 @@ def _step(episode: Episode, k: int) -> Any:
         value = values[k]
         if value.ndim == 3:
             height, width, _ = value.shape
-            images.append(types["sensor_msgs/msg/Image"](_header(stamp, name), height, width, "rgb8", 0, 3 * width,
-                                                         value.ravel()))
+            images.append(
+                types["sensor_msgs/msg/Image"](
+                    _header(stamp, name), height, width, "rgb8", 0, 3 * width, value.ravel()
+                )
+            )
         else:
             vectors.append(types[f"{PACKAGE}/msg/NamedVector"](name, value.ravel()))
-    return _message("TimeStep", stamp, step_type=LAST if last else MID if k else FIRST,
-                 reward=float(episode.rewards[k - 1]) if k else 0.0,
-                 discount=float(episode.discounts[k - 1]) if k else 1.0,
-                 terminated=last and not episode.truncated, truncated=last and episode.truncated,
-                 success=last and episode.success, failure=last and episode.failure, episode_id=episode.id, step_index=k,
-                 mode=episode.mode, instruction=episode.instructions[k], vectors=vectors, images=images)
+    return _message(
+        "TimeStep",
+        stamp,
+        step_type=LAST if last else MID if k else FIRST,
+        reward=float(episode.rewards[k - 1]) if k else 0.0,
+        discount=float(episode.discounts[k - 1]) if k else 1.0,
+        terminated=last and not episode.truncated,
+        truncated=last and episode.truncated,
+        success=last and episode.success,
+        failure=last and episode.failure,
+        episode_id=episode.id,
+        step_index=k,
+        mode=episode.mode,
+        instruction=episode.instructions[k],
+        vectors=vectors,
+        images=images,
+    )
 
 
 def _event(episode: Episode, kind: int, stamp: int) -> Any:
     over = kind == ENDED
-    return _message("EpisodeEvent", stamp, kind=kind, episode_id=episode.id, station=episode.station, mode=episode.mode,
-                 seed=episode.seed, steps=len(episode) if over else 0,
-                 episode_return=float(episode.rewards.sum()) if over else 0.0, success=over and episode.success,
-                 failure=over and episode.failure, truncated=over and episode.truncated,
-                 policy_version=episode.policy_version, spec_hash=episode.spec_hash, detail="")
+    return _message(
+        "EpisodeEvent",
+        stamp,
+        kind=kind,
+        episode_id=episode.id,
+        station=episode.station,
+        mode=episode.mode,
+        seed=episode.seed,
+        steps=len(episode) if over else 0,
+        episode_return=float(episode.rewards.sum()) if over else 0.0,
+        success=over and episode.success,
+        failure=over and episode.failure,
+        truncated=over and episode.truncated,
+        policy_version=episode.policy_version,
+        spec_hash=episode.spec_hash,
+        detail="",
+    )
 
 
 def _message(name: str, stamp: int, **fields: Any) -> Any:

@@ -108,6 +108,7 @@ class Episode:
 
     @property
     def takeovers(self) -> np.ndarray:
-        """The takeover state in each transition (T,), as numbers of ``interlock.types.Takeover``.
+        """The takeover state in each transition (T,), as numbers of
+        ``interlock.types.Takeover``.
         """
         return np.array([takeover(source) for source in self.sources], int)

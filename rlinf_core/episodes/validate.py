@@ -47,7 +47,10 @@ def _episode_faults(episode: Episode, spec: StationSpec, longest: int) -> Iterat
     if episode.mode not in MODES:
         yield f"mode: expected one of {', '.join(MODES)}, got '{episode.mode}'"
     if not STATION.fullmatch(episode.station):
-        yield f"station: expected a name of at most 64 letters, digits and _, got '{episode.station[:80]}'"
+        yield (
+            f"station: expected a name of at most 64 letters, digits and _, got "
+            f"'{episode.station[:80]}'"
+        )
     if not 1 <= len(episode) <= longest:
         yield f"expected 1 to {longest} transitions (replay.capacity), got {len(episode)}"
 
@@ -61,7 +64,10 @@ def _of_observations(episode: Episode, spec: StationSpec) -> Iterator[str]:
         values = episode.observations[item.name]
         shape = (len(episode) + 1, *(item.shape if item.is_image else (item.size,)))
         if values.shape != shape or values.dtype != item.dtype:
-            yield f"'{item.name}': expected {item.dtype}{list(shape)}, got {values.dtype}{list(values.shape)}"
+            yield (
+                f"'{item.name}': expected {item.dtype}{list(shape)}, got "
+                f"{values.dtype}{list(values.shape)}"
+            )
         elif not item.is_image:
             yield from _of_values(f"'{item.name}'", values)
     if not (np.diff(episode.stamps_ns) > 0).all():
@@ -70,7 +76,10 @@ def _of_observations(episode: Episode, spec: StationSpec) -> Iterator[str]:
 
 def _of_instructions(episode: Episode) -> Iterator[str]:
     if len(episode.instructions) != len(episode) + 1:
-        yield f"instructions: expected {len(episode) + 1}, one of each observation, got {len(episode.instructions)}"
+        yield (
+            f"instructions: expected {len(episode) + 1}, one of each observation, got "
+            f"{len(episode.instructions)}"
+        )
     try:
         encoded(sorted(set(episode.instructions)))
     except SpecError as error:
@@ -79,11 +88,17 @@ def _of_instructions(episode: Episode) -> Iterator[str]:
 
 def _of_actions(episode: Episode, spec: StationSpec) -> Iterator[str]:
     if not any(episode.sources):
-        yield "expected actions that the interlock applied, got none: nobody commanded the arm, or it was held all along"
+        yield (
+            "expected actions that the interlock applied, got none: nobody commanded the arm, "
+            "or it was held all along"
+        )
         return
     for name, values in (("requested", episode.requested), ("executed", episode.executed)):
         if values.shape != (len(episode), spec.action.dim):
-            yield f"{name} actions: expected shape {(len(episode), spec.action.dim)}, got {values.shape}"
+            yield (
+                f"{name} actions: expected shape {(len(episode), spec.action.dim)}, got "
+                f"{values.shape}"
+            )
         else:
             yield from _of_values(f"{name} actions", values)
 
@@ -91,10 +106,15 @@ def _of_actions(episode: Episode, spec: StationSpec) -> Iterator[str]:
 def _of_rewards(episode: Episode) -> Iterator[str]:
     yield from _of_values("rewards", episode.rewards)
     if episode.success + episode.failure + episode.truncated != 1:
-        yield (f"expected one end of success, failure and time limit, got success={episode.success}, "
-               f"failure={episode.failure}, truncated={episode.truncated}")
+        yield (
+            f"expected one end of success, failure and time limit, got success={episode.success}, "
+            f"failure={episode.failure}, truncated={episode.truncated}"
+        )
     elif episode.truncated == (episode.discounts[-1] == 0.0):
-        yield f"discounts: expected {float(episode.truncated)} at its end, got {episode.discounts[-1]}"
+        yield (
+            f"discounts: expected {float(episode.truncated)} at its end, got "
+            f"{episode.discounts[-1]}"
+        )
     if not ((episode.discounts >= 0.0) & (episode.discounts <= 1.0)).all():
         yield "discounts: expected values from 0 to 1, got others"
 
@@ -108,11 +128,16 @@ def _of_chunks(episode: Episode) -> Iterator[str]:
         yield from _of_values("log-probabilities", chunks.log_probs)
     others = set(chunks.versions.tolist()) - {episode.policy_version}
     if others:
-        yield f"chunks: expected them of the episode's policy, version {episode.policy_version}, got {min(others)}"
+        yield (
+            f"chunks: expected them of the episode's policy, version {episode.policy_version}, "
+            f"got {min(others)}"
+        )
 
 
 def _of_values(name: str, values: np.ndarray) -> Iterator[str]:
     bad = ~(np.abs(values) <= LARGEST)  # so that NaN is bad too
     if bad.any():
-        yield (f"{name}: expected finite values within {LARGEST:.0e}, got {values[bad].ravel()[0]} "
-               f"({int(bad.sum())} of {values.size})")
+        yield (
+            f"{name}: expected finite values within {LARGEST:.0e}, got {values[bad].ravel()[0]} "
+            f"({int(bad.sum())} of {values.size})"
+        )

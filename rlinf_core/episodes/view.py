@@ -38,11 +38,19 @@ class View:
         boxes: by arm, its workspace in the frame of its limits: lowest and highest corner [m].
     """
 
-    def __init__(self, station: str, bases: Mapping[str, str], tool: str, mounts: Mapping[str, Any],
-                 boxes: Mapping[str, Box] | None = None) -> None:
+    def __init__(
+        self,
+        station: str,
+        bases: Mapping[str, str],
+        tool: str,
+        mounts: Mapping[str, Any],
+        boxes: Mapping[str, Box] | None = None,
+    ) -> None:
         self.station, self.bases, self.tool = station, bases, tool
-        self.mounts = [Frame(mount["frame"], child, tuple(mount["position"]), tuple(mount["orientation"]))
-                       for child, mount in mounts.items()]
+        self.mounts = [
+            Frame(mount["frame"], child, tuple(mount["position"]), tuple(mount["orientation"]))
+            for child, mount in mounts.items()
+        ]
         self.boxes, self.description = dict(boxes or {}), Description((), "", ())
         self.states: dict[str, tuple[int, str]] = {}  # by arm: state and cause
 
@@ -62,7 +70,11 @@ class View:
         """
         fixed = {frame.child: frame for frame in (*self.mounts, *self.description.fixed())}
         root, base = self.description.root, next(iter(self.bases.values()))
-        if root and root not in fixed and not set(self.bases.values()) & set(self.description.links):
+        if (
+            root
+            and root not in fixed
+            and not set(self.bases.values()) & set(self.description.links)
+        ):
             fixed[root] = Frame(base, root, (0.0, 0.0, 0.0), STILL)
         return self._transforms(fixed.values(), stamp)
 
@@ -80,7 +92,11 @@ class View:
             message = typestore().deserialize_cdr(raw, JOINTS if row == "joint_states" else POSE)
         except Exception:  # a broken message may raise anything
             return None
-        frames = self._of_joints(arm, message) if row == "joint_states" else self._of_pose(row, arm, message)
+        frames = (
+            self._of_joints(arm, message)
+            if row == "joint_states"
+            else self._of_pose(row, arm, message)
+        )
         stamp = message.header.stamp
         return self._transforms(frames, (stamp.sec, stamp.nanosec)) if frames else None
 
@@ -95,7 +111,9 @@ class View:
 
     def _of_joints(self, arm: str, message: Any) -> list[Frame]:
         values = dict(zip(message.name, map(float, message.position), strict=False))
-        return self.description.moved({f"{arm}_{name}": value for name, value in values.items()} if arm else values)
+        return self.description.moved(
+            {f"{arm}_{name}": value for name, value in values.items()} if arm else values
+        )
 
     def update(self, arm: str, state: int, cause: str) -> bool:
         """Set an interlock's state; return True if the markers changed."""
@@ -103,34 +121,65 @@ class View:
         return self.states[arm] != before
 
     def markers(self, stamp: tuple[int, int]) -> bytes:
-        """Return the workspaces in their state's colour, and the state in words, as a MarkerArray.
+        """Return the workspaces in their state's colour, and the state in words, as a
+        MarkerArray.
         """
         types, results = typestore().types, []
         for arm, (low, high) in self.boxes.items():
             state, cause = self.states.get(arm, (0, ""))
-            colour = types["std_msgs/msg/ColorRGBA"](*COLOURS[state if state < len(COLOURS) else -1], 1.0)
+            colour = types["std_msgs/msg/ColorRGBA"](
+                *COLOURS[state if state < len(COLOURS) else -1], 1.0
+            )
             header = self._header(self.bases.get(arm, "base_link"), stamp)
-            corners = [[(low, high)[index >> axis & 1][axis] for axis in range(3)] for index in range(8)]
+            corners = [
+                [(low, high)[index >> axis & 1][axis] for axis in range(3)] for index in range(8)
+            ]
             lines = [_point(corners[index]) for edge in EDGES for index in edge]
             above = ((low[0] + high[0]) / 2, (low[1] + high[1]) / 2, high[2] + LETTER_M)
-            words = " ".join(filter(None, (arm, NAMES[state] if state < len(NAMES) else str(state), cause)))
-            results += [_marker(header, f"{arm}_workspace" if arm else "workspace", LINE_LIST, (0.0, 0.0, 0.0),
-                             (LINE_M, 0.0, 0.0), colour, points=lines),
-                     _marker(header, f"{arm}_state" if arm else "state", TEXT, above, (0.0, 0.0, LETTER_M), colour, words)]
+            words = " ".join(
+                filter(None, (arm, NAMES[state] if state < len(NAMES) else str(state), cause))
+            )
+            results += [
+                _marker(
+                    header,
+                    f"{arm}_workspace" if arm else "workspace",
+                    LINE_LIST,
+                    (0.0, 0.0, 0.0),
+                    (LINE_M, 0.0, 0.0),
+                    colour,
+                    points=lines,
+                ),
+                _marker(
+                    header,
+                    f"{arm}_state" if arm else "state",
+                    TEXT,
+                    above,
+                    (0.0, 0.0, LETTER_M),
+                    colour,
+                    words,
+                ),
+            ]
         return bytes(typestore().serialize_cdr(types[MARKERS](markers=results), MARKERS))
 
     def _header(self, frame: str, stamp: tuple[int, int]) -> Any:
         types = typestore().types
-        return types["std_msgs/msg/Header"](stamp=types["builtin_interfaces/msg/Time"](*stamp),
-                                            frame_id=f"{self.station}/{frame}")
+        return types["std_msgs/msg/Header"](
+            stamp=types["builtin_interfaces/msg/Time"](*stamp), frame_id=f"{self.station}/{frame}"
+        )
 
     def _transforms(self, frames: Iterable[Frame], stamp: tuple[int, int]) -> bytes:
         types = typestore().types
-        results = [types["geometry_msgs/msg/TransformStamped"](
-            header=self._header(frame.parent, stamp), child_frame_id=f"{self.station}/{frame.child}",
-            transform=types["geometry_msgs/msg/Transform"](
-                translation=types["geometry_msgs/msg/Vector3"](*frame.position),
-                rotation=types["geometry_msgs/msg/Quaternion"](*frame.orientation))) for frame in frames]
+        results = [
+            types["geometry_msgs/msg/TransformStamped"](
+                header=self._header(frame.parent, stamp),
+                child_frame_id=f"{self.station}/{frame.child}",
+                transform=types["geometry_msgs/msg/Transform"](
+                    translation=types["geometry_msgs/msg/Vector3"](*frame.position),
+                    rotation=types["geometry_msgs/msg/Quaternion"](*frame.orientation),
+                ),
+            )
+            for frame in frames
+        ]
         return bytes(typestore().serialize_cdr(types[TRANSFORMS](transforms=results), TRANSFORMS))
 
 
@@ -143,19 +192,40 @@ def _point(place: Iterable[float]) -> Any:
     return typestore().types["geometry_msgs/msg/Point"](*place)
 
 
-def _marker(header: Any, namespace: str, kind: int, place: tuple[float, ...], scale: tuple[float, float, float],
-            colour: Any, text: str = "", points: Iterable[Any] = ()) -> Any:
+def _marker(
+    header: Any,
+    namespace: str,
+    kind: int,
+    place: tuple[float, ...],
+    scale: tuple[float, float, float],
+    colour: Any,
+    text: str = "",
+    points: Iterable[Any] = (),
+) -> Any:
     import numpy as np
 
     types, nothing = typestore().types, np.zeros(0, np.uint8)
     image = types["sensor_msgs/msg/CompressedImage"](header=header, format="", data=nothing)
     return types["visualization_msgs/msg/Marker"](
-        header=header, ns=namespace, id=0, type=kind, action=0,
-        pose=types["geometry_msgs/msg/Pose"](position=_point(place),
-                                             orientation=types["geometry_msgs/msg/Quaternion"](*STILL)),
-        scale=types["geometry_msgs/msg/Vector3"](*scale), color=colour,
-        lifetime=types["builtin_interfaces/msg/Duration"](sec=0, nanosec=0), frame_locked=False,
-        points=[*points], colors=[],
-        texture_resource="", texture=image, uv_coordinates=[], text=text, mesh_resource="",
-        mesh_file=types["visualization_msgs/msg/MeshFile"](filename="", data=nothing), mesh_use_embedded_materials=False)
-
+        header=header,
+        ns=namespace,
+        id=0,
+        type=kind,
+        action=0,
+        pose=types["geometry_msgs/msg/Pose"](
+            position=_point(place), orientation=types["geometry_msgs/msg/Quaternion"](*STILL)
+        ),
+        scale=types["geometry_msgs/msg/Vector3"](*scale),
+        color=colour,
+        lifetime=types["builtin_interfaces/msg/Duration"](sec=0, nanosec=0),
+        frame_locked=False,
+        points=[*points],
+        colors=[],
+        texture_resource="",
+        texture=image,
+        uv_coordinates=[],
+        text=text,
+        mesh_resource="",
+        mesh_file=types["visualization_msgs/msg/MeshFile"](filename="", data=nothing),
+        mesh_use_embedded_materials=False,
+    )

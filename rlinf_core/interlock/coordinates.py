@@ -30,7 +30,10 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
     if limits.control_mode == "joint_delta":
         arm = (tuple(inputs.joints),) if _finite(inputs.joints, len(limits.joint_low)) else None
     elif _finite(inputs.pose, 7) and abs(math.hypot(*inputs.pose[3:]) - 1.0) < 0.01:
-        arm = (tuple(inputs.pose[:3]), to_vector(product(limits.from_nominal, unit(inputs.pose[3:]))))
+        arm = (
+            tuple(inputs.pose[:3]),
+            to_vector(product(limits.from_nominal, unit(inputs.pose[3:]))),
+        )
     else:
         arm = None
     if arm is None or not limits.gripper_width:
@@ -48,7 +51,11 @@ def in_other_units(limits: Limits, inputs: Inputs) -> str:
             return "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
     if not limits.gripper_width:
         return ""
-    return "gripper/state" if abs(inputs.gripper or 0.0) > max(WIDE_M, 2.0 * limits.gripper_width) else ""
+    return (
+        "gripper/state"
+        if abs(inputs.gripper or 0.0) > max(WIDE_M, 2.0 * limits.gripper_width)
+        else ""
+    )
 
 
 def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
@@ -59,7 +66,13 @@ def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
 
 def by_group(limits: Limits, action: Numbers) -> Coordinates:
     """Split an action into its groups; a group that the action leaves out gets zeros."""
-    arm = len(limits.joint_low) if limits.control_mode == "joint_delta" else 6 if len(action) >= 6 else 3
+    arm = (
+        len(limits.joint_low)
+        if limits.control_mode == "joint_delta"
+        else 6
+        if len(action) >= 6
+        else 3
+    )
     gripper = ((action[arm] if len(action) > arm else 0.0,),) if limits.gripper_width else ()
     if limits.control_mode == "joint_delta":
         return (action[:arm], *gripper)
@@ -69,21 +82,32 @@ def by_group(limits: Limits, action: Numbers) -> Coordinates:
 def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -> Coordinates:
     """Return the velocity of each group's coordinates that plays ``action`` from ``at``."""
     dt_s = chunk.dt_s
-    requested = tuple([tuple([value / dt_s for value in part]) for part in by_group(limits, action)])
+    requested = tuple(
+        [tuple([value / dt_s for value in part]) for part in by_group(limits, action)]
+    )
     if limits.control_mode == "joint_delta" or not any(requested[1]):
         return requested
     turn = to_quaternion([value * limits.tick for value in requested[1]])
     nominal = limits.nominal
-    then = to_vector(product(limits.from_nominal, product(turn, product(nominal, to_quaternion(at[1])))))
-    return (requested[0], tuple([delta / limits.tick for delta in map(sub, then, at[1])]), *requested[2:])
+    then = to_vector(
+        product(limits.from_nominal, product(turn, product(nominal, to_quaternion(at[1]))))
+    )
+    return (
+        requested[0],
+        tuple([delta / limits.tick for delta in map(sub, then, at[1])]),
+        *requested[2:],
+    )
 
 
 def moved(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Numbers:
-    """Return the displacement from ``start`` to ``end``, written as an action of ``size`` numbers.
+    """Return the displacement from ``start`` to ``end``, written as an action of ``size``
+    numbers.
     """
     arm = tuple(map(sub, end[0], start[0]))
     if limits.control_mode == "tcp_delta" and size >= 6:
-        first, last = (product(limits.nominal, to_quaternion(coordinates[1])) for coordinates in (start, end))
+        first, last = (
+            product(limits.nominal, to_quaternion(coordinates[1])) for coordinates in (start, end)
+        )
         arm += to_vector(product(last, inverse(first)))
     return arm + (tuple(map(sub, end[-1], start[-1])) if size > len(arm) else ())
 
@@ -107,7 +131,9 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
     if not (fits or (chunk.is_release and not chunk.actions)):
         return "size"
     for action in chunk.actions:
-        if not (all(map(math.isfinite, action)) and math.isfinite(max(map(abs, action)) / chunk.dt_s)):
+        if not (
+            all(map(math.isfinite, action)) and math.isfinite(max(map(abs, action)) / chunk.dt_s)
+        ):
             return "not_finite"  # its velocity would not be finite either
     if chunk.seq >= MAX_SEQ:
         return "seq"
@@ -156,7 +182,9 @@ def measured_at_rest(limits: Limits, track: Track) -> bool:
     return track.valid and track.rested >= limits.settle_ticks
 
 
-def update_track(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int, anew: bool) -> Track:
+def update_track(
+    limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int, anew: bool
+) -> Track:
     """Advance the track by one tick.
 
     The first place becomes valid once the arm has rested there for ``SETTLE_S``. After that, a
@@ -178,7 +206,9 @@ def update_track(limits: Limits, track: Track, sample: Coordinates | None, age_n
     sampled_ns = now_ns - age_ns
     max_s = limits.tick if track.jumped else limits.stale_state
     since_s = min(max((sampled_ns - track.sampled_ns) / NS, limits.tick), max_s)
-    valid = track.at is not None and _within(limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s)
+    valid = track.at is not None and _within(
+        limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s
+    )
     if valid or (rested >= limits.settle_ticks and (anew or track.at is None)):
         return Track(sample, sampled_ns, False, rest, rested, True)
     return Track(track.at, sampled_ns, True, rest, rested, False)
@@ -194,12 +224,19 @@ def placed(limits: Limits, sample: Coordinates, now_ns: int) -> Track:
     return Track(sample, now_ns, False, sample, limits.settle_ticks, True)
 
 
-def _within(limits: Limits, a: Coordinates, b: Coordinates, slack: tuple[float, float], seconds: float) -> bool:
+def _within(
+    limits: Limits, a: Coordinates, b: Coordinates, slack: tuple[float, float], seconds: float
+) -> bool:
     """Return True if the arm's groups, without the gripper, are close enough together.
 
     The bound is ``slack`` plus the fastest possible motion during ``seconds``.
     """
     if limits.control_mode == "joint_delta":
-        return limits.groups[0].distance(a[0], b[0]) <= slack[1] + limits.measured_joint_speed * seconds
-    return math.dist(a[0], b[0]) <= slack[0] + limits.measured_speed * seconds \
+        return (
+            limits.groups[0].distance(a[0], b[0])
+            <= slack[1] + limits.measured_joint_speed * seconds
+        )
+    return (
+        math.dist(a[0], b[0]) <= slack[0] + limits.measured_speed * seconds
         and math.dist(a[1], b[1]) <= slack[1] + limits.measured_rotation_speed * seconds
+    )

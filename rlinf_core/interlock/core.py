@@ -5,7 +5,13 @@ Pure; never raises on data.
 
 from __future__ import annotations
 
-from rlinf_core.interlock.coordinates import Coordinates, invalid, measured_at_rest, pose_of, recheck_due
+from rlinf_core.interlock.coordinates import (
+    Coordinates,
+    invalid,
+    measured_at_rest,
+    pose_of,
+    recheck_due,
+)
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.tick import STOPPED, UNSEEN, State, Tick
 from rlinf_core.interlock.types import MAX_LEAP, NS, OPERATOR, Chunk, Event, Inputs, Mode, Output
@@ -20,7 +26,9 @@ from rlinf_core.interlock.watch import (
 )
 
 
-def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:
+def step(
+    limits: Limits, state: State, inputs: Inputs, now_ns: int
+) -> tuple[State, Output, tuple[Event, ...]]:
     """Advance by one tick.
 
     Args:
@@ -101,9 +109,14 @@ class _Stages(Tick):
             self.trajectory.rest_at(self.placed)
             self.event("reseeded", "restart")
         self.follow_a_stopped_robot()
-        cleared = inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
-            and not self.standing and enabled(self.limits, inputs) \
+        cleared = (
+            inputs.reset_fault is not None
+            and self.mode is Mode.FAULT
+            and inputs.reset_fault == self.cause
+            and not self.standing
+            and enabled(self.limits, inputs)
             and not (self.cause in UNSEEN and self.unknown() == self.cause)
+        )
         if cleared:
             self.enter(Mode.DISARMED, "")
             self.refusals = ()
@@ -112,8 +125,12 @@ class _Stages(Tick):
             self.enter(Mode.DISARMED, "")
         ready = self.track.valid and not self.standing and not unready(inputs)
         suppressed = self.suppress_setpoint and self.arm is not None
-        if suppressed and (self.recovering or self.trajectory.outside(self.arm or ()) or not self.was_suppressed
-                         or not measured_at_rest(self.limits, self.track)):
+        if suppressed and (
+            self.recovering
+            or self.trajectory.outside(self.arm or ())
+            or not self.was_suppressed
+            or not measured_at_rest(self.limits, self.track)
+        ):
             # The set-point cannot begin here, the arm does not rest yet, or a controller may still
             # follow the set-point.
             ready = False
@@ -123,7 +140,9 @@ class _Stages(Tick):
             if suppressed:  # the set-point was not published until now
                 self.reseed(self.arm or (), "adrift")
             self.operator = self.operator.on_arming()
-            if self.mode is Mode.DISARMED or (self.mode is Mode.HOLD and self.cause == "new_session"):
+            if self.mode is Mode.DISARMED or (
+                self.mode is Mode.HOLD and self.cause == "new_session"
+            ):
                 self.enter(Mode.ARMED, "")
 
     # S13, S17: a robot that has stopped by itself does not move when it follows again
@@ -136,12 +155,20 @@ class _Stages(Tick):
         if self.mode not in STOPPED:
             self.recovering = False
             return
-        self.recovering = self.recovering or (self.inputs.recover and robot_fault != "") or self.is_lost
-        if arm is None or not self.trajectory.still or not measured_at_rest(self.limits, self.track):
+        self.recovering = (
+            self.recovering or (self.inputs.recover and robot_fault != "") or self.is_lost
+        )
+        if (
+            arm is None
+            or not self.trajectory.still
+            or not measured_at_rest(self.limits, self.track)
+        ):
             return
         # so that noise moves the set-point ten times a second at most
         looks = self.recovering or recheck_due(self.limits, self.track)
-        differs = self.trajectory.differs_from(arm) or (looks and self.trajectory.differs_slightly_from(arm))
+        differs = self.trajectory.differs_from(arm) or (
+            looks and self.trajectory.differs_slightly_from(arm)
+        )
         if differs and (self.recovering or follows_nothing(robot_fault)):
             self.reseed(arm, "recover" if self.recovering else "robot")
         self.recovering = False
@@ -159,7 +186,9 @@ class _Stages(Tick):
                 self.fault(unknown)
         elif outside := self.trajectory.carried_out(self.arm or ()):
             self.hold(f"outside_{outside}", only_active=True)
-        self.diverged_ticks = self.diverged_ticks + 1 if self.trajectory.has_diverged(self.arm) else 0
+        self.diverged_ticks = (
+            self.diverged_ticks + 1 if self.trajectory.has_diverged(self.arm) else 0
+        )
         if self.diverged_ticks * self.limits.tick > self.limits.lost_state:
             self.fault("divergence")
 
@@ -178,7 +207,11 @@ class _Stages(Tick):
         if session != chunk.session:
             if chunk.is_release:  # a release of another process, which has taken nothing over
                 self.event("dropped", "new_session", chunk)
-            elif self.mode is Mode.ACTIVE and self.chunk is not None and self.chunk.source != chunk.source:
+            elif (
+                self.mode is Mode.ACTIVE
+                and self.chunk is not None
+                and self.chunk.source != chunk.source
+            ):
                 self.event("dropped", f"{chunk.source}:new_session", chunk)
             else:
                 self.event("dropped", "new_session", chunk)
@@ -207,7 +240,9 @@ class _Stages(Tick):
         self.operator = self.operator.on_release()
         if self.chunk is not None and self.chunk.source == OPERATOR:
             self.pauses_now = True
-            self.hold(OPERATOR_SILENT if self.operator.dropped else "stale_command", only_active=True)
+            self.hold(
+                OPERATOR_SILENT if self.operator.dropped else "stale_command", only_active=True
+            )
 
     def rejection_reason(self, chunk: Chunk) -> str:
         """Return the reason to drop a chunk that came in order, or "" if it may command now."""
@@ -220,7 +255,9 @@ class _Stages(Tick):
         reason = [*self.obstacles, self.not_enabled(chunk) or self.unknown()][0]
         if reason:
             silent = reason == OPERATOR_SILENT and self.cause != "new_session"
-            if silent or (reason in self.obstacles and reason != "contact" and self.mode is Mode.ARMED):
+            if silent or (
+                reason in self.obstacles and reason != "contact" and self.mode is Mode.ARMED
+            ):
                 # Somebody tries to move the arm, so the obstacle is reported. Motion away from a
                 # contact stays allowed.
                 self.hold(reason)
@@ -279,7 +316,11 @@ class _Stages(Tick):
             return self.mode.name.lower()
         arm_reason = [*self.obstacles, self.unknown()][0]
         later = self.held_now or (self.cause if self.cause == "new_session" else "")
-        return arm_reason if arm_reason or self.mode is Mode.ACTIVE else later or self.hold_reason() or self.not_by_policy()
+        return (
+            arm_reason
+            if arm_reason or self.mode is Mode.ACTIVE
+            else later or self.hold_reason() or self.not_by_policy()
+        )
 
     def not_by_policy(self) -> str:
         """Return the cause in ``OF_THE_POLICY`` that this arm waits for, or an empty string."""
@@ -320,20 +361,33 @@ class _Stages(Tick):
         too; and causes that hold the policy alone.
         """
         trajectory, arm = self.trajectory, self.arm
-        may = (self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning")) \
-            and all(cause == "contact" for cause in self.obstacles) \
+        may = (
+            (self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning"))
+            and all(cause == "contact" for cause in self.obstacles)
             and not others(self.inputs, "realigning", *OF_THE_POLICY)
-        if not may or not trajectory.motions or (trajectory.goal is not None and trajectory.lost_its_goal(arm)):
+        )
+        if (
+            not may
+            or not trajectory.motions
+            or (trajectory.goal is not None and trajectory.lost_its_goal(arm))
+        ):
             trajectory.goal = None
-        elif trajectory.goal is None and trajectory.still and measured_at_rest(self.limits, self.track) \
-                and trajectory.misaligned(arm) and not trajectory.outside(arm or ()):
+        elif (
+            trajectory.goal is None
+            and trajectory.still
+            and measured_at_rest(self.limits, self.track)
+            and trajectory.misaligned(arm)
+            and not trajectory.outside(arm or ())
+        ):
             trajectory.go_back(arm or ())
             self.event("reseeded", self.mode.name.lower())
         return trajectory.goal is not None
 
     def result(self) -> tuple[State, Output, tuple[Event, ...]]:
         limits, trajectory = self.limits, self.trajectory
-        sessions = tuple([(source, session, seq) for source, (session, seq) in self.sessions.items()])
+        sessions = tuple(
+            [(source, session, seq) for source, (session, seq) in self.sessions.items()]
+        )
         suppress_setpoint = self.suppress_setpoint
         state = State(
             self.mode,
@@ -360,6 +414,15 @@ class _Stages(Tick):
         target = pose_of(limits, at) if at and limits.control_mode == "tcp_delta" else None
         joints = at[0] if at and limits.control_mode == "joint_delta" else ()
         gripper = at[-1][0] if at and limits.gripper_width else None
-        output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(trajectory.applied),
-                        self.blocked() if self.inputs.others else "", suppress_setpoint)
+        output = Output(
+            target,
+            joints,
+            gripper,
+            self.mode,
+            source,
+            self.cause,
+            tuple(trajectory.applied),
+            self.blocked() if self.inputs.others else "",
+            suppress_setpoint,
+        )
         return state, output, tuple(self.event.emitted)

@@ -74,8 +74,10 @@ class Latch:
             records = list(self._records())
         except OSError as error:
             return f"{error}. It counts as armed"
-        live = {domain: is_held(f"interlock/{domain}/{self.robot}")
-                for domain in {record.domain for record in records} - {self.domain, -1}}
+        live = {
+            domain: is_held(f"interlock/{domain}/{self.robot}")
+            for domain in {record.domain for record in records} - {self.domain, -1}
+        }
         records = [record for record in records if not live.get(record.domain)]
         unreadable = [record for record in records if record.trouble]
         of_domain = [record for record in records if record.domain == self.domain]
@@ -98,8 +100,10 @@ class Latch:
         except OSError as error:
             why = error.strerror or str(error)
             where = f"{path} " if path else ""
-            return (f"latch_file {where}cannot be written: {why}. A stop would not survive a "
-                    f"restart. Free the disk, or make the folder of all users: {MAKE}")
+            return (
+                f"latch_file {where}cannot be written: {why}. A stop would not survive a "
+                f"restart. Free the disk, or make the folder of all users: {MAKE}"
+            )
         self.noted = mode
         return ""
 
@@ -155,8 +159,10 @@ def check(folder: Path) -> None:
             got = "one where each user may remove the files of others"
         else:
             return
-    raise OSError(f"{folder}: expected a folder of root's with the sticky bit, for the latches of "
-                  f"all users, got {got}. {remedy}")
+    raise OSError(
+        f"{folder}: expected a folder of root's with the sticky bit, for the latches of "
+        f"all users, got {got}. {remedy}"
+    )
 
 
 def _order(record: Record) -> tuple[int, bool]:
@@ -166,13 +172,17 @@ def _order(record: Record) -> tuple[int, bool]:
 
 def _why(record: Record) -> str:
     if record.trouble:
-        return (f"{record.path}: expected {DISARMED} or ARMED and a number, got {record.trouble}. It "
-                "counts as armed. Look at the arm, remove that file, and start again")
+        return (
+            f"{record.path}: expected {DISARMED} or ARMED and a number, got {record.trouble}. It "
+            "counts as armed. Look at the arm, remove that file, and start again"
+        )
     if record.mode == DISARMED:
         return ""
     where = "" if record.domain < 0 else f" in ROS_DOMAIN_ID {record.domain}"
-    return (f"{record.path}: the interlock before this one, of {_owner(record.path)}{where}, did not "
-            "end disarmed")
+    return (
+        f"{record.path}: the interlock before this one, of {_owner(record.path)}{where}, did not "
+        "end disarmed"
+    )
 
 
 def _read(path: Path, domain: int = -1) -> Record:
@@ -239,9 +249,12 @@ def only_one(namespace: str, commands: Iterable[str] = ()) -> ExitStack:
             raise RlinfError(
                 f"interlock: another one commands {where} in ROS_DOMAIN_ID {domain} on this "
                 f"machine: {error}. Two would command one robot: stop the other station, or "
-                "rename this one") from error
+                "rename this one"
+            ) from error
         except OSError as error:
             locks.close()
-            raise RlinfError(f"interlock: whether another one commands {where} cannot be known: "
-                             f"{error}. Free sockets of this machine") from error
+            raise RlinfError(
+                f"interlock: whether another one commands {where} cannot be known: "
+                f"{error}. Free sockets of this machine"
+            ) from error
     return locks

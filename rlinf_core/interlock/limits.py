@@ -25,8 +25,15 @@ HIGHER = "higher"
 FIXED = "fixed"  # a different value is neither tighter nor looser
 
 
-def _limit(unit: str, low: float, high: float, meaning: str, default: Any = None, tighter: str = LOWER,
-           size: int = 1) -> Any:
+def _limit(
+    unit: str,
+    low: float,
+    high: float,
+    meaning: str,
+    default: Any = None,
+    tighter: str = LOWER,
+    size: int = 1,
+) -> Any:
     """Return the dataclass field of one limit.
 
     Args:
@@ -38,68 +45,172 @@ def _limit(unit: str, low: float, high: float, meaning: str, default: Any = None
         tighter: LOWER, HIGHER or FIXED, the direction in which the limit gets tighter.
         size: 1 for a number, 3 or 4 for a list of that length, 0 for one number per joint.
     """
-    metadata = {"unit": unit, "range": (low, high), "meaning": meaning, "tighter": tighter, "size": size}
-    return field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
+    metadata = {
+        "unit": unit,
+        "range": (low, high),
+        "meaning": meaning,
+        "tighter": tighter,
+        "size": size,
+    }
+    return (
+        field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Everything the interlock enforces. Fields without a default are required in the robot's YAML.
+    """Everything the interlock enforces.
+
+    Fields without a default are required in the robot's YAML.
     """
 
-    box_low: tuple[float, ...] = _limit("m", -3, 3, "lowest x, y, z of the tool in the base frame (S8)", None, HIGHER, 3)
-    box_high: tuple[float, ...] = _limit("m", -3, 3, "highest x, y, z of the tool in the base frame (S8)", None, LOWER, 3)
+    box_low: tuple[float, ...] = _limit(
+        "m", -3, 3, "lowest x, y, z of the tool in the base frame (S8)", None, HIGHER, 3
+    )
+    box_high: tuple[float, ...] = _limit(
+        "m", -3, 3, "highest x, y, z of the tool in the base frame (S8)", None, LOWER, 3
+    )
     speed: float = _limit("m/s", 1e-3, 3.0, "largest speed of the set-point (S8)")
-    acceleration: float = _limit("m/s^2", 1e-2, 13.0, "largest acceleration of the set-point, braking included (S8)")
+    acceleration: float = _limit(
+        "m/s^2", 1e-2, 13.0, "largest acceleration of the set-point, braking included (S8)"
+    )
     jerk: float = _limit("m/s^3", 0.1, 6500.0, "largest jerk of the set-point (S8)")
-    divergence: float = _limit("m", 1e-3, 0.5, "beyond this the set-point is moved no further from the measured pose (S8)")
+    divergence: float = _limit(
+        "m", 1e-3, 0.5, "beyond this the set-point is moved no further from the measured pose (S8)"
+    )
     orientation: tuple[float, ...] = _limit(
-        "", -1, 1, "nominal orientation of the tool, quaternion x y z w", None, FIXED, 4)
-    cone: float = _limit("rad", 0.01, 2.8, "largest rotation of the tool away from `orientation` (S8)")
-    rotation_speed: float = _limit("rad/s", 1e-3, 3.0, "largest angular speed of the set-point (S8)", 0.5)
-    rotation_acceleration: float = _limit("rad/s^2", 1e-2, 25.0, "largest angular acceleration (S8)", 2.5)
+        "", -1, 1, "nominal orientation of the tool, quaternion x y z w", None, FIXED, 4
+    )
+    cone: float = _limit(
+        "rad", 0.01, 2.8, "largest rotation of the tool away from `orientation` (S8)"
+    )
+    rotation_speed: float = _limit(
+        "rad/s", 1e-3, 3.0, "largest angular speed of the set-point (S8)", 0.5
+    )
+    rotation_acceleration: float = _limit(
+        "rad/s^2", 1e-2, 25.0, "largest angular acceleration (S8)", 2.5
+    )
     rotation_jerk: float = _limit("rad/s^3", 0.1, 12500.0, "largest angular jerk (S8)", 25.0)
     rotation_divergence: float = _limit(
-        "rad", 1e-3, 1.0, "beyond this the set-point is turned no further from the measured orientation (S8)", 0.3)
-    joint_names: tuple[str, ...] = field(default=(), metadata={
-        "unit": "", "range": ("", ""), "meaning": "names of the joints, in the order of every list of joints (S5)",
-        "tighter": FIXED, "size": 0})
-    joint_low: tuple[float, ...] = _limit("rad", -7, 7, "lowest angle of each joint (S8)", (), HIGHER, 0)
-    joint_high: tuple[float, ...] = _limit("rad", -7, 7, "highest angle of each joint (S8)", (), LOWER, 0)
-    joint_margin: float = _limit("rad", 0.0, 0.5, "distance kept from the ends of the joints' range (S8)", 0.1, HIGHER)
-    joint_speed: float = _limit("rad/s", 1e-3, 6.3, "largest speed of any joint's set-point (S8)", 0.5)
-    joint_acceleration: float = _limit("rad/s^2", 1e-2, 15.0, "largest acceleration of any joint's set-point (S8)", 2.5)
-    joint_jerk: float = _limit("rad/s^3", 0.1, 7500.0, "largest jerk of any joint's set-point (S8)", 25.0)
+        "rad",
+        1e-3,
+        1.0,
+        "beyond this the set-point is turned no further from the measured orientation (S8)",
+        0.3,
+    )
+    joint_names: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "unit": "",
+            "range": ("", ""),
+            "meaning": "names of the joints, in the order of every list of joints (S5)",
+            "tighter": FIXED,
+            "size": 0,
+        },
+    )
+    joint_low: tuple[float, ...] = _limit(
+        "rad", -7, 7, "lowest angle of each joint (S8)", (), HIGHER, 0
+    )
+    joint_high: tuple[float, ...] = _limit(
+        "rad", -7, 7, "highest angle of each joint (S8)", (), LOWER, 0
+    )
+    joint_margin: float = _limit(
+        "rad", 0.0, 0.5, "distance kept from the ends of the joints' range (S8)", 0.1, HIGHER
+    )
+    joint_speed: float = _limit(
+        "rad/s", 1e-3, 6.3, "largest speed of any joint's set-point (S8)", 0.5
+    )
+    joint_acceleration: float = _limit(
+        "rad/s^2", 1e-2, 15.0, "largest acceleration of any joint's set-point (S8)", 2.5
+    )
+    joint_jerk: float = _limit(
+        "rad/s^3", 0.1, 7500.0, "largest jerk of any joint's set-point (S8)", 25.0
+    )
     joint_divergence: float = _limit(
-        "rad", 1e-3, 0.5, "beyond this the joints' set-point is moved no further from the measured joints (S8)", 0.1)
+        "rad",
+        1e-3,
+        0.5,
+        "beyond this the joints' set-point is moved no further from the measured joints (S8)",
+        0.1,
+    )
     measured_speed: float = _limit(
-        "m/s", 0.1, 20.0, "a measured pose that moves faster than this, as no arm can, is no state (S21)", 3.0)
-    measured_rotation_speed: float = _limit("rad/s", 0.1, 50.0, "the same for its rotation (S21)", 10.0)
-    measured_joint_speed: float = _limit("rad/s", 0.1, 50.0, "the same for each joint, in joint_delta (S21)", 10.0)
-    gripper_width: float = _limit("m", 0.0, 0.5, "largest gripper width; 0 where actions have none", 0.0)
+        "m/s",
+        0.1,
+        20.0,
+        "a measured pose that moves faster than this, as no arm can, is no state (S21)",
+        3.0,
+    )
+    measured_rotation_speed: float = _limit(
+        "rad/s", 0.1, 50.0, "the same for its rotation (S21)", 10.0
+    )
+    measured_joint_speed: float = _limit(
+        "rad/s", 0.1, 50.0, "the same for each joint, in joint_delta (S21)", 10.0
+    )
+    gripper_width: float = _limit(
+        "m", 0.0, 0.5, "largest gripper width; 0 where actions have none", 0.0
+    )
     gripper_speed: float = _limit("m/s", 1e-3, 0.5, "largest speed of a finger pair", 0.1)
     stale_state: float = _limit("s", 0.005, 1.0, "no measured state for this long: hold (S3)", 0.05)
-    lost_state: float = _limit("s", 0.05, 5.0, "no measured state for this long: latched fault (S3)", 0.5)
+    lost_state: float = _limit(
+        "s", 0.05, 5.0, "no measured state for this long: latched fault (S3)", 0.5
+    )
     stale_input: float = _limit(
-        "s", 0.02, 2.0, "wrench, joints, gripper or pose that a limit needs, silent for this long: hold (S22)", 0.2)
-    future_stamp: float = _limit("s", 0.0, 1.0, "a chunk stamped further ahead than this is refused (S4)", 0.05)
-    jump_factor: float = _limit("", 1.0, 100.0, "an action this many times too fast is refused (S7)", 10.0)
-    refusals_to_fault: float = _limit("", 1, 100, "refusals within a second that latch a fault (S5, S7)", 3)
-    estop_silence: float = _limit("s", 0.05, 1.0, "an e-stop source silent for this long is pressed (S14)", 0.3)
-    enable_lease: float = _limit("s", 0.1, 60.0, "policy motion needs an enable that is not older than this (S15)", 60.0)
+        "s",
+        0.02,
+        2.0,
+        "wrench, joints, gripper or pose that a limit needs, silent for this long: hold (S22)",
+        0.2,
+    )
+    future_stamp: float = _limit(
+        "s", 0.0, 1.0, "a chunk stamped further ahead than this is refused (S4)", 0.05
+    )
+    jump_factor: float = _limit(
+        "", 1.0, 100.0, "an action this many times too fast is refused (S7)", 10.0
+    )
+    refusals_to_fault: float = _limit(
+        "", 1, 100, "refusals within a second that latch a fault (S5, S7)", 3
+    )
+    estop_silence: float = _limit(
+        "s", 0.05, 1.0, "an e-stop source silent for this long is pressed (S14)", 0.3
+    )
+    enable_lease: float = _limit(
+        "s", 0.1, 60.0, "policy motion needs an enable that is not older than this (S15)", 60.0
+    )
     contact_force: float = _limit("N", 1.0, 200.0, "external force beyond this: hold (S10)", 20.0)
     contact_torque: float = _limit("Nm", 0.1, 50.0, "external torque beyond this: hold (S10)", 5.0)
-    contact_fault: float = _limit("N", 1.0, 400.0, "external force beyond this: latched fault (S10)", 40.0)
-    contact_samples: float = _limit("", 1, 100, "consecutive samples of the wrench before it counts (S10)", 2)
-    slow_distance: float = _limit("m", 1e-3, 1.0, "nearer than this to an obstacle: slower (S11)", 0.02, HIGHER)
-    stale_distance: float = _limit("s", 0.02, 1.0, "a distance input silent for this long is contact (S11)", 0.1)
+    contact_fault: float = _limit(
+        "N", 1.0, 400.0, "external force beyond this: latched fault (S10)", 40.0
+    )
+    contact_samples: float = _limit(
+        "", 1, 100, "consecutive samples of the wrench before it counts (S10)", 2
+    )
+    slow_distance: float = _limit(
+        "m", 1e-3, 1.0, "nearer than this to an obstacle: slower (S11)", 0.02, HIGHER
+    )
+    stale_distance: float = _limit(
+        "s", 0.02, 1.0, "a distance input silent for this long is contact (S11)", 0.1
+    )
     tick: float = _limit("s", 0.001, 0.1, "period of the interlock", 0.01, FIXED)
-    frame: str = field(default="base_link", metadata={
-        "unit": "", "range": ("", ""), "meaning": "base frame of poses and actions; anything in another is refused (S5)",
-        "tighter": FIXED, "size": 1})
-    control_mode: str = field(default="tcp_delta", metadata={
-        "unit": "", "range": MODES, "meaning": "actions move the tool (tcp_delta) or the joints "
-                                               "(joint_delta)", "tighter": FIXED, "size": 1})
+    frame: str = field(
+        default="base_link",
+        metadata={
+            "unit": "",
+            "range": ("", ""),
+            "meaning": "base frame of poses and actions; anything in another is refused (S5)",
+            "tighter": FIXED,
+            "size": 1,
+        },
+    )
+    control_mode: str = field(
+        default="tcp_delta",
+        metadata={
+            "unit": "",
+            "range": MODES,
+            "meaning": "actions move the tool (tcp_delta) or the joints (joint_delta)",
+            "tighter": FIXED,
+            "size": 1,
+        },
+    )
 
     @cached_property
     def hash(self) -> str:
@@ -130,19 +241,28 @@ class Limits:
     def joint_range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The lowest and the highest angles of the joints, within their margins."""
         margin = self.joint_margin
-        return tuple(low + margin for low in self.joint_low), tuple(high - margin for high in self.joint_high)
+        return tuple(low + margin for low in self.joint_low), tuple(
+            high - margin for high in self.joint_high
+        )
 
     @cached_property
     def divergences(self) -> tuple[float, ...]:
-        """The largest distance from the arm at which a set-point may still go further, per group of the arm."""
+        """The largest distance from the arm at which a set-point may still go further, per group of
+        the arm.
+        """
         joint = self.control_mode == "joint_delta"
         return (self.joint_divergence,) if joint else (self.divergence, self.rotation_divergence)
 
     @cached_property
     def metric_range(self) -> tuple[tuple[float, float], ...]:
-        """Low and high of each measured number; one outside is in other units than metres and radians."""
-        low, high, far = (self.joint_low, self.joint_high, FAR_RAD) if self.control_mode == "joint_delta" \
+        """Low and high of each measured number; one outside is in other units than metres and
+        radians.
+        """
+        low, high, far = (
+            (self.joint_low, self.joint_high, FAR_RAD)
+            if self.control_mode == "joint_delta"
             else (self.box_low, self.box_high, FAR_M)
+        )
         return tuple((lo - far, hi + far) for lo, hi in zip(low, high, strict=True))
 
     @cached_property
@@ -152,15 +272,43 @@ class Limits:
         They are position and rotation of the tool, or the joints. Last comes the gripper, if any.
         """
         moving: tuple[Group, ...]
-        gripper = (Group("gripper", self.tick, self.gripper_speed, low=(0.0,), high=(self.gripper_width,)),)
+        gripper = (
+            Group("gripper", self.tick, self.gripper_speed, low=(0.0,), high=(self.gripper_width,)),
+        )
         if self.control_mode == "joint_delta":
             low, high = self.joint_range
-            moving = (Group("joints", self.tick, self.joint_speed, self.joint_acceleration, self.joint_jerk, low, high,
-                            together=True),)
+            moving = (
+                Group(
+                    "joints",
+                    self.tick,
+                    self.joint_speed,
+                    self.joint_acceleration,
+                    self.joint_jerk,
+                    low,
+                    high,
+                    together=True,
+                ),
+            )
         else:
-            moving = (Group("position", self.tick, self.speed, self.acceleration, self.jerk, self.box_low, self.box_high),
-                      Group("rotation", self.tick, self.rotation_speed, self.rotation_acceleration, self.rotation_jerk,
-                            radius=self.cone))
+            moving = (
+                Group(
+                    "position",
+                    self.tick,
+                    self.speed,
+                    self.acceleration,
+                    self.jerk,
+                    self.box_low,
+                    self.box_high,
+                ),
+                Group(
+                    "rotation",
+                    self.tick,
+                    self.rotation_speed,
+                    self.rotation_acceleration,
+                    self.rotation_jerk,
+                    radius=self.cone,
+                ),
+            )
         return moving + (gripper if self.gripper_width else ())
 
     @cached_property
@@ -171,17 +319,23 @@ class Limits:
         is one.
         """
         sizes = (len(self.joint_low),) if self.control_mode == "joint_delta" else (3, 6)
-        return tuple(size + extra for extra in ((0, 1) if self.gripper_width else (0,)) for size in sizes)
+        return tuple(
+            size + extra for extra in ((0, 1) if self.gripper_width else (0,)) for size in sizes
+        )
 
 
 TABLE = {item.name: item for item in fields(Limits)}
 
 
 def loosened(old: Limits, new: Limits) -> list[str]:
-    """Return the names of the limits that ``new`` loosens or that may not change while armed (S19).
+    """Return the names of the limits that ``new`` loosens or that may not change while
+    armed (S19).
     """
-    return [name for name, item in TABLE.items()
-            if _looser(item.metadata["tighter"], getattr(old, name), getattr(new, name))]
+    return [
+        name
+        for name, item in TABLE.items()
+        if _looser(item.metadata["tighter"], getattr(old, name), getattr(new, name))
+    ]
 
 
 def _looser(tighter: str, before: Any, after: Any) -> bool:

@@ -103,7 +103,8 @@ class Group:
 
     @cached_property
     def reach(self) -> float:
-        """A distance longer than stopping from full speed at half the acceleration, and two ticks.
+        """A distance longer than stopping from full speed at half the acceleration, and two
+        ticks.
         """
         return self.speed * (self.speed / self.acceleration + 2.0 * self.tick)
 
@@ -158,11 +159,20 @@ class Motion(NamedTuple):
 
     @classmethod
     def at_rest(cls, group: Group, position: Numbers) -> Motion:
-        return cls(position, (0.0,) * len(position), (position,) * group.points, position, True, SETTLED_TICKS)
+        return cls(
+            position,
+            (0.0,) * len(position),
+            (position,) * group.points,
+            position,
+            True,
+            SETTLED_TICKS,
+        )
 
     @property
     def settled(self) -> bool:
-        """Whether velocity and acceleration of the set-point are zero, so that any limits hold now."""
+        """Whether velocity and acceleration of the set-point are zero, so that any limits
+        hold now.
+        """
         return self.still and self.rested >= SETTLED_TICKS
 
     def one_tick_later(self) -> Motion:
@@ -173,7 +183,11 @@ class Motion(NamedTuple):
         """Return the state one tick later, with the plan at ``position``."""
         trail = (*self.trail[1:], position)
         if position == trail[0] and not any(velocity) and trail.count(position) == len(trail):
-            return self.one_tick_later() if self.still else Motion(position, velocity, trail, position, True)
+            return (
+                self.one_tick_later()
+                if self.still
+                else Motion(position, velocity, trail, position, True)
+            )
         count = len(trail)
         mean = tuple([fsum(values) / count for values in zip(*trail, strict=True)])
         return Motion(position, velocity, trail, mean, False)
@@ -184,7 +198,9 @@ def resting(motions: Iterable[Motion]) -> bool:
     return all([motion.still for motion in motions])
 
 
-def advance(group: Group, motion: Motion, wanted: Numbers, share: float = 1.0) -> tuple[Motion, frozenset[str]]:
+def advance(
+    group: Group, motion: Motion, wanted: Numbers, share: float = 1.0
+) -> tuple[Motion, frozenset[str]]:
     """Advance one tick towards the wanted velocity.
 
     Zero stops within the acceleration, along the path. If ``motion`` can stop inside the workspace,
@@ -257,20 +273,35 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
     """
     if group.together and group.low:
         speed = group.norm(wanted)
-        far = min(((hi - p if v > 0.0 else p - lo) * speed / abs(v)
-                   for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True) if v), default=math.inf)
+        far = min(
+            (
+                (hi - p if v > 0.0 else p - lo) * speed / abs(v)
+                for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True)
+                if v
+            ),
+            default=math.inf,
+        )
         fastest = stopping_speed(far, group.acceleration, group.tick)
         return wanted if speed <= fastest else tuple(v * fastest / speed for v in wanted)
     if group.low:
         braking, tick = group.acceleration / math.sqrt(len(wanted)), group.tick
-        wanted = tuple([max(-stopping_speed(p - lo, braking, tick), min(v, stopping_speed(hi - p, braking, tick)))
-                        for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True)])
+        wanted = tuple(
+            [
+                max(
+                    -stopping_speed(p - lo, braking, tick),
+                    min(v, stopping_speed(hi - p, braking, tick)),
+                )
+                for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True)
+            ]
+        )
     if any(position):
         away = math.hypot(*position)
         outward = sum(map(mul, position, wanted)) / away
         fastest = stopping_speed(group.radius - away, 0.5 * group.acceleration, group.tick)
         if outward > fastest:
-            wanted = tuple(v - (outward - fastest) * p / away for p, v in zip(position, wanted, strict=True))
+            wanted = tuple(
+                v - (outward - fastest) * p / away for p, v in zip(position, wanted, strict=True)
+            )
     return wanted
 
 

@@ -15,7 +15,9 @@ from rlinf_core.config.checking import checked
 from rlinf_core.config.yaml_source import parse, read
 from rlinf_core.core.errors import RecipeError, nearest
 
-Expected = Annotated[str, Field(pattern=r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$")]
+Expected = Annotated[
+    str, Field(pattern=r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$")
+]
 
 
 class Fault(Settings):
@@ -46,24 +48,27 @@ class Repeat(Fault):
 class Corrupt(Fault):
     """Overwrite a field."""
 
-    field: str = Field("data", description="field, with dots on the path. Each number of a "
-                                           "sequence changes")
+    field: str = Field(
+        "data", description="field, with dots on the path. Each number of a sequence changes"
+    )
     value: float | str = Field("nan", description="nan, inf, a number or a text")
 
 
 class Offset(Fault):
     """Add to a field."""
 
-    field: str = Field("data", description="field, with dots on the path. Each number of a "
-                                           "sequence changes")
+    field: str = Field(
+        "data", description="field, with dots on the path. Each number of a sequence changes"
+    )
     value: float = Field(0.1, description="offset in the field's unit")
 
 
 class Scale(Fault):
     """Multiply a field."""
 
-    field: str = Field("data", description="field, with dots on the path. Each number of a "
-                                           "sequence changes")
+    field: str = Field(
+        "data", description="field, with dots on the path. Each number of a sequence changes"
+    )
     value: float = Field(100.0, description="factor")
 
 
@@ -74,13 +79,24 @@ class Shift(Fault):
 
 
 FAULTS: dict[str, type[Fault]] = {
-    "none": Fault, "drop": Drop, "delay": Delay, "reorder": Fault, "repeat": Repeat, "corrupt": Corrupt, "offset": Offset,
-    "scale": Scale, "freeze": Fault, "shift": Shift}
+    "none": Fault,
+    "drop": Drop,
+    "delay": Delay,
+    "reorder": Fault,
+    "repeat": Repeat,
+    "corrupt": Corrupt,
+    "offset": Offset,
+    "scale": Scale,
+    "freeze": Fault,
+    "shift": Shift,
+}
 
 
 def _fault(kind: str) -> type[Fault]:
     if kind not in FAULTS:
-        raise RecipeError(f"kind: expected one of {', '.join(FAULTS)}, got '{kind}'{nearest(kind, FAULTS)}")
+        raise RecipeError(
+            f"kind: expected one of {', '.join(FAULTS)}, got '{kind}'{nearest(kind, FAULTS)}"
+        )
     return FAULTS[kind]
 
 
@@ -91,15 +107,18 @@ MAYBE_FAULT = Discriminated("kind", _fault, lambda: list(FAULTS), optional=True)
 class Say(Settings):
     """An act of the people around the arm, or of the robot."""
 
-    estop: Literal["released", "press", "silent"] = Field("released", description=
-        "state of the pendant's e-stop. `silent` means a cut cable")
+    estop: Literal["released", "press", "silent"] = Field(
+        "released", description="state of the pendant's e-stop. `silent` means a cut cable"
+    )
     enabled: bool = Field(True, description="the enable is held")
     taking_over: bool = Field(False, description="the operator commands the arm")
-    operator_hangs: bool = Field(False, description="the operator takes over for 0.2 s, then "
-                                                    "falls silent without a release")
+    operator_hangs: bool = Field(
+        False, description="the operator takes over for 0.2 s, then falls silent without a release"
+    )
     fault: str = Field("", description="fault that the robot reports")
     rogue: Literal["target_pose", "drill/policy/action", "estop/pendant", "enable"] | None = Field(
-        None, description="topic with a second publisher")
+        None, description="topic with a second publisher"
+    )
     end_episode: bool = Field(False, description="the episode ends")
 
 
@@ -107,57 +126,84 @@ class Scenario(Settings):
     """One failure while the arm moves under a stream of commands."""
 
     name: str = Field(min_length=1, description="name in the drill's table")
-    requirement: Annotated[str, Field(pattern=r"^(S\d+)?$")] = Field("", description=
-        "requirement of docs/safety.md")
+    requirement: Annotated[str, Field(pattern=r"^(S\d+)?$")] = Field(
+        "", description="requirement of docs/safety.md"
+    )
     trap: int = Field(0, ge=0, description="number of the known trap. 0 is none")
-    real: bool = Field(False, description="run under the policy's own commands instead of the "
-                                          "drill's. For scenarios that stop another process than "
-                                          "an interlock")
-    inject: Annotated[Fault | None, MAYBE_FAULT] = Field(None, description=
-        "kind of change to the messages")
+    real: bool = Field(
+        False,
+        description="run under the policy's own commands instead of the "
+        "drill's. For scenarios that stop another process than "
+        "an interlock",
+    )
+    inject: Annotated[Fault | None, MAYBE_FAULT] = Field(
+        None, description="kind of change to the messages"
+    )
     say: Say | None = Field(None, description="what people or the robot do")
     process: str = Field("", description="process that receives the signal")
     signal: Literal["KILL", "STOP"] | None = Field(None, description="name of the signal")
-    seconds: Positive | None = Field(None, description=
-        "duration of STOP [s]. Without it the process stays stopped")
-    expect: Expected = Field(min_length=1, description=
-        "required state and its cause or commander, such as HOLD contact. STOP means HOLD or "
-        "FAULT, whichever is first. `still` means an arm at rest")
-    within_ms: Positive | None = Field(None, description=
-        "longest time from the first changed message or word [ms]. Without it the arm must "
-        "continue")
+    seconds: Positive | None = Field(
+        None, description="duration of STOP [s]. Without it the process stays stopped"
+    )
+    expect: Expected = Field(
+        min_length=1,
+        description="required state and its cause or commander, such as HOLD contact. STOP means "
+        "HOLD or "
+        "FAULT, whichever is first. `still` means an arm at rest",
+    )
+    within_ms: Positive | None = Field(
+        None,
+        description="longest time from the first changed message or word [ms]. Without it the arm "
+        "must "
+        "continue",
+    )
     then: Expected = Field("", description="required second state")
-    then_within_ms: Positive | None = Field(None, description=
-        "longest time to the second state [ms]")
+    then_within_ms: Positive | None = Field(
+        None, description="longest time to the second state [ms]"
+    )
     counts: Literal["holds", "refused", "dropped", "limited"] | None = Field(
-        None, description="counter of the interlock that must rise while the arm continues")
-    others: Expected = Field("", description="with two arms, required state of the right one, "
-                                             "which must then rest")
-    others_within_ms: Positive | None = Field(None, description=
-        "longest time to that state [ms]. The default is within_ms and two ticks")
-    others_go_on: bool = Field(False, description="the right arm need not rest, since the cause "
-                                                  "has ended")
+        None, description="counter of the interlock that must rise while the arm continues"
+    )
+    others: Expected = Field(
+        "", description="with two arms, required state of the right one, which must then rest"
+    )
+    others_within_ms: Positive | None = Field(
+        None, description="longest time to that state [ms]. The default is within_ms and two ticks"
+    )
+    others_go_on: bool = Field(
+        False, description="the right arm need not rest, since the cause has ended"
+    )
 
     @model_validator(mode="after")
     def _something_goes_wrong(self) -> Scenario:
         if not (self.inject or self.say or self.process):
-            raise ValueError("expected something that goes wrong: 'inject', 'say' or 'process'; got none of them")
+            raise ValueError(
+                "expected something that goes wrong: 'inject', 'say' or 'process'; got none of them"
+            )
         if bool(self.process) != bool(self.signal):
             raise ValueError("expected 'process' and 'signal' together, got one of them")
         if self.seconds and self.signal != "STOP":
-            raise ValueError("seconds: expected none without signal: STOP, from which alone a process goes on")
+            raise ValueError(
+                "seconds: expected none without signal: STOP, from which alone a process goes on"
+            )
         return self
 
     @model_validator(mode="after")
     def _something_is_expected(self) -> Scenario:
         if self.within_ms is None and self.expect != "ACTIVE":
-            raise ValueError(f"expect: expected ACTIVE without 'within_ms', as the arm goes on then, got '{self.expect}'")
+            raise ValueError(
+                f"expect: expected ACTIVE without 'within_ms', as the arm goes on then, got "
+                f"'{self.expect}'"
+            )
         if self.within_ms and self.counts:
             raise ValueError("counts: expected none with 'within_ms': it is of an arm that goes on")
         if bool(self.then) != bool(self.then_within_ms) or (self.then and not self.within_ms):
             raise ValueError("then: expected 'within_ms', 'then' and 'then_within_ms' together")
         if not self.others and (self.others_within_ms or self.others_go_on):
-            raise ValueError("others: expected what the right arm must reach, with 'others_within_ms' or 'others_go_on'")
+            raise ValueError(
+                "others: expected what the right arm must reach, with 'others_within_ms' or "
+                "'others_go_on'"
+            )
         return self
 
 

@@ -7,12 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rlinf_core.interlock.coordinates import Coordinates, Track, in_other_units, measured, placed, update_track
+from rlinf_core.interlock.coordinates import (
+    Coordinates,
+    Track,
+    in_other_units,
+    measured,
+    placed,
+    update_track,
+)
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Motion, resting
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Events, Inputs, Mode, Window
-from rlinf_core.interlock.watch import OTHER, RECOVERING, OperatorWatch, count_contacts, obstacles, others, standing_faults
+from rlinf_core.interlock.watch import (
+    OTHER,
+    RECOVERING,
+    OperatorWatch,
+    count_contacts,
+    obstacles,
+    others,
+    standing_faults,
+)
 
 NEVER_NS = -(1 << 63)
 
@@ -28,9 +43,14 @@ class State:
     goal: Coordinates | None = None  # the set-point's own target or resting place, at the arm
     chunk: Chunk | None = None  # the chunk in command
     window: Window | None = None  # the window of its current action
-    sessions: tuple[tuple[str, str, int], ...] = ()  # (source, session, last seq), one per commander
+    sessions: tuple[
+        tuple[str, str, int], ...
+    ] = ()  # (source, session, last seq), one per commander
     refusals_ns: tuple[int, ...] = ()  # times of recent refusals
-    contacts: tuple[int, int] = (0, 0)  # consecutive samples beyond the holding and the latching wrench
+    contacts: tuple[int, int] = (
+        0,
+        0,
+    )  # consecutive samples beyond the holding and the latching wrench
     commander: str = ""  # source of the last action played
     track: Track = field(default_factory=Track)
     lost: int = 0  # consecutive ticks without a valid state
@@ -56,7 +76,9 @@ def unwatched(state: State) -> State:
     The arm may have been guided meanwhile, and a controller may follow the set-point again. The
     set-point stays unpublished until the arm is seen at rest; then the set-point moves there.
     """
-    return replace(state, recovering=bool(state.motions), track=replace(state.track, rest=None, rested=0))
+    return replace(
+        state, recovering=bool(state.motions), track=replace(state.track, rest=None, rested=0)
+    )
 
 
 def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
@@ -79,7 +101,9 @@ def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
         shaped = (group.acceleration, group.jerk) != (before.acceleration, before.jerk)
         if shaped and not motion.settled:
             return state, "acceleration and jerk can only change while the set-point rests"
-        outside = not all(map(group.inside, motion.trail)) or not group.can_stop(motion.position, motion.velocity)
+        outside = not all(map(group.inside, motion.trail)) or not group.can_stop(
+            motion.position, motion.velocity
+        )
         if outside and not (motion.still and not before.inside(motion.position)):
             return state, f"the set-point could not stop inside the new limits of its {group.name}"
         motions.append(Motion.at_rest(group, motion.position) if shaped else motion)
@@ -100,17 +124,32 @@ class Tick:
 
     def __init__(self, limits: Limits, state: State, inputs: Inputs, now_ns: int) -> None:
         self.limits, self.inputs, self.now = limits, inputs, now_ns
-        self.mode, self.cause, self.chunk, self.commander = state.mode, state.cause, state.chunk, state.commander
+        self.mode, self.cause, self.chunk, self.commander = (
+            state.mode,
+            state.cause,
+            state.chunk,
+            state.commander,
+        )
         self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
-        self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS]) if state.refusals_ns else ()
+        self.refusals = (
+            tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
+            if state.refusals_ns
+            else ()
+        )
         self.event, self.held_now, self.refused_now = Events(now_ns), "", False
         # S16: pauses the policy for this tick
         self.pauses_now = state.chunk is not None and state.chunk.source == OPERATOR
         self.was_suppressed = state.suppress_setpoint
-        self.contacts, self.diverged_ticks = count_contacts(limits, state.contacts, inputs.wrench), state.diverged_ticks
+        self.contacts, self.diverged_ticks = (
+            count_contacts(limits, state.contacts, inputs.wrench),
+            state.diverged_ticks,
+        )
         self.standing = standing_faults(limits, inputs, self.contacts)
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
-        self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
+        self.obstacles, self.others = (
+            obstacles(limits, inputs, self.contacts) + stalled,
+            others(inputs),
+        )
         self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
         self.recovering, self.operator = state.recovering, state.operator
         # after a clock was set back
@@ -120,7 +159,9 @@ class Tick:
         self.sample = measured(limits, inputs)
         fresh = inputs.pose_age_ns <= limits.stale_state * NS
         anew = self.mode in STOPPED
-        self.track = update_track(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew)
+        self.track = update_track(
+            limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew
+        )
         # an old sample may show the previous place
         self.placed = self.sample if inputs.restart and fresh else None
         if self.placed is not None and self.mode is not Mode.FAULT:
@@ -129,9 +170,12 @@ class Tick:
             self.trajectory.rest_at(self.track.at or ())
         self.lost = 0 if self.track.valid else state.lost + 1
         has_gripper = limits.gripper_width > 0.0  # otherwise the last group is the arm's own
-        lost = has_gripper and (GRIPPER in inputs.silent or inputs.robot_fault.startswith(HAND) \
+        lost = has_gripper and (
+            GRIPPER in inputs.silent
+            or inputs.robot_fault.startswith(HAND)
             # a person may be at the fingers
-            or (state.gripper_silent and inputs.robot_fault == RECOVERING))
+            or (state.gripper_silent and inputs.robot_fault == RECOVERING)
+        )
         back = has_gripper and anew and state.gripper_silent and not lost
         self.gripper_silent = lost or (back and self.sample is None)  # until its place is known
         if back and self.sample is not None:
@@ -172,7 +216,11 @@ class Tick:
     @property
     def is_lost(self) -> bool:
         """Whether the arm's place has been unknown for too long to go on from the last one."""
-        return self.arm is None and self.lost * self.limits.tick > self.limits.lost_state and self.trajectory.motions != ()
+        return (
+            self.arm is None
+            and self.lost * self.limits.tick > self.limits.lost_state
+            and self.trajectory.motions != ()
+        )
 
     def reseed(self, arm: Coordinates, why: str) -> None:
         """Move the set-point to the arm at once, while nothing follows it.

@@ -17,7 +17,7 @@ from rlinf_core.interlock.types import Applied, Chunk, Window
 # a set-point further from the arm than this goes to the arm before it moves again
 REALIGN_M, REALIGN_RAD = 0.01, 0.05
 _NONE: frozenset[str] = frozenset()
-ALIGNED = 1e-9                       # [m], [rad]
+ALIGNED = 1e-9  # [m], [rad]
 SAME_M, SAME_RAD = 0.0002, 0.0005  # a set-point nearer to the resting arm than this is at the arm
 # [1/s] rate at which a set-point's excess distance from the arm is taken back, while actions ask
 # for more
@@ -31,8 +31,14 @@ class Trajectory:
     It holds the set-points, the current window, and the way back to the arm.
     """
 
-    def __init__(self, limits: Limits, motions: tuple[Motion, ...], window: Window | None, goal: Coordinates | None,
-                 note: Callable[[str, str, Chunk, int], None]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        motions: tuple[Motion, ...],
+        window: Window | None,
+        goal: Coordinates | None,
+        note: Callable[[str, str, Chunk, int], None],
+    ) -> None:
         self.limits = limits
         self.motions = motions
         self.window = window
@@ -40,7 +46,8 @@ class Trajectory:
         self.note = note
         self.applied: list[Applied] = []
         self.share = 1.0  # fraction of each speed limit that holds in this tick
-        # Cached results, each with the motions and the arm that it belongs to: a tick asks several times
+        # Cached results, each with the motions and the arm that it belongs to: a tick asks several
+        # times
         self._set_points: tuple[tuple[Motion, ...], Coordinates] = ((), ())
         self._error: tuple[Coordinates, Coordinates | None, list[float]] | None = None
 
@@ -61,14 +68,15 @@ class Trajectory:
         return tuple([(0.0,) * len(motion.position) for motion in self.motions])
 
     def rest_at(self, coordinates: Coordinates) -> None:
-        """Put the set-points there at once, before the first command or after a simulator's reset.
+        """Put the set-points there at once, before the first command or after a simulator's
+        reset.
         """
         self.goal = None
         self.motions = tuple(map(Motion.at_rest, self.limits.groups, coordinates))
 
     def reset_to_arm(self, arm: Coordinates) -> None:
         """Put the set-points at the arm, except for a gripper, because it would drop its object."""
-        gripper_motions = self.motions[len(self.divergences()):]
+        gripper_motions = self.motions[len(self.divergences()) :]
         self.rest_at(arm)
         if gripper_motions:
             self.motions = (*self.motions[:-1], *gripper_motions)
@@ -84,10 +92,14 @@ class Trajectory:
             self.rest_at(self.set_points())
 
     def tracking_error(self, arm: Coordinates | None) -> list[float]:
-        """Return the distance of each set-point from the arm, without the gripper, which may grasp."""
+        """Return the distance of each set-point from the arm, without the gripper, which
+        may grasp.
+        """
         at = self.set_points()
         if self._error is None or self._error[0] is not at or self._error[1] is not arm:
-            pairs = zip(self.limits.groups, at, at if arm is None else arm, self.divergences(), strict=False)
+            pairs = zip(
+                self.limits.groups, at, at if arm is None else arm, self.divergences(), strict=False
+            )
             self._error = at, arm, [group.distance(a, b) for group, a, b, _ in pairs]
         return self._error[2]
 
@@ -100,10 +112,17 @@ class Trajectory:
         return _beyond(self.tracking_error(arm), self.divergences())
 
     def has_diverged(self, arm: Coordinates | None) -> bool:
-        """Return True if a resting set-point is far from the arm, so that it is not reality (S21).
+        """Return True if a resting set-point is far from the arm, so that it is not reality
+        (S21).
         """
-        return bool(self.motions) and self.still and (self.goal is None or self.arrived()) \
-            and _beyond(self.tracking_error(arm), [ADRIFT * largest for largest in self.divergences()])
+        return (
+            bool(self.motions)
+            and self.still
+            and (self.goal is None or self.arrived())
+            and _beyond(
+                self.tracking_error(arm), [ADRIFT * largest for largest in self.divergences()]
+            )
+        )
 
     def differs_from(self, arm: Coordinates, far: tuple[float, float] = (REST_M, REST_RAD)) -> bool:
         """Return True if the set-point is further than ``far`` [m, rad] from a resting arm.
@@ -111,7 +130,8 @@ class Trajectory:
         The default of ``far`` is the noise of measuring an arm at rest.
         """
         return bool(self.motions) and _beyond(
-            self.tracking_error(arm), far[1:] if self.limits.control_mode == "joint_delta" else far)
+            self.tracking_error(arm), far[1:] if self.limits.control_mode == "joint_delta" else far
+        )
 
     def differs_slightly_from(self, arm: Coordinates) -> bool:
         """Return True if the distance from the arm is more than an invisible motion."""
@@ -120,7 +140,11 @@ class Trajectory:
     # The way back to the arm (traps 3 and 4)
     def misaligned(self, arm: Coordinates | None) -> bool:
         """Return True if the set-point must go to the arm before it may follow actions."""
-        smallest = (REALIGN_RAD,) if self.limits.control_mode == "joint_delta" else (REALIGN_M, REALIGN_RAD)
+        smallest = (
+            (REALIGN_RAD,)
+            if self.limits.control_mode == "joint_delta"
+            else (REALIGN_M, REALIGN_RAD)
+        )
         return _beyond(self.tracking_error(arm), smallest)
 
     def outside(self, arm: Coordinates) -> str:
@@ -131,8 +155,12 @@ class Trajectory:
         return ""
 
     def carried_out(self, arm: Coordinates) -> str:
-        """Return the name of the first workspace that the arm has left by more than its lag, or ""."""
-        for index, (error, largest) in enumerate(zip(self.tracking_error(arm), self.divergences(), strict=False)):
+        """Return the name of the first workspace that the arm has left by more than its
+        lag, or "".
+        """
+        for index, (error, largest) in enumerate(
+            zip(self.tracking_error(arm), self.divergences(), strict=False)
+        ):
             group, at = self.limits.groups[index], arm[index]
             if error > largest and not group.inside(at):
                 return "box" if group.name == "position" else group.name
@@ -140,11 +168,13 @@ class Trajectory:
 
     def go_back(self, arm: Coordinates) -> None:
         """Start the way to the resting arm."""
-        self.goal = arm[:len(self.divergences())]
+        self.goal = arm[: len(self.divergences())]
 
     def lost_its_goal(self, arm: Coordinates | None) -> bool:
         """Return True if the arm has left the place that the set-point goes to."""
-        return arm is None or _beyond(map(Group.distance, self.limits.groups, self.goal or (), arm), self.divergences())
+        return arm is None or _beyond(
+            map(Group.distance, self.limits.groups, self.goal or (), arm), self.divergences()
+        )
 
     def homing(self) -> Coordinates:
         """Return the velocities towards the goal, from which each group can still stop there."""
@@ -157,13 +187,21 @@ class Trajectory:
             delta = tuple(map(sub, self.goal[index], motion.position))
             far = group.norm(delta)
             speed = min(group.speed, stopping_speed(far, 0.5 * group.acceleration, group.tick))
-            wanted.append(tuple([v * speed / far for v in delta]) if far > ALIGNED else (0.0,) * len(delta))
+            wanted.append(
+                tuple([v * speed / far for v in delta]) if far > ALIGNED else (0.0,) * len(delta)
+            )
         return tuple(wanted)
 
     def arrived(self) -> bool:
         """Return True if the set-point rests at its goal."""
-        return self.goal is not None and self.still and all(
-            far <= 2.0 * ALIGNED for far in map(Group.distance, self.limits.groups, self.set_points(), self.goal))
+        return (
+            self.goal is not None
+            and self.still
+            and all(
+                far <= 2.0 * ALIGNED
+                for far in map(Group.distance, self.limits.groups, self.set_points(), self.goal)
+            )
+        )
 
     # One tick
     def move(self, wanted: Coordinates, now_ns: int, window_end: int) -> None:
@@ -174,7 +212,11 @@ class Trajectory:
             now_ns: time of this tick.
             window_end: end of the current window [ns].
         """
-        groups = map(_open, self.limits.groups, self.motions) if self.goal is not None else self.limits.groups
+        groups = (
+            map(_open, self.limits.groups, self.motions)
+            if self.goal is not None
+            else self.limits.groups
+        )
         motions, active = [], _NONE
         for group, motion, velocity in zip(groups, self.motions, wanted, strict=True):
             moved_on, changed = advance(group, motion, velocity, self.share)
@@ -186,8 +228,11 @@ class Trajectory:
             if now_ns + self.limits.tick_ns >= window_end:
                 self.finish_window()
 
-    def play(self, chunk: Chunk, index: int, arm: Coordinates | None, distance_m: float | None) -> Coordinates:
-        """Return the velocities that play action ``index`` of the chunk, slower near an obstacle.
+    def play(
+        self, chunk: Chunk, index: int, arm: Coordinates | None, distance_m: float | None
+    ) -> Coordinates:
+        """Return the velocities that play action ``index`` of the chunk, slower near an
+        obstacle.
         """
         if self.window is None or self.window.index != index or self.window.chunk is not chunk:
             self.finish_window()
@@ -197,7 +242,8 @@ class Trajectory:
         return self._clamped_by_divergence(self._scaled_by_distance(wanted, distance_m), arm)
 
     def _scaled_by_distance(self, wanted: Coordinates, distance_m: float | None) -> Coordinates:
-        """Slow down in proportion to the distance of an obstacle (S11): the velocity and its limit.
+        """Slow down in proportion to the distance of an obstacle (S11): the velocity and
+        its limit.
         """
         fraction = 1.0 if distance_m is None else distance_m / self.limits.slow_distance
         if fraction >= 1.0:
@@ -216,11 +262,16 @@ class Trajectory:
         if arm is None:
             return wanted
         result = list(wanted)
-        for index, (error, largest) in enumerate(zip(self.tracking_error(arm), self.divergences(), strict=True)):
+        for index, (error, largest) in enumerate(
+            zip(self.tracking_error(arm), self.divergences(), strict=True)
+        ):
             if not error > largest:
                 continue
             away = tuple(map(sub, self.motions[index].set_point, arm[index]))
-            outward_speeds, together = map(mul, away, wanted[index]), self.limits.groups[index].together
+            outward_speeds, together = (
+                map(mul, away, wanted[index]),
+                self.limits.groups[index].together,
+            )
             outward = (
                 max(
                     (
@@ -236,8 +287,16 @@ class Trajectory:
             if outward > 0.0:
                 self.limited_by({"divergence"})
                 back = (outward / error + DRAW_BACK * (error - largest)) / error
-                result[index] = (0.0,) * len(away) if together else tuple(
-                    [value - back * part for value, part in zip(wanted[index], away, strict=True)])
+                result[index] = (
+                    (0.0,) * len(away)
+                    if together
+                    else tuple(
+                        [
+                            value - back * part
+                            for value, part in zip(wanted[index], away, strict=True)
+                        ]
+                    )
+                )
         return tuple(result)
 
     def limited_by(self, limits: Set[str]) -> None:
@@ -251,11 +310,23 @@ class Trajectory:
         if window is None or window.done or not self.motions:
             return
         chunk = window.chunk
-        executed = moved(self.limits, window.start, self.set_points(), len(chunk.actions[window.index]))
-        self.applied.append(Applied(
-            chunk.source, chunk.session, chunk.seq, window.index, chunk.policy_version,
-            chunk.observation_stamp_ns + window.index * chunk.dt_ns, chunk.observation_stamp_ns,
-            tuple((chunk.all_arms or chunk.actions)[window.index]), executed, tuple(sorted(window.limits))))
+        executed = moved(
+            self.limits, window.start, self.set_points(), len(chunk.actions[window.index])
+        )
+        self.applied.append(
+            Applied(
+                chunk.source,
+                chunk.session,
+                chunk.seq,
+                window.index,
+                chunk.policy_version,
+                chunk.observation_stamp_ns + window.index * chunk.dt_ns,
+                chunk.observation_stamp_ns,
+                tuple((chunk.all_arms or chunk.actions)[window.index]),
+                executed,
+                tuple(sorted(window.limits)),
+            )
+        )
         if window.limits:
             self.note("limited", ",".join(sorted(window.limits)), chunk, window.index)
         self.window = replace(window, done=True)

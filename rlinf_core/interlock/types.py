@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from rlinf_core.interlock.motion import Numbers
 
-Pose = tuple[float, float, float, float, float, float, float]  # x y z [m], quaternion x y z w, base frame
+Pose = tuple[
+    float, float, float, float, float, float, float
+]  # x y z [m], quaternion x y z w, base frame
 
 NS = 1_000_000_000
 COMMANDERS = ("policy", "operator")  # by authority, the operator last
@@ -47,7 +49,7 @@ class Rows(NamedTuple):
             return actions
         if not all(math.isfinite(value) for action in actions for value in action):
             return ((math.nan,) * (self.end - self.first),)
-        return tuple([action[self.first:self.end] for action in actions])
+        return tuple([action[self.first : self.end] for action in actions])
 
     def among(self, numbers: Numbers) -> Numbers:
         """Return this arm's numbers at their place among all arms' numbers, the rest zero."""
@@ -100,7 +102,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class EStop:
-    """One source of the e-stop (S14): its last state and its age, infinite if it was never heard.
+    """One source of the e-stop (S14): its last state and its age, infinite if it was never
+    heard.
     """
 
     name: str
@@ -257,7 +260,7 @@ class Window:
 
     chunk: Chunk
     index: int
-    start: tuple[Numbers, ...]          # the set-point of each group
+    start: tuple[Numbers, ...]  # the set-point of each group
     limits: frozenset[str] = frozenset()
     done: bool = False
 
@@ -272,11 +275,17 @@ class Takeover(IntEnum):
 
 PAUSED, AUTONOMOUS, CORRECTING = Takeover
 TABLE = {
-    (AUTONOMOUS, CORRECTING): "the operator asks for motion or rest: in that tick, on from the commanded velocity",
+    (
+        AUTONOMOUS,
+        CORRECTING,
+    ): "the operator asks for motion or rest: in that tick, on from the commanded velocity",
     (AUTONOMOUS, PAUSED): "nothing new comes of the policy, or something holds the arm: it brakes",
     (CORRECTING, PAUSED): "the operator lets go, or something holds the arm: it brakes",
     (PAUSED, CORRECTING): "the operator asks for motion or rest: on from where the arm is",
-    (PAUSED, AUTONOMOUS): "the policy's next chunk, once the arm rests and is where its set-point is",
+    (
+        PAUSED,
+        AUTONOMOUS,
+    ): "the policy's next chunk, once the arm rests and is where its set-point is",
 }
 """What may follow what. A person is never followed by the policy without a pause."""
 

@@ -26,7 +26,7 @@ class Enabling(IntEnum):
     GIVEN = 0  # no stage: the enable counts
     DROPPED = 1  # the operator must be heard again, and release the takeover
     RELEASED = 2  # the enable must be let go, in case something holds it down
-    IDLE = 3      # a person must enable anew
+    IDLE = 3  # a person must enable anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +100,19 @@ OF_THE_POLICY = ("enable", HANDING_BACK, OPERATOR_SILENT)
 
 
 def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
-    """Return the external causes that latch a fault now; while one stands, no fault can be cleared.
+    """Return the external causes that latch a fault now; while one stands, no fault can be
+    cleared.
     """
     causes = []
     if inputs.estops:
         causes = [f"estop:{e.name}" for e in inputs.estops if e.pressed]
         if inputs.late_s > limits.estop_silence:
             causes.append("stalled")  # S14: a press and its release may both have passed meanwhile
-        causes += [f"estop_silent:{e.name}" for e in inputs.estops if not e.pressed and not e.age_s <= limits.estop_silence]
+        causes += [
+            f"estop_silent:{e.name}"
+            for e in inputs.estops
+            if not e.pressed and not e.age_s <= limits.estop_silence
+        ]
     if inputs.foreign:
         causes += [f"foreign_publisher:{topic}" for topic in inputs.foreign]
     if inputs.robot_fault:
@@ -124,7 +129,12 @@ def follows_nothing(robot_fault: str) -> bool:
     is silent, frozen or unreadable reports nothing. An error alone, without a mode, may be
     anything.
     """
-    return robot_fault not in ("", RECOVERING, "unreadable", "interlock") and not robot_fault.startswith(FOLLOWS)
+    return robot_fault not in (
+        "",
+        RECOVERING,
+        "unreadable",
+        "interlock",
+    ) and not robot_fault.startswith(FOLLOWS)
 
 
 def unready(inputs: Inputs) -> list[str]:
@@ -134,8 +144,11 @@ def unready(inputs: Inputs) -> list[str]:
     """
     if not (inputs.silent or inputs.doubled or inputs.clock_stepped):
         return []
-    return [f"silent:{name}" for name in inputs.silent] + [f"two_publishers:{topic}" for topic in inputs.doubled] \
+    return (
+        [f"silent:{name}" for name in inputs.silent]
+        + [f"two_publishers:{topic}" for topic in inputs.doubled]
         + (["clock"] if inputs.clock_stepped else [])
+    )
 
 
 def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
@@ -160,8 +173,11 @@ def others(inputs: Inputs, *besides: str) -> list[str]:
     """
     if not inputs.others:
         return []
-    return [f"{OTHER}{arm.name}" for arm in inputs.others
-            if arm.blocked not in ("", *besides) and (arm.blocked in STOPPED or not inputs.restart)]
+    return [
+        f"{OTHER}{arm.name}"
+        for arm in inputs.others
+        if arm.blocked not in ("", *besides) and (arm.blocked in STOPPED or not inputs.restart)
+    ]
 
 
 def enabled(limits: Limits, inputs: Inputs) -> bool:
@@ -175,7 +191,9 @@ def enabled(limits: Limits, inputs: Inputs) -> bool:
     return inputs.enable and inputs.enable_age_s <= limits.enable_lease
 
 
-def count_contacts(limits: Limits, before: Contacts, wrench: tuple[float, float] | None) -> Contacts:
+def count_contacts(
+    limits: Limits, before: Contacts, wrench: tuple[float, float] | None
+) -> Contacts:
     """Count consecutive samples beyond the holding and the latching wrench.
 
     NaN counts as beyond (trap 2).
@@ -194,8 +212,14 @@ def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
     They are the joints while the tool is commanded, and the tool while the joints are.
     """
     if limits.control_mode == "joint_delta":
-        box = [] if _between(limits.box_low, inputs.pose or (), limits.box_high) else ["outside_box"]
-        return box + ([] if inputs.pose is None or _turned(limits, inputs.pose) <= limits.cone else ["outside_rotation"])
+        box = (
+            [] if _between(limits.box_low, inputs.pose or (), limits.box_high) else ["outside_box"]
+        )
+        return box + (
+            []
+            if inputs.pose is None or _turned(limits, inputs.pose) <= limits.cone
+            else ["outside_rotation"]
+        )
     low, high = limits.joint_range
     return [] if _between(low, inputs.joints or (), high) else ["outside_joints"]
 

@@ -1,7 +1,8 @@
 """``rlinf messages``: build rlinf_msgs with CMake for the sourced ROS, or for the ROS wheels.
 
-Messages are compiled for one Python and one ROS, so no wheel contains them; each installation builds
-them once. Message packages of vendors that this ROS lacks (``ros_ws/definitions``) are built, too.
+Messages are compiled for one Python and one ROS, so no wheel contains them; each installation
+builds them once. Message packages of vendors that this ROS lacks (``ros_ws/definitions``) are
+built, too.
 """
 
 from __future__ import annotations
@@ -56,15 +57,26 @@ def _build(sources: Path, prefix: Path, position: str) -> None:
     if message_packages(name) and stamp.exists() and stamp.read_text() == recipe:
         print(f"{position}{name}: up to date in {prefix}")
         return
-    for tool, how in (("cmake", f"{how_to_get('ros')}, or apt-get install cmake"), ("cc", "apt-get install gcc"),
-                      ("c++", "apt-get install g++")):
+    for tool, how in (
+        ("cmake", f"{how_to_get('ros')}, or apt-get install cmake"),
+        ("cc", "apt-get install gcc"),
+        ("c++", "apt-get install g++"),
+    ):
         if not shutil.which(tool, path=_path()):
             raise RlinfError(f"{name}: expected the tool {tool}, which is not there. Run: {how}")
     print(f"{position}{name}: compiling for Python {sys.version.split()[0]}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
-        _run(name, _configure(sources, Path(folder), prefix), "looking for the compiler, Python and ROS")
-        _run(name, ["cmake", "--build", folder, "--parallel", str(os.cpu_count() or 1)], "generating and compiling")
+        _run(
+            name,
+            _configure(sources, Path(folder), prefix),
+            "looking for the compiler, Python and ROS",
+        )
+        _run(
+            name,
+            ["cmake", "--build", folder, "--parallel", str(os.cpu_count() or 1)],
+            "generating and compiling",
+        )
         _run(name, ["cmake", "--install", folder], "installing")
     stamp.write_text(recipe)
     print(f"{name}: built in {time.monotonic() - began:.0f} s, into {prefix}")
@@ -85,7 +97,10 @@ def _forget(name: str, prefix: Path) -> None:
     site = message_packages(name)
     for folder in (prefix / "share" / name, *([site / name] if site else [])):
         shutil.rmtree(folder, ignore_errors=True)
-    for file in (*prefix.glob(f"lib/lib{name}__*"), *prefix.glob(f"share/ament_index/resource_index/*/{name}")):
+    for file in (
+        *prefix.glob(f"lib/lib{name}__*"),
+        *prefix.glob(f"share/ament_index/resource_index/*/{name}"),
+    ):
         file.unlink()  # the loader would find them before ROS's own
     print(f"{name}: the sourced ROS's own")
 
@@ -93,15 +108,25 @@ def _forget(name: str, prefix: Path) -> None:
 def _recipe(source: Path) -> str:
     """Return the inputs of the build: the definitions, this Python, and the ROS distribution."""
     sources = hashlib.sha256()
-    for path in sorted(path for path in source.rglob("*") if path.is_file() and path.suffix not in PROSE):
+    for path in sorted(
+        path for path in source.rglob("*") if path.is_file() and path.suffix not in PROSE
+    ):
         sources.update(path.name.encode() + path.read_bytes())
     ros = os.environ["ROS_DISTRO"] if ros_is_sourced() else sys.prefix
     return f"{sources.hexdigest()} {sys.version.split()[0]} {ros}\n"
 
 
 def _configure(sources: Path, build: Path, prefix: Path) -> list[str]:
-    command = ["cmake", "-S", str(sources), "-B", str(build), f"-DCMAKE_INSTALL_PREFIX={prefix}",
-               "-DBUILD_TESTING=OFF", *(["-G", "Ninja"] if shutil.which("ninja", path=_path()) else [])]
+    command = [
+        "cmake",
+        "-S",
+        str(sources),
+        "-B",
+        str(build),
+        f"-DCMAKE_INSTALL_PREFIX={prefix}",
+        "-DBUILD_TESTING=OFF",
+        *(["-G", "Ninja"] if shutil.which("ninja", path=_path()) else []),
+    ]
     if ros_is_sourced():
         return command  # ROS's own Python has the generators' imports
     import numpy
@@ -124,13 +149,17 @@ def repair_exports(prefix: Path, include: str) -> None:
 def _include() -> str:
     include = sysconfig.get_paths()["include"]
     if not Path(include, "Python.h").exists():
-        raise RlinfError(f"rlinf_msgs: expected Python's headers in {include}. Run: apt-get install "
-                         f"python{sys.version_info.major}.{sys.version_info.minor}-dev")
+        raise RlinfError(
+            f"rlinf_msgs: expected Python's headers in {include}. Run: apt-get install "
+            f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+        )
     return include
 
 
 def _path() -> str:
-    """Return PATH for the build: the virtual environment first, or last for a sourced ROS, which needs its Python."""
+    """Return PATH for the build: the virtual environment first, or last for a sourced ROS, which
+    needs its Python.
+    """
     path, python_folder = os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)
     others = [entry for entry in path.split(":") if entry != python_folder]
     return ":".join([*others, python_folder] if ros_is_sourced() else [python_folder, *others])
@@ -147,18 +176,24 @@ def _environment() -> dict[str, str]:
 def _run(name: str, command: list[str], doing: str) -> None:
     print(f"  {doing}", flush=True)
     try:
-        process = subprocess.Popen(command, env=_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
     except OSError as error:
         raise RlinfError(f"{name}: cannot run {command[0]}: {error}") from error
     assert process.stdout is not None
     output = list(progress(process.stdout, doing))
     if process.wait():
         ros = "the sourced ROS" if ros_is_sourced() else f"the ROS wheels ({how_to_get('ros')})"
-        raise RlinfError(f"{name}: `{' '.join(command[:2])}` failed against {ros}:\n" + "".join(output[-25:]))
+        raise RlinfError(
+            f"{name}: `{' '.join(command[:2])}` failed against {ros}:\n" + "".join(output[-25:])
+        )
 
 
 def progress(lines: Iterable[str], doing: str, silence_s: float = SILENCE_S) -> Iterator[str]:
-    """Yield the lines; print each tenth of the build, and a line after ``silence_s`` without output."""
+    """Yield the lines; print each tenth of the build, and a line after ``silence_s`` without
+    output.
+    """
     last_percent, began, waiting = 0, time.monotonic(), _arriving(lines)
     while True:
         try:

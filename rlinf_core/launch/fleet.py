@@ -1,4 +1,6 @@
-"""``rlinf fleet up``: the recipes and folders of a trainer and simulated stations on one machine, with their checks."""
+"""``rlinf fleet up``: the recipes and folders of a trainer and simulated stations on one machine,
+with their checks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from rlinf_core.core.paths import expanded
 from rlinf_core.core.ros import MAX_DOMAIN
 from rlinf_core.data.takes import DemonstrationStats, takes_of
 from rlinf_core.deploy.bridge.fleet import NAME, Credentials, Fleet
-from rlinf_core.launch.graph import Process, composed, director_process, station_processes, write_plan
+from rlinf_core.launch.graph import (
+    Process,
+    composed,
+    director_process,
+    station_processes,
+    write_plan,
+)
 from rlinf_core.launch.preflight import check_policy_device, check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_robot
 from rlinf_core.recipes.exposure import fleet_of, token_of
@@ -46,7 +54,11 @@ class Member:
 
     def _takes(self) -> DemonstrationStats:
         """Return its demonstrations, without those that the trainer refused."""
-        return takes_of(self.folder, self.recipe, {path.name for path in (self.folder.parent.parent / REFUSED).glob("*/")})
+        return takes_of(
+            self.folder,
+            self.recipe,
+            {path.name for path in (self.folder.parent.parent / REFUSED).glob("*/")},
+        )
 
     @property
     def lacks(self) -> bool:
@@ -54,20 +66,32 @@ class Member:
         return self._takes().succeeded < self.recipe.collect.episodes
 
     def prepare(self) -> list[Process]:
-        """Write recipe and plan, and return the processes, the director last. Existing demonstrations count."""
+        """Write recipe and plan, and return the processes, the director last.
+
+        Existing demonstrations count.
+        """
         before, wanted = self._takes(), self.recipe.collect.episodes
         keep_recipe(self.recipe, self.folder)
-        write_plan(self.recipe, self.folder, episodes=max(0, wanted - before.succeeded), share=wanted,
-                   **({} if before.next_seed is None else {"first_seed": before.next_seed}))
-        return [*composed(self.recipe, station_processes(self.recipe, self.folder)),
-                director_process(self.recipe, self.folder)]
+        write_plan(
+            self.recipe,
+            self.folder,
+            episodes=max(0, wanted - before.succeeded),
+            share=wanted,
+            **({} if before.next_seed is None else {"first_seed": before.next_seed}),
+        )
+        return [
+            *composed(self.recipe, station_processes(self.recipe, self.folder)),
+            director_process(self.recipe, self.folder),
+        ]
 
 
-def members(name: str, overrides: list[str], stations: list[str], run_dir: Path) -> tuple[Recipe, list[Member]]:
+def members(
+    name: str, overrides: list[str], stations: list[str], run_dir: Path
+) -> tuple[Recipe, list[Member]]:
     """Return the trainer's recipe and the stations of a fleet.
 
-    Each station has its own ROS_DOMAIN_ID (counted from the recipe's), its own scenes and its share of
-    the demonstrations. Several embodiments take turns.
+    Each station has its own ROS_DOMAIN_ID (counted from the recipe's), its own scenes and its share
+    of the demonstrations. Several embodiments take turns.
 
     Args:
         name: name of the recipe.
@@ -87,16 +111,25 @@ def members(name: str, overrides: list[str], stations: list[str], run_dir: Path)
     check_memory(len(names))
     kinds = [*robots_of(recipe).values()] or [recipe]
     if len(names) < len(kinds):
-        raise RecipeError(f"--stations: expected {len(kinds)} or more, one of each of {', '.join(recipe.embodiments)}, "
-                          f"whose demonstrations are learned from together, got {len(names)}")
+        raise RecipeError(
+            f"--stations: expected {len(kinds)} or more, one of each of "
+            f"{', '.join(recipe.embodiments)}, "
+            f"whose demonstrations are learned from together, got {len(names)}"
+        )
     result = []
     for number, station_name in enumerate(names):
-        kind, alike = kinds[number % len(kinds)], len(range(number % len(kinds), len(names), len(kinds)))
+        kind, alike = (
+            kinds[number % len(kinds)],
+            len(range(number % len(kinds), len(names), len(kinds))),
+        )
         share = math.ceil(recipe.collect.episodes / alike)
         station = kind.station.but(name=station_name, domain_id=recipe.station.domain + number)
-        station_recipe = kind.but(station=station, seed=(recipe.seed + number) % 2**31,
-                                  bridge=_bridge(recipe.bridge, station_name, run_dir),
-                                  collect=recipe.collect.but(episodes=share))
+        station_recipe = kind.but(
+            station=station,
+            seed=(recipe.seed + number) % 2**31,
+            bridge=_bridge(recipe.bridge, station_name, run_dir),
+            collect=recipe.collect.but(episodes=share),
+        )
         result.append(Member(station_recipe, run_dir / FOLDER / station_name))
     return recipe, result
 
@@ -105,19 +138,30 @@ def _check_simulated(recipe: Recipe, name: str) -> None:
     """Raise RecipeError unless all stations are simulated and operated by a script."""
     station = recipe.station
     if source_of(recipe) != STATIONS:
-        raise RecipeError(f"recipe {recipe.name}: expected one that stations feed, got one that learns from "
-                          f"{source_of(recipe)}. Run `rlinf train {name}`")
-    kinds = {f"embodiments.{key}": kind for key, kind in robots_of(recipe).items()} or {"station": recipe}
+        raise RecipeError(
+            f"recipe {recipe.name}: expected one that stations feed, got one that learns from "
+            f"{source_of(recipe)}. Run `rlinf train {name}`"
+        )
+    kinds = {f"embodiments.{key}": kind for key, kind in robots_of(recipe).items()} or {
+        "station": recipe
+    }
     for key, kind in kinds.items():
         if not station_robot(kind).without_hardware:
-            raise RecipeError(f"{key}.robot: expected one of a simulator, of which there may be many, got "
-                              f"'{kind.station.robot}'. Start each real station by rlinf up, on its own PC")
+            raise RecipeError(
+                f"{key}.robot: expected one of a simulator, of which there may be many, got "
+                f"'{kind.station.robot}'. Start each real station by rlinf up, on its own PC"
+            )
     if station.operator.kind != SCRIPTED:
-        raise RecipeError(f"station.operator.kind: expected {SCRIPTED}, since nobody sits at these stations, got "
-                          f"{station.operator.kind}. A station with a person is started by rlinf up, beside the fleet")
+        raise RecipeError(
+            f"station.operator.kind: expected {SCRIPTED}, since nobody sits at these stations, got "
+            f"{station.operator.kind}. A station with a person is started by rlinf up, beside the "
+            f"fleet"
+        )
     if station.web.port:
-        raise RecipeError(f"station.web.port: expected 0, got {station.web.port}, which stations cannot share. "
-                          "rlinf up --web serves the page of one")
+        raise RecipeError(
+            f"station.web.port: expected 0, got {station.web.port}, which stations cannot share. "
+            "rlinf up --web serves the page of one"
+        )
 
 
 def _names(texts: list[str], domain: int) -> list[str]:
@@ -128,16 +172,25 @@ def _names(texts: list[str], domain: int) -> list[str]:
     """
     number = int(texts[0]) if len(texts) == 1 and texts[0].isdecimal() else len(texts)
     if not 1 <= number <= MAX_DOMAIN + 1 - domain:
-        raise RecipeError(f"--stations: expected 1 to {MAX_DOMAIN + 1 - domain}, as each has a ROS_DOMAIN_ID of its own, "
-                          f"from {domain} to {MAX_DOMAIN}, got {texts[0] if number > len(texts) else number}")
+        raise RecipeError(
+            f"--stations: expected 1 to {MAX_DOMAIN + 1 - domain}, as each has a ROS_DOMAIN_ID of "
+            f"its own, "
+            f"from {domain} to {MAX_DOMAIN}, got {texts[0] if number > len(texts) else number}"
+        )
     if len(texts) == 1 and texts[0].isdecimal():
         return [f"station_{index}" for index in range(1, number + 1)]
     if wrong := [name for name in texts if not NAME.fullmatch(name)]:
-        raise RecipeError("--stations: expected a number, or names of a letter, then up to 63 letters, digits and _, got "
-                          f"'{wrong[0][:200]}'")
+        raise RecipeError(
+            "--stations: expected a number, or names of a letter, then up to 63 letters, digits "
+            "and _, got "
+            f"'{wrong[0][:200]}'"
+        )
     if twice := [name for name, count in Counter(texts).items() if count > 1]:
-        raise RecipeError(f"--stations: expected another name for each, got '{twice[0]}' twice: the trainer would take two "
-                          "stations of one name for one")
+        raise RecipeError(
+            f"--stations: expected another name for each, got '{twice[0]}' twice: the trainer "
+            f"would take two "
+            "stations of one name for one"
+        )
     return texts
 
 
@@ -149,9 +202,12 @@ def _bridge(bridge: Bridge, station: str, run_dir: Path) -> Bridge:
         token = token_of(bridge, run_dir)
         return here.but(token_file=str(token)) if token else here
     if not bridge.credentials:
-        raise RecipeError(f"bridge.credentials: expected a folder with one for each station, as bridge.fleet is {fleet}, "
-                          f"got none. rlinf fleet enroll {station} --out credentials/{station}, and so on; then "
-                          "bridge.credentials=credentials")
+        raise RecipeError(
+            f"bridge.credentials: expected a folder with one for each station, as bridge.fleet is "
+            f"{fleet}, "
+            f"got none. rlinf fleet enroll {station} --out credentials/{station}, and so on; then "
+            "bridge.credentials=credentials"
+        )
     folder = expanded(bridge.credentials, "bridge.credentials").resolve() / station
     if why := Fleet(fleet).why_not(station, Credentials(folder, station).certificate):
         raise BridgeError(f"station '{station}', with {folder}, at the fleet {fleet}: {why}")
@@ -163,9 +219,13 @@ def check_memory(stations: int) -> None:
     free = free_mb()
     most = max(0, int((free - TRAINER_MB) // STATION_MB))
     if stations > most:
-        raise RecipeError(f"--stations: expected at most {most}, since {free:.0f} MB of memory are free, the trainer "
-                          f"takes about {TRAINER_MB} and each station {STATION_MB}; got {stations}. Take fewer, or another "
-                          "machine for some (docs/howto/fleet.md)")
+        raise RecipeError(
+            f"--stations: expected at most {most}, since {free:.0f} MB of memory are free, the "
+            f"trainer "
+            f"takes about {TRAINER_MB} and each station {STATION_MB}; got {stations}. Take fewer, "
+            f"or another "
+            "machine for some (docs/howto/fleet.md)"
+        )
 
 
 def free_mb() -> float:

@@ -1,4 +1,5 @@
-"""The process graph of a station as data: ``station_processes`` turns a recipe into the list that all launchers start.
+"""The process graph of a station as data: ``station_processes`` turns a recipe into the list that
+all launchers start.
 
 ``collecting_processes`` starts a station without policy and uplink, with a director that ends after
 the last demonstration.
@@ -42,13 +43,29 @@ from rlinf_core.tasks.scripts import make_script
 
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # its end ends the station
-ONCE = "once"          # it is never restarted
+ONCE = "once"  # it is never restarted
 STOP_S, TRAINER_STOP_S = 5.0, 30.0
 CONTROLLER = 25  # real-time priority of the twin of a robot's controller
-OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode", "endpoints")  # without arm prefix
+OF_THE_STATION = (
+    "enable",
+    "policy/action",
+    "teleop/action",
+    "timestep",
+    "episode",
+    "endpoints",
+)  # without arm prefix
 TO_OTHERS = "safety/to_others"
-ROBOT_SIDE = "rlinf_drivers"  # the ROS package that contains the executable of the bridge to simulators
-HOSTED = ("sim_bridge", "interlock", "environment", "policy", "operator", "recorder")  # share one process in lockstep
+ROBOT_SIDE = (
+    "rlinf_drivers"  # the ROS package that contains the executable of the bridge to simulators
+)
+HOSTED = (
+    "sim_bridge",
+    "interlock",
+    "environment",
+    "policy",
+    "operator",
+    "recorder",
+)  # share one process in lockstep
 FAST_DDS = "rmw_fastrtps_cpp"
 MANAGER = "lifecycle_manager"
 
@@ -84,7 +101,9 @@ class Process:
     nodes: tuple[Process, ...] = ()
 
 
-def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = ()) -> list[Process]:
+def station_processes(
+    recipe: Recipe, run_dir: Path, without: tuple[str, ...] = ()
+) -> list[Process]:
     """Return the processes of the recipe's station, the robot side first.
 
     An external driver has no process here except its adapter node. A person's device has none,
@@ -101,39 +120,110 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
     check_operator(recipe)
     if credentials := credentials_of(recipe.bridge):
         Credentials(credentials, recipe.station.name)
-    station, robot, spec, web = recipe.station, _with_stop(recipe), station_task(recipe).spec, recipe.station.web
+    station, robot, spec, web = (
+        recipe.station,
+        _with_stop(recipe),
+        station_task(recipe).spec,
+        recipe.station.web,
+    )
     token_of(web)
-    task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
-    cameras: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
+    task, spool, policies = (
+        str(task_file(recipe)),
+        str(run_dir / "spool"),
+        str(run_dir / "policies_at_station"),
+    )
+    cameras: dict[str, Any] = {
+        "cameras": list(station.observe_cameras) or [""],
+        "image_size": list(station.image_size),
+    }
     observed = cameras | {"orientations": to_parameters(orientations(robot), "orientations")}
-    rendered = cameras | {"cameras": [name for name in station.observe_cameras if name not in robot.devices] or [""]}
+    rendered = cameras | {
+        "cameras": [name for name in station.observe_cameras if name not in robot.devices] or [""]
+    }
     processes = []
     lockstep = station.lockstep and robot.driver == SIMULATOR
     if robot.driver == SIMULATOR:
-        processes.append(_node(recipe, "sim_bridge", "sim_bridges.core.ros_bridge", SHUTDOWN, simulator=robot.simulator,
-                               frames=[load_limits(path).frame for path in robot.interlocks.values()],
-                               options=to_parameters(robot.options, "options"),
-                               lockstep=station.lockstep, real_time_factor=station.real_time_factor,
-                               control_hz=spec.control_hz, views=_views(recipe, robot), **cameras))
+        processes.append(
+            _node(
+                recipe,
+                "sim_bridge",
+                "sim_bridges.core.ros_bridge",
+                SHUTDOWN,
+                simulator=robot.simulator,
+                frames=[load_limits(path).frame for path in robot.interlocks.values()],
+                options=to_parameters(robot.options, "options"),
+                lockstep=station.lockstep,
+                real_time_factor=station.real_time_factor,
+                control_hz=spec.control_hz,
+                views=_views(recipe, robot),
+                **cameras,
+            )
+        )
     if robot.twin:
-        processes.append(_node(recipe, "twin", "rlinf_drivers.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
-                               priority=CONTROLLER, simulator=robot.twin.simulator,
-                               options=to_parameters(robot.twin.options, "options"),
-                               settings=_settings(robot.driver_node) if robot.driver_node else {},
-                               control_hz=spec.control_hz, **rendered))
+        processes.append(
+            _node(
+                recipe,
+                "twin",
+                "rlinf_drivers.driver",
+                SHUTDOWN,
+                module=robot.twin.node,
+                lockstep=False,
+                priority=CONTROLLER,
+                simulator=robot.twin.simulator,
+                options=to_parameters(robot.twin.options, "options"),
+                settings=_settings(robot.driver_node) if robot.driver_node else {},
+                control_hz=spec.control_hz,
+                **rendered,
+            )
+        )
     if driver := robot.driver_node:
-        node = _node(recipe, "driver", "rlinf_drivers.driver", SHUTDOWN, module=driver.node,
-                     settings=_settings(driver))
+        node = _node(
+            recipe,
+            "driver",
+            "rlinf_drivers.driver",
+            SHUTDOWN,
+            module=driver.node,
+            settings=_settings(driver),
+        )
         processes += [_of_arm(node, arm) for arm in robot.interlocks]
     if robot.controller:
-        processes.append(_node(recipe, "controller", "rlinf_drivers.controller", SHUTDOWN, limits_file=str(robot.limits),
-                               **robot.controller.model_dump()))
-    policy = _node(recipe, "policy", "rlinf_station.policy", task_file=task, seed=recipe.seed, device=station.device,
-                   lockstep=lockstep, custom_kinds=custom_kinds(recipe.policy) or [""],
-                   monitor=_monitor(recipe), **observed, **_remote(recipe))
-    environment = _node(recipe, "environment", "rlinf_station.environment", task_file=task, station=station.name,
-                        lockstep=lockstep, person=_waits_for_person(recipe), external=robot.driver != SIMULATOR,
-                        homes=bool(home(recipe)), joints=_joints(robot), axes=_axes(robot), **observed)
+        processes.append(
+            _node(
+                recipe,
+                "controller",
+                "rlinf_drivers.controller",
+                SHUTDOWN,
+                limits_file=str(robot.limits),
+                **robot.controller.model_dump(),
+            )
+        )
+    policy = _node(
+        recipe,
+        "policy",
+        "rlinf_station.policy",
+        task_file=task,
+        seed=recipe.seed,
+        device=station.device,
+        lockstep=lockstep,
+        custom_kinds=custom_kinds(recipe.policy) or [""],
+        monitor=_monitor(recipe),
+        **observed,
+        **_remote(recipe),
+    )
+    environment = _node(
+        recipe,
+        "environment",
+        "rlinf_station.environment",
+        task_file=task,
+        station=station.name,
+        lockstep=lockstep,
+        person=_waits_for_person(recipe),
+        external=robot.driver != SIMULATOR,
+        homes=bool(home(recipe)),
+        joints=_joints(robot),
+        axes=_axes(robot),
+        **observed,
+    )
     if composed := station.policy.backend == "composed" and "policy" not in without:
         environment.parameters.update(policy.parameters | {"composed": True})
     processes += [
@@ -142,46 +232,104 @@ def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = 
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         environment,
         *([] if composed else [policy]),
-        *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
-        _node(recipe, "recorder", "rlinf_station.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
-              session_gb=station.session_gb, estops=list(robot.estops) or [""],
-              lockstep=lockstep, cameras=cameras["cameras"], observed=sorted(station_task(recipe).channels) or [""],
-              urdf=str(robot.urdf or ""), tool_frame=robot.tool_frame,
-              limits=[str(path) for path in robot.interlocks.values()], mounts=_mounts(robot),
-              specs=to_parameters(spec.to_dict(), "specs"),
-              attached=[f"recipe.yaml={run_dir / 'recipe.yaml'}",
-                        *(f"{f'{arm}_' if arm else ''}limits.yaml={path}" for arm, path in robot.interlocks.items())]),
-        _node(recipe, "uplink", "rlinf_station.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
-              policies=policies, policies_gb=station.policies_gb, address=recipe.bridge.address,
-              credentials=str(credentials or ""),
-              tokens=[str(path) for path in tokens_of(recipe.bridge, run_dir)] or [""],
-              specs=to_parameters(spec.to_dict(), "specs"),
-              limits_hash="+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))),
+        *(
+            [operator_process(recipe, run_dir)]
+            if station.operator.kind == SCRIPTED or web.port
+            else []
+        ),
+        _node(
+            recipe,
+            "recorder",
+            "rlinf_station.recorder",
+            station=station.name,
+            spool=spool,
+            spool_gb=station.spool_gb,
+            session_gb=station.session_gb,
+            estops=list(robot.estops) or [""],
+            lockstep=lockstep,
+            cameras=cameras["cameras"],
+            observed=sorted(station_task(recipe).channels) or [""],
+            urdf=str(robot.urdf or ""),
+            tool_frame=robot.tool_frame,
+            limits=[str(path) for path in robot.interlocks.values()],
+            mounts=_mounts(robot),
+            specs=to_parameters(spec.to_dict(), "specs"),
+            attached=[
+                f"recipe.yaml={run_dir / 'recipe.yaml'}",
+                *(
+                    f"{f'{arm}_' if arm else ''}limits.yaml={path}"
+                    for arm, path in robot.interlocks.items()
+                ),
+            ],
+        ),
+        _node(
+            recipe,
+            "uplink",
+            "rlinf_station.uplink",
+            station=station.name,
+            spool=spool,
+            spool_gb=station.spool_gb,
+            policies=policies,
+            policies_gb=station.policies_gb,
+            address=recipe.bridge.address,
+            credentials=str(credentials or ""),
+            tokens=[str(path) for path in tokens_of(recipe.bridge, run_dir)] or [""],
+            specs=to_parameters(spec.to_dict(), "specs"),
+            limits_hash="+".join(
+                load_limits(path).hash for _, path in sorted(robot.interlocks.items())
+            ),
+        ),
         *([_page(recipe, robot, run_dir)] if web.port else []),
     ]
     return [process for process in processes if process.name not in without]
 
 
 def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
-    """Return the processes with the nodes of a simulated lockstep station in one process, if the recipe allows it.
+    """Return the processes with the nodes of a simulated lockstep station in one process, if the
+    recipe allows it.
 
-    A policy of a remote server, an operator at a terminal and all other nodes keep their own process.
+    A policy of a remote server, an operator at a terminal and all other nodes keep their own
+    process.
     """
-    hosted = [process for process in processes if process.executable in HOSTED and not process.terminal
-              and not (process.executable == "policy" and recipe.station.policy.backend == "remote")]
+    hosted = [
+        process
+        for process in processes
+        if process.executable in HOSTED
+        and not process.terminal
+        and not (process.executable == "policy" and recipe.station.policy.backend == "remote")
+    ]
     if len(hosted) < 2 or not _in_one_process(recipe):
         return processes
-    host = Process("station", "rlinf_station", "station", "rlinf_station.station_process",
-                   f"/{recipe.station.name}", nodes=tuple(hosted))
+    host = Process(
+        "station",
+        "rlinf_station",
+        "station",
+        "rlinf_station.station_process",
+        f"/{recipe.station.name}",
+        nodes=tuple(hosted),
+    )
     return [host, *(process for process in processes if process not in hosted)]
 
 
-MANAGED = ("driver", "controller", "gripper", "camera", "interlock", "recorder", "uplink", "policy", "environment",
-           "operator")  # in the order in which a lifecycle manager brings them up: who commands comes last, and goes first
+MANAGED = (
+    "driver",
+    "controller",
+    "gripper",
+    "camera",
+    "interlock",
+    "recorder",
+    "uplink",
+    "policy",
+    "environment",
+    "operator",
+    # in the order in which a lifecycle manager brings them up: who commands comes last, and goes
+    # first
+)
 
 
 def managed(recipe: Recipe, processes: list[Process]) -> list[Process]:
-    """The processes of a station whose managed nodes wait for a lifecycle manager, which is the first of them.
+    """The processes of a station whose managed nodes wait for a lifecycle manager, which is the
+    first of them.
 
     A driver that is no part of rlinf may have no life cycle; it is left alone.
     """
@@ -194,12 +342,20 @@ def managed(recipe: Recipe, processes: list[Process]) -> list[Process]:
         if process.executable not in MANAGED or not module.startswith("rlinf_"):
             return process
         space = process.namespace.removeprefix(station).strip("/")
-        for executable in [process.executable, *(["policy"] if process.parameters.get("composed") else [])]:
+        for executable in [
+            process.executable,
+            *(["policy"] if process.parameters.get("composed") else []),
+        ]:
             names.append((MANAGED.index(executable), f"{space}/{executable}".strip("/")))
         return replace(process, parameters=process.parameters | {"autostart": False})
 
     nodes = [waiting(process) for process in processes]
-    manager = _node(recipe, MANAGER, "rlinf_station.lifecycle_manager", node_names=[name for _, name in sorted(names)])
+    manager = _node(
+        recipe,
+        MANAGER,
+        "rlinf_station.lifecycle_manager",
+        node_names=[name for _, name in sorted(names)],
+    )
     return [manager, *nodes]
 
 
@@ -207,12 +363,20 @@ def _in_one_process(recipe: Recipe) -> bool:
     """Return whether nodes share a process.
 
     Raises:
-        RecipeError: the recipe asks for one process, and the robot side is no simulator in lockstep.
+        RecipeError: the recipe asks for one process, and the robot side is no simulator in
+            lockstep.
     """
-    wanted, is_lockstep = recipe.station.processes, station_robot(recipe).driver == SIMULATOR and recipe.station.lockstep
+    wanted, is_lockstep = (
+        recipe.station.processes,
+        station_robot(recipe).driver == SIMULATOR and recipe.station.lockstep,
+    )
     if wanted == "one" and not is_lockstep:
-        raise RecipeError("station.processes: expected several, or auto, for a station in real time, whose interlock has a "
-                          "process of its own; got one. Leave it out, or set station.lockstep=true with a simulator")
+        raise RecipeError(
+            "station.processes: expected several, or auto, for a station in real time, whose "
+            "interlock has a "
+            "process of its own; got one. Leave it out, or set station.lockstep=true with a "
+            "simulator"
+        )
     middleware = os.environ.get("RMW_IMPLEMENTATION") or FAST_DDS
     return is_lockstep and (wanted == "one" or (wanted == "auto" and middleware == FAST_DDS))
 
@@ -222,19 +386,29 @@ def check_operator(recipe: Recipe) -> None:
     kind, robot = recipe.station.operator.kind, recipe.station.robot
     _devices(recipe)  # refuses two devices of one kind
     if kind == SCRIPTED and not station_robot(recipe).without_hardware:
-        raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
-                          f"{kind}. A person arms a real arm: --set 'station.operator={{kind: {KEYBOARD}}}', and rlinf "
-                          "teleop")
+        raise RecipeError(
+            f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no "
+            f"simulator, got "
+            f"{kind}. A person arms a real arm: --set 'station.operator={{kind: {KEYBOARD}}}', and "
+            f"rlinf "
+            "teleop"
+        )
     if kind == SCRIPTED:
         task = station_task(recipe)
         make_script(task)
         if (after := recipe.station.operator.takes_over) >= task.max_steps:
-            raise RecipeError(f"station.operator.takes_over: expected less than the {task.max_steps} time steps of an "
-                              f"episode (max_steps of task '{recipe.station.task}'), got {after}: it would never take over")
+            raise RecipeError(
+                f"station.operator.takes_over: expected less than the {task.max_steps} time steps "
+                f"of an "
+                f"episode (max_steps of task '{recipe.station.task}'), got {after}: it would never "
+                f"take over"
+            )
 
 
 def _waits_for_person(recipe: Recipe) -> bool:
-    """Whether a person says that the scene is ready: not where a script or a replay is the operator in simulation."""
+    """Whether a person says that the scene is ready: not where a script or a replay is the operator
+    in simulation.
+    """
     kind = recipe.station.operator.kind
     return kind != SCRIPTED and not (kind == REPLAY and station_robot(recipe).without_hardware)
 
@@ -247,27 +421,59 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
     operator, task = recipe.station.operator, str(task_file(recipe))
     lockstep = recipe.station.lockstep and station_robot(recipe).driver == SIMULATOR
     if operator.kind != SCRIPTED:
-        replay = {"simulated": station_robot(recipe).without_hardware} if operator.kind == REPLAY else {}
-        return _node(recipe, "operator", "rlinf_operator.operator", task_file=task, kind=operator.kind, home=home(recipe),
-                     lockstep=lockstep, **_devices(recipe), **replay)
-    return _node(recipe, "operator", "rlinf_operator.operator", task_file=task, kind=operator.kind, noise=operator.noise,
-                 joints=_joints(station_robot(recipe)), lockstep=lockstep,
-                 takes_over=operator.takes_over, seed=recipe.seed,
-                 armed_file=str(run_dir / "operator.armed") if run_dir else "", **_devices(recipe))
+        replay = (
+            {"simulated": station_robot(recipe).without_hardware} if operator.kind == REPLAY else {}
+        )
+        return _node(
+            recipe,
+            "operator",
+            "rlinf_operator.operator",
+            task_file=task,
+            kind=operator.kind,
+            home=home(recipe),
+            lockstep=lockstep,
+            **_devices(recipe),
+            **replay,
+        )
+    return _node(
+        recipe,
+        "operator",
+        "rlinf_operator.operator",
+        task_file=task,
+        kind=operator.kind,
+        noise=operator.noise,
+        joints=_joints(station_robot(recipe)),
+        lockstep=lockstep,
+        takes_over=operator.takes_over,
+        seed=recipe.seed,
+        armed_file=str(run_dir / "operator.armed") if run_dir else "",
+        **_devices(recipe),
+    )
 
 
 def _joints(robot: Robot) -> dict[str, Any]:
     """Return the joint names of each arm in the order of its limits, by topic."""
-    names = {f"{arm}/joint_states" if arm else "joint_states": load_limits(path).joint_names
-             for arm, path in robot.interlocks.items()}
+    names = {
+        f"{arm}/joint_states" if arm else "joint_states": load_limits(path).joint_names
+        for arm, path in robot.interlocks.items()
+    }
     return to_parameters({topic: joints for topic, joints in names.items() if joints}, "joints")
 
 
 def _axes(robot: Robot) -> dict[str, Any]:
     """Return frame and axes (base or tool) of each twist and wrench of a real arm, by topic."""
-    frames = {f"{arm}/{name}" if arm else name: load_limits(path).frame for arm, path in robot.interlocks.items()
-              for name in VECTORS} if robot.driver != SIMULATOR else {}
-    axes = {name: {"frame": frame, "tool": name in robot.tool_axes} for name, frame in frames.items()}
+    frames = (
+        {
+            f"{arm}/{name}" if arm else name: load_limits(path).frame
+            for arm, path in robot.interlocks.items()
+            for name in VECTORS
+        }
+        if robot.driver != SIMULATOR
+        else {}
+    )
+    axes = {
+        name: {"frame": frame, "tool": name in robot.tool_axes} for name, frame in frames.items()
+    }
     return to_parameters(axes, "axes")
 
 
@@ -284,8 +490,11 @@ def _devices(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """
     station, served = recipe.station, bool(recipe.station.web.port)
     if station.second_operator is not None and station.second_operator.kind == SCRIPTED:
-        raise RecipeError(f"station.second_operator.kind: expected a device of a person, got {SCRIPTED}. A script "
-                          f"demonstrates as station.operator alone: leave second_operator out")
+        raise RecipeError(
+            f"station.second_operator.kind: expected a device of a person, got {SCRIPTED}. A "
+            f"script "
+            f"demonstrates as station.operator alone: leave second_operator out"
+        )
     devices = [
         device
         for device in (station.operator, station.second_operator)
@@ -293,7 +502,8 @@ def _devices(recipe: Recipe) -> dict[str, dict[str, Any]]:
     ]
     if len(devices) == 2 and devices[0].kind == devices[1].kind != KEYBOARD:
         raise RecipeError(
-            f"station.second_operator.kind: expected another kind than that of station.operator, got {devices[0].kind} "
+            f"station.second_operator.kind: expected another kind than that of station.operator, "
+            f"got {devices[0].kind} "
             "for both, of which one would not be heard. Leave one out"
         )
     settings_by_kind = {
@@ -329,32 +539,63 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     station, web = recipe.station, recipe.station.web
     cameras = station.observe_cameras if robot.without_hardware else tuple(robot.cameras)
     folder = robot_folder(recipe.station.robot).resolve()
-    token = str(expanded(web.token_file, "station.web.token_file").resolve()) if web.token_file else ""
-    return _node(recipe, "page", "rlinf_operator.page", task_file=str(task_file(recipe)), run_dir=str(run_dir),
-                 port=web.port, host=web.host, token_file=token, lockstep=station.lockstep and robot.driver == SIMULATOR,
-                 cameras=list(cameras) or [""], views=_views(recipe, robot),
-                 script=recipe.station.operator.kind == SCRIPTED, needs_viewer=_page_is_the_only_stop(recipe),
-                 references=[str(reference(folder, camera)) for camera in cameras] or [""],
-                 limits=[str(path) for path in robot.interlocks.values()],
-                 first_seeds=[recipe.scene(recipe.collect.first_seed), recipe.scene(recipe.online.first_seed),
-                              recipe.evaluate.first_seed])
+    token = (
+        str(expanded(web.token_file, "station.web.token_file").resolve()) if web.token_file else ""
+    )
+    return _node(
+        recipe,
+        "page",
+        "rlinf_operator.page",
+        task_file=str(task_file(recipe)),
+        run_dir=str(run_dir),
+        port=web.port,
+        host=web.host,
+        token_file=token,
+        lockstep=station.lockstep and robot.driver == SIMULATOR,
+        cameras=list(cameras) or [""],
+        views=_views(recipe, robot),
+        script=recipe.station.operator.kind == SCRIPTED,
+        needs_viewer=_page_is_the_only_stop(recipe),
+        references=[str(reference(folder, camera)) for camera in cameras] or [""],
+        limits=[str(path) for path in robot.interlocks.values()],
+        first_seeds=[
+            recipe.scene(recipe.collect.first_seed),
+            recipe.scene(recipe.online.first_seed),
+            recipe.evaluate.first_seed,
+        ],
+    )
 
 
 def _views(recipe: Recipe, robot: Robot) -> list[str]:
-    """Return the simulator's cameras for the page: its own view, and the cameras that the policy observes."""
+    """Return the simulator's cameras for the page: its own view, and the cameras that the policy
+    observes.
+    """
     shown = robot.driver == SIMULATOR and recipe.station.web.port
     return ["video", *recipe.station.observe_cameras] if shown else [""]
 
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:
     """Return the director's process, which runs the phases of the recipe and then ends."""
-    return _node(recipe, "director", "rlinf_station.director", ONCE, plan_file=str(run_dir / "plan.json"),
-                 run_dir=str(run_dir))
+    return _node(
+        recipe,
+        "director",
+        "rlinf_station.director",
+        ONCE,
+        plan_file=str(run_dir / "plan.json"),
+        run_dir=str(run_dir),
+    )
 
 
 def trainer_process(run_dir: Path) -> Process:
     """Return the process of the trainer of ``run_dir``. It saves a checkpoint before it ends."""
-    command = [sys.executable, "-m", "rlinf_core.cli.trainer", str(run_dir / "recipe.yaml"), "--out", str(run_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_core.cli.trainer",
+        str(run_dir / "recipe.yaml"),
+        "--out",
+        str(run_dir),
+    ]
     return Process("trainer", "", "", "", "", {"command": command}, stop_s=TRAINER_STOP_S)
 
 
@@ -387,21 +628,39 @@ def _settings(part: Settings) -> dict[str, Any]:
 
 
 def _mounts(robot: Robot) -> dict[str, Any]:
-    """Return static transforms by child frame: camera mounts, and the root of the driver's tf tree."""
+    """Return static transforms by child frame: camera mounts, and the root of the driver's
+    tf tree.
+    """
     transforms: dict[str, Any] = {}
-    if robot.root_frame and robot.limits and robot.root_frame != (base := load_limits(robot.limits).frame):
-        transforms[robot.root_frame] = {"frame": base, "position": (0.0, 0.0, 0.0), "orientation": (0.0, 0.0, 0.0, 1.0)}
+    if (
+        robot.root_frame
+        and robot.limits
+        and robot.root_frame != (base := load_limits(robot.limits).frame)
+    ):
+        transforms[robot.root_frame] = {
+            "frame": base,
+            "position": (0.0, 0.0, 0.0),
+            "orientation": (0.0, 0.0, 0.0, 1.0),
+        }
     for name, mount in load_hand_eye(robot.hand_eye).cameras.items() if robot.hand_eye else ():
         tool = f"{mount.arm}_{robot.tool_frame}" if mount.arm else robot.tool_frame
         frame = tool if mount.on == TOOL else load_limits(robot.interlocks[mount.arm]).frame
-        transforms[f"{name}_optical_frame"] = {"frame": frame, "position": mount.position, "orientation": mount.orientation}
+        transforms[f"{name}_optical_frame"] = {
+            "frame": frame,
+            "position": mount.position,
+            "orientation": mount.orientation,
+        }
     return to_parameters(transforms, "mounts")
 
 
 def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:
-    """Yield one process for each camera device, so that a failed camera does not affect the others."""
+    """Yield one process for each camera device, so that a failed camera does not affect the
+    others.
+    """
     for name, camera in robot.devices.items():
-        node = _node(recipe, "camera", "rlinf_drivers.camera", camera=name, settings=_settings(camera))
+        node = _node(
+            recipe, "camera", "rlinf_drivers.camera", camera=name, settings=_settings(camera)
+        )
         yield replace(node, name=f"camera_{name}", namespace=f"{node.namespace}/camera/{name}")
 
 
@@ -410,29 +669,62 @@ def _grippers(recipe: Recipe, robot: Robot) -> Iterator[Process]:
     for arm, gripper in robot.grippers.items():
         settings = _settings(gripper)
         if gripper.twin_node:
-            twin = _node(recipe, "gripper_twin", "rlinf_drivers.driver", module=gripper.twin_node, settings=settings)
+            twin = _node(
+                recipe,
+                "gripper_twin",
+                "rlinf_drivers.driver",
+                module=gripper.twin_node,
+                settings=settings,
+            )
             yield _of_arm(twin, arm)
-        yield _of_arm(_node(recipe, "gripper", "rlinf_drivers.driver", module=gripper.node, settings=settings), arm)
+        yield _of_arm(
+            _node(
+                recipe, "gripper", "rlinf_drivers.driver", module=gripper.node, settings=settings
+            ),
+            arm,
+        )
 
 
 def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:
-    """Return an arm's interlock. With several arms, its topics are below the arm's name, except common ones."""
+    """Return an arm's interlock.
+
+    With several arms, its topics are below the arm's name, except common ones.
+    """
     station, simulated = recipe.station, robot.without_hardware
     driver = robot.driver_node
     latch = "" if simulated else f"{ROBOT}{commanded_robot(recipe, robot, arm)}"
-    process = _node(recipe, "interlock", "rlinf_interlock.interlock", SHUTDOWN, limits_file=str(robot.interlocks[arm]),
-                    estops=list(robot.estops) or [""], no_estop_reason=robot.no_estop_reason, latch_file=latch,
-                    lockstep=station.lockstep and robot.driver == SIMULATOR, teleports=simulated, distance=robot.distance,
-                    driver=driver is not None and driver.repeats,
-                    follows=robot.controller.topic if robot.controller else "")
+    process = _node(
+        recipe,
+        "interlock",
+        "rlinf_interlock.interlock",
+        SHUTDOWN,
+        limits_file=str(robot.interlocks[arm]),
+        estops=list(robot.estops) or [""],
+        no_estop_reason=robot.no_estop_reason,
+        latch_file=latch,
+        lockstep=station.lockstep and robot.driver == SIMULATOR,
+        teleports=simulated,
+        distance=robot.distance,
+        driver=driver is not None and driver.repeats,
+        follows=robot.controller.topic if robot.controller else "",
+    )
     if not arm:
         return process
     rows, others = action.rows(arm), [other for other in robot.arms if other != arm]
-    common = [*(f"estop/{name}" for name in robot.estops), *OF_THE_STATION, *(f"{other}/{TO_OTHERS}" for other in others)]
-    return replace(_of_arm(process, arm),
-                   parameters=process.parameters | {"others": others, "rows": [rows.start, rows.stop, action.dim]},
-                   remappings=process.remappings + tuple(  # ROS applies one remapping only: the robot's own name
-                       (topic, robot.topics.get(topic, f"{process.namespace}/{topic}")) for topic in common))
+    common = [
+        *(f"estop/{name}" for name in robot.estops),
+        *OF_THE_STATION,
+        *(f"{other}/{TO_OTHERS}" for other in others),
+    ]
+    return replace(
+        _of_arm(process, arm),
+        parameters=process.parameters
+        | {"others": others, "rows": [rows.start, rows.stop, action.dim]},
+        remappings=process.remappings
+        + tuple(  # ROS applies one remapping only: the robot's own name
+            (topic, robot.topics.get(topic, f"{process.namespace}/{topic}")) for topic in common
+        ),
+    )
 
 
 def commanded_robot(recipe: Recipe, robot: Robot, arm: str) -> str:
@@ -450,18 +742,35 @@ def commanded_robot(recipe: Recipe, robot: Robot, arm: str) -> str:
 
 def _of_arm(process: Process, arm: str) -> Process:
     """Return a process with name and namespace of its arm, if the arm has a name."""
-    return replace(process, name=f"{process.name}_{arm}", namespace=f"{process.namespace}/{arm}") if arm else process
+    return (
+        replace(process, name=f"{process.name}_{arm}", namespace=f"{process.namespace}/{arm}")
+        if arm
+        else process
+    )
 
 
-def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **parameters: Any) -> Process:
+def _node(
+    recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **parameters: Any
+) -> Process:
     robot, station = station_robot(recipe), f"/{recipe.station.name}"
     if robot.arms:
         parameters["arms"] = list(robot.arms)
-    parameters = {key: value for key, value in parameters.items() if value != {}}  # ROS has no empty structure
+    parameters = {
+        key: value for key, value in parameters.items() if value != {}
+    }  # ROS has no empty structure
     parameters |= qos_parameters(recipe.station.qos_overrides, station, robot.topics)
     renamed = tuple((f"{station}/{topic}", theirs) for topic, theirs in robot.topics.items())
     package = module.split(".")[0] if module.startswith("rlinf_") else ROBOT_SIDE
-    return Process(name, package, name, module, station, parameters, (("/clock", f"{station}/clock"), *renamed), restart)
+    return Process(
+        name,
+        package,
+        name,
+        module,
+        station,
+        parameters,
+        (("/clock", f"{station}/clock"), *renamed),
+        restart,
+    )
 
 
 NOT_NEEDED = ("policy", "uplink")
@@ -471,26 +780,39 @@ REAL_TIME = ("station.real_time_factor=0", "station.lockstep=false")
 def faster_than_a_hand(recipe: Recipe) -> bool:
     """Return whether a person would operate a simulator that runs faster than real time."""
     station = recipe.station
-    return (station.lockstep and not 0 < station.real_time_factor <= 1 and station.operator.kind != SCRIPTED
-            and station_robot(recipe).driver == SIMULATOR)
+    return (
+        station.lockstep
+        and not 0 < station.real_time_factor <= 1
+        and station.operator.kind != SCRIPTED
+        and station_robot(recipe).driver == SIMULATOR
+    )
 
 
 def collecting(
     name: str, overrides: list[str], run_dir: Path, episodes: int | None = None
 ) -> tuple[Recipe, DemonstrationStats]:
-    """Return the recipe for collecting demonstrations, and the takes that ``run_dir`` holds already.
+    """Return the recipe for collecting demonstrations, and the takes that ``run_dir`` holds
+    already.
 
     With a person, a simulator runs in real time, unless ``real_time_factor`` paces it.
     """
-    all_overrides = [*overrides, *([f"collect.episodes={episodes}"] if episodes is not None else [])]
+    all_overrides = [
+        *overrides,
+        *([f"collect.episodes={episodes}"] if episodes is not None else []),
+    ]
     recipe = load_recipe(name, all_overrides)
     if faster_than_a_hand(recipe):
         recipe = load_recipe(name, [*all_overrides, *REAL_TIME])
     return recipe, takes_of(run_dir, recipe)
 
 
-def collecting_processes(recipe: Recipe, run_dir: Path, before: DemonstrationStats, terminal: bool,
-                         with_page: bool = False) -> list[Process]:
+def collecting_processes(
+    recipe: Recipe,
+    run_dir: Path,
+    before: DemonstrationStats,
+    terminal: bool,
+    with_page: bool = False,
+) -> list[Process]:
     """Write the director's plan and return the processes, the director last.
 
     Args:
@@ -501,10 +823,19 @@ def collecting_processes(recipe: Recipe, run_dir: Path, before: DemonstrationSta
         with_page: whether the keyboard counts also where the operator's page is served.
     """
     person = recipe.station.operator.kind != SCRIPTED
-    write_plan(recipe, run_dir, episodes=recipe.collect.episodes - before.succeeded, only=False, ends=True, person=person,
-               **({} if before.next_seed is None else {"first_seed": before.next_seed}))
+    write_plan(
+        recipe,
+        run_dir,
+        episodes=recipe.collect.episodes - before.succeeded,
+        only=False,
+        ends=True,
+        person=person,
+        **({} if before.next_seed is None else {"first_seed": before.next_seed}),
+    )
     read_here = person and terminal and (with_page or not recipe.station.web.port)
-    processes = station_processes(recipe, run_dir, (*NOT_NEEDED, *(("operator",) if read_here else ())))
+    processes = station_processes(
+        recipe, run_dir, (*NOT_NEEDED, *(("operator",) if read_here else ()))
+    )
     if read_here:
         processes.append(replace(operator_process(recipe, run_dir), terminal=True))
     return [*composed(recipe, processes), director_process(recipe, run_dir)]

@@ -1,4 +1,6 @@
-"""Layouts of RViz and Foxglove for one station, made of ``configs/station.rviz`` and ``configs/foxglove.json``."""
+"""Layouts of RViz and Foxglove for one station, made of ``configs/station.rviz`` and
+``configs/foxglove.json``.
+"""
 
 from __future__ import annotations
 
@@ -51,21 +53,38 @@ def of_recipe(recipe: Recipe) -> Shown:
     robot = station_robot(recipe)
     cameras = recipe.station.observe_cameras if robot.without_hardware else robot.cameras
     base = load_limits(next(iter(robot.interlocks.values()))).frame
-    return Shown(recipe.station.name, tuple(cameras), tuple(robot.arms), base, robot.tool_frame,
-                 robot.without_hardware and recipe.station.lockstep, tuple(sorted(robot.topics.items())))
+    return Shown(
+        recipe.station.name,
+        tuple(cameras),
+        tuple(robot.arms),
+        base,
+        robot.tool_frame,
+        robot.without_hardware and recipe.station.lockstep,
+        tuple(sorted(robot.topics.items())),
+    )
 
 
 def of_recording(folder: Path) -> Shown:
-    """Return the content for a recorded episode. Raises RecipeError if its version recorded no tf."""
+    """Return the content for a recorded episode.
+
+    Raises RecipeError if its version recorded no tf.
+    """
     from rosbags.rosbag2 import Reader
 
     with Reader(folder) as reader:
         names = [connection.topic for connection in reader.connections]
     stations = [name.strip("/").partition("/")[0] for name in names if name.endswith("/tf_static")]
     if not stations:
-        raise RecipeError(f"{folder}: expected a recording with tf_static of a station, found none: it is of an earlier "
-                         "version. Foxglove shows its topics without a layout")
-    relative = [name.removeprefix(f"/{stations[0]}/") for name in names if name.startswith(f"/{stations[0]}/")]
+        raise RecipeError(
+            f"{folder}: expected a recording with tf_static of a station, found none: it is of an "
+            f"earlier "
+            "version. Foxglove shows its topics without a layout"
+        )
+    relative = [
+        name.removeprefix(f"/{stations[0]}/")
+        for name in names
+        if name.startswith(f"/{stations[0]}/")
+    ]
     cameras = sorted({name.split("/")[1] for name in relative if name.startswith("camera/")})
     arms = sorted({arm for name in relative if (arm := _arm(name))})
     return Shown(stations[0], tuple(cameras), tuple(arms), _base(folder, f"/{stations[0]}/markers"))
@@ -86,7 +105,8 @@ def _base(folder: Path, name: str) -> str:
 
     with Reader(folder) as reader:
         for connection, _, raw in reader.messages(
-                [connection for connection in reader.connections if connection.topic == name]):
+            [connection for connection in reader.connections if connection.topic == name]
+        ):
             markers = typestore().deserialize_cdr(raw, connection.msgtype).markers
             if markers:
                 return str(markers[0].header.frame_id).partition("/")[2]
@@ -116,9 +136,15 @@ def rviz(shown: Shown) -> str:
 def _axes(display: dict[str, Any], shown: Shown) -> list[dict[str, Any]]:
     frame = display["Reference Frame"].rpartition("/")[2]
     frame = shown.tool if frame == TOOL else frame
-    return [display | {"Name": " ".join(filter(None, (arm, display["Name"]))),
-                       "Reference Frame": f"{SHIPPED}/{f'{arm}_{frame}' if arm else frame}"}
-            for arm in shown.arms or ("",) if frame]
+    return [
+        display
+        | {
+            "Name": " ".join(filter(None, (arm, display["Name"]))),
+            "Reference Frame": f"{SHIPPED}/{f'{arm}_{frame}' if arm else frame}",
+        }
+        for arm in shown.arms or ("",)
+        if frame
+    ]
 
 
 def foxglove(shown: Shown) -> str:
@@ -130,12 +156,19 @@ def foxglove(shown: Shown) -> str:
     for name in images:
         del panels[name]
     for camera in shown.cameras:
-        panels[f"Image!{camera}"] = json.loads(json.dumps(template).replace("/camera/wrist/", f"/camera/{camera}/"))
-    document["layout"]["first"] = _columns("3D!scene", [f"Image!{camera}" for camera in shown.cameras])
+        panels[f"Image!{camera}"] = json.loads(
+            json.dumps(template).replace("/camera/wrist/", f"/camera/{camera}/")
+        )
+    document["layout"]["first"] = _columns(
+        "3D!scene", [f"Image!{camera}" for camera in shown.cameras]
+    )
     panels["3D!scene"]["followTf"] = f"{SHIPPED}/{shown.base}"
     panels["3D!scene"]["transforms"] = {
         f"frame:{SHIPPED}/{f'{arm}_{frame}' if arm else frame}": {"visible": True}
-        for arm in shown.arms or ("",) for frame in (shown.tool, "target", "object", "goal") if frame}
+        for arm in shown.arms or ("",)
+        for frame in (shown.tool, "target", "object", "goal")
+        if frame
+    }
     return json.dumps(renamed(_by_arm(document, shown.arms), shown), indent=1) + "\n"
 
 
@@ -158,7 +191,11 @@ def _by_arm(part: Any, arms: Sequence[str]) -> Any:
     for entry in part:
         value = entry.get("value", "") if isinstance(entry, dict) else ""
         name, dot, field = value.removeprefix(f"/{SHIPPED}/").partition(".")
-        lines += [entry | {"value": f"/{SHIPPED}/{full}{dot}{field}"} for full in of_arms(name, arms)] if value else [entry]
+        lines += (
+            [entry | {"value": f"/{SHIPPED}/{full}{dot}{field}"} for full in of_arms(name, arms)]
+            if value
+            else [entry]
+        )
     return lines
 
 
@@ -178,6 +215,16 @@ def renamed(part: Any, shown: Shown) -> Any:
 
 def rviz_command(file: str, shown: Shown) -> list[str]:
     """Return the command that opens an RViz configuration."""
-    remapped = [f"/{name}:=/{shown.station}/{name}" for name in ("tf", "tf_static", *(["clock"] if shown.clock else []))]
+    remapped = [
+        f"/{name}:=/{shown.station}/{name}"
+        for name in ("tf", "tf_static", *(["clock"] if shown.clock else []))
+    ]
     simulated = ["-p", "use_sim_time:=true"] if shown.clock else []
-    return ["rviz2", "-d", file, "--ros-args", *simulated, *(part for name in remapped for part in ("-r", name))]
+    return [
+        "rviz2",
+        "-d",
+        file,
+        "--ros-args",
+        *simulated,
+        *(part for name in remapped for part in ("-r", name)),
+    ]

@@ -1,4 +1,6 @@
-"""Fast checks of a machine for its part in a recipe, without torch and Ray, before any folder or process is created."""
+"""Fast checks of a machine for its part in a recipe, without torch and Ray, before any folder or
+process is created.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def check_trainer(recipe: Recipe, run_dir: Path) -> None:
 
     Args:
         recipe: recipe to train.
-        run_dir: folder of the run. A resumed run needs the same recipe; its recordings are not read again.
+        run_dir: folder of the run. A resumed run needs the same recipe; its recordings are not read
+            again.
 
     Raises:
         RlinfError: something is missing; the text names the recipe's key. A remote Ray cluster is
@@ -55,7 +58,7 @@ def check_trainer(recipe: Recipe, run_dir: Path) -> None:
 
 def _check_batches(recipe: Recipe) -> None:
     warm = recipe.algorithm.warm_start and not recipe.simulation.initial_policy
-    for key, config in (("sft", recipe.sft), ("algorithm", recipe.algorithm))[0 if warm else 1:]:
+    for key, config in (("sft", recipe.sft), ("algorithm", recipe.algorithm))[0 if warm else 1 :]:
         if recipe.placement.learners and config.transitions_per_batch is not None:
             check_shards(
                 f"{key}.batch_size",
@@ -68,17 +71,22 @@ def _check_batches(recipe: Recipe) -> None:
 def _check_port(bridge: Bridge) -> None:
     """Raise BridgeError if the trainer's port is in use."""
     if why := why_taken(bridge.host.strip("[]"), bridge.port):
-        raise BridgeError(f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
-                          "another address of this machine with bridge.host, or another bridge.port",
-                          code="RL-E205")
+        raise BridgeError(
+            f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
+            "another address of this machine with bridge.host, or another bridge.port",
+            code="RL-E205",
+        )
 
 
 def check_page(web: Web) -> None:
     """Raise RecipeError if the page's port is in use, for example by another station's page."""
     if web.port and (why := why_taken(web.host, web.port)):
-        raise RecipeError(f"station.web.port: expected one that is free on {web.host}, got {web.port}: {why}. Another "
-                          "station's page may be there. End what listens there, or take another: --web PORT",
-                          code="RL-E205")
+        raise RecipeError(
+            f"station.web.port: expected one that is free on {web.host}, got {web.port}: {why}. "
+            f"Another "
+            "station's page may be there. End what listens there, or take another: --web PORT",
+            code="RL-E205",
+        )
 
 
 def why_taken(host: str, port: int) -> str:
@@ -117,6 +125,11 @@ def check_report(recipe: Recipe, what: str) -> None:
         lacking := [module for module in ("matplotlib", *filming) if find_spec(module) is None]
     ):
         return
-    without = "" if "matplotlib" in lacking else ", or film nothing: --set evaluate.filmed_episodes=0"
-    raise RlinfError(f"{what}: expected {', '.join(lacking)}, for the report at its end, not installed here. Run: "
-                     f"{extras.how_to_get('report,policy' if 'torch' in lacking else 'report')}{without}")
+    without = (
+        "" if "matplotlib" in lacking else ", or film nothing: --set evaluate.filmed_episodes=0"
+    )
+    raise RlinfError(
+        f"{what}: expected {', '.join(lacking)}, for the report at its end, not installed here. "
+        f"Run: "
+        f"{extras.how_to_get('report,policy' if 'torch' in lacking else 'report')}{without}"
+    )

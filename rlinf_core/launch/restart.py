@@ -4,7 +4,7 @@
 |---|---|
 | with exit code 78 | ends: the process has printed why it cannot run |
 | and its restart is SHUTDOWN | ends: it needs the process |
-| and its restart is RESPAWN | restarts it, at most 5 times in 60 s, and 5 times in a row for one reason |
+| and its restart is RESPAWN | restarts it, at most 5 times in 60 s, 5 times for one reason |
 | and its restart is ONCE | continues |
 
 A process with several nodes ends with exit code NODE_FAILED plus the index of the failed node. The
@@ -73,20 +73,34 @@ class History:
         name, restart, how = self.process.name, self.process.restart, ending(code)
         if 0 <= (index := code - NODE_FAILED) < len(self.process.nodes):
             node = self.process.nodes[index]
-            name, restart, how = node.name, node.restart, f"in the process '{name}', with all its nodes"
+            name, restart, how = (
+                node.name,
+                node.restart,
+                f"in the process '{name}', with all its nodes",
+            )
         if restart == ONCE:
             return Outcome(True, f"{name} ended ({how})")
         if code == REFUSED:
             return Outcome(False, f"{name} cannot go on", refusal)
         if restart == SHUTDOWN:
-            return Outcome(False, f"{name} ended ({how}), and the station cannot go on without it: the robot side "
-                                  "stops by its own timeout")
+            return Outcome(
+                False,
+                f"{name} ended ({how}), and the station cannot go on without it: the robot side "
+                "stops by its own timeout",
+            )
         self.restarts = [t for t in self.restarts if now - t < RESTART_WINDOW_S] + [now]
         if len(self.restarts) > MAX_RESTARTS:
-            return Outcome(False, f"{name} ended {len(self.restarts)} times within {RESTART_WINDOW_S:.0f} s "
-                                  f"(last: {how})")
+            return Outcome(
+                False,
+                f"{name} ended {len(self.restarts)} times within {RESTART_WINDOW_S:.0f} s "
+                f"(last: {how})",
+            )
         reason = refusal[:300] if code == 1 else ""
-        self.alike = self.alike + 1 if reason and reason == self.reason and now - self.started < LONG_S else 0
+        self.alike = (
+            self.alike + 1
+            if reason and reason == self.reason and now - self.started < LONG_S
+            else 0
+        )
         self.reason, self.started = reason, now
         if self.alike >= MAX_RESTARTS:
             return Outcome(False, f"{name} ended {self.alike + 1} times for one reason", reason)
@@ -99,7 +113,9 @@ def ending(code: int) -> str:
 
 
 def refusal_in(text: str) -> str:
-    """Return the last error in a command's output, which may have several lines; empty if there is none."""
+    """Return the last error in a command's output, which may have several lines; empty if there is
+    none.
+    """
     return f"\n{text}".rpartition("\nrlinf: ")[2].strip() if "\nrlinf: " in f"\n{text}" else ""
 
 
@@ -111,4 +127,7 @@ def ends_last(process: Process) -> bool:
 def in_order(processes: Iterable[Process]) -> list[list[str]]:
     """Return the names of the processes in two groups, in the order in which they end."""
     every = list(processes)
-    return [[process.name for process in reversed(every) if ends_last(process) == last] for last in (False, True)]
+    return [
+        [process.name for process in reversed(every) if ends_last(process) == last]
+        for last in (False, True)
+    ]

@@ -1,9 +1,10 @@
-"""A supervisor of a station's processes for machines without ROS's launch: it starts, restarts and ends them.
+"""A supervisor of a station's processes for machines without ROS's launch: it starts, restarts and
+ends them.
 
 ``launch/*.launch.py`` give the same list to launch_ros. The supervisor also removes shared-memory
-segments of Fast DDS (35 MB each) whose process was killed. Fast DDS holds a file lock (flock) for each
-segment and port while its process lives; ``fastdds shm clean`` uses the same rule. Only files of this
-user are touched, and links are not followed.
+segments of Fast DDS (35 MB each) whose process was killed. Fast DDS holds a file lock (flock) for
+each segment and port while its process lives; ``fastdds shm clean`` uses the same rule. Only files
+of this user are touched, and links are not followed.
 """
 
 from __future__ import annotations
@@ -106,8 +107,9 @@ class Supervisor:
     def start(self, process: Process) -> Child:
         """Start a process. Raises RlinfError if one of this name runs already."""
         if process.name in self.children and self.children[process.name].popen.poll() is None:
-            raise RlinfError(f"{process.name} runs already, under this supervisor: end it first",
-                             code="RL-E208")
+            raise RlinfError(
+                f"{process.name} runs already, under this supervisor: end it first", code="RL-E208"
+            )
         before = self._logged(process.name)
         popen, history = self._spawn(process), History(process, time.monotonic())
         child = self.children[process.name] = Child(process, popen, history, before)
@@ -138,14 +140,20 @@ class Supervisor:
         outcome = child.history.ended(code, time.monotonic(), refusal)
         if not outcome.goes_on:
             reason = outcome.refusal or (_last_words(log) if code == REFUSED else "")
-            raise RlinfError(f"{outcome.text}: {reason}\nIts log: {log}" if reason else
-                             f"{outcome.text}. {_last_words(log)}")
+            raise RlinfError(
+                f"{outcome.text}: {reason}\nIts log: {log}"
+                if reason
+                else f"{outcome.text}. {_last_words(log)}"
+            )
         child.log_offset = self._logged(name)
         try:
             child.popen = self._spawn(child.process)
         except OSError as error:
-            raise RlinfError(f"{name} ended ({ending(code)}) and cannot be started again: {error}. Mend what keeps this "
-                             "machine from it: its memory, its limit of processes, that folder") from error
+            raise RlinfError(
+                f"{name} ended ({ending(code)}) and cannot be started again: {error}. Mend what "
+                f"keeps this "
+                "machine from it: its memory, its limit of processes, that folder"
+            ) from error
         return f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"
 
     def stop(self) -> None:
@@ -166,11 +174,19 @@ class Supervisor:
         return log.stat().st_size if log.exists() else 0
 
     def _spawn(self, process: Process) -> subprocess.Popen:
-        command = process.parameters.get("command") or command_line(process, self.run_dir / "params")
+        command = process.parameters.get("command") or command_line(
+            process, self.run_dir / "params"
+        )
         with open(self.run_dir / "logs" / f"{process.name}.log", "ab") as log:
-            return subprocess.Popen(command, env=self.environment, stdin=None if process.terminal else subprocess.DEVNULL,
-                                    stdout=log, stderr=log, start_new_session=not process.terminal,
-                                    preexec_fn=_node_begins if process.module else end_with_parent)
+            return subprocess.Popen(
+                command,
+                env=self.environment,
+                stdin=None if process.terminal else subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=not process.terminal,
+                preexec_fn=_node_begins if process.module else end_with_parent,
+            )
 
 
 @contextlib.contextmanager
@@ -186,11 +202,17 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
         lock = take(f"station/{domain_id}/{name}")
     except HeldError as error:
         raise RlinfError(
-            f"station '{name}' runs already in ROS_DOMAIN_ID {domain_id} on this machine, as {error}. "
-            "Stop it, or give this one another station.domain_id (and bridge.port)", code="RL-E208") from error
+            f"station '{name}' runs already in ROS_DOMAIN_ID {domain_id} on this machine, as "
+            f"{error}. "
+            "Stop it, or give this one another station.domain_id (and bridge.port)",
+            code="RL-E208",
+        ) from error
     except OSError as error:
-        raise RlinfError(f"station '{name}': whether it runs already cannot be known: {error}. "
-                         "Free sockets of this machine", code="RL-E208") from error
+        raise RlinfError(
+            f"station '{name}': whether it runs already cannot be known: {error}. "
+            "Free sockets of this machine",
+            code="RL-E208",
+        ) from error
     with lock:
         yield
 
@@ -208,10 +230,15 @@ def _refusal(log: Path, since: int) -> str:
 
 
 class _Quoting(yaml.SafeDumper):
-    """Quotes every string. ROS's parser would read `123e12`, `y` or `nan`, which PyYAML leaves bare, as other types."""
+    """Quotes every string.
+
+    ROS's parser would read `123e12`, `y` or `nan`, which PyYAML leaves bare, as other types.
+    """
 
 
-_Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+_Quoting.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
 
 
 def parameters_file(process: Process, folder: Path) -> Path:
@@ -221,8 +248,11 @@ def parameters_file(process: Process, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{process.name}.yaml"
-    values = process.parameters | ({"nodes": json.dumps([_hosted(node, folder) for node in process.nodes])}
-                                   if process.nodes else {})
+    values = process.parameters | (
+        {"nodes": json.dumps([_hosted(node, folder) for node in process.nodes])}
+        if process.nodes
+        else {}
+    )
     text = yaml.dump({"/**": {"ros__parameters": values}}, Dumper=_Quoting, sort_keys=False)
     if not path.is_file() or path.read_bytes() != text.encode():
         path.write_text(text)
@@ -230,27 +260,47 @@ def parameters_file(process: Process, folder: Path) -> Path:
 
 
 def command_line(process: Process, folder: Path) -> list[str]:
-    """Return the command that starts a process without ROS's tools; ``folder`` gets its parameter file."""
+    """Return the command that starts a process without ROS's tools; ``folder`` gets its parameter
+    file.
+    """
     return [sys.executable, "-m", process.module, *_ros_arguments(process, folder)]
 
 
 def _ros_arguments(process: Process, folder: Path) -> list[str]:
     parameters = parameters_file(process, folder)
     remappings = [item for old, new in process.remappings for item in ("-r", f"{old}:={new}")]
-    return ["--ros-args", "-r", f"__ns:={process.namespace}", *remappings, "--params-file", str(parameters)]
+    return [
+        "--ros-args",
+        "-r",
+        f"__ns:={process.namespace}",
+        *remappings,
+        "--params-file",
+        str(parameters),
+    ]
 
 
 def _hosted(node: Process, folder: Path) -> dict[str, Any]:
     """Return the description of a hosted node for the process that hosts it."""
-    return {"name": node.name, "module": node.module, "arguments": _ros_arguments(node, folder),
-            "ends_station": ends_last(node)}
+    return {
+        "name": node.name,
+        "module": node.module,
+        "arguments": _ros_arguments(node, folder),
+        "ends_station": ends_last(node),
+    }
 
 
 def _end(children: list[Child]) -> None:
-    """End process groups with SIGINT, then SIGTERM, then SIGKILL, each ``stop_s`` after the other."""
-    begun, signals_sent = time.monotonic(), dict.fromkeys((child.popen.pid for child in children), 0)
+    """End process groups with SIGINT, then SIGTERM, then SIGKILL, each ``stop_s`` after the
+    other.
+    """
+    begun, signals_sent = (
+        time.monotonic(),
+        dict.fromkeys((child.popen.pid for child in children), 0),
+    )
     end = begun + len(ENDING) * max((child.process.stop_s for child in children), default=0.0)
-    while (alive := [child for child in children if child.popen.poll() is None]) and time.monotonic() < end:
+    while (
+        alive := [child for child in children if child.popen.poll() is None]
+    ) and time.monotonic() < end:
         for child in alive:
             at = signals_sent[child.popen.pid]
             if at < len(ENDING) and time.monotonic() - begun >= at * child.process.stop_s:
@@ -262,10 +312,14 @@ def _end(children: list[Child]) -> None:
 def _signal(popen: subprocess.Popen, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         alone = os.getpgid(popen.pid) == popen.pid  # else it shares our process group
-        os.killpg(popen.pid, number) if alone and number == signal.SIGKILL else popen.send_signal(number)
+        os.killpg(popen.pid, number) if alone and number == signal.SIGKILL else popen.send_signal(
+            number
+        )
 
 
 def _node_begins() -> None:
-    """Block signals until the node handles them; while Python starts, they would print a traceback."""
+    """Block signals until the node handles them; while Python starts, they would print a
+    traceback.
+    """
     end_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

@@ -17,18 +17,32 @@ from rlinf_core.page import TOKEN_LENGTH
 if TYPE_CHECKING:
     from aiohttp.web import Request
 
+
 class Web(Settings):
     """The operator's page (docs/howto/operator_page.md)."""
 
-    port: int = Field(0, ge=0, le=65535, description="TCP port of the operator's page. 0 serves "
-                                                     "none (rlinf up --web)")
-    host: str = Field("127.0.0.1", min_length=1, description=
-        "address that the page binds. Others than this machine need a token")
-    token_file: str = Field("", description="file with the page's token in its first line, "
-                            f"{TOKEN_LENGTH} characters or more. A browser shows it once")
+    port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="TCP port of the operator's page. 0 serves none (rlinf up --web)",
+    )
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="address that the page binds. Others than this machine need a token",
+    )
+    token_file: str = Field(
+        "",
+        description="file with the page's token in its first line, "
+        f"{TOKEN_LENGTH} characters or more. A browser shows it once",
+    )
 
 
-MAKE_ONE = "Make one: (umask 077; openssl rand -hex 16 > page.token), and --set station.web.token_file=page.token"
+MAKE_ONE = (
+    "Make one: (umask 077; openssl rand -hex 16 > page.token), and --set "
+    "station.web.token_file=page.token"
+)
 
 
 def token_of(web: Web) -> str:
@@ -39,18 +53,32 @@ def token_of(web: Web) -> str:
     """
     if not web.token_file:
         if web.port and not is_loopback(web.host):
-            raise RecipeError(f"station.web.token_file: expected a file, since station.web.host is '{web.host}', which "
-                              f"others than this machine can reach, got none. {MAKE_ONE}. Or keep to "
-                              "station.web.host=127.0.0.1 and a tunnel (ssh -L)")
+            raise RecipeError(
+                f"station.web.token_file: expected a file, since station.web.host is '{web.host}', "
+                f"which "
+                f"others than this machine can reach, got none. {MAKE_ONE}. Or keep to "
+                "station.web.host=127.0.0.1 and a tunnel (ssh -L)"
+            )
         return ""
     try:
-        token = expanded(web.token_file, "station.web.token_file").read_text().partition("\n")[0].strip()
+        token = (
+            expanded(web.token_file, "station.web.token_file")
+            .read_text()
+            .partition("\n")[0]
+            .strip()
+        )
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"station.web.token_file: expected a file with a token at '{web.token_file}', got: {error}. "
-                          f"{MAKE_ONE}") from error
+        raise RecipeError(
+            f"station.web.token_file: expected a file with a token at '{web.token_file}', got: "
+            f"{error}. "
+            f"{MAKE_ONE}"
+        ) from error
     if len(token) < TOKEN_LENGTH or not token.isascii():
-        raise RecipeError(f"station.web.token_file: expected a first line of {TOKEN_LENGTH} characters or more in "
-                          f"'{web.token_file}', got {len(token)}. {MAKE_ONE}")
+        raise RecipeError(
+            f"station.web.token_file: expected a first line of {TOKEN_LENGTH} characters or more "
+            f"in "
+            f"'{web.token_file}', got {len(token)}. {MAKE_ONE}"
+        )
     return token
 
 
@@ -58,8 +86,8 @@ class Access:
     """Access to the page of one station.
 
     Args:
-        station: name of the station. It is part of the cookie's name, because browsers share cookies
-            between all ports of a host.
+        station: name of the station. It is part of the cookie's name, because browsers share
+            cookies between all ports of a host.
         token: token; empty if only this machine reaches the page.
     """
 
@@ -77,7 +105,11 @@ class Access:
         Other sites are refused as well, because any site can make a browser call this machine.
         """
         host, origin, site = (request.host, *map(request.headers.get, ("Origin", "Sec-Fetch-Site")))
-        if not self.token and not is_loopback(host.rpartition(":")[0] or host) and not is_loopback(host):
+        if (
+            not self.token
+            and not is_loopback(host.rpartition(":")[0] or host)
+            and not is_loopback(host)
+        ):
             return f"expected Host localhost or 127.0.0.1, got {host!r}"
         if origin is not None and origin.partition("://")[2] != host:
             return f"expected a page of this server, got one of {origin!r}"
@@ -86,12 +118,17 @@ class Access:
         if origin is None and request.path != "/" and request.headers.get("Upgrade"):
             return "expected the header Origin, got none"
         if self.token and not _same(self.proof, request.cookies.get(self.cookie, "")):
-            return "expected the token once: open this address with ?token=... (the file station.web.token_file)"
+            return (
+                "expected the token once: open this address with ?token=... (the file "
+                "station.web.token_file)"
+            )
         return ""
 
 
 def _opens(request: Request) -> bool:
-    """Return whether a person follows a link to the page; the other site cannot read or frame the result."""
+    """Return whether a person follows a link to the page; the other site cannot read or frame the
+    result.
+    """
     headers = request.headers
     return request.path == "/" and (
         headers.get("Sec-Fetch-Mode"),

@@ -13,12 +13,21 @@ from rlinf_core.config.base import Settings
 from rlinf_core.robots.operators.device import LABELS
 from rlinf_core.robots.operators.sticks import Axis
 
-FRESH_S = 0.4   # maximum age of the shown state for a motion
-MAX_PRESS_AGE_S = 1.0   # maximum age for a button that starts something: the person may have moved since
+FRESH_S = 0.4  # maximum age of the shown state for a motion
+MAX_PRESS_AGE_S = (
+    1.0  # maximum age for a button that starts something: the person may have moved since
+)
 MODES = ("demonstration", "train", "evaluate")
-QUIET_S = 0.6   # pause after a page in motion was replaced, so that the motion ends
+QUIET_S = 0.6  # pause after a page in motion was replaced, so that the motion ends
 ASKS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")
-BEGIN = ("take", "arm", "reset", "release", "start", "ready")  # refused if late; others count however late
+BEGIN = (
+    "take",
+    "arm",
+    "reset",
+    "release",
+    "start",
+    "ready",
+)  # refused if late; others count however late
 ANYBODYS = ("take", "disarm")  # also allowed for a page without the controls
 Number = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -30,7 +39,9 @@ class MotionInput(Settings):
     seq: Number
     shown_at: float = Field(description="the newest time of the server that it has shown [s]")
     held: bool = Field(description="somebody holds the takeover")
-    active: bool = Field(description="somebody has touched, moved or typed something since the last one")
+    active: bool = Field(
+        description="somebody has touched, moved or typed something since the last one"
+    )
     axes: dict[Axis, Annotated[float, Field(ge=-1, le=1)]] = {}
 
 
@@ -65,7 +76,8 @@ def _late(age: float, most: float) -> float:
 
 
 WORDS: TypeAdapter[MotionInput | Request | Acknowledgement | Press] = TypeAdapter(
-    Annotated[MotionInput | Request | Acknowledgement | Press, Field(discriminator="kind")])
+    Annotated[MotionInput | Request | Acknowledgement | Press, Field(discriminator="kind")]
+)
 
 
 def read(text: str) -> Any:
@@ -74,7 +86,9 @@ def read(text: str) -> Any:
 
 
 class Controls:
-    """Which of several pages has the controls. A page gets them only by a person's press, not by reconnecting.
+    """Which of several pages has the controls.
+
+    A page gets them only by a person's press, not by reconnecting.
 
     Attributes:
         holder: number of the page with the controls; 0 for none.
@@ -105,4 +119,3 @@ class Controls:
             return False
         self.holding = hand.held
         return True
-

@@ -1,8 +1,10 @@
-"""The web server of the operator's page: static files, one WebSocket for each open page, and STOP without a socket.
+"""The web server of the operator's page: static files, one WebSocket for each open page, and STOP
+without a socket.
 
-All decisions are made here. The browser only reports its input. The event loop that handles STOP also
-sends the heartbeat of the e-stop source. If the loop hangs, the source falls silent, and the interlock
-treats silence as a press. STOP stays pressed until a person releases it, also across a restart (S14).
+All decisions are made here. The browser only reports its input. The event loop that handles STOP
+also sends the heartbeat of the e-stop source. If the loop hangs, the source falls silent, and the
+interlock treats silence as a press. STOP stays pressed until a person releases it, also across a
+restart (S14).
 """
 
 from __future__ import annotations
@@ -72,23 +74,32 @@ class Stop:
             if self.file is not None:
                 self.file.touch() if self.pressed else self.file.unlink(missing_ok=True)
         except OSError as error:
-            self.log(f"the page's stop is {'pressed' if self.pressed else 'released'}, which will not be remembered beyond "
-                     f"this process: {error}. Free the disk")
+            self.log(
+                f"the page's stop is {'pressed' if self.pressed else 'released'}, which will not "
+                f"be remembered beyond "
+                f"this process: {error}. Free the disk"
+            )
 
 
 STATIC = Path(__file__).with_name("static")
 NAME = "the operator's page"
 HEARTBEAT_S, RETRY_S, SWEEP_S = 0.05, 2.0, 0.5
 PING_S, VIEWER_PING_S = 20.0, 1.0  # a browser that answers no ping for half as long has gone
-MAX_UNACKNOWLEDGED = 2          # frames that a page has not drawn yet
+MAX_UNACKNOWLEDGED = 2  # frames that a page has not drawn yet
 MAX_PAGES = 16
 MAX_MESSAGE_BYTES = 2048  # per message
-MAX_MESSAGES_PER_S = 200  # per page, without acknowledgements; a page sends 20 motions and some buttons
+MAX_MESSAGES_PER_S = (
+    200  # per page, without acknowledgements; a page sends 20 motions and some buttons
+)
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+    "'self' blob:; connect-src "
     "'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 
 
 class Station(Protocol):
@@ -101,7 +112,10 @@ class Station(Protocol):
         """Send the heartbeat of the e-stop source with the state of STOP."""
 
     def ask(self, ask: Request) -> Awaitable[str]:
-        """Carry out a request and return its result in words. Raises RlinfError if it is refused."""
+        """Carry out a request and return its result in words.
+
+        Raises RlinfError if it is refused.
+        """
 
 
 class Page:
@@ -155,24 +169,44 @@ class Server:
         port: TCP port.
         log: receives lines of text for a person.
         stop: file that exists while STOP is pressed; None keeps no file.
-        needs_viewer: the stop is silent while no browser has the page open. True where the page is the only e-stop
+        needs_viewer: the stop is silent while no browser has the page open. True where the page is
+            the only e-stop
             source of a robot with hardware: a button that nobody sees is none.
     """
 
-    def __init__(self, station: Station, views: Views, access: Access, host: str, port: int, log: Any,
-                 stop: Path | None = None, needs_viewer: bool = False) -> None:
+    def __init__(
+        self,
+        station: Station,
+        views: Views,
+        access: Access,
+        host: str,
+        port: int,
+        log: Any,
+        stop: Path | None = None,
+        needs_viewer: bool = False,
+    ) -> None:
         self.needs_viewer = needs_viewer
         self.station, self.views, self.access, self.address = station, views, access, (host, port)
         self.always_log, self.log = log, LimitedLog(log, NAME)
         self.controls, self.pages, self.numbers = Controls(), dict[int, Page](), count(1)
         self.stop, self.last_texts = Stop(stop, self.log), dict[str, str]()
         self.loop = asyncio.new_event_loop()
-        self.application = web.Application(middlewares=[self._guard], client_max_size=MAX_MESSAGE_BYTES)
-        self.application.add_routes([web.get("/", self._index), web.get("/live", self._live), web.post("/stop", self._stop),
-                                     web.get(r"/reference/{camera:\d{1,3}}", self._reference),
-                                     web.get(r"/alignment/{camera:\d{1,3}}", self._alignment),
-                                     web.static("/static", STATIC)])
-        self.connections = Connections(self._make_protocol, self.log, NAME, ", so its stop is silent")
+        self.application = web.Application(
+            middlewares=[self._guard], client_max_size=MAX_MESSAGE_BYTES
+        )
+        self.application.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/live", self._live),
+                web.post("/stop", self._stop),
+                web.get(r"/reference/{camera:\d{1,3}}", self._reference),
+                web.get(r"/alignment/{camera:\d{1,3}}", self._alignment),
+                web.static("/static", STATIC),
+            ]
+        )
+        self.connections = Connections(
+            self._make_protocol, self.log, NAME, ", so its stop is silent"
+        )
         threading.Thread(target=self._serve, name="page", daemon=True).start()
 
     # Calls of the station, from any thread
@@ -208,7 +242,9 @@ class Server:
         """Send the heartbeat while STOP can be pressed, and always while it is pressed."""
         sweep_at = 0.0
         while True:
-            if self.stop.pressed or (self.connections.accepting and (self.pages or not self.needs_viewer)):
+            if self.stop.pressed or (
+                self.connections.accepting and (self.pages or not self.needs_viewer)
+            ):
                 self.station.beat(self.stop.pressed)
             if time.monotonic() > sweep_at:
                 self.connections.sweep()
@@ -227,20 +263,30 @@ class Server:
         await self.runner.setup()
         while True:
             try:
-                server = await self.loop.create_server(self.connections, *self.address, backlog=ACCEPTED_AT_ONCE)
+                server = await self.loop.create_server(
+                    self.connections, *self.address, backlog=ACCEPTED_AT_ONCE
+                )
                 deepen_backlog(server)
                 self.connections.listening = True
                 return
             except OSError as error:
-                self.log(f"the operator's page: expected port {self.address[1]} of {self.address[0]} free, got: {error}. "
-                         "End what listens there, or take another: --web PORT; it is tried again, and the stop is silent")
+                self.log(
+                    f"the operator's page: expected port {self.address[1]} of {self.address[0]} "
+                    f"free, got: {error}. "
+                    "End what listens there, or take another: --web PORT; it is tried again, and "
+                    "the stop is silent"
+                )
                 await asyncio.sleep(RETRY_S)
 
     def _tell(self, what: str, fields: dict[str, Any], keep: bool) -> None:
         if not (self.pages or keep):
             return
-        now = {"t": time.monotonic(), "holder": self.controls.holder, "late": self.controls.late_s,
-               "stopped": self.stop.pressed}
+        now = {
+            "t": time.monotonic(),
+            "holder": self.controls.holder,
+            "late": self.controls.late_s,
+            "stopped": self.stop.pressed,
+        }
         text = json.dumps(finite({"kind": what} | fields | ({} if keep else now)))
         if keep:
             self.last_texts[what] = text
@@ -256,12 +302,18 @@ class Server:
         token = request.query.get("token")
         if token is not None and request.path == "/" and self.access.shown(token):
             answer: web.StreamResponse = web.HTTPSeeOther("/", headers=HEADERS)
-            answer.set_cookie(self.access.cookie, self.access.proof, httponly=True, samesite="Strict", path="/")
+            answer.set_cookie(
+                self.access.cookie, self.access.proof, httponly=True, samesite="Strict", path="/"
+            )
             return answer
         if refused := self.access.refused(request):
-            return web.Response(status=403, text=f"rlinf: {escape_ascii(refused)}\n", headers=HEADERS)
+            return web.Response(
+                status=403, text=f"rlinf: {escape_ascii(refused)}\n", headers=HEADERS
+            )
         try:
-            with self.connections.answering(request.transport, math.inf if request.path == "/live" else ANSWER_S):
+            with self.connections.answering(
+                request.transport, math.inf if request.path == "/live" else ANSWER_S
+            ):
                 answer = await handler(request)
         except web.HTTPException as error:
             answer = web.Response(status=error.status, text=f"rlinf: {error.reason}\n")
@@ -286,18 +338,26 @@ class Server:
 
     async def _reference(self, request: web.Request) -> web.StreamResponse:
         try:
-            return web.Response(body=self.views.reference(int(request.match_info["camera"])), content_type="image/png")
+            return web.Response(
+                body=self.views.reference(int(request.match_info["camera"])),
+                content_type="image/png",
+            )
         except RlinfError as error:
             return web.Response(status=404, text=f"rlinf: {error}\n")
 
     async def _alignment(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(finite(await self.views.alignment(int(request.match_info["camera"]))))
+        return web.json_response(
+            finite(await self.views.alignment(int(request.match_info["camera"])))
+        )
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         if len(self.pages) >= MAX_PAGES:
             return web.Response(status=503, text=f"rlinf: {MAX_PAGES} pages are open. Close some\n")
-        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, compress=False,
-                                       heartbeat=VIEWER_PING_S if self.needs_viewer else PING_S)
+        socket = web.WebSocketResponse(
+            max_msg_size=MAX_MESSAGE_BYTES,
+            compress=False,
+            heartbeat=VIEWER_PING_S if self.needs_viewer else PING_S,
+        )
         await socket.prepare(request)
         page = Page(next(self.numbers), socket)
         self.pages[page.number] = page
@@ -321,19 +381,32 @@ class Server:
             try:
                 word = read(message.data if message.type is WSMsgType.TEXT else "")
             except ValueError:
-                self.log(f"the page from {remote} said no word of ours: {escape_ascii(message.data)[:80]}. It is closed")
-                await page.socket.close(code=1008, message=b"expected a word of this page's protocol")
+                self.log(
+                    f"the page from {remote} said no word of ours: "
+                    f"{escape_ascii(message.data)[:80]}. It is closed"
+                )
+                await page.socket.close(
+                    code=1008, message=b"expected a word of this page's protocol"
+                )
                 return
             if isinstance(word, Press):  # before any bound
                 self._press(remote)
-                page.tell("stop", json.dumps({"kind": "note", "what": "stop", "well": True, "text": "STOP is pressed"}))
+                page.tell(
+                    "stop",
+                    json.dumps(
+                        {"kind": "note", "what": "stop", "well": True, "text": "STOP is pressed"}
+                    ),
+                )
             if isinstance(word, Acknowledgement) and page.unacknowledged:
                 page.unacknowledged -= 1
                 page.news.set()
                 continue
             lately.append(time.monotonic())
             if len(lately) == MAX_MESSAGES_PER_S and lately[-1] - lately[0] < 1.0:
-                self.log(f"the page from {remote} said more than {MAX_MESSAGES_PER_S} words in a second. It is closed")
+                self.log(
+                    f"the page from {remote} said more than {MAX_MESSAGES_PER_S} words in a "
+                    f"second. It is closed"
+                )
                 await page.socket.close(code=1008, message=b"expected fewer words a second")
                 return
             if isinstance(word, MotionInput):
@@ -349,12 +422,15 @@ class Server:
         except RlinfError as error:
             answer, well = str(error), False
         self.log(f"page {page.number} asked: {word.what} {escape_ascii(word.cause)}: {answer}")
-        page.tell("note", json.dumps({"kind": "note", "what": word.what, "well": well, "text": answer}))
+        page.tell(
+            "note", json.dumps({"kind": "note", "what": word.what, "well": well, "text": answer})
+        )
 
     async def _answer(self, page: Page, word: Request) -> str:
         if word.what in BEGIN and (late_s := word.late_s(time.monotonic())):
             raise RlinfError(
-                f"{word.what}: expected within {MAX_PRESS_AGE_S:g} s of what the page showed, came {late_s:.1f} s "
+                f"{word.what}: expected within {MAX_PRESS_AGE_S:g} s of what the page showed, came "
+                f"{late_s:.1f} s "
                 "after it, and was not done. Look at the arm, and press again"
             )
         if word.what == "take":

@@ -1,4 +1,5 @@
-"""Content of the page besides live data: reference pictures, reasons for a rest of the arm, and curves.
+"""Content of the page besides live data: reference pictures, reasons for a rest of the arm, and
+curves.
 
 ``<run>/page.jsonl`` has one line per episode, for the curves.
 """
@@ -31,7 +32,9 @@ class Views:
             first.
     """
 
-    def __init__(self, references: Sequence[Path], newest: Callable[[int], np.ndarray | None]) -> None:
+    def __init__(
+        self, references: Sequence[Path], newest: Callable[[int], np.ndarray | None]
+    ) -> None:
         self.references, self.newest = list(references), newest
         self.looking, self.alignments = asyncio.Lock(), dict[int, tuple[float, dict[str, Any]]]()
 
@@ -63,61 +66,100 @@ class Views:
 
     def _look(self, camera: int) -> dict[str, Any]:
         try:
-            reference, now = read(self._file(camera), "rlinf camera align, with --write"), self.newest(camera)
+            reference, now = (
+                read(self._file(camera), "rlinf camera align, with --write"),
+                self.newest(camera),
+            )
             if now is None:
                 raise RlinfError("no picture has come yet")
             how = moved(reference, np.ascontiguousarray(now))
         except RlinfError as error:
             return {"words": str(error), "aligned": False}
         result = {"words": how.words, "aligned": how.aligned, "alike": how.alike}
-        return result | ({"right": how.right, "down": how.down, "turned": how.turned} if how.alike >= ALIKE else {})
+        return result | (
+            {"right": how.right, "down": how.down, "turned": how.turned}
+            if how.alike >= ALIKE
+            else {}
+        )
 
 
 RESET = "when that is over, reset and arm"
 WAIT = "wait; it ends by itself"
 WHY = {  # cause of HOLD or FAULT: (reason, next step of a person)
-    "stale_command": ("The policy sends no command in time, so the arm stands still.",
-                      "wait, or hold a key or a pad. If it lasts, rlinf status names the slow part."),
-    "enable": ("Nobody has shown lately that a person is there.", "touch anything here, or press a key."),
+    "stale_command": (
+        "The policy sends no command in time, so the arm stands still.",
+        "wait, or hold a key or a pad. If it lasts, rlinf status names the slow part.",
+    ),
+    "enable": (
+        "Nobody has shown lately that a person is there.",
+        "touch anything here, or press a key.",
+    ),
     "new_session": ("A program that commands was started again.", "arm once more."),
-    "operator_silent": ("The operator fell silent in a takeover.",
-                        "let go of every device, then press a key or a button; if that does not help, arm once more."),
+    "operator_silent": (
+        "The operator fell silent in a takeover.",
+        "let go of every device, then press a key or a button; if that does not help, arm once "
+        "more.",
+    ),
     "handing_back": ("Command goes back to the policy, after a pause.", WAIT + "."),
     "realigning": ("The arm was elsewhere than its set-point, which goes there first.", WAIT + "."),
     "invalid_command": ("A command was refused.", "the interlock's log names it; reset and arm."),
     "contact": ("The tool is pressed harder than allowed.", "free the tool, reset, then arm."),
-    "divergence": ("The arm has not followed its target: something is in its way.",
-                   "clear the way, reset, then arm."),
-    "stale_state": ("Nothing is heard of the arm's pose.", "start its driver, or look at its cable; reset and arm."),
-    "state_jump": ("The measured pose has jumped further than an arm can move.",
-                   "look at the arm; if it is well, reset and arm."),
-    "state_frame": ("The measured pose is in another frame than the limits.",
-                    "correct the frame in limits.yaml or in the driver, and start again."),
-    "state_units": ("The measured state cannot be in metres and radians.",
-                    "the interlock's log and rlinf doctor say more."),
+    "divergence": (
+        "The arm has not followed its target: something is in its way.",
+        "clear the way, reset, then arm.",
+    ),
+    "stale_state": (
+        "Nothing is heard of the arm's pose.",
+        "start its driver, or look at its cable; reset and arm.",
+    ),
+    "state_jump": (
+        "The measured pose has jumped further than an arm can move.",
+        "look at the arm; if it is well, reset and arm.",
+    ),
+    "state_frame": (
+        "The measured pose is in another frame than the limits.",
+        "correct the frame in limits.yaml or in the driver, and start again.",
+    ),
+    "state_units": (
+        "The measured state cannot be in metres and radians.",
+        "the interlock's log and rlinf doctor say more.",
+    ),
     "distance_silent": ("The distance sensor is silent.", f"look at its cable; {RESET}."),
     "distance_units": ("The distance cannot be in metres.", f"correct the sensor's unit; {RESET}."),
     "obstacle": ("An obstacle is at the arm.", f"take it away; {RESET}."),
     "outside_box": ("The tool is outside of its box.", "move it back by hand, reset, then arm."),
-    "outside_joints": ("A joint is outside of its range.", "move it back by hand, reset, then arm."),
+    "outside_joints": (
+        "A joint is outside of its range.",
+        "move it back by hand, reset, then arm.",
+    ),
     "clock": ("The clock has jumped.", "let the clock settle, reset, then arm."),
     "stalled": ("The interlock was held up.", "see what else this machine does, reset, then arm."),
     "estop:page": ("The stop on this page is pressed.", "release the stop, reset, then arm."),
-    "estop_silent:page": ("The stop of this page was not heard: its server or every browser was away.", "reset, then arm."),
+    "estop_silent:page": (
+        "The stop of this page was not heard: its server or every browser was away.",
+        "reset, then arm.",
+    ),
     "estop": ("The e-stop '{}' is pressed.", "release it, reset, then arm."),
     "estop_silent": ("The e-stop '{}' is not heard.", f"look at its cable; {RESET}."),
     "foreign_publisher": ("Somebody else publishes on {}.", f"end that program; {RESET}."),
-    "two_publishers": ("Two publishers speak on {}.", "end one of them: does rlinf teleop run beside this page?"),
+    "two_publishers": (
+        "Two publishers speak on {}.",
+        "end one of them: does rlinf teleop run beside this page?",
+    ),
     "silent": ("Nothing is heard on {}, which a limit needs.", f"start its publisher; {RESET}."),
     "robot": ("The robot reports a fault: {}.", "look at the robot, reset, then arm."),
     "arm": ("Another arm may not move: {}.", "see to that arm; this one goes on with it."),
 }
-NOBODY_COMMANDS = ("Nobody commands now, so the arm stands still. This is no fault.",
-                   "hold a key or a pad to move it.")
+NOBODY_COMMANDS = (
+    "Nobody commands now, so the arm stands still. This is no fault.",
+    "hold a key or a pad to move it.",
+)
 
 
 def why(cause: str) -> str:
-    """Return the reason in words for a cause of HOLD or FAULT; the cause itself if it is unknown."""
+    """Return the reason in words for a cause of HOLD or FAULT; the cause itself if it is
+    unknown.
+    """
     return _of(cause, 0) or cause
 
 
@@ -144,24 +186,38 @@ class History:
         for line in file.read_text(errors="replace").splitlines() if file.is_file() else ():
             try:
                 record = json.loads(line)
-                self.episodes.append({"mode": str(record["mode"]), "success": bool(record["success"]),
-                                      "intervened": float(record["intervened"])})
+                self.episodes.append(
+                    {
+                        "mode": str(record["mode"]),
+                        "success": bool(record["success"]),
+                        "intervened": float(record["intervened"]),
+                    }
+                )
             except (ValueError, KeyError, TypeError):
                 continue  # a truncated last line
 
     def add(self, **episode: Any) -> None:
-        """Add a closed episode. Raises OSError if the disk is full; it is stored in memory all the same."""
+        """Add a closed episode.
+
+        Raises OSError if the disk is full; it is stored in memory all the same.
+        """
         self.episodes.append(episode)
         append_line(self.file, json.dumps(episode))
 
     def curves(self) -> dict[str, Any]:
         """Return running means at each episode that is not a demonstration."""
         played = [episode for episode in self.episodes if episode["mode"] != "demonstration"]
-        return {"window": WINDOW_EPISODES, "demonstrations": len(self.episodes) - len(played),
-                **{name: _means([float(episode[name]) for episode in played]) for name in ("success", "intervened")}}
+        return {
+            "window": WINDOW_EPISODES,
+            "demonstrations": len(self.episodes) - len(played),
+            **{
+                name: _means([float(episode[name]) for episode in played])
+                for name in ("success", "intervened")
+            },
+        }
 
 
 def _means(values: list[float]) -> list[float]:
     """Return the means over the last WINDOW_EPISODES up to each value."""
-    lasts = (values[max(0, end - WINDOW_EPISODES):end] for end in range(1, len(values) + 1))
+    lasts = (values[max(0, end - WINDOW_EPISODES) : end] for end in range(1, len(values) + 1))
     return [round(sum(last) / len(last), 4) for last in lasts]

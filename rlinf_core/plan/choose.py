@@ -64,7 +64,8 @@ class Choice:
                 f"{other.seconds / max(expectation.seconds, 1e-12):.2f} times the seconds"
             )
         lines += [
-            f"refused: {layouts[0]}{f' and {len(layouts) - 1} more' if len(layouts) > 1 else ''}: {reason}"
+            f"refused: {layouts[0]}{f' and {len(layouts) - 1} more' if len(layouts) > 1 else ''}: "
+            f"{reason}"
             for reason, layouts in self.refused.items()
         ]
         return lines
@@ -132,7 +133,10 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
     if recipe.placement.mode == "disaggregated" and not layout.workers:
         return "disaggregated needs a worker with devices of its own"
     if layout.pipelined and algorithm.learns_from == ROLLOUTS and not algorithm.accepts_stale:
-        return f"{algorithm.name} learns from rollouts of the newest policy alone, so it cannot be pipelined"
+        return (
+            f"{algorithm.name} learns from rollouts of the newest policy alone, so it cannot "
+            f"be pipelined"
+        )
     if processes > PER_CPU * machine.cpus:
         return f"{machine.cpus:g} CPUs carry at most {PER_CPU * machine.cpus:.0f} processes"
     if gpus > machine.gpus:
@@ -144,7 +148,10 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
             machine.gpu_bytes * (min(share_of_gpu, 1.0) or 1.0),
         )
         if share_of_gpu and machine.gpu_bytes and need > room:
-            return f"the {name} needs {need / 2**30:.1f} GiB of GPU memory, and has room for {room / 2**30:.1f}"
+            return (
+                f"the {name} needs {need / 2**30:.1f} GiB of GPU memory, and has room for "
+                f"{room / 2**30:.1f}"
+            )
     try:
         placement_of(recipe, layout)
     except ValueError as error:
@@ -220,7 +227,8 @@ def choose(
     if not able:
         reasons = "; ".join(f"{layouts[0]}: {reason}" for reason, layouts in refused.items())
         raise RecipeError(
-            f"placement: expected fixed points with which a layout can be, got {reasons}. Leave out one of "
+            f"placement: expected fixed points with which a layout can be, got {reasons}. Leave "
+            f"out one of "
             f"placement.{', placement.'.join(recipe.placement.fixed or CHOSEN)}"
         )
     least = min(expectation.seconds for _, expectation in able)
@@ -299,7 +307,8 @@ def split(stages: Sequence[Stage], devices: int, batches: int = 1, switch_s: flo
     solution = solve(tables, devices, batches)
     if solution is None:
         raise RecipeError(
-            f"placement: expected a split of {devices} devices among {', '.join(s.name for s in stages)}, got "
+            f"placement: expected a split of {devices} devices among "
+            f"{', '.join(s.name for s in stages)}, got "
             "none in which every stage has room. Add devices, or lower the memory of a stage"
         )
     groups, seconds = solution

@@ -58,8 +58,10 @@ def _check_allowed(kind: str) -> None:
     elif kind not in kinds() and plugins.absolute(kind) not in _requested:
         raise RecipeError(
             f"policy.kind: expected one of {', '.join(kinds())}, or the kind in the recipe, got "
-            f"'{escape_ascii(kind)[:200]}' in a policy file. A policy file cannot choose which Python is "
-            "imported: if you trust this code, set policy.kind in the recipe (rlinf serve: --recipe), "
+            f"'{escape_ascii(kind)[:200]}' in a policy file. A policy file cannot choose which "
+            f"Python is "
+            "imported: if you trust this code, set policy.kind in the recipe (rlinf serve: "
+            "--recipe), "
             "or install it as an entry point of rlinf.policies"
         )
 
@@ -83,8 +85,14 @@ def custom_kinds(config: PolicySettings) -> list[str]:
 
     Policy files may name them.
     """
-    parts = [config, *(value for name in type(config).model_fields
-                       if hasattr(value := getattr(config, name), "kind"))]
+    parts = [
+        config,
+        *(
+            value
+            for name in type(config).model_fields
+            if hasattr(value := getattr(config, name), "kind")
+        ),
+    ]
     return sorted({plugins.absolute(part.kind) for part in parts if part.kind not in kinds()})
 
 

@@ -24,7 +24,9 @@ GRAPHS = 24  # limit per function; each number of rows and each sentence length 
 BACKEND = "inductor"  # backend of torch.compile
 
 
-def prepare(policy: NetworkPolicy, precision: str = "float32", execution: str = "eager", key: str = "") -> None:
+def prepare(
+    policy: NetworkPolicy, precision: str = "float32", execution: str = "eager", key: str = ""
+) -> None:
     """Set the precision and execution of a policy's inference. Do not train or save it after that.
 
     Args:
@@ -41,7 +43,10 @@ def prepare(policy: NetworkPolicy, precision: str = "float32", execution: str = 
     if precision == "bfloat16":
         check_bfloat16(policy.device, f"{key}precision")
         if not (modules := [*layers(policy)]):
-            raise RlinfError(f"{key}precision: expected float32 for a policy of kind {kind}, which is small; got bfloat16")
+            raise RlinfError(
+                f"{key}precision: expected float32 for a policy of kind {kind}, which is small; "
+                f"got bfloat16"
+            )
         for layer in modules:
             vars(layer.to(torch.bfloat16))["forward"] = _reduced(layer.forward, policy.device)
     if execution == "eager":
@@ -49,9 +54,15 @@ def prepare(policy: NetworkPolicy, precision: str = "float32", execution: str = 
     parts = [part for part in policy.modules() if isinstance(part, NetworkPolicy)]
     names = "recorded" if execution == "graphs" else "compiled"
     if not any(getattr(part, names) for part in parts):
-        raise RlinfError(f"{key}execution: expected one that a policy of kind {kind} has, got {execution}. Leave it eager")
+        raise RlinfError(
+            f"{key}execution: expected one that a policy of kind {kind} has, got {execution}. "
+            f"Leave it eager"
+        )
     if execution == "graphs" and policy.device.type != "cuda":
-        raise RlinfError(f"{key}execution: expected a CUDA device for graphs, got {policy.device}. Leave it eager")
+        raise RlinfError(
+            f"{key}execution: expected a CUDA device for graphs, got {policy.device}. Leave it "
+            f"eager"
+        )
     if execution == "compiled":
         check_compiles(policy.device, BACKEND, f"{key}execution")
     for part in parts:
@@ -97,8 +108,10 @@ class Recorded:
         tensors, shape = tree_flatten(arguments)
         size = len(tensors[0])
         more = filled_to(size) - size
-        filled = [torch.cat([tensor, tensor[-1:].expand(more, *tensor.shape[1:])]) if more else tensor
-                  for tensor in tensors]
+        filled = [
+            torch.cat([tensor, tensor[-1:].expand(more, *tensor.shape[1:])]) if more else tensor
+            for tensor in tensors
+        ]
         key = tuple((tensor.shape, tensor.dtype) for tensor in filled)
         if (recording := self._graphs.pop(key, None)) is None:
             while len(self._graphs) >= GRAPHS:
@@ -127,8 +140,10 @@ class Recorded:
 
 
 def _reduced(forward: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Wrap a layer: bfloat16 inside, float32 outside; caches of keys and values keep their dtype.
+    """Wrap a layer: bfloat16 inside, float32 outside; caches of keys and values keep their
+    dtype.
     """
+
     def reduced(*inputs: Any, **named: Any) -> Any:
         inputs, named = tree_map(_as(torch.float32, torch.bfloat16), (inputs, named))
         with torch.autocast(device.type, torch.bfloat16):

@@ -26,7 +26,10 @@ class Prefix:
 
     def repeated(self, times: int) -> Prefix:
         """Repeat each element of the batch ``times`` times, one after the other."""
-        keys, values = ([part.repeat_interleave(times, dim=0) for part in parts] for parts in (self.keys, self.values))
+        keys, values = (
+            [part.repeat_interleave(times, dim=0) for part in parts]
+            for parts in (self.keys, self.values)
+        )
         return Prefix(keys, values, self.valid.repeat_interleave(times, dim=0))
 
 
@@ -45,18 +48,27 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(others if cross else width, others, bias=text.attention_bias)
         self.o_proj = nn.Linear(queries, width, bias=text.attention_bias)
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, places: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, places: tuple[Tensor, Tensor]
+    ) -> Tensor:
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
         query = self._heads(self.q_proj(x))
         if self.cross:
             query, _ = apply_rotary_pos_emb(query, query, *places)
-            key, value = (self._heads(project(old.transpose(1, 2).flatten(2)))
-                          for project, old in ((self.k_proj, keys), (self.v_proj, values)))
+            key, value = (
+                self._heads(project(old.transpose(1, 2).flatten(2)))
+                for project, old in ((self.k_proj, keys), (self.v_proj, values))
+            )
         else:
             query, key = apply_rotary_pos_emb(query, self._heads(self.k_proj(x)), *places)
-            key, value = torch.cat([keys, key], dim=2), torch.cat([values, self._heads(self.v_proj(x))], dim=2)
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+            key, value = (
+                torch.cat([keys, key], dim=2),
+                torch.cat([values, self._heads(self.v_proj(x))], dim=2),
+            )
+        attended = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, enable_gqa=True
+        )
         return self.o_proj(attended.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:

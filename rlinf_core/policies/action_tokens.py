@@ -47,8 +47,11 @@ class Prompt:
         """Return the prompt with ``embeds`` (B, N, D) appended."""
         more = embeds.shape[1]
         after = self.places[..., -1:] + torch.arange(1, more + 1, device=embeds.device)
-        return Prompt(torch.cat([self.embeds, embeds], dim=1), F.pad(self.mask, (0, more), value=1),
-                      torch.cat([self.places, after], dim=-1))
+        return Prompt(
+            torch.cat([self.embeds, embeds], dim=1),
+            F.pad(self.mask, (0, more), value=1),
+            torch.cat([self.places, after], dim=-1),
+        )
 
 
 class ActionTokens(OnPolicyActor):
@@ -66,12 +69,20 @@ class ActionTokens(OnPolicyActor):
     name: ClassVar[str]
     factory: ClassVar[NetworkFactory]
 
-    def __init__(self, spec: StationSpec, config: TokenSettings, network: Any = None,
-                 tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: TokenSettings,
+        network: Any = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         super().__init__(spec, config)
         if not spec.images:
-            raise SpecError(f"policy.kind: expected at least one camera for {self.name}, got none. Name some in "
-                            "station.observe_cameras")
+            raise SpecError(
+                f"policy.kind: expected at least one camera for {self.name}, got none. Name some "
+                f"in "
+                "station.observe_cameras"
+            )
         published = Published({}, tokenizer or tokenizer_of(""))
         if network is None:
             network, published = self.factory.begin(config, config.horizon)
@@ -83,11 +94,19 @@ class ActionTokens(OnPolicyActor):
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> ActionTokens:
         """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
-        return cls(spec, config, cls.factory.build(described["network"]), tokenizer_of(described["tokenizer"]))
+        return cls(
+            spec,
+            config,
+            cls.factory.build(described["network"]),
+            tokenizer_of(described["tokenizer"]),
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the description with network and tokenizer; a station needs only this file."""
-        return super().describe() | {"network": self.factory.describe(self.network), "tokenizer": self.tokenizer.text}
+        return super().describe() | {
+            "network": self.factory.describe(self.network),
+            "tokenizer": self.tokenizer.text,
+        }
 
     def is_frozen(self, name: str) -> bool:
         """See ``NetworkPolicy``: the weights under adapters."""
@@ -96,7 +115,8 @@ class ActionTokens(OnPolicyActor):
     @property
     @abstractmethod
     def decoder(self) -> Any:
-        """The language model's layers, transformers' own, without the layer that computes logits.
+        """The language model's layers, transformers' own, without the layer that computes
+        logits.
         """
 
     @property
@@ -146,8 +166,12 @@ class ActionTokens(OnPolicyActor):
         if self.config.decoding != "autoregressive":
             return self.head(self._at_once(prompt)[:, :count])
         sequence = prompt.then(self._embedded(bins[:, :-1]))
-        hidden = self.decoder(inputs_embeds=sequence.embeds, attention_mask=sequence.mask, position_ids=sequence.places,
-                              use_cache=False).last_hidden_state
+        hidden = self.decoder(
+            inputs_embeds=sequence.embeds,
+            attention_mask=sequence.mask,
+            position_ids=sequence.places,
+            use_cache=False,
+        ).last_hidden_state
         return self.head(hidden[:, -count:])
 
     def _at_once(self, prompt: Prompt) -> Tensor:
@@ -157,22 +181,39 @@ class ActionTokens(OnPolicyActor):
         """
         embeds, size = prompt.embeds, self.action_size
         ends = self.decoder.config.eos_token_id
-        end = torch.full((len(embeds), 1), ends[0] if isinstance(ends, list) else ends, device=embeds.device)
-        sequence = prompt.then(torch.cat([embeds.new_zeros(len(embeds), size, embeds.shape[-1]),
-                                       self.decoder.get_input_embeddings()(end)], dim=1))
+        end = torch.full(
+            (len(embeds), 1), ends[0] if isinstance(ends, list) else ends, device=embeds.device
+        )
+        sequence = prompt.then(
+            torch.cat(
+                [
+                    embeds.new_zeros(len(embeds), size, embeds.shape[-1]),
+                    self.decoder.get_input_embeddings()(end),
+                ],
+                dim=1,
+            )
+        )
         least = torch.finfo(embeds.dtype).min
-        hidden = torch.zeros_like(sequence.mask, dtype=embeds.dtype).masked_fill(sequence.mask == 0, least)
+        hidden = torch.zeros_like(sequence.mask, dtype=embeds.dtype).masked_fill(
+            sequence.mask == 0, least
+        )
         both_ways = hidden[:, None, None, :].expand(-1, 1, hidden.shape[1], -1)
-        states: Tensor = self.decoder(inputs_embeds=sequence.embeds, attention_mask=both_ways, position_ids=sequence.places,
-                                      use_cache=False).last_hidden_state
-        return states[:, -size - 2:-2]
+        states: Tensor = self.decoder(
+            inputs_embeds=sequence.embeds,
+            attention_mask=both_ways,
+            position_ids=sequence.places,
+            use_cache=False,
+        ).last_hidden_state
+        return states[:, -size - 2 : -2]
 
     def _of_bins(self, logits: Tensor) -> Tensor:
         """Return log-probabilities (..., 256) among the tokens that stand for bins."""
-        bins = logits[..., self.words - BINS:self.words].flip(-1)
+        bins = logits[..., self.words - BINS : self.words].flip(-1)
         return F.log_softmax(bins.float() / self.config.temperature, dim=-1)
 
-    def sample(self, batch: Batch, generator: torch.Generator | None = None, draws: bool = True) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, batch: Batch, generator: torch.Generator | None = None, draws: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """Return bins (B, H, A), as numbers, and their log-probabilities (B, H, A).
 
         Without ``draws`` the bins are the likeliest ones.
@@ -184,28 +225,47 @@ class ActionTokens(OnPolicyActor):
         """Return the likeliest bins and their log-probabilities."""
         return self._choose_bins(inputs, None, False)
 
-    def _choose_bins(self, inputs: Batch, generator: torch.Generator | None, draws: bool) -> tuple[Tensor, Tensor]:
+    def _choose_bins(
+        self, inputs: Batch, generator: torch.Generator | None, draws: bool
+    ) -> tuple[Tensor, Tensor]:
         prompt = self.read(inputs)
         if self.config.decoding == "parallel":
             token_ids = [self._choose(self.head(self._at_once(prompt)), generator, draws)]
         else:
             token_ids = self._one_by_one(prompt, generator, draws)
         shape = (len(prompt.mask), self.config.horizon, self.spec.action.dim)
-        bins, log_probs = (torch.cat(parts, dim=1).view(shape) for parts in zip(*token_ids, strict=True))
+        bins, log_probs = (
+            torch.cat(parts, dim=1).view(shape) for parts in zip(*token_ids, strict=True)
+        )
         return bins.float(), log_probs
 
-    def _one_by_one(self, prompt: Prompt, generator: torch.Generator | None, draws: bool) -> list[tuple[Tensor, Tensor]]:
+    def _one_by_one(
+        self, prompt: Prompt, generator: torch.Generator | None, draws: bool
+    ) -> list[tuple[Tensor, Tensor]]:
         """Return bins (B, 1) and their log-probabilities, each given the earlier ones."""
         token_ids: list[tuple[Tensor, Tensor]] = []
         cache, new = None, prompt.embeds.shape[1]
         for _ in range(self.action_size):
-            answer = self.decoder(inputs_embeds=prompt.embeds[:, -new:], attention_mask=prompt.mask,
-                                  position_ids=prompt.places[..., -new:], past_key_values=cache, use_cache=True)
-            token_ids.append(self._choose(self.head(answer.last_hidden_state[:, -1:]), generator, draws))
-            cache, new, prompt = answer.past_key_values, 1, prompt.then(self._embedded(token_ids[-1][0]))
+            answer = self.decoder(
+                inputs_embeds=prompt.embeds[:, -new:],
+                attention_mask=prompt.mask,
+                position_ids=prompt.places[..., -new:],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            token_ids.append(
+                self._choose(self.head(answer.last_hidden_state[:, -1:]), generator, draws)
+            )
+            cache, new, prompt = (
+                answer.past_key_values,
+                1,
+                prompt.then(self._embedded(token_ids[-1][0])),
+            )
         return token_ids
 
-    def _choose(self, logits: Tensor, generator: torch.Generator | None, draws: bool) -> tuple[Tensor, Tensor]:
+    def _choose(
+        self, logits: Tensor, generator: torch.Generator | None, draws: bool
+    ) -> tuple[Tensor, Tensor]:
         """Return bins (B, N) and their log-probabilities.
 
         Draws use the Gumbel-max trick: the largest sum of log-probability and Gumbel noise.
@@ -230,11 +290,16 @@ class ActionTokens(OnPolicyActor):
             return log_probs, entropy
         return log_probs.view(actions.shape).sum(dim=-1), entropy.view(actions.shape).sum(dim=-1)
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return the cross-entropy of the demonstrated actions' tokens (B, H A), among all tokens.
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return the cross-entropy of the demonstrated actions' tokens (B, H A), among all
+        tokens.
         """
         bins = self.bins(actions.unflatten(-1, (-1, self.spec.action.dim))).flatten(1)
-        return F.cross_entropy(self.logits(batch, bins).flatten(0, 1).float(), (self.words - 1 - bins).flatten())
+        return F.cross_entropy(
+            self.logits(batch, bins).flatten(0, 1).float(), (self.words - 1 - bins).flatten()
+        )
 
     # Numbers
     def inside(self, actions: Tensor) -> Tensor:
@@ -258,7 +323,9 @@ class ActionTokens(OnPolicyActor):
         return self.outside(-1.0 + (bins.clamp(max=BINS - 2) + 0.5) * 2.0 / (BINS - 1))
 
     @torch.no_grad()
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """Return chunks of actions; ``drawn`` are their bins (B, H, A)."""
         draws = self.draws(explore)
         bins, log_probs = self.sample(self.to_batch(observation), generator, draws)

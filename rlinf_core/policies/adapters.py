@@ -40,12 +40,17 @@ def inject(network: Any, lora: Lora, seed: int = 0) -> None:
     import torch
     from peft import LoraConfig, inject_adapter_in_model
 
-    layers = [name for name, module in network.named_modules()
-              if isinstance(module, torch.nn.Linear) and not name.endswith("lm_head")]
+    layers = [
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, torch.nn.Linear) and not name.endswith("lm_head")
+    ]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         alpha: Any = lora.alpha  # peft declares an int, and accepts any number
-        inject_adapter_in_model(LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=layers), network)
+        inject_adapter_in_model(
+            LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=layers), network
+        )
 
 
 def of_base(name: str) -> bool:
@@ -78,14 +83,23 @@ def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
             metadata: dict[str, str] = file.metadata() or {}
             weights: Weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError as error:
-        raise PolicyFileError(f"policy {policy}: expected the weights that it leaves as they are in {path.name} beside it, "
-                              "found none. Copy them from the run's policies, once for all versions") from error
+        raise PolicyFileError(
+            f"policy {policy}: expected the weights that it leaves as they are in {path.name} "
+            f"beside it, "
+            "found none. Copy them from the run's policies, once for all versions"
+        ) from error
     except (SafetensorError, OSError) as error:
-        raise PolicyFileError(f"policy {policy}: {path.name}: expected a whole safetensors file, got one that is cut short "
-                              f"or damaged ({error}). Copy it again, or delete it and start the station anew") from error
+        raise PolicyFileError(
+            f"policy {policy}: {path.name}: expected a whole safetensors file, got one that is cut "
+            f"short "
+            f"or damaged ({error}). Copy it again, or delete it and start the station anew"
+        ) from error
     if (got := _digest(weights, metadata)) != digest:
-        raise PolicyFileError(f"policy {policy}: {path.name}: expected weights of hash {digest[:16]}, got {got[:16]}: it "
-                              "was damaged or changed. Copy it again, or delete it and start the station anew")
+        raise PolicyFileError(
+            f"policy {policy}: {path.name}: expected weights of hash {digest[:16]}, got "
+            f"{got[:16]}: it "
+            "was damaged or changed. Copy it again, or delete it and start the station anew"
+        )
     return weights, metadata
 
 
@@ -105,7 +119,9 @@ def _digest(weights: Weights, metadata: dict[str, str]) -> str:
         hashed.update(f"{key} {len(text)} {text}\n".encode())
     for name, tensor in sorted(weights.items()):
         hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        hashed.update(tensor.detach().cpu().contiguous().numpy().data.cast("B") if tensor.numel() else b"")
+        hashed.update(
+            tensor.detach().cpu().contiguous().numpy().data.cast("B") if tensor.numel() else b""
+        )
     return hashed.hexdigest()
 
 
@@ -118,8 +134,11 @@ def adapted(policy: P, rank: int, seed: int = 0) -> P:
     Their alpha is twice the rank. All other weights are frozen.
     """
     if any(".lora_" in name for name in policy.state_dict()):
-        raise RlinfError("algorithm.lora_rank: expected 0 for a policy that has adapters of its own (policy.lora), got "
-                         f"{rank}. Leave one of them out")
+        raise RlinfError(
+            "algorithm.lora_rank: expected 0 for a policy that has adapters of its own "
+            "(policy.lora), got "
+            f"{rank}. Leave one of them out"
+        )
     trained = copy.deepcopy(policy)
     inject(trained, Lora(rank=rank, alpha=2.0 * rank), seed)
     return trained
@@ -130,7 +149,11 @@ def merge(trained: nn.Module, policy: nn.Module) -> None:
     import torch
     from peft.tuners.lora import Linear
 
-    plain = {name: module for name, module in policy.named_modules() if isinstance(module, torch.nn.Linear)}
+    plain = {
+        name: module
+        for name, module in policy.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
     with torch.no_grad():
         for name, module in trained.named_modules():
             if isinstance(module, Linear):

@@ -39,8 +39,13 @@ class Observation:
     instruction: tuple[str, ...] = ()
 
     @classmethod
-    def of_arrays(cls, spec: StationSpec, arrays: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
-                  instruction: str | None = None) -> Observation:
+    def of_arrays(
+        cls,
+        spec: StationSpec,
+        arrays: Mapping[str, np.ndarray],
+        device: torch.device | str = "cpu",
+        instruction: str | None = None,
+    ) -> Observation:
         """Build the observation from a vector of environments.
 
         Args:
@@ -53,12 +58,17 @@ class Observation:
             SpecError: an image is missing, or a shape is not the spec's.
         """
         size = len(arrays["vectors"])
-        shapes = {"vectors": (spec.vector_size,)} | {image.name: image.shape for image in spec.images}
+        shapes = {"vectors": (spec.vector_size,)} | {
+            image.name: image.shape for image in spec.images
+        }
         for name, shape in shapes.items():
             got = arrays[name].shape if name in arrays else "nothing"
             if got != (size, *shape):
                 raise SpecError(f"observation '{name}': expected shape {(size, *shape)}, got {got}")
-        tensors = {name: torch.as_tensor(np.ascontiguousarray(arrays[name]), device=device) for name in shapes}
+        tensors = {
+            name: torch.as_tensor(np.ascontiguousarray(arrays[name]), device=device)
+            for name in shapes
+        }
         if instruction is None and instructions.NAME in arrays:
             words = instructions.decoded(arrays[instructions.NAME])
         else:
@@ -66,24 +76,39 @@ class Observation:
         return cls(tensors.pop("vectors").float(), tensors, words)
 
     @classmethod
-    def of_one(cls, spec: StationSpec, named: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
-               instruction: str | None = None) -> Observation:
+    def of_one(
+        cls,
+        spec: StationSpec,
+        named: Mapping[str, np.ndarray],
+        device: torch.device | str = "cpu",
+        instruction: str | None = None,
+    ) -> Observation:
         """Build the observation of one station, from arrays under their spec's names.
 
         The spec's items have already checked them (``ArraySpec.check``).
         """
-        images = {image.name: torch.as_tensor(np.ascontiguousarray(named[image.name]), device=device)[None]
-                  for image in spec.images}
-        return cls(torch.as_tensor(spec.flatten(named), device=device)[None], images,
-                   (spec.instruction if instruction is None else instruction,))
+        images = {
+            image.name: torch.as_tensor(np.ascontiguousarray(named[image.name]), device=device)[
+                None
+            ]
+            for image in spec.images
+        }
+        return cls(
+            torch.as_tensor(spec.flatten(named), device=device)[None],
+            images,
+            (spec.instruction if instruction is None else instruction,),
+        )
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def to(self, device: torch.device | str) -> Observation:
         """Return the same observation on another device."""
-        return Observation(self.vectors.to(device), {name: image.to(device) for name, image in self.images.items()},
-                           self.instruction)
+        return Observation(
+            self.vectors.to(device),
+            {name: image.to(device) for name, image in self.images.items()},
+            self.instruction,
+        )
 
     @property
     def batch(self) -> Batch:
@@ -150,14 +175,18 @@ class Policy(Protocol):
         """Return the inputs of its networks and learners for an observation, by name."""
         ...
 
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """Return a chunk for each observation, without gradients.
 
         The result is deterministic unless ``explore`` or ``config.stochastic_eval`` is set.
         """
         ...
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return the loss that cloning the demonstrated actions (B, H A) minimises."""
         ...
 
@@ -170,8 +199,12 @@ class Policy(Protocol):
 class Continuing(Protocol):
     """A policy that can continue the last chunk with the next one: policies with a flow."""
 
-    def continued(self, observation: Observation, continuation: Continuation,
-                  generator: torch.Generator | None = None) -> ActionChunk:
+    def continued(
+        self,
+        observation: Observation,
+        continuation: Continuation,
+        generator: torch.Generator | None = None,
+    ) -> ActionChunk:
         """Return a chunk for each observation, without exploring, drawn to the actions in play."""
         ...
 
@@ -201,11 +234,15 @@ class NetworkPolicy(nn.Module):
         if config.sentence_features:
             self.reads_instructions = self.needs_instruction = True
 
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """See ``Policy``."""
         raise NotImplementedError
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """See ``Policy``."""
         raise NotImplementedError
 
@@ -252,16 +289,20 @@ class NetworkPolicy(nn.Module):
         if not isinstance(self.spec, JointSpec):
             return None
         rows = torch.as_tensor(self.spec.whose[1], device=self.device)
-        return (batch["vectors"][:, :len(rows)] @ rows).repeat(1, self.config.horizon)
+        return (batch["vectors"][:, : len(rows)] @ rows).repeat(1, self.config.horizon)
 
     def draws(self, explore: bool) -> bool:
         """Return True if the policy draws its actions instead of taking the likeliest."""
         return explore or self.config.stochastic_eval
 
-    def chunk(self, actions: Tensor, drawn: Tensor | None = None, log_probs: Tensor | None = None) -> ActionChunk:
+    def chunk(
+        self, actions: Tensor, drawn: Tensor | None = None, log_probs: Tensor | None = None
+    ) -> ActionChunk:
         """Return the chunk of actions (B, H A) or (B, H, A)."""
         actions = actions.reshape(len(actions), self.config.horizon, -1)
-        return ActionChunk(actions, self.config.executed, actions if drawn is None else drawn, log_probs)
+        return ActionChunk(
+            actions, self.config.executed, actions if drawn is None else drawn, log_probs
+        )
 
     def is_frozen(self, name: str) -> bool:
         """Return True if RL freezes the weight of this name.
@@ -291,7 +332,8 @@ class OnPolicyActor(NetworkPolicy):
     differentiates_entropy = True
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy of each played action of draws (B, ...), both (B, E).
+        """Return log-probability and entropy of each played action of draws (B, ...), both
+        (B, E).
         """
         raise NotImplementedError
 
@@ -321,14 +363,23 @@ class OneRobot(NetworkPolicy):
         self.joint_policy, self.latent_size = joint_policy, joint_policy.latent_size
         self.number, self.vectors, self.rows = joint_policy.spec.place(spec)
 
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """See ``Policy``."""
         robot_vectors = observation.vectors
         vectors = robot_vectors.new_zeros(len(robot_vectors), self.joint_policy.spec.vector_size)
         vectors[:, self.number], vectors[:, self.vectors] = 1.0, robot_vectors
-        chunk = self.joint_policy.act(Observation(vectors, observation.images, observation.instruction), explore, generator)
-        return ActionChunk(self._select_robot(chunk.actions), chunk.execute, self._select_robot(chunk.drawn),
-                           chunk.log_probs, chunk.values)
+        chunk = self.joint_policy.act(
+            Observation(vectors, observation.images, observation.instruction), explore, generator
+        )
+        return ActionChunk(
+            self._select_robot(chunk.actions),
+            chunk.execute,
+            self._select_robot(chunk.drawn),
+            chunk.log_probs,
+            chunk.values,
+        )
 
     def _select_robot(self, numbers: Tensor) -> Tensor:
         """Select the robot's numbers from those of all robots, (B, H A) or (B, H, A)."""

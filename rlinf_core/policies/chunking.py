@@ -44,7 +44,11 @@ class ChunkSchedule:
 
 
 SYNCHRONOUS, RECEDING_HORIZON, TEMPORAL_ENSEMBLING, REAL_TIME = MODES = (
-    "synchronous", "receding_horizon", "temporal_ensembling", "real_time")
+    "synchronous",
+    "receding_horizon",
+    "temporal_ensembling",
+    "real_time",
+)
 # decay of temporal ensembling's weights, from the oldest chunk on (Zhao et al. 2023, arXiv
 # 2304.13705)
 DECAY = 0.01
@@ -69,7 +73,9 @@ class Chunking:
         """Drop all chunks in play."""
         self.chunks.clear()
 
-    def merge(self, actions: np.ndarray, start: float, frozen: int, continues: bool = False) -> np.ndarray:
+    def merge(
+        self, actions: np.ndarray, start: float, frozen: int, continues: bool = False
+    ) -> np.ndarray:
         """Return the actions to send for a new chunk ``actions`` (H, A).
 
         Args:
@@ -80,9 +86,12 @@ class Chunking:
             continues: True if the chunk was made to follow the last one; then the rest is not
                 blended.
         """
-        sent = actions[:self.execute] if self.mode == SYNCHRONOUS else actions
+        sent = actions[: self.execute] if self.mode == SYNCHRONOUS else actions
         if self.mode == TEMPORAL_ENSEMBLING:
-            self.chunks = [*[chunk for chunk in self.chunks if len(_rest(chunk, start))], (start, actions)]
+            self.chunks = [
+                *[chunk for chunk in self.chunks if len(_rest(chunk, start))],
+                (start, actions),
+            ]
             return self._mean(start, len(actions))
         if self.mode == REAL_TIME and self.chunks:
             sent = self._blended(actions, start, frozen, 0.0 if continues else 1.0)
@@ -94,7 +103,7 @@ class Chunking:
         for age, chunk in enumerate(self.chunks):
             left = _rest(chunk, start)[:horizon]
             overlap = np.zeros((horizon, left.shape[1]))
-            overlap[:len(left)] = left
+            overlap[: len(left)] = left
             weight = np.exp(-DECAY * age) * (np.arange(horizon) < len(left))[:, None]
             total, weights = total + weight * overlap, weights + weight
         return total / weights
@@ -104,11 +113,11 @@ class Chunking:
 
         ``soft`` is a factor of the second part.
         """
-        left = self.left(start)[:len(actions)]
+        left = self.left(start)[: len(actions)]
         weight = continuation_weights(len(left), frozen)[:, None]
-        weight[min(frozen, len(left)):] *= soft
+        weight[min(frozen, len(left)) :] *= soft
         blended = actions.copy()
-        blended[:len(left)] = weight * left + (1.0 - weight) * actions[:len(left)]
+        blended[: len(left)] = weight * left + (1.0 - weight) * actions[: len(left)]
         return blended
 
     def left(self, start: float) -> np.ndarray:
@@ -119,7 +128,7 @@ class Chunking:
 def _rest(chunk: tuple[float, np.ndarray], start: float) -> np.ndarray:
     """Return a chunk's actions (L, A) from time step ``start`` on."""
     begun, actions = chunk
-    return actions[max(round(start - begun), 0):]
+    return actions[max(round(start - begun), 0) :]
 
 
 def continuation_weights(left: int, frozen: int) -> np.ndarray:

@@ -34,7 +34,9 @@ class Continuation:
     weights: Tensor
 
     @classmethod
-    def of(cls, left: np.ndarray, frozen: int, horizon: int, device: torch.device | str = "cpu") -> Continuation:
+    def of(
+        cls, left: np.ndarray, frozen: int, horizon: int, device: torch.device | str = "cpu"
+    ) -> Continuation:
         """Build the continuation of one station.
 
         Args:
@@ -44,12 +46,20 @@ class Continuation:
             device: device of the tensors.
         """
         left = left[:horizon]
-        actions, weights = np.zeros((1, horizon, left.shape[1]), np.float32), np.zeros((1, horizon), np.float32)
-        actions[0, :len(left)], weights[0, :len(left)] = left, continuation_weights(len(left), frozen)
+        actions, weights = (
+            np.zeros((1, horizon, left.shape[1]), np.float32),
+            np.zeros((1, horizon), np.float32),
+        )
+        actions[0, : len(left)], weights[0, : len(left)] = (
+            left,
+            continuation_weights(len(left), frozen),
+        )
         return cls(torch.from_numpy(actions).to(device), torch.from_numpy(weights).to(device))
 
 
-def guided(velocity: Callable[[Tensor], Tensor], point: Tensor, time: float, goal: Tensor, weights: Tensor) -> Tensor:
+def guided(
+    velocity: Callable[[Tensor], Tensor], point: Tensor, time: float, goal: Tensor, weights: Tensor
+) -> Tensor:
     """Return the velocity da/dt (B, H, M) at ``point`` and ``time``, guided to a goal.
 
     Time 1 is noise, 0 an action. From here the flow leads in one step to a = x - t v. This is drawn
@@ -68,6 +78,10 @@ def guided(velocity: Callable[[Tensor], Tensor], point: Tensor, time: float, goa
         flow = velocity(point)
         reached = point - time * flow
         off = (weights * (goal - reached)).detach()
-        pull, = torch.autograd.grad(reached, point, off)
-    most = STRONGEST if time >= 1.0 else min(STRONGEST, (time ** 2 + (1.0 - time) ** 2) / (time * (1.0 - time)))
+        (pull,) = torch.autograd.grad(reached, point, off)
+    most = (
+        STRONGEST
+        if time >= 1.0
+        else min(STRONGEST, (time**2 + (1.0 - time) ** 2) / (time * (1.0 - time)))
+    )
     return flow.detach() - most * pull

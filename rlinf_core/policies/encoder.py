@@ -44,7 +44,9 @@ class SentenceEncoder(nn.Module):
         self.out = nn.Sequential(nn.Linear(size, size), nn.LayerNorm(size), nn.Tanh())
 
     def forward(self, rows: Tensor) -> Tensor:
-        different, which = torch.unique(rows.to(self.letters.weight.device), dim=0, return_inverse=True)
+        different, which = torch.unique(
+            rows.to(self.letters.weight.device), dim=0, return_inverse=True
+        )
         letters = self.letters(different.long())
         mask = (different != 0).unsqueeze(1)
         pieces = F.relu(self.pieces(letters.transpose(1, 2) * mask)) * mask
@@ -90,7 +92,9 @@ def rebuilt() -> Iterator[None]:
 
 def image_encoder(shape: tuple[int, ...], config: PolicySettings) -> nn.Module:
     """Return the config's kind of encoder, for pictures of this shape (H, W, 3)."""
-    return {"cnn": Small, "keypoints": Keypoints, "resnet": ResNet10}[config.image_encoder](shape, config)
+    return {"cnn": Small, "keypoints": Keypoints, "resnet": ResNet10}[config.image_encoder](
+        shape, config
+    )
 
 
 class Small(nn.Sequential):
@@ -100,7 +104,9 @@ class Small(nn.Sequential):
         layers: list[nn.Module] = []
         inputs = 3
         for channels in config.channels:
-            modulation = [Modulation(config.sentence_features, channels)] if config.sentence_features else []
+            modulation = (
+                [Modulation(config.sentence_features, channels)] if config.sentence_features else []
+            )
             layers += [nn.Conv2d(inputs, channels, 3, stride=2, padding=1), *modulation, nn.ReLU()]
             inputs = channels
         shrink = 2 ** len(config.channels)
@@ -127,8 +133,13 @@ class Keypoints(nn.Module):
         super().__init__()
         self.convolutions = nn.ModuleList(
             nn.Conv2d(before, after, 3, 1 if index else 2, 1)
-            for index, (before, after) in enumerate(pairwise((3, *config.channels))))
-        self.modulation = Modulation(config.sentence_features, config.channels[-1]) if config.sentence_features else None
+            for index, (before, after) in enumerate(pairwise((3, *config.channels)))
+        )
+        self.modulation = (
+            Modulation(config.sentence_features, config.channels[-1])
+            if config.sentence_features
+            else None
+        )
         self.sharpness = nn.Parameter(torch.ones(()))
         height, width = (-(-side // 2) for side in shape[:2])
         self.register_buffer("rows", torch.linspace(-1.0, 1.0, height), persistent=False)
@@ -143,7 +154,9 @@ class Keypoints(nn.Module):
         if self.modulation is not None and sentence is not None:
             maps = self.modulation(maps, sentence)
         attention = (self.sharpness * maps).flatten(2).softmax(dim=-1).unflatten(-1, maps.shape[2:])
-        places = torch.cat([attention.sum(dim=2) @ self.columns, attention.sum(dim=3) @ self.rows], dim=-1)
+        places = torch.cat(
+            [attention.sum(dim=2) @ self.columns, attention.sum(dim=3) @ self.rows], dim=-1
+        )
         return self.out(places)
 
 
@@ -160,10 +173,18 @@ class ResNet10(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], config: PolicySettings) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, WIDTHS[0], 7, 2, 3, bias=False), nn.GroupNorm(GROUPS, WIDTHS[0]), nn.ReLU(),
-                                  nn.MaxPool2d(3, 2, 1))
-        self.stages = nn.Sequential(*(Block(inputs, width, 1 if inputs == width else 2) for inputs, width in zip(
-            (WIDTHS[0], *WIDTHS), WIDTHS, strict=False)))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, WIDTHS[0], 7, 2, 3, bias=False),
+            nn.GroupNorm(GROUPS, WIDTHS[0]),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+        )
+        self.stages = nn.Sequential(
+            *(
+                Block(inputs, width, 1 if inputs == width else 2)
+                for inputs, width in zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False)
+            )
+        )
         self.frozen = bool(config.image_weights)
         if self.frozen and not _REBUILT.get():
             self._load(config.image_weights)
@@ -171,7 +192,9 @@ class ResNet10(nn.Module):
             part.requires_grad_(not self.frozen)
         with torch.no_grad():
             height, width = self.stages(self.stem(torch.zeros(1, 3, *shape[:2]))).shape[2:]
-        self.embeddings = nn.Parameter(torch.randn(EMBEDDINGS, WIDTHS[-1], height, width) / (height * width) ** 0.5)
+        self.embeddings = nn.Parameter(
+            torch.randn(EMBEDDINGS, WIDTHS[-1], height, width) / (height * width) ** 0.5
+        )
         self.out = nn.Sequential(*_features(EMBEDDINGS * WIDTHS[-1], config.image_features))
         if config.sentence_features:
             self.modulation = Modulation(config.sentence_features, WIDTHS[-1])
@@ -196,8 +219,11 @@ class ResNet10(nn.Module):
                 raise ValueError(f"{len(odd)} names differ, among them {', '.join(odd[:3])}")
             self.load_state_dict(weights)
         except Exception as error:  # the library raises many kinds
-            raise PolicyFileError(f"policy.image_weights {file}: expected a safetensors file with the weights of stem and "
-                                  f"stages of rlinf_core/policies/encoder.py, got: {error}") from error
+            raise PolicyFileError(
+                f"policy.image_weights {file}: expected a safetensors file with the weights of "
+                f"stem and "
+                f"stages of rlinf_core/policies/encoder.py, got: {error}"
+            ) from error
 
 
 class Block(nn.Module):
@@ -205,10 +231,21 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        self.first, self.first_norm = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.GroupNorm(GROUPS, width)
-        self.second, self.second_norm = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.GroupNorm(GROUPS, width)
-        self.around = nn.Identity() if inputs == width else nn.Sequential(
-            nn.Conv2d(inputs, width, 1, stride, bias=False), nn.GroupNorm(GROUPS, width))
+        self.first, self.first_norm = (
+            nn.Conv2d(inputs, width, 3, stride, 1, bias=False),
+            nn.GroupNorm(GROUPS, width),
+        )
+        self.second, self.second_norm = (
+            nn.Conv2d(width, width, 3, 1, 1, bias=False),
+            nn.GroupNorm(GROUPS, width),
+        )
+        self.around = (
+            nn.Identity()
+            if inputs == width
+            else nn.Sequential(
+                nn.Conv2d(inputs, width, 1, stride, bias=False), nn.GroupNorm(GROUPS, width)
+            )
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.second_norm(self.second(F.relu(self.first_norm(self.first(x)))))
@@ -229,7 +266,9 @@ def in_the_middle(images: Tensor, size: int, antialias: bool = True) -> Tensor:
     if ratio != 1.0:
         # truncated, like in openpi and LeRobot
         shape = [max(1, int(side / ratio)) for side in images.shape[1:3]]
-        pixels = F.interpolate(pixels, shape, mode="bilinear", align_corners=False, antialias=antialias)
+        pixels = F.interpolate(
+            pixels, shape, mode="bilinear", align_corners=False, antialias=antialias
+        )
     down, right = size - pixels.shape[2], size - pixels.shape[3]
     return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2), value=-1.0)
 
@@ -248,17 +287,30 @@ class Encoder(Normalisation):
         self.fine_scale = config.fine_scale
         images = spec.images if config.image_features else ()
         self.image_names = [image.name for image in images]
-        self.cnns = nn.ModuleDict({image.name: image_encoder(image.shape, config) for image in images})
-        self.sentence = SentenceEncoder(config.sentence_features) if config.sentence_features else None
-        self.size = (spec.vector_size * (2 if self.fine_scale else 1) + len(self.image_names) * config.image_features
-                     + config.sentence_features)
+        self.cnns = nn.ModuleDict(
+            {image.name: image_encoder(image.shape, config) for image in images}
+        )
+        self.sentence = (
+            SentenceEncoder(config.sentence_features) if config.sentence_features else None
+        )
+        self.size = (
+            spec.vector_size * (2 if self.fine_scale else 1)
+            + len(self.image_names) * config.image_features
+            + config.sentence_features
+        )
 
     def forward(self, batch: Batch) -> Tensor:
         vectors = [self.normalised(batch["vectors"])]
         if self.fine_scale:
-            vectors.append(torch.asinh(self.fine_scale * batch["vectors"] / self.std) / math.asinh(self.fine_scale))
+            vectors.append(
+                torch.asinh(self.fine_scale * batch["vectors"] / self.std)
+                / math.asinh(self.fine_scale)
+            )
         sentence = None if self.sentence is None else self.sentence(batch[arrays.NAME])
-        images = [self.cnns[name](batch[name].permute(0, 3, 1, 2).float() / 255.0, sentence) for name in self.image_names]
+        images = [
+            self.cnns[name](batch[name].permute(0, 3, 1, 2).float() / 255.0, sentence)
+            for name in self.image_names
+        ]
         features = [*vectors, *images, *([] if sentence is None else [sentence])]
         return features[0] if len(features) == 1 else torch.cat(features, dim=-1)
 
@@ -276,7 +328,8 @@ class Head(nn.Linear):
 
 
 def unreduced(x: Tensor) -> AbstractContextManager[object]:
-    """Disable bfloat16 on the tensor's device within this block; inputs from outside must be cast.
+    """Disable bfloat16 on the tensor's device within this block; inputs from outside must
+    be cast.
     """
     kind = x.device.type
     reduced = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

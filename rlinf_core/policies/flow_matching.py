@@ -85,37 +85,67 @@ class FlowMatching(OnPolicyActor):
     recorded: ClassVar[tuple[str, ...]] = ("carried",)
     compiled: ClassVar[tuple[str, ...]] = ("_velocity",)
 
-    def __init__(self, spec: StationSpec, config: FlowSettings, network: Any = None,
-                 tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: FlowSettings,
+        network: Any = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         super().__init__(spec, config)
         begins, given = network is None, bool(config.statistics)
         published = Published({}, tokenizer or tokenizer_of(""))
         if begins:
             network, published = self.factory.begin(config, config.horizon)
         self.network, self.tokenizer = network, published.tokenizer
-        self.normalisation, self.units = (Given if given else Normalisation)(spec), Units(spec.action, given)
+        self.normalisation, self.units = (
+            (Given if given else Normalisation)(spec),
+            Units(spec.action, given),
+        )
         self.measure()
         self._fits()
         if begins and given:
             kinds = published.state or self.measured_by, published.action or self.measured_by
-            take(Path(config.statistics), kinds, spec, self.room, self.normalisation, self.units, self.quantile)
+            take(
+                Path(config.statistics),
+                kinds,
+                spec,
+                self.room,
+                self.normalisation,
+                self.units,
+                self.quantile,
+            )
         inject(self.network, config.lora)
         numbers = config.horizon * spec.action.dim
-        self.spread = NoiseNetwork(spec.vector_size, numbers, config.learned_noise) if config.learned_noise else None
+        self.spread = (
+            NoiseNetwork(spec.vector_size, numbers, config.learned_noise)
+            if config.learned_noise
+            else None
+        )
         if config.frozen:
             self.vlm.requires_grad_(False)
         frozen_parameters = {*self.vlm.parameters()} if config.frozen else set()
-        self._frozen = frozenset(name for name, parameter in self.named_parameters() if parameter in frozen_parameters)
+        self._frozen = frozenset(
+            name for name, parameter in self.named_parameters() if parameter in frozen_parameters
+        )
         self._tokens: dict[bytes, list[int]] = {}
 
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> FlowMatching:
         """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
-        return cls(spec, config, cls.factory.build(described["network"]), tokenizer_of(described["tokenizer"]))
+        return cls(
+            spec,
+            config,
+            cls.factory.build(described["network"]),
+            tokenizer_of(described["tokenizer"]),
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the description with network and tokenizer; a station needs only this file."""
-        return super().describe() | {"network": self.factory.describe(self.network), "tokenizer": self.tokenizer.text}
+        return super().describe() | {
+            "network": self.factory.describe(self.network),
+            "tokenizer": self.tokenizer.text,
+        }
 
     def is_frozen(self, name: str) -> bool:
         """See ``NetworkPolicy``: the weights under adapters, and a frozen vision-language model."""
@@ -136,7 +166,8 @@ class FlowMatching(OnPolicyActor):
 
     @abstractmethod
     def _prefix(self, inputs: Batch) -> Prefix:
-        """Return the keys and values of pictures and sentences that the action expert attends to.
+        """Return the keys and values of pictures and sentences that the action expert
+        attends to.
         """
 
     @abstractmethod
@@ -149,13 +180,21 @@ class FlowMatching(OnPolicyActor):
 
     def _fits(self) -> None:
         sizes = self.spec.vector_size, self.spec.action.dim
-        for what, got, room in zip(("observed numbers", "numbers an action"), sizes, self.room, strict=True):
+        for what, got, room in zip(
+            ("observed numbers", "numbers an action"), sizes, self.room, strict=True
+        ):
             if got > room:
-                raise SpecError(f"policy.kind: expected at most {room} {what} for this {self.name}, got {got}. Take "
-                                "another task, or a network with more room")
+                raise SpecError(
+                    f"policy.kind: expected at most {room} {what} for this {self.name}, got {got}. "
+                    f"Take "
+                    "another task, or a network with more room"
+                )
         if not self.spec.images:
-            raise SpecError(f"policy.kind: expected at least one camera for a {self.name}, got none. Name some in "
-                            "station.observe_cameras")
+            raise SpecError(
+                f"policy.kind: expected at least one camera for a {self.name}, got none. Name some "
+                f"in "
+                "station.observe_cameras"
+            )
 
     def encoder_state(self) -> dict[str, Tensor]:
         """See ``OnPolicyActor``: its normalisation."""
@@ -165,7 +204,9 @@ class FlowMatching(OnPolicyActor):
         """Return the tokens of sentences, from a cache, because sentences repeat."""
         rows = [bytes(row) for row in batch_of_bytes.numpy(force=True)]
         for row in set(rows) - self._tokens.keys():
-            self._tokens[row] = self.prompt(sentence_of(row, f"a {self.name}"))[:self.config.tokens]
+            self._tokens[row] = self.prompt(sentence_of(row, f"a {self.name}"))[
+                : self.config.tokens
+            ]
         return [self._tokens[row] for row in rows]
 
     def padded_state(self, batch: Batch) -> Tensor:
@@ -173,7 +214,9 @@ class FlowMatching(OnPolicyActor):
         state = self.normalisation.normalised(batch["vectors"])
         return F.pad(state, (0, self.room[0] - state.shape[-1]))
 
-    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Draw a noisy path; return its points (B, K + 1, H, M) and log-densities (B, H).
 
         M is the network's number of numbers in an action. dx = v dt keeps all marginals if noise of
@@ -189,7 +232,9 @@ class FlowMatching(OnPolicyActor):
         points = [self.noise(size, generator)]
         log_probs: list[Tensor] = []
         for time in self._times(size):
-            mean, std = self._step(batch, points[-1], self._velocity(inputs, prefix, points[-1], time), time)
+            mean, std = self._step(
+                batch, points[-1], self._velocity(inputs, prefix, points[-1], time), time
+            )
             drawn = mean + std * self._zero_unused(self.noise(size, generator))
             log_probs.append(self._density(drawn, mean, std))
             points.append(drawn)
@@ -205,11 +250,20 @@ class FlowMatching(OnPolicyActor):
         before, after = points[:, :-1].flatten(0, 1), points[:, 1:].flatten(0, 1)
         time = torch.stack(self._times(size), dim=1).flatten()
         state_batch = {"vectors": batch["vectors"].repeat_interleave(steps, dim=0)}
-        mean, std = self._step(state_batch, before, self._velocity(repeated, prefix, before, time), time)
-        entropy = (0.5 + 0.5 * _LOG_2_PI + std[..., :self.spec.action.dim].log().expand(-1, self.config.horizon,
-                                                                                        self.spec.action.dim)).sum(dim=-1)
-        log_probs, entropy = (part.view(size, steps, -1).sum(dim=1)[:, :self.config.executed]
-                              for part in (self._density(after, mean, std), entropy))
+        mean, std = self._step(
+            state_batch, before, self._velocity(repeated, prefix, before, time), time
+        )
+        entropy = (
+            0.5
+            + 0.5 * _LOG_2_PI
+            + std[..., : self.spec.action.dim]
+            .log()
+            .expand(-1, self.config.horizon, self.spec.action.dim)
+        ).sum(dim=-1)
+        log_probs, entropy = (
+            part.view(size, steps, -1).sum(dim=1)[:, : self.config.executed]
+            for part in (self._density(after, mean, std), entropy)
+        )
         return log_probs, entropy
 
     def _times(self, size: int) -> list[Tensor]:
@@ -217,19 +271,27 @@ class FlowMatching(OnPolicyActor):
         steps = self.config.flow_steps
         return [torch.full((size,), 1.0 - k / steps, device=self.device) for k in range(steps)]
 
-    def _step(self, batch: Batch, point: Tensor, velocity: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    def _step(
+        self, batch: Batch, point: Tensor, velocity: Tensor, time: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the mean (B, H, M) of the next point and its deviation.
 
         The standard deviation is (B, 1, 1), or (B, H, M) if learned.
         """
         if self.spread is not None:
             state = self.normalisation.normalised(batch["vectors"]).clamp(-BOUND, BOUND)
-            spread = self.spread(state, point[..., :self.spec.action.dim], time)
-            return point - velocity / self.config.flow_steps, F.pad(spread, (0, point.shape[-1] - spread.shape[-1]))
+            spread = self.spread(state, point[..., : self.spec.action.dim], time)
+            return point - velocity / self.config.flow_steps, F.pad(
+                spread, (0, point.shape[-1] - spread.shape[-1])
+            )
         time, d, scale = time[:, None, None], 1.0 / self.config.flow_steps, self.config.sde_noise
         # g / sqrt(t)
-        noise = scale * (1.0 - time).clamp(min=d).rsqrt() if self.config.sde_schedule == "pi_rl" else scale
-        back = 0.5 * noise ** 2 * d * (point + (1.0 - time) * velocity)
+        noise = (
+            scale * (1.0 - time).clamp(min=d).rsqrt()
+            if self.config.sde_schedule == "pi_rl"
+            else scale
+        )
+        back = 0.5 * noise**2 * d * (point + (1.0 - time) * velocity)
         return point - d * velocity - self._zero_unused(back), noise * (time * d).sqrt()
 
     def _zero_unused(self, values: Tensor) -> Tensor:
@@ -249,41 +311,63 @@ class FlowMatching(OnPolicyActor):
         ours = self.spec.action.dim
         return F.pad(numbers.unflatten(-1, (-1, ours)), (0, self.room[1] - ours))
 
-    def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
+    def decode(
+        self, batch: Batch, noise: Tensor, continuation: Continuation | None = None
+    ) -> Tensor:
         """Return the actions (B, H A) at the end of the flow from noise (B, H, M)."""
         inputs = self.inputs(batch)
-        point = self.carried(inputs, noise) if continuation is None else self._carried(inputs, noise, continuation)
-        return self.units.played(point[..., :self.spec.action.dim]).flatten(1)
+        point = (
+            self.carried(inputs, noise)
+            if continuation is None
+            else self._carried(inputs, noise, continuation)
+        )
+        return self.units.played(point[..., : self.spec.action.dim]).flatten(1)
 
     def carried(self, inputs: Batch, noise: Tensor) -> Tensor:
         """Return the end of the flow from noise (B, H, M)."""
         return self._carried(inputs, noise)
 
-    def _carried(self, inputs: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
+    def _carried(
+        self, inputs: Batch, noise: Tensor, continuation: Continuation | None = None
+    ) -> Tensor:
         prefix, point = self._prefix(inputs), noise
         # A guided step needs gradients. A compiled function would be recompiled for them while an
         # arm waits.
         field = self._velocity if continuation is None else partial(type(self)._velocity, self)
         for time in self._times(len(noise)):
             velocity = partial(field, inputs, prefix, time=time)
-            point = point - self._drawn(velocity, point, time, continuation) / self.config.flow_steps
+            point = (
+                point - self._drawn(velocity, point, time, continuation) / self.config.flow_steps
+            )
         return point
 
-    def _drawn(self, velocity: Callable[[Tensor], Tensor], point: Tensor, time: Tensor,
-               continuation: Continuation | None) -> Tensor:
-        """Return the velocity, guided to the actions in play; numbers beyond the spec's are free.
+    def _drawn(
+        self,
+        velocity: Callable[[Tensor], Tensor],
+        point: Tensor,
+        time: Tensor,
+        continuation: Continuation | None,
+    ) -> Tensor:
+        """Return the velocity, guided to the actions in play; numbers beyond the spec's are
+        free.
         """
         if continuation is None:
             return velocity(point)
-        goal = F.pad(self.units.to_network(continuation.actions), (0, self.room[1] - self.spec.action.dim))
+        goal = F.pad(
+            self.units.to_network(continuation.actions), (0, self.room[1] - self.spec.action.dim)
+        )
         weights = self._zero_unused(continuation.weights.unsqueeze(-1).expand_as(goal))
         return guided(velocity, point, float(time[0]), goal, weights)
 
     def noise(self, size: int, generator: torch.Generator | None) -> Tensor:
         """Return noise for this many chunks, in the network's size (B, H, M)."""
-        return sharding.noise(torch.randn, (size, self.config.horizon, self.room[1]), generator, self.device)
+        return sharding.noise(
+            torch.randn, (size, self.config.horizon, self.room[1]), generator, self.device
+        )
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return E |v(t z + (1 - t) a, t) - (z - a)|^2 for demonstrated actions (B, H A).
 
         Times near noise are sampled more often.
@@ -293,21 +377,25 @@ class FlowMatching(OnPolicyActor):
         uniform = sharding.noise(torch.rand, (len(actions),), generator, actions.device)
         # Beta(alpha, 1) has the quantiles u^(1 / alpha)
         time = uniform ** (1.0 / alpha) * scale + offset
-        goal = F.pad(self.units.to_network(actions.unflatten(-1, (-1, dim))), (0, self.room[1] - dim))
+        goal = F.pad(
+            self.units.to_network(actions.unflatten(-1, (-1, dim))), (0, self.room[1] - dim)
+        )
         mixed = time[:, None, None] * noise + (1.0 - time[:, None, None]) * goal
         inputs = self.inputs(batch)
         velocity = self._velocity(inputs, self._prefix(inputs), mixed, time)
         return ((velocity - (noise - goal))[..., :dim] ** 2).mean()
 
     @torch.no_grad()
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """Return chunks of actions from drawn noise, or from zero noise if nothing is to be drawn.
 
         If it explores with a density, ``drawn`` is the path (B, 1, ...).
         """
         if explore and self.config.density:
             path, log_probs = self.sample(self.to_batch(observation), generator)
-            actions = self.units.played(path[:, -1, :, :self.spec.action.dim])
+            actions = self.units.played(path[:, -1, :, : self.spec.action.dim])
             return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
         noise = self.noise(len(observation), generator)
         return self.chunk(
@@ -318,8 +406,12 @@ class FlowMatching(OnPolicyActor):
         )
 
     @torch.no_grad()
-    def continued(self, observation: Observation, continuation: Continuation,
-                  generator: torch.Generator | None = None) -> ActionChunk:
+    def continued(
+        self,
+        observation: Observation,
+        continuation: Continuation,
+        generator: torch.Generator | None = None,
+    ) -> ActionChunk:
         """See ``Continuing``."""
         noise = self.noise(len(observation), generator)
         noise = noise if self.draws(explore=False) else torch.zeros_like(noise)
@@ -333,8 +425,11 @@ class WithExpert(FlowMatching):
         """See ``FlowMatching``. SmolVLA's times are fixed; old policy files also lack them."""
         config = self.network.config
         self.room = config["max_state_dim"], config["max_action_dim"]
-        self.times = (config.get("time_sampling_beta_alpha", 1.5), config.get("time_sampling_scale", 0.999),
-                      config.get("time_sampling_offset", 0.001))
+        self.times = (
+            config.get("time_sampling_beta_alpha", 1.5),
+            config.get("time_sampling_scale", 0.999),
+            config.get("time_sampling_offset", 0.001),
+        )
 
     @property
     def vlm(self) -> nn.Module:

@@ -25,12 +25,15 @@ ADAPTERS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def refuse_pointer(path: Path) -> None:
-    """Raise PolicyFileError if Git LFS has not fetched the file yet; OSError if it is unreadable.
+    """Raise PolicyFileError if Git LFS has not fetched the file yet; OSError if it is
+    unreadable.
     """
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
-            raise PolicyFileError(f"policy.checkpoint {path}: expected the file itself, got a pointer "
-                                  "of Git LFS. Fetch it: git lfs pull")
+            raise PolicyFileError(
+                f"policy.checkpoint {path}: expected the file itself, got a pointer "
+                "of Git LFS. Fetch it: git lfs pull"
+            )
 
 
 def read_text(path: Path) -> str:
@@ -43,7 +46,9 @@ def read_text(path: Path) -> str:
         refuse_pointer(path)
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PolicyFileError(f"policy.checkpoint {path}: expected a text file, got: {error}") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {path}: expected a text file, got: {error}"
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -51,11 +56,14 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise PolicyFileError(f"policy.checkpoint {path}: expected a map in {path.name}, got: {error}. "
-                              "Copy it again") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {path}: expected a map in {path.name}, got: {error}. Copy it again"
+        ) from error
     if not isinstance(document, dict):
-        raise PolicyFileError(f"policy.checkpoint {path}: expected a map in {path.name}, got a "
-                              f"{type(document).__name__}")
+        raise PolicyFileError(
+            f"policy.checkpoint {path}: expected a map in {path.name}, got a "
+            f"{type(document).__name__}"
+        )
     return document
 
 
@@ -75,13 +83,17 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
             refuse_pointer(file)
             more = load_file(file)
             if twice := sorted(weights.keys() & more.keys()):
-                raise PolicyFileError(f"policy.checkpoint {file}: expected each weight in one file, got "
-                                      f"'{twice[0]}' in two. Leave the files of one set, or copy the "
-                                      f"{INDEX} there")
+                raise PolicyFileError(
+                    f"policy.checkpoint {file}: expected each weight in one file, got "
+                    f"'{twice[0]}' in two. Leave the files of one set, or copy the "
+                    f"{INDEX} there"
+                )
             weights |= more
         except (SafetensorError, OSError) as error:
-            raise PolicyFileError(f"policy.checkpoint {file}: expected a whole safetensors file, got: "
-                                  f"{error}. Copy it again") from error
+            raise PolicyFileError(
+                f"policy.checkpoint {file}: expected a whole safetensors file, got: "
+                f"{error}. Copy it again"
+            ) from error
     weights = {name: tensor.float() for name, tensor in weights.items()}
     check_finite(weights, folder)
     return weights
@@ -91,8 +103,10 @@ def check_finite(weights: Mapping[str, Tensor], where: Path) -> None:
     """Raise PolicyFileError with the name of a weight that is NaN or infinite."""
     for name, tensor in weights.items():
         if not tensor.isfinite().all():
-            raise PolicyFileError(f"policy.checkpoint {where}: expected finite weights, got NaN or "
-                                  f"Inf in '{name}'. Take another checkpoint")
+            raise PolicyFileError(
+                f"policy.checkpoint {where}: expected finite weights, got NaN or "
+                f"Inf in '{name}'. Take another checkpoint"
+            )
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -100,32 +114,49 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX).is_file():
         names = read_json(folder / INDEX).get("weight_map")
         if not isinstance(names, dict) or not names or not all(map(_is_name, names.values())):
-            raise PolicyFileError(f"policy.checkpoint {folder / INDEX}: expected a weight_map of "
-                                  f"tensors to file names, got {escape_ascii(names)[:80]}")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder / INDEX}: expected a weight_map of "
+                f"tensors to file names, got {escape_ascii(names)[:80]}"
+            )
         files = [folder / name for name in sorted(set(names.values()))]
         if missing := [file.name for file in files if not file.is_file()]:
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected the files that {INDEX} names, "
-                                  f"found no {', '.join(missing[:5])}")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected the files that {INDEX} names, "
+                f"found no {', '.join(missing[:5])}"
+            )
         return files
     files = sorted(folder.glob("model*.safetensors"))
-    sets = {file.stem.rpartition("-of-")[2] if "-of-" in file.stem else file.stem.rstrip("0123456789")
-            for file in files}
+    sets = {
+        file.stem.rpartition("-of-")[2] if "-of-" in file.stem else file.stem.rstrip("0123456789")
+        for file in files
+    }
     if len(sets) > 1:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected one set of weights, found "
-                              f"{', '.join(file.name for file in files[:5])} and no {INDEX}. Leave the "
-                              "files of one set, or copy the index there")
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected one set of weights, found "
+            f"{', '.join(file.name for file in files[:5])} and no {INDEX}. Leave the "
+            "files of one set, or copy the index there"
+        )
     if not files and (folder / ADAPTERS).is_file():
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected model*.safetensors, found {ADAPTERS}: adapters alone. "
-                              "Set policy.adapters to this folder, and policy.checkpoint to that of the model that "
-                              f"{ADAPTER_CONFIG} names (base_model_name_or_path)")
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected model*.safetensors, found {ADAPTERS}: adapters "
+            f"alone. "
+            "Set policy.adapters to this folder, and policy.checkpoint to that of the model that "
+            f"{ADAPTER_CONFIG} names (base_model_name_or_path)"
+        )
     if not files:
-        others = ", ".join(file.name for file in sorted(folder.glob("pytorch_model*"))[:3]) or "none"
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected model*.safetensors, found {others}. "
-                              "Save the model with safe_serialization=True, or download that file")
+        others = (
+            ", ".join(file.name for file in sorted(folder.glob("pytorch_model*"))[:3]) or "none"
+        )
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected model*.safetensors, found {others}. "
+            "Save the model with safe_serialization=True, or download that file"
+        )
     count = next(iter(sets))
     if count.isdigit() and len(files) != int(count):
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected {int(count)} files of weights, as "
-                              f"their names say, found {len(files)}. Copy the others there")
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected {int(count)} files of weights, as "
+            f"their names say, found {len(files)}. Copy the others there"
+        )
     return files
 
 
@@ -210,8 +241,9 @@ def checked_tokenizer(text: str, path: Path) -> FileTokenizer:
     try:
         return FileTokenizer(text)
     except Exception as error:  # the library raises nothing more specific
-        raise PolicyFileError(f"policy.checkpoint {path}: expected a tokenizer, got: {error}. Copy the "
-                              "file again") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {path}: expected a tokenizer, got: {error}. Copy the file again"
+        ) from error
 
 
 def tokenizer_of(text: str) -> Tokenizer:
@@ -227,12 +259,19 @@ def sentence_of(row: bytes, what: str) -> str:
     """
     sentence = row.rstrip(b"\0").decode()
     if not sentence.strip():
-        raise SpecError(f"instruction: expected a sentence, which {what} acts on, got none. It is the task's 'instruction'")
+        raise SpecError(
+            f"instruction: expected a sentence, which {what} acts on, got none. It is the task's "
+            f"'instruction'"
+        )
     return sentence
 
 
-def padded(sentences: Sequence[Sequence[int]], device: torch.device, before: Sequence[int] = (), multiple: int = 1) \
-        -> tuple[Tensor, Tensor]:
+def padded(
+    sentences: Sequence[Sequence[int]],
+    device: torch.device,
+    before: Sequence[int] = (),
+    multiple: int = 1,
+) -> tuple[Tensor, Tensor]:
     """Return padded tokens (B, L) and their mask, with ``before`` put before each sentence.
 
     Shorter sentences end sooner. The longest is also padded, to a multiple of ``multiple``.
@@ -240,7 +279,9 @@ def padded(sentences: Sequence[Sequence[int]], device: torch.device, before: Seq
     import torch
 
     longest = filled_up(max(map(len, sentences)), multiple)
-    ids = torch.tensor([[*before, *tokens, *[0] * (longest - len(tokens))] for tokens in sentences], device=device)
+    ids = torch.tensor(
+        [[*before, *tokens, *[0] * (longest - len(tokens))] for tokens in sentences], device=device
+    )
     lengths = torch.tensor([len(before) + len(tokens) for tokens in sentences], device=device)
     return ids, torch.arange(ids.shape[1], device=device) < lengths[:, None]
 
@@ -250,8 +291,13 @@ def filled_up(length: int, multiple: int) -> int:
     return -(-length // multiple) * multiple
 
 
-def over(base: Mapping[str, Any], changes: Mapping[str, Any], where: str, keys_of: str, free: Collection[str] = ()) \
-        -> dict[str, Any]:
+def over(
+    base: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    where: str,
+    keys_of: str,
+    free: Collection[str] = (),
+) -> dict[str, Any]:
     """Return ``base`` with the values of ``changes``, merged recursively.
 
     Args:
@@ -267,7 +313,9 @@ def over(base: Mapping[str, Any], changes: Mapping[str, Any], where: str, keys_o
     merged = dict(base)
     for key, value in changes.items():
         if key not in base:
-            raise PolicyFileError(f"{where}: expected keys of {keys_of}, got '{key}'{nearest(key, base)}")
+            raise PolicyFileError(
+                f"{where}: expected keys of {keys_of}, got '{key}'{nearest(key, base)}"
+            )
         below = base[key]
         nested = isinstance(value, Mapping) and isinstance(below, Mapping) and key not in free
         merged[key] = over(below, value, f"{where}.{key}", keys_of) if nested else value
@@ -282,20 +330,28 @@ def folder_config(folder: Path, kinds: Collection[str]) -> dict[str, Any]:
     """
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).is_file():
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected a folder with config.json, tokenizer.json and "
-                                  f"model.safetensors, found no {name}")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected a folder with config.json, tokenizer.json "
+                f"and "
+                f"model.safetensors, found no {name}"
+            )
     config = read_json(folder / "config.json")
     kind = config.get("model_type")
     if kind not in kinds:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected a model_type of {' or '.join(kinds)}, got {kind!r}")
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected a model_type of {' or '.join(kinds)}, got "
+            f"{kind!r}"
+        )
     return config
 
 
 def check_horizon(folder: Path, trained: int, horizon: int) -> None:
     """Raise PolicyFileError if a checkpoint's chunks are not as long as the policy's."""
     if trained != horizon:
-        raise PolicyFileError(f"policy.horizon: expected {trained}, as the checkpoint {folder} was trained with, got "
-                              f"{horizon}. How many of them are played says policy.n_action_steps")
+        raise PolicyFileError(
+            f"policy.horizon: expected {trained}, as the checkpoint {folder} was trained with, got "
+            f"{horizon}. How many of them are played says policy.n_action_steps"
+        )
 
 
 def filled(network: Network, weights: dict[str, Tensor], where: Path) -> Network:
@@ -305,17 +361,33 @@ def filled(network: Network, weights: dict[str, Tensor], where: Path) -> Network
         PolicyFileError: names or shapes differ from the network's.
     """
     expected = network.state_dict()
-    refuse_differing(where, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
-        name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
+    refuse_differing(
+        where,
+        expected.keys() - weights.keys(),
+        weights.keys() - expected.keys(),
+        [
+            name
+            for name in expected.keys() & weights.keys()
+            if expected[name].shape != weights[name].shape
+        ],
+    )
     network.load_state_dict(weights)
     return network
 
 
-def refuse_differing(folder: Path, missing: Collection[Any], unexpected: Collection[Any],
-                     reshaped: Collection[Any]) -> None:
+def refuse_differing(
+    folder: Path, missing: Collection[Any], unexpected: Collection[Any], reshaped: Collection[Any]
+) -> None:
     """Raise PolicyFileError with tensors of a checkpoint that differ from its network's."""
-    for what, names in (("lacks", missing), ("has beside what it should", unexpected), ("has in other shapes", reshaped)):
+    for what, names in (
+        ("lacks", missing),
+        ("has beside what it should", unexpected),
+        ("has in other shapes", reshaped),
+    ):
         if names:
             listed = ", ".join(sorted(str(name) for name in names)[:5])
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected the tensors of the network of its config.json; it "
-                                  f"{what} {len(names)}, among them {listed}")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected the tensors of the network of its "
+                f"config.json; it "
+                f"{what} {len(names)}, among them {listed}"
+            )

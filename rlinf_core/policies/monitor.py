@@ -120,7 +120,8 @@ class Monitor:
                 )
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise RecipeError(
-                f"station.policy.monitor {path}: expected a file of rlinf monitor fit ({FORMAT}), got: "
+                f"station.policy.monitor {path}: expected a file of rlinf monitor fit ({FORMAT}), "
+                f"got: "
                 f"{error}"
             ) from error
         if spec_hash and monitor.spec_hash != spec_hash:

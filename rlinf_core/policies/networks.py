@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.core.extras import require
 from rlinf_core.policies import peft_folder
-from rlinf_core.policies.huggingface import Tokenizer, check_horizon, filled, load_weights, over, tokenizer_of
+from rlinf_core.policies.huggingface import (
+    Tokenizer,
+    check_horizon,
+    filled,
+    load_weights,
+    over,
+    tokenizer_of,
+)
 from rlinf_core.policies.statistics import Kind
 
 if TYPE_CHECKING:
@@ -49,14 +56,20 @@ class Published:
         """
         for key, reason in self.undecided.items():
             if key not in config.model_fields_set:
-                raise PolicyFileError(f"policy.{key}: expected a value for the checkpoint {config.checkpoint}, got none. "
-                                      f"{reason}")
+                raise PolicyFileError(
+                    f"policy.{key}: expected a value for the checkpoint {config.checkpoint}, got "
+                    f"none. "
+                    f"{reason}"
+                )
         for key, (theirs, value) in self.settings.items():
             got = getattr(config, {"n_action_steps": "executed"}.get(key, key))
             if key not in config.model_fields_set and got != value:
                 raise PolicyFileError(
-                    f"policy.{key}: expected {value}, as the checkpoint {config.checkpoint} has it in config.json "
-                    f"({theirs}), got {got}, the default. Set policy.{key}: {value}, or another number on purpose")
+                    f"policy.{key}: expected {value}, as the checkpoint {config.checkpoint} has it "
+                    f"in config.json "
+                    f"({theirs}), got {got}, the default. Set policy.{key}: {value}, or another "
+                    f"number on purpose"
+                )
 
 
 class NetworkFactory(ABC):
@@ -92,7 +105,9 @@ class NetworkFactory(ABC):
     def files(self, network: Any, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Return weights by their published names, and the text of each other file by its path."""
 
-    def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Return a folder's weights by the network's names, without those that it does not use."""
         return weights
 
@@ -121,8 +136,10 @@ class NetworkFactory(ABC):
         except PolicyFileError:
             raise
         except Exception as error:  # the libraries raise many kinds
-            raise PolicyFileError(f"policy.network: expected keys and values of {self.keys_of}, got: "
-                                  f"{type(error).__name__}: {error}") from error
+            raise PolicyFileError(
+                f"policy.network: expected keys and values of {self.keys_of}, got: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def from_scratch(self, changes: Mapping[str, Any], horizon: int = 0) -> Any:
         """Return a small network with random weights.
@@ -132,8 +149,13 @@ class NetworkFactory(ABC):
         """
         require("vla", f"policy.kind: {self.kind}")
         chunk = {self.horizon_key: horizon} if self.horizon_key else {}
-        return self.build(self.complete(over(self.smallest(), {**changes, **chunk}, "policy.network",
-                                             self.keys_of, self.free)))
+        return self.build(
+            self.complete(
+                over(
+                    self.smallest(), {**changes, **chunk}, "policy.network", self.keys_of, self.free
+                )
+            )
+        )
 
     def begin(self, config: PretrainedSettings, horizon: int = 0) -> tuple[Any, Published]:
         """Return the initial network, from scratch or of a checkpoint with optional adapters."""
@@ -160,7 +182,9 @@ class NetworkFactory(ABC):
         if published.horizon:
             check_horizon(folder, published.horizon, horizon)
         network = self.build(published.config)
-        return filled(network, self.rename(load_weights(folder), network.state_dict()), folder), published
+        return filled(
+            network, self.rename(load_weights(folder), network.state_dict()), folder
+        ), published
 
     def save_folder(self, network: Any, tokenizer: Tokenizer, folder: Path) -> None:
         """Write a network in the family's published format."""
@@ -168,8 +192,11 @@ class NetworkFactory(ABC):
 
         weights, texts = self.files(network, tokenizer)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors",
-                  dict(self.metadata) if self.metadata else None)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in weights.items()},
+            folder / "model.safetensors",
+            dict(self.metadata) if self.metadata else None,
+        )
         for path, text in texts.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)

@@ -38,7 +38,9 @@ class Normalisation(nn.Module):
     def normalised(self, vectors: Tensor) -> Tensor:
         """Return vectors (B, V) as deviations from their mean, clipped."""
         values = ((vectors - self.mean) / self.std).clamp(-self.bound, self.bound)
-        return values if self.whose is None else values * (vectors[:, :len(self.whose)] @ self.whose)
+        return (
+            values if self.whose is None else values * (vectors[:, : len(self.whose)] @ self.whose)
+        )
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
         """Set mean and standard deviation from (N, V) vectors, with a floor for constants."""

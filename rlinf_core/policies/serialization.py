@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.atomic_io import write_atomically
-from rlinf_core.core.errors import PolicyFileError, RecipeError, RlinfError, SpecError, escape_ascii, harmless_lines
+from rlinf_core.core.errors import (
+    PolicyFileError,
+    RecipeError,
+    RlinfError,
+    SpecError,
+    escape_ascii,
+    harmless_lines,
+)
 from rlinf_core.core.renames import with_current_keys
 from rlinf_core.policies import adapters
 from rlinf_core.specs.arrays import StationSpec
@@ -42,7 +49,9 @@ def policy_version(path: Path) -> int:
 
 def named_files(folder: Path) -> list[Path]:
     """Return a folder's files with the name of a version, oldest first, whatever they hold."""
-    return sorted((path for path in folder.glob("policy-*") if NAMED.fullmatch(path.name)), key=policy_version)
+    return sorted(
+        (path for path in folder.glob("policy-*") if NAMED.fullmatch(path.name)), key=policy_version
+    )
 
 
 def policy_files(folder: Path) -> list[Path]:
@@ -106,8 +115,11 @@ def _stored_version(path: Path, mtime_ns: int, size: int, inode: int) -> int | N
 @functools.lru_cache(10_000)
 def _warn(path: Path, reason: str) -> None:
     """Log a warning about an ignored file, once per file."""
-    logging.getLogger(__name__).warning("policy %s: %s. It is ignored. Give a copy another name, such as "
-                                        "my-policy.safetensors", escape_ascii(path), reason)
+    logging.getLogger(__name__).warning(
+        "policy %s: %s. It is ignored. Give a copy another name, such as my-policy.safetensors",
+        escape_ascii(path),
+        reason,
+    )
 
 
 def newest_version(folder: Path) -> int:
@@ -166,8 +178,10 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise PolicyFileError(
-            f"policy {path}: {type(error).__name__}: {harmless_lines(str(error))[:500]} ({frame.filename}, line "
-            f"{frame.lineno}). The file does not describe a network that can be made: use an earlier version"
+            f"policy {path}: {type(error).__name__}: {harmless_lines(str(error))[:500]} "
+            f"({frame.filename}, line "
+            f"{frame.lineno}). The file does not describe a network that can be made: use an "
+            f"earlier version"
         ) from error
 
 
@@ -186,10 +200,15 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
     except FileNotFoundError as error:
         raise PolicyFileError(f"policy {path}: no such file") from error
     except (SafetensorError, OSError) as error:
-        raise PolicyFileError(f"policy {path}: expected a whole safetensors file, got one that is cut short or damaged "
-                              f"({error}). Copy it again, or use an earlier version") from error
+        raise PolicyFileError(
+            f"policy {path}: expected a whole safetensors file, got one that is cut short or "
+            f"damaged "
+            f"({error}). Copy it again, or use an earlier version"
+        ) from error
     if metadata.get("format") != FORMAT:
-        raise PolicyFileError(f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}")
+        raise PolicyFileError(
+            f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}"
+        )
     if "base" in metadata:
         frozen, base_metadata = adapters.base(Path(path), metadata["base"])
         weights, metadata = weights | frozen, metadata | base_metadata
@@ -197,31 +216,43 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
     with encoder.rebuilt(), kinds_from_file():
         config = _config(path, metadata.get("config", ""))
         actor = policy_kind(config.kind).Policy.rebuilt(spec, config, described)
-    wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
-             if name not in weights or weights[name].shape != tensor.shape}
+    wrong = {
+        name: tuple(tensor.shape)
+        for name, tensor in actor.state_dict().items()
+        if name not in weights or weights[name].shape != tensor.shape
+    }
     if wrong:
         name, shape = next(iter(wrong.items()))
         got = tuple(weights[name].shape) if name in weights else "nothing"
-        raise PolicyFileError(f"policy {path}: '{name}': expected shape {shape}, got {got}; "
-                              "the weights do not belong to the network the file describes")
+        raise PolicyFileError(
+            f"policy {path}: '{name}': expected shape {shape}, got {got}; "
+            "the weights do not belong to the network the file describes"
+        )
     actor.load_state_dict(weights)
     if not all(torch.isfinite(tensor).all() for tensor in weights.values()):
-        raise PolicyFileError(f"policy {path}: expected finite weights, got NaN or Inf; the run that wrote it diverged")
+        raise PolicyFileError(
+            f"policy {path}: expected finite weights, got NaN or Inf; the run that wrote it "
+            f"diverged"
+        )
     if station is None or actor.spec.hash == station.hash:
         return actor.eval()
     if actor.spec.member(station.hash) is None:
         difference = harmless_lines(actor.spec.difference(station))
-        raise SpecError(f"policy {path} does not fit this station:\n{difference}\n"
-                        "Train it with this station's task, or start the station with the policy's task")
+        raise SpecError(
+            f"policy {path} does not fit this station:\n{difference}\n"
+            "Train it with this station's task, or start the station with the policy's task"
+        )
     return OneRobot(actor, station).eval()
 
 
-def _described(path: str | Path, metadata: dict[str, str]
-               ) -> tuple[dict[str, Any], StationSpec]:
+def _described(path: str | Path, metadata: dict[str, str]) -> tuple[dict[str, Any], StationSpec]:
     """Return the metadata of a policy without its config, and the specs in it."""
     try:
-        described = {key: json.loads(value) for key, value in metadata.items()
-                     if key not in ("format", "config", "base")}
+        described = {
+            key: json.loads(value)
+            for key, value in metadata.items()
+            if key not in ("format", "config", "base")
+        }
         return described, spec_of(described["spec"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PolicyFileError(
@@ -239,7 +270,9 @@ def _config(path: str | Path, text: str) -> PolicySettings:
         kind = config["kind"]
         if not isinstance(kind, str):
             raise TypeError(f"expected a name as its kind, got {type(kind).__name__}")
-        return policy_config(kind).model_validate_json(json.dumps(with_current_keys(config, ("policy",))))
+        return policy_config(kind).model_validate_json(
+            json.dumps(with_current_keys(config, ("policy",)))
+        )
     except RecipeError as error:
         raise PolicyFileError(f"policy {path}: {error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's is a ValueError
@@ -269,7 +302,9 @@ def newest_policy(path: Path) -> Path:
         return run_policies[-1]
     files = sorted(path.glob("**/policy-*.safetensors"))
     if not files:
-        raise PolicyFileError(f"{path}: expected a policy-*.safetensors or a folder that holds some, found none")
+        raise PolicyFileError(
+            f"{path}: expected a policy-*.safetensors or a folder that holds some, found none"
+        )
     named = sorted((file for file in files if NAMED.fullmatch(file.name)), key=policy_version)
     if versions := _of_trainer(named):
         return versions[-1]

@@ -33,8 +33,13 @@ def shard(values: Rows, dim: int = 0) -> Rows:
     return values[rows]
 
 
-def noise(draw: Callable[..., Tensor], shape: Sequence[int], generator: torch.Generator | None, device: torch.device,
-          dim: int = 0) -> Tensor:
+def noise(
+    draw: Callable[..., Tensor],
+    shape: Sequence[int],
+    generator: torch.Generator | None,
+    device: torch.device,
+    dim: int = 0,
+) -> Tensor:
     """Return random numbers of this shape for a shard: those that one process would draw for it.
 
     Args:
@@ -61,13 +66,14 @@ def all_sum(values: Tensor) -> Tensor:
 
 
 def gather_rows(values: Tensor) -> Tensor:
-    """Return the values (B,) of the whole batch for those of each process's rows, without gradients.
+    """Return the values (B,) of the whole batch for those of each process's rows, without
+    gradients.
     """
     size = world_size()
     if size == 1:
         return values
     rows = values.new_zeros(size * len(values))
-    rows[dist.get_rank()::size] = values.detach()
+    rows[dist.get_rank() :: size] = values.detach()
     return all_sum(rows)
 
 
@@ -78,4 +84,8 @@ def mean(values: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return values.mean()
-    return values.sum() * world_size() / all_sum(torch.tensor(float(values.numel()), device=values.device))
+    return (
+        values.sum()
+        * world_size()
+        / all_sum(torch.tensor(float(values.numel()), device=values.device))
+    )

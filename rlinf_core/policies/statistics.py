@@ -22,8 +22,13 @@ from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.specs.arrays import ActionSpec, StationSpec, other_units
 
 Kind = Literal["deviations", "quantiles", "deciles", "bounds", "extremes", "identity"]
-NAMES = {"deviations": ("mean", "std"), "quantiles": ("q01", "q99"), "deciles": ("q10", "q90"), "bounds": ("min", "max"),
-         "extremes": ("min", "max")}
+NAMES = {
+    "deviations": ("mean", "std"),
+    "quantiles": ("q01", "q99"),
+    "deciles": ("q10", "q90"),
+    "bounds": ("min", "max"),
+    "extremes": ("min", "max"),
+}
 # with these, a state that never changed is -1; with the others it is 0
 AT_LEAST = ("quantiles", "deciles", "bounds")
 FEATURES = {"state": ("state", "observation.state"), "action": ("actions", "action")}
@@ -72,8 +77,15 @@ class Given(Normalisation):
         """Do nothing: the normalisation is fixed."""
 
 
-def take(path: Path, kinds: tuple[Kind, Kind], spec: StationSpec, room: tuple[int, int], normalisation: Normalisation,
-         units: Units, quantile: float = 1.0) -> None:
+def take(
+    path: Path,
+    kinds: tuple[Kind, Kind],
+    spec: StationSpec,
+    room: tuple[int, int],
+    normalisation: Normalisation,
+    units: Units,
+    quantile: float = 1.0,
+) -> None:
     """Set a normalisation and units from a file.
 
     Args:
@@ -125,13 +137,21 @@ def picture_ranges(path: Path, camera: str, kind: Kind) -> tuple[np.ndarray, np.
         return np.zeros(3, np.float32), np.ones(3, np.float32)
     features = _read(path)
     names = [name for name in features if name.startswith("observation.image")]
-    name = next((name for name in names if name.rpartition(".")[2] == camera), names[0] if len(names) == 1 else None)
+    name = next(
+        (name for name in names if name.rpartition(".")[2] == camera),
+        names[0] if len(names) == 1 else None,
+    )
     if name is None:
-        raise PolicyFileError(f"policy.statistics {path}: expected observation.images.{camera}, got "
-                              f"{', '.join(features) or 'nothing'}")
+        raise PolicyFileError(
+            f"policy.statistics {path}: expected observation.images.{camera}, got "
+            f"{', '.join(features) or 'nothing'}"
+        )
     middle, size = ranges(features[name], kind, f"policy.statistics {path}", name)
     if len(middle) != 3 or not (size > 0.0).all():
-        raise PolicyFileError(f"policy.statistics {path}: expected three colours of {name} that vary, got {len(middle)}")
+        raise PolicyFileError(
+            f"policy.statistics {path}: expected three colours of {name} that vary, got "
+            f"{len(middle)}"
+        )
     return middle, size
 
 
@@ -151,21 +171,30 @@ def ranges(feature: Any, kind: Kind, where: str, name: str) -> tuple[np.ndarray,
     try:
         low, high = (np.asarray(feature[key], np.float32).ravel() for key in NAMES[kind])
     except (KeyError, TypeError, ValueError) as error:
-        raise PolicyFileError(f"{where}: expected numbers {first} and {second} of {name}, by "
-                              f"which this network was trained, got: {error}") from error
+        raise PolicyFileError(
+            f"{where}: expected numbers {first} and {second} of {name}, by "
+            f"which this network was trained, got: {error}"
+        ) from error
     if low.shape != high.shape or not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise PolicyFileError(f"{where}: {name}: expected as many finite numbers {first} as "
-                              f"{second}, got {len(low)} and {len(high)}")
+        raise PolicyFileError(
+            f"{where}: {name}: expected as many finite numbers {first} as "
+            f"{second}, got {len(low)} and {len(high)}"
+        )
     middle, size = (low, high) if kind == "deviations" else ((low + high) / 2, (high - low) / 2)
     if (size < 0.0).any():
-        raise PolicyFileError(f"{where}: {name}: expected deviations of 0 or more, and no least "
-                              f"number above the greatest ({first}, {second}), got {size.min():g} "
-                              "for one of them")
+        raise PolicyFileError(
+            f"{where}: {name}: expected deviations of 0 or more, and no least "
+            f"number above the greatest ({first}, {second}), got {size.min():g} "
+            "for one of them"
+        )
     return middle, size
 
 
-def check_units(action: ActionSpec, where: str, middle: np.ndarray, size: np.ndarray, kind: Kind) -> None:
-    """Raise SpecError if actions with these statistics (A,) [task's units] exceed its steps by far.
+def check_units(
+    action: ActionSpec, where: str, middle: np.ndarray, size: np.ndarray, kind: Kind
+) -> None:
+    """Raise SpecError if actions with these statistics (A,) [task's units] exceed its steps
+    by far.
     """
     spread = DEVIATIONS * size if kind == "deviations" else size
     if wrong := other_units(action, middle - spread, middle + spread):
@@ -188,24 +217,34 @@ def _read(path: Path) -> Mapping[str, Any]:
         if not isinstance(features, Mapping):
             raise ValueError(f"a {type(features).__name__} where features were expected")
     except Exception as error:  # safetensors raises one of its own
-        raise PolicyFileError(f"policy.statistics {path}: expected a norm_stats.json, as openpi and Dexbotic write it, or "
-                              f"LeRobot's ...normalizer_processor.safetensors or stats.json, got: {error}") from error
+        raise PolicyFileError(
+            f"policy.statistics {path}: expected a norm_stats.json, as openpi and Dexbotic write "
+            f"it, or "
+            f"LeRobot's ...normalizer_processor.safetensors or stats.json, got: {error}"
+        ) from error
     return features
 
 
-def _bounds(path: Path, features: Mapping[str, Any], what: str, kind: Kind, names: Sequence[str], room: int
-            ) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(
+    path: Path, features: Mapping[str, Any], what: str, kind: Kind, names: Sequence[str], room: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the value of 0 (N,), and the scale of 1 (N,), which is 0 for constants."""
     feature = next((name for name in FEATURES[what] if name in features), None)
     if kind == "identity":
         return np.zeros(len(names), np.float32), np.ones(len(names), np.float32)
     if feature is None:
-        raise PolicyFileError(f"policy.statistics {path}: expected {' or '.join(FEATURES[what])}, got "
-                              f"{', '.join(features) or 'nothing'}")
+        raise PolicyFileError(
+            f"policy.statistics {path}: expected {' or '.join(FEATURES[what])}, got "
+            f"{', '.join(features) or 'nothing'}"
+        )
     middle, size = ranges(features[feature], kind, f"policy.statistics {path}", feature)
     count, varies = len(names), size > SMALLEST
     if len(middle) not in (count, room) or varies[count:].any():
-        raise SpecError(f"policy.statistics {path}: expected {count} numbers of {feature} ({', '.join(names)}), got "
-                        f"{len(middle)}, of which {varies.sum()} vary. Take a task whose numbers are those of the data "
-                        "set, in its order")
+        raise SpecError(
+            f"policy.statistics {path}: expected {count} numbers of {feature} "
+            f"({', '.join(names)}), got "
+            f"{len(middle)}, of which {varies.sum()} vary. Take a task whose numbers are those of "
+            f"the data "
+            "set, in its order"
+        )
     return middle[:count], np.where(varies, size, 0.0)[:count].astype(np.float32)

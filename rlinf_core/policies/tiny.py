@@ -61,8 +61,11 @@ def _pi0_fast(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _groot(vocabulary: Vocabulary) -> dict[str, Any]:
-    text = {"vocab_size": vocabulary[""], "bos_token_id": vocabulary["<|im_start|>"],
-            "eos_token_id": vocabulary["<|im_end|>"]}
+    text = {
+        "vocab_size": vocabulary[""],
+        "bos_token_id": vocabulary["<|im_start|>"],
+        "eos_token_id": vocabulary["<|im_end|>"],
+    }
     return {"eagle_config": {"image_token_index": vocabulary["<IMG_CONTEXT>"], "text_config": text}}
 
 
@@ -72,31 +75,78 @@ def _openvla(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _qwen(vocabulary: Vocabulary) -> dict[str, Any]:
-    ids = {f"{name}_token_id": vocabulary[f"<|{token}|>"] for name, token in (
-        ("vision_start", "vision_start"), ("vision_end", "vision_end"), ("image", "image_pad"), ("video", "video_pad"))}
-    return ids | {"text_config": {"vocab_size": vocabulary[""] + 256 + 8, "eos_token_id": vocabulary["<|im_end|>"]}}
+    ids = {
+        f"{name}_token_id": vocabulary[f"<|{token}|>"]
+        for name, token in (
+            ("vision_start", "vision_start"),
+            ("vision_end", "vision_end"),
+            ("image", "image_pad"),
+            ("video", "video_pad"),
+        )
+    }
+    return ids | {
+        "text_config": {
+            "vocab_size": vocabulary[""] + 256 + 8,
+            "eos_token_id": vocabulary["<|im_end|>"],
+        }
+    }
 
 
-_PALIGEMMA: dict[str, Any] = {"needed": ("<bos>", "<image>"), "token_config": _paligemma, "horizon": 50, "words": True,
-              "others": ("<pad>", "<eos>", "<unk>")}
-_LLAMA: dict[str, Any] = {"needed": ("<s>", "</s>"), "token_config": _openvla, "words": True, "others": ("<unk>",)}
+_PALIGEMMA: dict[str, Any] = {
+    "needed": ("<bos>", "<image>"),
+    "token_config": _paligemma,
+    "horizon": 50,
+    "words": True,
+    "others": ("<pad>", "<eos>", "<unk>"),
+}
+_LLAMA: dict[str, Any] = {
+    "needed": ("<s>", "</s>"),
+    "token_config": _openvla,
+    "words": True,
+    "others": ("<unk>",),
+}
 FAMILIES: dict[str, Family] = {
     "pi0": Family("pi0", **_PALIGEMMA),
     "pi05": Family("pi05", **_PALIGEMMA),
     "dexbotic_pi0": Family("pi0", **_PALIGEMMA, layout="dexbotic"),
-    "smolvla": Family("smolvla", (), lambda vocabulary: {"vlm_config": {"text_config": {"vocab_size": vocabulary[""]}}}, 50,
-                      others=(*CHAT, "<fake_token_around_image>", "<image>", "<end_of_utterance>")),
+    "smolvla": Family(
+        "smolvla",
+        (),
+        lambda vocabulary: {"vlm_config": {"text_config": {"vocab_size": vocabulary[""]}}},
+        50,
+        others=(*CHAT, "<fake_token_around_image>", "<image>", "<end_of_utterance>"),
+    ),
     "groot": Family("groot", (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>"), _groot, 50),
     "openvla": Family("openvla", **_LLAMA),
     OFT: Family("openvla", **_LLAMA),
-    "pi0_fast": Family("pi0_fast", ("<bos>",), _pi0_fast, 50, words=True,
-                       others=("<pad>", "<eos>", "<unk>"), unused=256, letters=("|",)),
-    "qwen_vl": Family("qwen_vl", (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"), _qwen),
+    "pi0_fast": Family(
+        "pi0_fast",
+        ("<bos>",),
+        _pi0_fast,
+        50,
+        words=True,
+        others=("<pad>", "<eos>", "<unk>"),
+        unused=256,
+        letters=("|",),
+    ),
+    "qwen_vl": Family(
+        "qwen_vl",
+        (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+        _qwen,
+    ),
 }
 
 
-def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, tokenizer: str = "", horizon: int = 0,
-          actions: int = 7, state: int = 8, seed: int = 0) -> Path:
+def write(
+    family: str,
+    folder: Path,
+    network: Mapping[str, Any] | None = None,
+    tokenizer: str = "",
+    horizon: int = 0,
+    actions: int = 7,
+    state: int = 8,
+    seed: int = 0,
+) -> Path:
     """Write a new folder in the family's published format.
 
     Args:
@@ -120,15 +170,27 @@ def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, t
 
     family_spec = FAMILIES.get(family)
     if family_spec is None:
-        raise PolicyFileError(f"family: expected one of {', '.join(FAMILIES)}, got '{family}'{nearest(family, FAMILIES)}")
+        raise PolicyFileError(
+            f"family: expected one of {', '.join(FAMILIES)}, got "
+            f"'{family}'{nearest(family, FAMILIES)}"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise PolicyFileError(f"{folder}: expected a new folder, or an empty one, found something. Nothing is overwritten",
-                              code="RL-E207")
+        raise PolicyFileError(
+            f"{folder}: expected a new folder, or an empty one, found something. Nothing is "
+            f"overwritten",
+            code="RL-E207",
+        )
     text = tokenizer or byte_tokenizer(family_spec)
-    differing = _with(network or {}, family_spec.token_config(_read_vocabulary(family_spec, family, text)))
+    differing = _with(
+        network or {}, family_spec.token_config(_read_vocabulary(family_spec, family, text))
+    )
     package = f"rlinf_core.policies.pretrained.{family_spec.kind}"
     factory = importlib.import_module(f"{package}.network").FACTORY
-    layout = importlib.import_module(f"{package}.{family_spec.layout}") if family_spec.layout else factory
+    layout = (
+        importlib.import_module(f"{package}.{family_spec.layout}")
+        if family_spec.layout
+        else factory
+    )
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -138,12 +200,21 @@ def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, t
                 from rlinf_core.policies.pretrained.openvla import heads
 
                 width = fresh.language_model.config.hidden_size
-                heads.save(folder, OFT_STEP, {heads.HEAD: heads.ActionHead(width, actions),
-                                              heads.PROJECTOR: heads.ProprioProjector(state, width)})
+                heads.save(
+                    folder,
+                    OFT_STEP,
+                    {
+                        heads.HEAD: heads.ActionHead(width, actions),
+                        heads.PROJECTOR: heads.ProprioProjector(state, width),
+                    },
+                )
     except (OSError, SafetensorError) as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise PolicyFileError(f"{folder}: cannot be written: {error}. Nothing is left there; free the disk, "
-                              "or choose another folder", code="RL-E207") from error
+        raise PolicyFileError(
+            f"{folder}: cannot be written: {error}. Nothing is left there; free the disk, "
+            "or choose another folder",
+            code="RL-E207",
+        ) from error
     return folder
 
 
@@ -154,16 +225,40 @@ def byte_tokenizer(family: Family) -> str:
 
     special = (*family.others, *family.needed)
     if family.words:
-        vocabulary = {token: number for number, token in enumerate(
-            (*special, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "\n",
-             *family.letters, *(f"<unused{number}>" for number in range(family.unused))))}
-        tokenizer = Tokenizer(BPE(vocabulary, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        vocabulary = {
+            token: number
+            for number, token in enumerate(
+                (
+                    *special,
+                    *(f"<0x{byte:02X}>" for byte in range(256)),
+                    "▁",
+                    "\n",
+                    *family.letters,
+                    *(f"<unused{number}>" for number in range(family.unused)),
+                )
+            )
+        }
+        tokenizer = Tokenizer(
+            BPE(vocabulary, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+        )
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
-        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        )
     else:
-        tokenizer = Tokenizer(BPE({letter: number for number, letter in enumerate(sorted(
-            pre_tokenizers.ByteLevel.alphabet()))}, []))
-        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        tokenizer = Tokenizer(
+            BPE(
+                {
+                    letter: number
+                    for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
+                },
+                [],
+            )
+        )
+        tokenizer.pre_tokenizer, tokenizer.decoder = (
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+        )
     tokenizer.add_special_tokens(list(special))
     text: str = tokenizer.to_str()
     return text
@@ -175,10 +270,16 @@ def _read_vocabulary(family_spec: Family, family: str, text: str) -> dict[str, i
     try:
         vocabulary: dict[str, int] = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
     except Exception as error:  # the library raises many kinds
-        raise PolicyFileError(f"tokenizer: expected the text of a tokenizer.json, got: {error}") from error
+        raise PolicyFileError(
+            f"tokenizer: expected the text of a tokenizer.json, got: {error}"
+        ) from error
     if missing := [token for token in family_spec.needed if token not in vocabulary]:
-        raise PolicyFileError(f"tokenizer: expected {', '.join(missing)}, which a {family} needs, in what it knows; found "
-                              f"{'neither' if len(missing) > 1 else 'none'}. Give that of a published {family}, or none")
+        raise PolicyFileError(
+            f"tokenizer: expected {', '.join(missing)}, which a {family} needs, in what it knows; "
+            f"found "
+            f"{'neither' if len(missing) > 1 else 'none'}. Give that of a published {family}, or "
+            f"none"
+        )
     return vocabulary | {"": max(vocabulary.values()) + 1}
 
 
@@ -187,5 +288,9 @@ def _with(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in more.items():
         below = merged.get(key)
-        merged[key] = _with(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = (
+            _with(below, value)
+            if isinstance(below, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return merged

@@ -31,17 +31,28 @@ def device_of(name: str) -> torch.device:
     """
     import torch
 
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
     if name == AUTO:
         return accelerator or torch.device("cpu")
-    names = ["cpu"] + ([f"{accelerator.type}:{i}" for i in range(torch.accelerator.device_count())] if accelerator else [])
+    names = ["cpu"] + (
+        [f"{accelerator.type}:{i}" for i in range(torch.accelerator.device_count())]
+        if accelerator
+        else []
+    )
     try:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or (device.type if device.index is None else str(device)) not in {*names, *(
-            device_name.partition(":")[0] for device_name in names)}:
-        raise RlinfError(f"device: expected auto or one of {', '.join(names)}, which this machine has; got '{name}'")
+    if device is None or (device.type if device.index is None else str(device)) not in {
+        *names,
+        *(device_name.partition(":")[0] for device_name in names),
+    }:
+        raise RlinfError(
+            f"device: expected auto or one of {', '.join(names)}, which this machine has; got "
+            f"'{name}'"
+        )
     return device
 
 
@@ -72,15 +83,22 @@ def gpus() -> float:
     if not count.value and any(Path("/dev", name).exists() for name in ("kfd", "dri")):
         return math.inf
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return count.value if visible is None else min(count.value, len([index for index in visible.split(",") if index]))
+    return (
+        count.value
+        if visible is None
+        else min(count.value, len([index for index in visible.split(",") if index]))
+    )
 
 
 def check_device(key: str, name: str) -> None:
-    """Raise RecipeError if this machine lacks the CUDA device of a recipe's ``key``, without torch.
+    """Raise RecipeError if this machine lacks the CUDA device of a recipe's ``key``,
+    without torch.
     """
     kind, _, index = name.partition(":")
     if kind == "cuda" and int(index or 0) >= (here := gpus()):
-        raise RecipeError(f"{key}: expected auto, cpu, or one of the {here:g} GPUs of this machine, got '{name}'")
+        raise RecipeError(
+            f"{key}: expected auto, cpu, or one of the {here:g} GPUs of this machine, got '{name}'"
+        )
 
 
 def check_bfloat16(device: torch.device, key: str = "learner.precision") -> None:
@@ -105,8 +123,11 @@ def check_bfloat16(device: torch.device, key: str = "learner.precision") -> None
         if product.dtype != torch.bfloat16:
             raise RuntimeError(f"it answered in {product.dtype}")
     except Exception as error:  # backends raise many kinds
-        raise RlinfError(f"{key}: expected a device that can do bfloat16 (a CPU, an NVIDIA GPU from Ampere on), got "
-                         f"{device}: {_first_line(error)}. Set {key} to float32, or device to another") from error
+        raise RlinfError(
+            f"{key}: expected a device that can do bfloat16 (a CPU, an NVIDIA GPU from Ampere on), "
+            f"got "
+            f"{device}: {_first_line(error)}. Set {key} to float32, or device to another"
+        ) from error
 
 
 @cache
@@ -129,8 +150,11 @@ def check_compiles(device: torch.device, backend: str, key: str = "learner.compi
     except Exception as error:  # compilers raise many kinds
         needed = "a C++ compiler (g++)" if device.type == "cpu" else "the package triton"
         off = "false" if key == "learner.compile" else "eager"
-        raise RlinfError(f"{key}: expected a machine on which torch.compile works, which needs {needed} for {device}; got: "
-                         f"{_first_line(error)}. Install that, or set {key} to {off}") from error
+        raise RlinfError(
+            f"{key}: expected a machine on which torch.compile works, which needs {needed} for "
+            f"{device}; got: "
+            f"{_first_line(error)}. Install that, or set {key} to {off}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -46,10 +46,12 @@ class UpdateRecord:
     def __init__(self, folder: Path, conditions: Sequence[str]) -> None:
         self.file = folder / FILE
         self.conditions = hashlib.sha256("\n".join([VERSION, *conditions]).encode()).hexdigest()
-        self.refused: dict[str, str] = {}    # reason by SHA-256
-        self.attempts: dict[str, int] = {}   # unfinished loads by SHA-256
+        self.refused: dict[str, str] = {}  # reason by SHA-256
+        self.attempts: dict[str, int] = {}  # unfinished loads by SHA-256
         self.last: Update | None = None  # the last one loaded
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        with contextlib.suppress(
+            OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError
+        ):
             self._read(json.loads(self.file.read_text()))
 
     def _read(self, document: dict[str, Any]) -> None:
@@ -57,14 +59,25 @@ class UpdateRecord:
         if last is not None:
             self.last = Update(int(last["version"]), str(last["path"]), str(last["sha256"]))
         if document["conditions"] == self.conditions:
-            self.refused = {str(sha256): str(reason) for sha256, reason in document["refused"].items()}
-            self.attempts = {str(sha256): int(number) for sha256, number in document["attempts"].items()}
+            self.refused = {
+                str(sha256): str(reason) for sha256, reason in document["refused"].items()
+            }
+            self.attempts = {
+                str(sha256): int(number) for sha256, number in document["attempts"].items()
+            }
 
     def refusal(self, update: Update) -> str:
         """Return the reason not to load an update, or an empty string."""
-        if update.sha256 not in self.refused and self.attempts.get(update.sha256, 0) >= MAX_ATTEMPTS:
-            self.refuse(update, f"policy {update.path}: the policy node ended {MAX_ATTEMPTS} times while it loaded "
-                        "this file, which is not loaded again. Look at the node's log, and publish another version")
+        if (
+            update.sha256 not in self.refused
+            and self.attempts.get(update.sha256, 0) >= MAX_ATTEMPTS
+        ):
+            self.refuse(
+                update,
+                f"policy {update.path}: the policy node ended {MAX_ATTEMPTS} times while it loaded "
+                "this file, which is not loaded again. Look at the node's log, and publish another "
+                "version",
+            )
         return self.refused.get(update.sha256, "")
 
     def begin(self, update: Update) -> None:
@@ -86,7 +99,8 @@ class UpdateRecord:
         self._write()
 
     def last_good(self) -> Update | None:
-        """Return the last policy that was loaded, if its file is unchanged and not refused since.
+        """Return the last policy that was loaded, if its file is unchanged and not refused
+        since.
         """
         last = self.last
         if last is None or last.sha256 in self.refused:
@@ -95,8 +109,14 @@ class UpdateRecord:
 
     def _write(self) -> None:
         last = self.last and vars(self.last)
-        text = json.dumps({"conditions": self.conditions, "last": last, "refused": self.refused,
-                           "attempts": self.attempts})
+        text = json.dumps(
+            {
+                "conditions": self.conditions,
+                "last": last,
+                "refused": self.refused,
+                "attempts": self.attempts,
+            }
+        )
         with contextlib.suppress(OSError):  # on a full disk, the process itself remembers
             # without a flush, because a slow disk must not delay the policy
             replace_text(self.file, text)

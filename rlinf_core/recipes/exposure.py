@@ -18,7 +18,9 @@ def fleet_of(bridge: Bridge) -> Path | None:
     Raises:
         RecipeError: the trainer would serve a network without TLS.
     """
-    return _secured(bridge, "fleet", bridge.fleet, "At the trainer, set it to the folder of rlinf fleet")
+    return _secured(
+        bridge, "fleet", bridge.fleet, "At the trainer, set it to the folder of rlinf fleet"
+    )
 
 
 def credentials_of(bridge: Bridge) -> Path | None:
@@ -27,7 +29,12 @@ def credentials_of(bridge: Bridge) -> Path | None:
     Raises:
         RecipeError: the station would call over a network without TLS.
     """
-    return _secured(bridge, "credentials", bridge.credentials, "At the station, set it to what rlinf fleet enroll has made")
+    return _secured(
+        bridge,
+        "credentials",
+        bridge.credentials,
+        "At the station, set it to what rlinf fleet enroll has made",
+    )
 
 
 def token_of(bridge: Bridge, run_dir: Path) -> Path | None:
@@ -55,8 +62,13 @@ def _token_file(bridge: Bridge) -> Path | None:
 
 def _secured(bridge: Bridge, key: str, folder: str, fix: str) -> Path | None:
     if not folder and not is_loopback(bridge.host) and not bridge.insecure:
-        raise RecipeError(f"bridge.{key}: expected a folder, since bridge.host is '{bridge.host}', which others than this "
-                          "machine can reach, got none. Without TLS anyone on that network can feed the training and fetch "
-                          f"policies. {fix} (docs/howto/fleet.md). Or keep to bridge.host=127.0.0.1 and a tunnel (ssh -L), "
-                          "or, on a network of your own, bridge.insecure=true")
+        raise RecipeError(
+            f"bridge.{key}: expected a folder, since bridge.host is '{bridge.host}', which others "
+            f"than this "
+            "machine can reach, got none. Without TLS anyone on that network can feed the training "
+            "and fetch "
+            f"policies. {fix} (docs/howto/fleet.md). Or keep to bridge.host=127.0.0.1 and a tunnel "
+            f"(ssh -L), "
+            "or, on a network of your own, bridge.insecure=true"
+        )
     return expanded(folder, f"bridge.{key}").resolve() if folder else None

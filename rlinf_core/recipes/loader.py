@@ -15,7 +15,17 @@ from rlinf_core.core.paths import shared
 from rlinf_core.core.renames import current_key, with_current_keys
 from rlinf_core.recipes.schema import ALGORITHM, Recipe
 
-ALWAYS_WRITTEN = {"name", "seed", "station", "collect", "policy", "algorithm", "online", "evaluate", "bridge"}
+ALWAYS_WRITTEN = {
+    "name",
+    "seed",
+    "station",
+    "collect",
+    "policy",
+    "algorithm",
+    "online",
+    "evaluate",
+    "bridge",
+}
 
 
 def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
@@ -70,7 +80,11 @@ def is_resolved(path: Path) -> bool:
 def recipes() -> list[str]:
     """Return the names of all recipes that come with rlinf."""
     folder = shared() / "configs"
-    paths = [path.relative_to(folder) for part in ("*.yaml", "simulators/*.yaml") for path in folder.glob(part)]
+    paths = [
+        path.relative_to(folder)
+        for part in ("*.yaml", "simulators/*.yaml")
+        for path in folder.glob(part)
+    ]
     # those list scenarios
     return sorted(str(path.with_suffix("")) for path in paths if not path.stem.startswith("drill"))
 
@@ -80,7 +94,9 @@ def _path(name: str | Path) -> Path:
         if path.is_file():
             return path
     names = recipes()
-    raise RecipeError(f"recipe '{name}': expected a file or one of {', '.join(names)}{nearest(str(name), names)}")
+    raise RecipeError(
+        f"recipe '{name}': expected a file or one of {', '.join(names)}{nearest(str(name), names)}"
+    )
 
 
 def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
@@ -98,7 +114,11 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
         return document
     under = _document_of(_below(document, base, path.parent), (*below, path.resolve()))
     mine, theirs = document.data.get("algorithm"), under.data.get("algorithm")
-    if isinstance(mine, dict) and isinstance(theirs, dict) and _name(mine, theirs) != _name(theirs, {}):
+    if (
+        isinstance(mine, dict)
+        and isinstance(theirs, dict)
+        and _name(mine, theirs) != _name(theirs, {})
+    ):
         under.forget(("algorithm",))  # another algorithm has other hyper-parameters
         del under.data["algorithm"]
     return document.over(under)
@@ -128,7 +148,10 @@ def _resolve_paths(document: Document, folder: Path) -> None:
     The folder is that of the file, or the working folder for an override.
     """
     robots: Any = document.data.get("embodiments")
-    for section in (document.data.get("station"), *(robots.values() if isinstance(robots, dict) else ())):
+    for section in (
+        document.data.get("station"),
+        *(robots.values() if isinstance(robots, dict) else ()),
+    ):
         for part in ("robot", "task"):
             name = section.get(part) if isinstance(section, dict) else None
             if isinstance(name, str) and name.startswith(("./", "../")):

@@ -24,47 +24,84 @@ class Placement(Settings):
     """
 
     auto: bool = Field(
-        False, description="choose workers, learners and mode from measurements, and change them "
-                           "during the run. Values that the recipe sets stay")
+        False,
+        description="choose workers, learners and mode from measurements, and change them "
+        "during the run. Values that the recipe sets stay",
+    )
     fixed: tuple[Literal["workers", "learners", "mode"], ...] = Field(
-        (), description="keys that placement.auto does not change. Empty means all keys that the "
-                        "recipe sets")
+        (),
+        description="keys that placement.auto does not change. Empty means all keys that the "
+        "recipe sets",
+    )
 
     ray: str = Field(
-        "", pattern=r"^([^\s:/]+:\d{1,5})?$", description=
-        "host:port of a Ray cluster. Empty starts one on this machine, on loopback alone")
+        "",
+        pattern=r"^([^\s:/]+:\d{1,5})?$",
+        description="host:port of a Ray cluster. Empty starts one on this machine, on loopback "
+        "alone",
+    )
     learners: int = Field(
-        0, ge=0, le=1024, description="learner processes. Each takes a shard of every batch. 0 "
-                                      "learns in the trainer's process")
+        0,
+        ge=0,
+        le=1024,
+        description="learner processes. Each takes a shard of every batch. 0 "
+        "learns in the trainer's process",
+    )
     strategy: Literal["ddp", "fsdp"] = Field(
-        "ddp", description="`ddp` copies everything to each learner (DistributedDataParallel). "
-                           "`fsdp` divides weights, gradients and moments among them (FSDP2)")
+        "ddp",
+        description="`ddp` copies everything to each learner (DistributedDataParallel). "
+        "`fsdp` divides weights, gradients and moments among them (FSDP2)",
+    )
     restarts: int = Field(
-        3, ge=0, description="largest number of restarts of dead learners in a run. Restarted "
-                             "learners repeat the lost work")
+        3,
+        ge=0,
+        description="largest number of restarts of dead learners in a run. Restarted "
+        "learners repeat the lost work",
+    )
     workers: int = Field(
-        0, ge=0, le=1024, description="rollout workers. Each has a share of the environments. 0 "
-                                      "plays in the trainer's process")
+        0,
+        ge=0,
+        le=1024,
+        description="rollout workers. Each has a share of the environments. 0 "
+        "plays in the trainer's process",
+    )
     simulators: int = Field(
-        0, ge=0, le=1024, description="processes that only step environments. One policy acts on "
-                                      "all of them in one batch. 0 steps them in the policy's "
-                                      "process")
+        0,
+        ge=0,
+        le=1024,
+        description="processes that only step environments. One policy acts on "
+        "all of them in one batch. 0 steps them in the policy's "
+        "process",
+    )
     ingest: int = Field(
-        0, ge=0, le=256, description="processes on any machine that read and check episodes of "
-                                     "stations. 0 reads them in the trainer's process")
+        0,
+        ge=0,
+        le=256,
+        description="processes on any machine that read and check episodes of "
+        "stations. 0 reads them in the trainer's process",
+    )
     replay_shards: int = Field(
-        0, ge=0, le=256, description="processes on any machine that each hold a part of the "
-                                     "replay. 0 holds it in the trainer's process")
+        0,
+        ge=0,
+        le=256,
+        description="processes on any machine that each hold a part of the "
+        "replay. 0 holds it in the trainer's process",
+    )
     mode: Literal["collocated", "disaggregated", "pipelined"] = Field(
-        "collocated", description="`collocated` shares devices in turns. `disaggregated` has "
-                                  "separate devices. `pipelined` also plays during updates, with "
-                                  "a policy that is one update old")
+        "collocated",
+        description="`collocated` shares devices in turns. `disaggregated` has "
+        "separate devices. `pipelined` also plays during updates, with "
+        "a policy that is one update old",
+    )
     offload: bool = Field(
-        False, description="move the learners' weights off their device during rollouts, and the "
-                           "workers' policies during updates. Not for pipelined")
+        False,
+        description="move the learners' weights off their device during rollouts, and the "
+        "workers' policies during updates. Not for pipelined",
+    )
     learner_gpus: float = Field(0.0, ge=0, description="GPUs of each learner. 0 learns on CPUs")
-    worker_gpus: float = Field(0.0, ge=0, description="GPUs of each worker, for policy and "
-                                                      "simulators. 0 takes none")
+    worker_gpus: float = Field(
+        0.0, ge=0, description="GPUs of each worker, for policy and simulators. 0 takes none"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -82,27 +119,54 @@ class Placement(Settings):
         if self.fixed and not self.auto:
             raise ValueError(f"fixed: expected none without auto, got {', '.join(self.fixed)}")
         if self.simulators % max(self.workers, 1):
-            raise ValueError(f"simulators: expected a multiple of workers = {self.workers}, got {self.simulators}")
+            raise ValueError(
+                f"simulators: expected a multiple of workers = {self.workers}, got "
+                f"{self.simulators}"
+            )
         if self.offload and (self.mode == "pipelined" or (self.auto and "mode" not in self.fixed)):
-            raise ValueError("offload: expected false where workers play while learners learn (mode pipelined, or auto "
-                             "that may choose it), since both then need their device; got true. Set mode to collocated")
+            raise ValueError(
+                "offload: expected false where workers play while learners learn (mode pipelined, "
+                "or auto "
+                "that may choose it), since both then need their device; got true. Set mode to "
+                "collocated"
+            )
         if self.offload and self.strategy == "fsdp":
-            raise ValueError("offload: expected false with strategy fsdp, whose weights are sharded, got true. Set "
-                             "strategy to ddp")
-        if self.auto and self.mode != "collocated" and not self.workers and "workers" not in self.fixed:
+            raise ValueError(
+                "offload: expected false with strategy fsdp, whose weights are sharded, got true. "
+                "Set "
+                "strategy to ddp"
+            )
+        if (
+            self.auto
+            and self.mode != "collocated"
+            and not self.workers
+            and "workers" not in self.fixed
+        ):
             return self  # the run chooses the number
         if self.mode != "collocated" and not self.workers:
             raise ValueError(f"workers: expected at least 1 for mode {self.mode}, got 0")
-        for who, count, gpus in (("learner", self.learners, self.learner_gpus), ("worker", self.workers, self.worker_gpus)):
+        for who, count, gpus in (
+            ("learner", self.learners, self.learner_gpus),
+            ("worker", self.workers, self.worker_gpus),
+        ):
             if gpus and not count:
-                raise ValueError(f"{who}_gpus: expected 0 without {who}s on Ray, got {gpus:g}; the trainer's own process "
-                                 "takes the recipe's device")
+                raise ValueError(
+                    f"{who}_gpus: expected 0 without {who}s on Ray, got {gpus:g}; the trainer's "
+                    f"own process "
+                    "takes the recipe's device"
+                )
             if gpus % 1 and (self.mode != "collocated" or gpus > 1):
-                raise ValueError(f"{who}_gpus: expected a whole number of GPUs in mode {self.mode}"
-                                 f"{' (or a fraction of one)' if self.mode == 'collocated' else ''}, got {gpus:g}")
+                raise ValueError(
+                    f"{who}_gpus: expected a whole number of GPUs in mode {self.mode}"
+                    f"{' (or a fraction of one)' if self.mode == 'collocated' else ''}, got "
+                    f"{gpus:g}"
+                )
         if self.learners > 1 and 0 < self.learner_gpus <= 0.5:
-            raise ValueError(f"learner_gpus: expected more than 0.5, since two learners cannot share a GPU (NCCL), got "
-                             f"{self.learner_gpus:g}")
+            raise ValueError(
+                f"learner_gpus: expected more than 0.5, since two learners cannot share a GPU "
+                f"(NCCL), got "
+                f"{self.learner_gpus:g}"
+            )
         return self
 
     @property
@@ -113,9 +177,13 @@ class Placement(Settings):
     @property
     def on_ray(self) -> dict[str, int]:
         """All processes on Ray, by their purpose, without zero counts."""
-        every = {"learners": self.learners, "workers": self.workers, "simulators": self.simulators,
-                 "processes of ingest": self.ingest,
-                 "replay shards": self.replay_shards}
+        every = {
+            "learners": self.learners,
+            "workers": self.workers,
+            "simulators": self.simulators,
+            "processes of ingest": self.ingest,
+            "replay shards": self.replay_shards,
+        }
         return {what: count for what, count in every.items() if count}
 
     @property
@@ -124,7 +192,9 @@ class Placement(Settings):
         return self.learners * self.learner_gpus + self.workers * self.worker_gpus
 
 
-def check_placement(placement: Placement, resources: dict[str, float], machines: Sequence[float] = ()) -> None:
+def check_placement(
+    placement: Placement, resources: dict[str, float], machines: Sequence[float] = ()
+) -> None:
     """Check before the start that a cluster has a placement's resources.
 
     Args:
@@ -139,26 +209,38 @@ def check_placement(placement: Placement, resources: dict[str, float], machines:
     where = f"the cluster at {placement.ray}" if placement.ray else "this machine"
     if (process_count := sum(placement.on_ray.values())) > PER_CPU * cpus:
         who = " + ".join(f"{count} {what}" for what, count in placement.on_ray.items())
-        raise RecipeError(f"placement: {who} are {process_count} processes; {where} has {cpus:g} CPUs, which are "
-                          f"enough for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster in placement.ray")
+        raise RecipeError(
+            f"placement: {who} are {process_count} processes; {where} has {cpus:g} CPUs, which are "
+            f"enough for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster in "
+            f"placement.ray"
+        )
     if placement.gpus > gpus:
-        raise RecipeError(f"placement: {placement.learners} learners and {placement.workers} workers ask for "
-                          f"{placement.learners} x {placement.learner_gpus:g} + {placement.workers} x "
-                          f"{placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has {gpus:g}. Lower "
-                          "placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger cluster in "
-                          "placement.ray")
+        raise RecipeError(
+            f"placement: {placement.learners} learners and {placement.workers} workers ask for "
+            f"{placement.learners} x {placement.learner_gpus:g} + {placement.workers} x "
+            f"{placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has {gpus:g}. Lower "
+            "placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger "
+            "cluster in "
+            "placement.ray"
+        )
     if not _packed(placement, machines or [gpus]):
-        raise RecipeError(f"placement: {placement.learners} learners of {placement.learner_gpus:g} GPUs each and "
-                          f"{placement.workers} workers of {placement.worker_gpus:g} do not fit into the GPUs of {where}, "
-                          f"which has {' + '.join(f'{count:g}' for count in machines or [gpus])}: what is less than a GPU "
-                          "lies in one, and what is more in one machine. Ask for fewer or other parts in "
-                          "placement.learner_gpus and placement.worker_gpus, or for fewer processes")
+        raise RecipeError(
+            f"placement: {placement.learners} learners of {placement.learner_gpus:g} GPUs each and "
+            f"{placement.workers} workers of {placement.worker_gpus:g} do not fit into the GPUs of "
+            f"{where}, "
+            f"which has {' + '.join(f'{count:g}' for count in machines or [gpus])}: what is less "
+            f"than a GPU "
+            "lies in one, and what is more in one machine. Ask for fewer or other parts in "
+            "placement.learner_gpus and placement.worker_gpus, or for fewer processes"
+        )
 
 
 def _packed(placement: Placement, machines: Sequence[float]) -> bool:
     """Return True if every process finds its GPUs, the largest first, with the least left over."""
     free = [[FULL_GPU] * int(gpus) for gpus in machines]
-    demands = [placement.learner_gpus] * placement.learners + [placement.worker_gpus] * placement.workers
+    demands = [placement.learner_gpus] * placement.learners + [
+        placement.worker_gpus
+    ] * placement.workers
     for gpus in sorted(demands, reverse=True):
         if gpus >= 1:
             able = [machine for machine in free if machine.count(FULL_GPU) >= gpus]
@@ -190,5 +272,8 @@ def check_shards(name: str, rows: int, learners: int, halves: bool) -> None:
     """
     multiple = learners * (2 if halves else 1)
     if rows % multiple:
-        raise RecipeError(f"{name}: expected a multiple of {multiple}, since {learners} processes (placement.learners) "
-                          f"learn from as many rows each{' in each of two halves' if halves else ''}; got {rows}")
+        raise RecipeError(
+            f"{name}: expected a multiple of {multiple}, since {learners} processes "
+            f"(placement.learners) "
+            f"learn from as many rows each{' in each of two halves' if halves else ''}; got {rows}"
+        )

@@ -9,7 +9,13 @@ from pathlib import Path
 
 from rlinf_core.agentic.tasks import text_task
 from rlinf_core.algorithms import algorithm, algorithms
-from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, REPLAY, ROLLOUTS, AlgorithmSettings
+from rlinf_core.algorithms.common.settings import (
+    DEMONSTRATIONS,
+    EXPERT,
+    REPLAY,
+    ROLLOUTS,
+    AlgorithmSettings,
+)
 from rlinf_core.core.errors import RecipeError, nearest
 from rlinf_core.core.paths import expanded
 from rlinf_core.recipes.schema import Online, Randomise, Recipe
@@ -46,14 +52,23 @@ def why_not(algorithm: AlgorithmSettings, source: str) -> str:
     """
     name, kind = algorithm.name, algorithm.learns_from
     if source == RECORDINGS and kind == ROLLOUTS:
-        return (f"{name} learns from rollouts of its own newest policies alone, which recordings are not, and from no "
-                "demonstrations. Leave collect.recordings empty")
+        return (
+            f"{name} learns from rollouts of its own newest policies alone, which recordings are "
+            f"not, and from no "
+            "demonstrations. Leave collect.recordings empty"
+        )
     if source == STATIONS and kind == ROLLOUTS and not algorithm.accepts_stale:
-        return (f"{name} learns from whole rollouts of its newest policy alone, and stations play on while it learns. "
-                "async_ppo takes those of somewhat older policies")
+        return (
+            f"{name} learns from whole rollouts of its newest policy alone, and stations play on "
+            f"while it learns. "
+            "async_ppo takes those of somewhat older policies"
+        )
     if source == STATIONS and kind == EXPERT and not algorithm.warm_start:
-        return (f"{name} asks an expert at every time step, which no person can answer. With algorithm.gated=true it "
-                "learns from what a person does who takes over")
+        return (
+            f"{name} asks an expert at every time step, which no person can answer. With "
+            f"algorithm.gated=true it "
+            "learns from what a person does who takes over"
+        )
     return ""
 
 
@@ -65,9 +80,14 @@ def check_source(recipe: Recipe) -> None:
     """
     algorithm, policy, simulation = recipe.algorithm, recipe.policy, recipe.simulation
     if policy.kind not in algorithm.policies:
-        raise RecipeError(f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got '{policy.kind}'")
+        raise RecipeError(
+            f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got "
+            f"'{policy.kind}'"
+        )
     if algorithm.learns_from == ROLLOUTS and policy.no_density:
-        raise RecipeError(f"{policy.no_density}. {algorithm.name} learns from log-probabilities of what was drawn")
+        raise RecipeError(
+            f"{policy.no_density}. {algorithm.name} learns from log-probabilities of what was drawn"
+        )
     if getattr(policy, "engine", "") and (
         source_of(recipe) != SIMULATORS or recipe.placement.workers or recipe.placement.auto
     ):
@@ -82,66 +102,128 @@ def check_source(recipe: Recipe) -> None:
     source = source_of(recipe)
     for data_source in (source, *([RECORDINGS] if recipe.collect.recordings else [])):
         if reason := why_not(algorithm, data_source):
-            raise RecipeError(f"algorithm.name: {data_source} cannot feed {algorithm.name}: {reason}")
+            raise RecipeError(
+                f"algorithm.name: {data_source} cannot feed {algorithm.name}: {reason}"
+            )
     if recipe.release.staged and (source != STATIONS or algorithm.learns_from == ROLLOUTS):
-        raise RecipeError(f"release.staged: expected false for {algorithm.name} on {source}, got true: a policy is tried "
-                          "at one station while the others play on, and learners of rollouts want those of the newest")
+        raise RecipeError(
+            f"release.staged: expected false for {algorithm.name} on {source}, got true: a policy "
+            f"is tried "
+            "at one station while the others play on, and learners of rollouts want those of the "
+            "newest"
+        )
     if algorithm.learns_from == EXPERT and policy.horizon > 1 and source != STATIONS:
-        raise RecipeError(f"policy.horizon: in simulators {algorithm.name} asks the expert at every time step, expected 1, "
-                          f"got {policy.horizon}. On stations a chunk is what was done after a person took over")
-    if algorithm.needs_demonstrations and not (recipe.collect.episodes or recipe.collect.recordings):
-        raise RecipeError(f"collect.episodes: {algorithm.name} begins with demonstrations, expected at least 1 (or "
-                          "collect.recordings), got 0")
-    if source == SIMULATORS and simulation.shaping and recipe.collect.recordings and algorithm.learns_from == REPLAY:
-        raise RecipeError(f"simulation.shaping: expected 0 beside collect.recordings for {algorithm.name}, which learns "
-                          f"from the rewards that were recorded, without it, got {simulation.shaping}")
+        raise RecipeError(
+            f"policy.horizon: in simulators {algorithm.name} asks the expert at every time step, "
+            f"expected 1, "
+            f"got {policy.horizon}. On stations a chunk is what was done after a person took over"
+        )
+    if algorithm.needs_demonstrations and not (
+        recipe.collect.episodes or recipe.collect.recordings
+    ):
+        raise RecipeError(
+            f"collect.episodes: {algorithm.name} begins with demonstrations, expected at least 1 "
+            f"(or "
+            "collect.recordings), got 0"
+        )
+    if (
+        source == SIMULATORS
+        and simulation.shaping
+        and recipe.collect.recordings
+        and algorithm.learns_from == REPLAY
+    ):
+        raise RecipeError(
+            f"simulation.shaping: expected 0 beside collect.recordings for {algorithm.name}, which "
+            f"learns "
+            f"from the rewards that were recorded, without it, got {simulation.shaping}"
+        )
     workers, environments = recipe.placement.workers, simulation.environments
     if workers and (source != SIMULATORS or algorithm.learns_from == DEMONSTRATIONS):
-        raise RecipeError(f"placement.workers: expected 0 for {algorithm.name} on {source}, which plays no rollouts, got "
-                          f"{workers}")
+        raise RecipeError(
+            f"placement.workers: expected 0 for {algorithm.name} on {source}, which plays no "
+            f"rollouts, got "
+            f"{workers}"
+        )
     if recipe.placement.auto:
         _check_auto(recipe, source)
     if recipe.placement.simulators and source != SIMULATORS:
-        raise RecipeError(f"placement.simulators: expected 0 on {source}, which steps no environments, got "
-                          f"{recipe.placement.simulators}")
+        raise RecipeError(
+            f"placement.simulators: expected 0 on {source}, which steps no environments, got "
+            f"{recipe.placement.simulators}"
+        )
     if recipe.placement.replay_shards and algorithm.learns_from not in (REPLAY, EXPERT):
-        raise RecipeError(f"placement.replay_shards: expected 0 for {algorithm.name}, which keeps no replay, got "
-                          f"{recipe.placement.replay_shards}")
-    if recipe.placement.mode == "pipelined" and algorithm.learns_from == ROLLOUTS and not algorithm.accepts_stale:
-        raise RecipeError(f"placement.mode: expected collocated or disaggregated for {algorithm.name}, which learns from "
-                          "rollouts of the newest policy alone, got pipelined. async_ppo takes older ones")
+        raise RecipeError(
+            f"placement.replay_shards: expected 0 for {algorithm.name}, which keeps no replay, got "
+            f"{recipe.placement.replay_shards}"
+        )
+    if (
+        recipe.placement.mode == "pipelined"
+        and algorithm.learns_from == ROLLOUTS
+        and not algorithm.accepts_stale
+    ):
+        raise RecipeError(
+            f"placement.mode: expected collocated or disaggregated for {algorithm.name}, which "
+            f"learns from "
+            "rollouts of the newest policy alone, got pipelined. async_ppo takes older ones"
+        )
     if recipe.placement.ingest and source != STATIONS:
-        raise RecipeError(f"placement.ingest: expected 0 on {source}, to which no station sends anything, got "
-                          f"{recipe.placement.ingest}")
+        raise RecipeError(
+            f"placement.ingest: expected 0 on {source}, to which no station sends anything, got "
+            f"{recipe.placement.ingest}"
+        )
     if algorithm.learns_from == ROLLOUTS:
         _check_no_replay(recipe)
-    if source == STATIONS and algorithm.learns_from == ROLLOUTS and getattr(policy, "token_log_probs", False):
-        raise RecipeError("policy.token_log_probs: expected false on stations, whose recordings hold a log-probability of "
-                          "a chunk, or of each of its actions, got true. In simulators it may be")
+    if (
+        source == STATIONS
+        and algorithm.learns_from == ROLLOUTS
+        and getattr(policy, "token_log_probs", False)
+    ):
+        raise RecipeError(
+            "policy.token_log_probs: expected false on stations, whose recordings hold a "
+            "log-probability of "
+            "a chunk, or of each of its actions, got true. In simulators it may be"
+        )
     if source != SIMULATORS:
         return
     if recipe.replay.use_executed and not recipe.collect.recordings:
-        raise RecipeError("replay.use_executed: expected false in simulators, which say what was asked for alone, got "
-                          "true. It is for what stations send, and for recordings")
+        raise RecipeError(
+            "replay.use_executed: expected false in simulators, which say what was asked for "
+            "alone, got "
+            "true. It is for what stations send, and for recordings"
+        )
     if workers and environments % workers:
-        raise RecipeError(f"simulation.environments: expected a multiple of placement.workers = {workers}, got "
-                          f"{environments}")
+        raise RecipeError(
+            f"simulation.environments: expected a multiple of placement.workers = {workers}, got "
+            f"{environments}"
+        )
     _check_simulators(recipe)
     size, group = environments // max(workers, 1), algorithm.rollout.get("group", 1)
     if size % group:
-        raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {group} for each worker, got "
-                          f"{size}")
+        raise RecipeError(
+            f"simulation.environments: expected a multiple of algorithm.group = {group} for each "
+            f"worker, got "
+            f"{size}"
+        )
 
 
 def _check_auto(recipe: Recipe, source: str) -> None:
     """Check ``placement.auto``: only simulators of one robot have measured turns and layouts."""
-    unfit = {"embodiments": recipe.embodiments, "world.run": recipe.world.run,
-             "world.share": recipe.world.share}
+    unfit = {
+        "embodiments": recipe.embodiments,
+        "world.run": recipe.world.run,
+        "world.share": recipe.world.share,
+    }
     if which := next((key for key, value in unfit.items() if value), ""):
-        raise RecipeError(f"placement.auto: expected false with {which}, which runs in the trainer's process, got true")
+        raise RecipeError(
+            f"placement.auto: expected false with {which}, which runs in the trainer's process, "
+            f"got true"
+        )
     if source != SIMULATORS or recipe.algorithm.learns_from == DEMONSTRATIONS:
-        raise RecipeError(f"placement.auto: expected false for {recipe.algorithm.name} on {source}, where no turns of "
-                          "rollouts and updates are measured, got true. Set placement.learners by hand")
+        raise RecipeError(
+            f"placement.auto: expected false for {recipe.algorithm.name} on {source}, where no "
+            f"turns of "
+            "rollouts and updates are measured, got true. Set placement.learners by hand"
+        )
 
 
 def _check_simulators(recipe: Recipe) -> None:
@@ -150,15 +232,22 @@ def _check_simulators(recipe: Recipe) -> None:
     if not count:
         return
     if environments % count:
-        raise RecipeError(f"simulation.environments: expected a multiple of placement.simulators = {count}, "
-                          f"got {environments}")
+        raise RecipeError(
+            f"simulation.environments: expected a multiple of placement.simulators = {count}, "
+            f"got {environments}"
+        )
     unfit = {"embodiments": recipe.embodiments, "world.run": recipe.world.run}
     if which := next((key for key, value in unfit.items() if value), ""):
-        raise RecipeError(f"placement.simulators: expected 0 with {which}, whose environments stay in the trainer's "
-                          f"process, got {count}")
+        raise RecipeError(
+            f"placement.simulators: expected 0 with {which}, whose environments stay in the "
+            f"trainer's "
+            f"process, got {count}"
+        )
     if recipe.env.partition(":")[0] in batched():
-        raise RecipeError(f"placement.simulators: expected 0 with env '{recipe.env}', which steps all of its "
-                          f"environments at once, got {count}")
+        raise RecipeError(
+            f"placement.simulators: expected 0 with env '{recipe.env}', which steps all of its "
+            f"environments at once, got {count}"
+        )
 
 
 def _check_world(recipe: Recipe) -> None:
@@ -167,26 +256,39 @@ def _check_world(recipe: Recipe) -> None:
     name = "world.run" if world.run else "world.share"
     if not (world.share or world.run):
         return
-    unfit = {"env": recipe.env, "embodiments": recipe.embodiments,
-             "station.observe_cameras": recipe.station.observe_cameras}
+    unfit = {
+        "env": recipe.env,
+        "embodiments": recipe.embodiments,
+        "station.observe_cameras": recipe.station.observe_cameras,
+    }
     if which := next((key for key, value in unfit.items() if value), ""):
-        raise RecipeError(f"{name}: expected no {which}: a learned world predicts the numbers that one "
-                          f"station observes, and is judged by its task. Leave {which} out, or {name}")
+        raise RecipeError(
+            f"{name}: expected no {which}: a learned world predicts the numbers that one "
+            f"station observes, and is judged by its task. Leave {which} out, or {name}"
+        )
     if world.share and (algorithm.learns_from != REPLAY or recipe.policy.kind == "latent_noise"):
-        raise RecipeError(f"world.share: expected 0 for {algorithm.name} with policy.kind "
-                          f"{recipe.policy.kind}, which has no replay of actions to add to, got "
-                          f"{world.share:g}. sac, rlpd and crossq have one; world.run trains in a "
-                          "learned world alone")
-    shards = {"placement.replay_shards": recipe.placement.replay_shards,
-              "simulation.shaping": simulation.shaping}
+        raise RecipeError(
+            f"world.share: expected 0 for {algorithm.name} with policy.kind "
+            f"{recipe.policy.kind}, which has no replay of actions to add to, got "
+            f"{world.share:g}. sac, rlpd and crossq have one; world.run trains in a "
+            "learned world alone"
+        )
+    shards = {
+        "placement.replay_shards": recipe.placement.replay_shards,
+        "simulation.shaping": simulation.shaping,
+    }
     if world.share and (which := next((key for key, value in shards.items() if value), "")):
-        raise RecipeError(f"world.share: expected {which} 0, got {shards[which]:g}: a learned world reads "
-                          "the replay of the trainer's process, with rewards as stations give them. "
-                          f"Leave {which} out, or world.share")
+        raise RecipeError(
+            f"world.share: expected {which} 0, got {shards[which]:g}: a learned world reads "
+            "the replay of the trainer's process, with rewards as stations give them. "
+            f"Leave {which} out, or world.share"
+        )
     if world.run and (not simulation.environments or recipe.placement.workers):
-        raise RecipeError("world.run: expected simulation.environments of at least 1 and "
-                          f"placement.workers 0, got {simulation.environments} and "
-                          f"{recipe.placement.workers}: branches are played in this process")
+        raise RecipeError(
+            "world.run: expected simulation.environments of at least 1 and "
+            f"placement.workers 0, got {simulation.environments} and "
+            f"{recipe.placement.workers}: branches are played in this process"
+        )
 
 
 def _check_no_replay(recipe: Recipe) -> None:
@@ -196,13 +298,26 @@ def _check_no_replay(recipe: Recipe) -> None:
     limit of staleness.
     """
     online, usual, name = recipe.online, Online(), recipe.algorithm.name
-    for key in ("max_samples_per_insert", "min_samples_per_insert", "max_staleness", "max_staleness_of"):
+    for key in (
+        "max_samples_per_insert",
+        "min_samples_per_insert",
+        "max_staleness",
+        "max_staleness_of",
+    ):
         if (got := getattr(online, key)) != (expected := getattr(usual, key)):
-            instead = ": algorithm.max_staleness, in updates, says there what is too old" \
-                if "staleness" in key and recipe.algorithm.accepts_stale else ""
-            raise RecipeError(f"online.{key}: expected {expected} for {name}, which keeps no replay, got {got}{instead}")
+            instead = (
+                ": algorithm.max_staleness, in updates, says there what is too old"
+                if "staleness" in key and recipe.algorithm.accepts_stale
+                else ""
+            )
+            raise RecipeError(
+                f"online.{key}: expected {expected} for {name}, which keeps no replay, got "
+                f"{got}{instead}"
+            )
     if recipe.replay.balance_stations:
-        raise RecipeError(f"replay.balance_stations: expected false for {name}, which keeps no replay, got true")
+        raise RecipeError(
+            f"replay.balance_stations: expected false for {name}, which keeps no replay, got true"
+        )
 
 
 def _check_embodiments(recipe: Recipe) -> None:
@@ -214,18 +329,32 @@ def _check_embodiments(recipe: Recipe) -> None:
     if not embodiments:
         return
     if len(embodiments) < 2 or recipe.env:
-        raise RecipeError(f"embodiments: expected two or more, and no env, got {', '.join(embodiments)}"
-                          f"{f' and env {recipe.env}' * bool(recipe.env)}. A recipe of one robot names it in station.robot")
+        raise RecipeError(
+            f"embodiments: expected two or more, and no env, got {', '.join(embodiments)}"
+            f"{f' and env {recipe.env}' * bool(recipe.env)}. A recipe of one robot names it in "
+            f"station.robot"
+        )
     if not recipe.algorithm.several_robots or recipe.policy.kind != "tanh_gaussian":
         configs = {name: algorithm(name).Config for name in algorithms()}
-        able = [name for name, config in configs.items() if config.several_robots and "tanh_gaussian" in config.policies]
-        raise RecipeError(f"embodiments: expected algorithm.name {', '.join(able)} and policy.kind tanh_gaussian, got "
-                          f"{recipe.algorithm.name} and {recipe.policy.kind}: so far no others learn several robots. Set "
-                          "those, or leave embodiments out")
+        able = [
+            name
+            for name, config in configs.items()
+            if config.several_robots and "tanh_gaussian" in config.policies
+        ]
+        raise RecipeError(
+            f"embodiments: expected algorithm.name {', '.join(able)} and policy.kind "
+            f"tanh_gaussian, got "
+            f"{recipe.algorithm.name} and {recipe.policy.kind}: so far no others learn several "
+            f"robots. Set "
+            "those, or leave embodiments out"
+        )
     for name in ("learners", "workers", "replay_shards"):
         if number := getattr(recipe.placement, name):
-            raise RecipeError(f"embodiments: expected placement.{name} 0, got {number}: several robots are learned in one "
-                              "process so far")
+            raise RecipeError(
+                f"embodiments: expected placement.{name} 0, got {number}: several robots are "
+                f"learned in one "
+                "process so far"
+            )
 
 
 def _check_text(recipe: Recipe) -> None:
@@ -236,62 +365,104 @@ def _check_text(recipe: Recipe) -> None:
     algorithm, placement, size = recipe.algorithm, recipe.placement, recipe.simulation.environments
     group = algorithm.rollout.get("group", 1)
     if algorithm.learns_from != ROLLOUTS:
-        raise RecipeError(f"algorithm.name: expected one that learns from rollouts with env '{recipe.env}', such as grpo, "
-                          f"got {algorithm.name}")
+        raise RecipeError(
+            f"algorithm.name: expected one that learns from rollouts with env '{recipe.env}', such "
+            f"as grpo, "
+            f"got {algorithm.name}"
+        )
     if size % group:
-        raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {group}, got {size}")
+        raise RecipeError(
+            f"simulation.environments: expected a multiple of algorithm.group = {group}, got {size}"
+        )
     if placement.workers:
-        raise RecipeError(f"placement.workers: expected 0 with env '{recipe.env}', got {placement.workers}: text.engine "
-                          "draws the tokens")
+        raise RecipeError(
+            f"placement.workers: expected 0 with env '{recipe.env}', got {placement.workers}: "
+            f"text.engine "
+            "draws the tokens"
+        )
     if recipe.text.max_tokens <= recipe.text.max_new_tokens:
-        raise RecipeError("text.max_tokens: expected more than text.max_new_tokens = "
-                          f"{recipe.text.max_new_tokens}, got {recipe.text.max_tokens}")
+        raise RecipeError(
+            "text.max_tokens: expected more than text.max_new_tokens = "
+            f"{recipe.text.max_new_tokens}, got {recipe.text.max_tokens}"
+        )
     if not recipe.learns_from_feedback:
         text_task(recipe.text_task, recipe.text.options)
         return
-    unfit = {"text.engine": recipe.text.engine != "in_process", "text.options": bool(recipe.text.options),
-             "text.max_staleness": bool(recipe.text.max_staleness),
-             "algorithm.baseline": getattr(algorithm, "baseline", False)}
+    unfit = {
+        "text.engine": recipe.text.engine != "in_process",
+        "text.options": bool(recipe.text.options),
+        "text.max_staleness": bool(recipe.text.max_staleness),
+        "algorithm.baseline": getattr(algorithm, "baseline", False),
+    }
     if which := next((key for key, is_set in unfit.items() if is_set), ""):
-        raise RecipeError(f"{which}: expected its default with env '{recipe.env}': the trainer's own network serves each "
-                          "prompt once, as editors ask")
+        raise RecipeError(
+            f"{which}: expected its default with env '{recipe.env}': the trainer's own network "
+            f"serves each "
+            "prompt once, as editors ask"
+        )
     if algorithm.name != "reinforce":
-        raise RecipeError(f"algorithm.name: expected reinforce with env '{recipe.env}', where no two completions have the "
-                          f"same prompt and no critic is trained, got {algorithm.name}")
+        raise RecipeError(
+            f"algorithm.name: expected reinforce with env '{recipe.env}', where no two completions "
+            f"have the "
+            f"same prompt and no critic is trained, got {algorithm.name}"
+        )
     if recipe.text.warm_start.steps and not recipe.text.feedback.examples:
         raise RecipeError("text.feedback.examples: expected a file for text.warm_start, got none")
 
 
 def _check_env(recipe: Recipe) -> None:
-    """Check an environment: its algorithm must need no demonstrations, because there is no script.
+    """Check an environment: its algorithm must need no demonstrations, because there is no
+    script.
     """
     algorithm, simulation = recipe.algorithm, recipe.simulation
     if (recipe.policy.kind == "language") != bool(recipe.text_task):
-        raise RecipeError("policy.kind: expected language with env text:TASK, and another kind elsewhere; got "
-                          f"{recipe.policy.kind} with env '{recipe.env}'")
+        raise RecipeError(
+            "policy.kind: expected language with env text:TASK, and another kind elsewhere; got "
+            f"{recipe.policy.kind} with env '{recipe.env}'"
+        )
     if recipe.text_task:
         _check_text(recipe)
     if not recipe.env:
         return
     kind, in_batches = recipe.env.partition(":")[0], batched()
     if kind not in ("gym", "text", *in_batches):
-        raise RecipeError(f"env: expected gym:, text:, or one of {', '.join(in_batches)} and a colon, got '{recipe.env}'"
-                          f"{nearest(kind, ['gym', 'text', *in_batches])}")
-    for key, is_set in (("shaping", simulation.shaping), ("randomise", simulation.randomise != Randomise())):
+        raise RecipeError(
+            f"env: expected gym:, text:, or one of {', '.join(in_batches)} and a colon, got "
+            f"'{recipe.env}'"
+            f"{nearest(kind, ['gym', 'text', *in_batches])}"
+        )
+    for key, is_set in (
+        ("shaping", simulation.shaping),
+        ("randomise", simulation.randomise != Randomise()),
+    ):
         if is_set:
-            raise RecipeError(f"simulation.{key}: expected none with env '{recipe.env}', which has a reward and scenes of "
-                              "its own. It is for a station's task")
+            raise RecipeError(
+                f"simulation.{key}: expected none with env '{recipe.env}', which has a reward and "
+                f"scenes of "
+                "its own. It is for a station's task"
+            )
     if kind in in_batches and algorithm.learns_from == ROLLOUTS and algorithm.rollout.get("group"):
-        raise RecipeError(f"env: '{recipe.env}' steps all of its environments at once: expected an algorithm from parts of "
-                          f"episodes (ppo, async_ppo) or with a replay, got {algorithm.name}, from groups of whole ones")
+        raise RecipeError(
+            f"env: '{recipe.env}' steps all of its environments at once: expected an algorithm "
+            f"from parts of "
+            f"episodes (ppo, async_ppo) or with a replay, got {algorithm.name}, from groups of "
+            f"whole ones"
+        )
     if kind in in_batches and algorithm.learns_from == ROLLOUTS and recipe.policy.executed > 1:
         raise RecipeError(
-            f"policy.n_action_steps: expected 1 with env '{recipe.env}', whose environments are stepped at once, "
+            f"policy.n_action_steps: expected 1 with env '{recipe.env}', whose environments are "
+            f"stepped at once, "
             f"got {recipe.policy.executed}"
         )
     if not simulation.environments:
-        raise RecipeError(f"env: '{recipe.env}' is no station: expected simulation.environments of at least 1, got 0. "
-                          "rlinf train trains on it")
+        raise RecipeError(
+            f"env: '{recipe.env}' is no station: expected simulation.environments of at least 1, "
+            f"got 0. "
+            "rlinf train trains on it"
+        )
     if algorithm.needs_demonstrations:
-        raise RecipeError(f"env: '{recipe.env}' has no script, and {algorithm.name} begins with demonstrations. Take one "
-                          "that does not, e.g. sac, crossq or ppo")
+        raise RecipeError(
+            f"env: '{recipe.env}' has no script, and {algorithm.name} begins with demonstrations. "
+            f"Take one "
+            "that does not, e.g. sac, crossq or ppo"
+        )

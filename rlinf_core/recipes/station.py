@@ -23,11 +23,18 @@ LONGEST = 1000  # time steps of an episode of unknown length
 def station_robot(recipe: Recipe) -> Robot:
     """Return the recipe's robot; raise RecipeError if it has none."""
     if recipe.env:
-        raise RecipeError(f"env: '{recipe.env}' is no station, and has no robot. rlinf train trains on it; to go on with "
-                          "station.robot, leave env out")
+        raise RecipeError(
+            f"env: '{recipe.env}' is no station, and has no robot. rlinf train trains on it; to go "
+            f"on with "
+            "station.robot, leave env out"
+        )
     robot, options = load_robot(recipe.station.robot), recipe.station.options
-    robot = robot.but(topics={topic: name if name.startswith("/") else f"/{recipe.station.name}/{name}"
-                              for topic, name in robot.topics.items()})
+    robot = robot.but(
+        topics={
+            topic: name if name.startswith("/") else f"/{recipe.station.name}/{name}"
+            for topic, name in robot.topics.items()
+        }
+    )
     return robot.with_options(options, "station.options") if options else robot
 
 
@@ -39,9 +46,12 @@ def check_recipe(recipe: Recipe) -> None:
     for name, one in robots_of(recipe).items():
         check_recipe(one)
         if recipe.simulation.environments and (driver := station_robot(one).driver) != SIMULATOR:
-            raise RecipeError(f"embodiments.{name}: expected a simulator with simulation.environments of "
-                              f"{recipe.simulation.environments}, got '{one.station.robot}', whose driver is {driver}. Set "
-                              "simulation.environments=0, and stations send what they play")
+            raise RecipeError(
+                f"embodiments.{name}: expected a simulator with simulation.environments of "
+                f"{recipe.simulation.environments}, got '{one.station.robot}', whose driver is "
+                f"{driver}. Set "
+                "simulation.environments=0, and stations send what they play"
+            )
     robot, task = station_robot(recipe), station_task(recipe)
     _check_clutch(recipe)
     for limits in map(load_limits, robot.interlocks.values()):
@@ -60,14 +70,19 @@ def check_real_arm(recipe: Recipe, in_lockstep: bool) -> None:
     if robot.driver == SIMULATOR:
         return
     if in_lockstep:
-        raise RecipeError(f"station.lockstep: expected false with robot '{name}', whose driver "
-                          f"is {robot.driver}, got true. "
-                          "An arm outside of a simulator runs in real time")
+        raise RecipeError(
+            f"station.lockstep: expected false with robot '{name}', whose driver "
+            f"is {robot.driver}, got true. "
+            "An arm outside of a simulator runs in real time"
+        )
     if not (robot.estops or robot.no_estop_reason or recipe.station.web.port):
-        raise RecipeError(f"robot '{name}': estops: expected the name of at least one e-stop source, got none, and the "
-                          "interlock refuses to arm. Name a source in robot.yaml, use the operator's page "
-                          "(station.web.port), or confirm in robot.yaml why none is needed: "
-                          "no_estop_reason (docs/safety.md)")
+        raise RecipeError(
+            f"robot '{name}': estops: expected the name of at least one e-stop source, got none, "
+            f"and the "
+            "interlock refuses to arm. Name a source in robot.yaml, use the operator's page "
+            "(station.web.port), or confirm in robot.yaml why none is needed: "
+            "no_estop_reason (docs/safety.md)"
+        )
 
 
 def _check_clutch(recipe: Recipe) -> None:
@@ -77,10 +92,13 @@ def _check_clutch(recipe: Recipe) -> None:
         clutch, buttons = getattr(settings, "clutch", ""), getattr(settings, "buttons", None)
         role = buttons.get(clutch, "") if clutch and isinstance(buttons, dict) else ""
         if role not in ("", "enable", "intervene"):
-            raise RecipeError(f"station.{key}.clutch: expected a button without a role of its "
-                              f"own, got '{clutch}', which is "
-                              f"also {role} in station.{key}.buttons: each use of the clutch would {role}. Choose another "
-                              "button for one of them")
+            raise RecipeError(
+                f"station.{key}.clutch: expected a button without a role of its "
+                f"own, got '{clutch}', which is "
+                f"also {role} in station.{key}.buttons: each use of the clutch would {role}. "
+                f"Choose another "
+                "button for one of them"
+            )
 
 
 def check_ticks(recipe: Recipe, control_hz: float, tick_s: float) -> None:
@@ -94,8 +112,12 @@ def check_ticks(recipe: Recipe, control_hz: float, tick_s: float) -> None:
     ticks = 1.0 / control_hz / tick_s
     is_multiple = abs(ticks - round(ticks)) < 1e-6 or not recipe.station.lockstep
     if not is_multiple or round(ticks) < 1:
-        raise RecipeError(f"task '{recipe.station.task}': control_hz: robot '{recipe.station.robot}' is a simulator that "
-                          f"ticks every {tick_s:g} s: expected time steps of whole ticks, got {1 / control_hz:.4f} s")
+        raise RecipeError(
+            f"task '{recipe.station.task}': control_hz: robot '{recipe.station.robot}' is a "
+            f"simulator that "
+            f"ticks every {tick_s:g} s: expected time steps of whole ticks, got "
+            f"{1 / control_hz:.4f} s"
+        )
 
 
 def task_file(recipe: Recipe) -> Path:
@@ -117,15 +139,27 @@ def station_task(recipe: Recipe) -> Task:
     robot, station = station_robot(recipe), recipe.station
     for camera in station.observe_cameras:
         if camera not in robot.cameras:
-            raise RecipeError(f"station.observe_cameras: robot '{station.robot}' has no camera '{camera}'; it has "
-                              f"{', '.join(robot.cameras) or 'none'}{nearest(camera, robot.cameras)}")
+            raise RecipeError(
+                f"station.observe_cameras: robot '{station.robot}' has no camera '{camera}'; it "
+                f"has "
+                f"{', '.join(robot.cameras) or 'none'}{nearest(camera, robot.cameras)}"
+            )
     task = load_task(task_file(recipe))
     check_arms(f"robot '{station.robot}'", robot, f"task '{station.task}'", task)
     for channel in (*task.success.channels, *(task.failure.channels if task.failure else ())):
-        if channel.startswith("camera/") and (camera := channel.split("/")[1]) not in station.observe_cameras:
-            raise RecipeError(f"station.observe_cameras: expected '{camera}' among them, which the reward of task "
-                              f"'{station.task}' looks through, got {', '.join(station.observe_cameras) or 'none'}")
-    return task.with_images(dict.fromkeys(station.observe_cameras, station.image_size)).around(orientations(robot))
+        if (
+            channel.startswith("camera/")
+            and (camera := channel.split("/")[1]) not in station.observe_cameras
+        ):
+            raise RecipeError(
+                f"station.observe_cameras: expected '{camera}' among them, which the reward of "
+                f"task "
+                f"'{station.task}' looks through, got "
+                f"{', '.join(station.observe_cameras) or 'none'}"
+            )
+    return task.with_images(dict.fromkeys(station.observe_cameras, station.image_size)).around(
+        orientations(robot)
+    )
 
 
 def orientations(robot: Robot) -> dict[str, tuple[float, ...]]:
@@ -135,8 +169,11 @@ def orientations(robot: Robot) -> dict[str, tuple[float, ...]]:
 
 def robots_of(recipe: Recipe) -> dict[str, Recipe]:
     """Return the recipe of each embodiment alone, by name."""
+
     def alone(one: Embodiment) -> Recipe:
-        station = recipe.station.model_copy(update={"robot": one.robot, "task": one.task, "options": one.options})
+        station = recipe.station.model_copy(
+            update={"robot": one.robot, "task": one.task, "options": one.options}
+        )
         return recipe.model_copy(update={"embodiments": {}, "station": station})
 
     return {name: alone(one) for name, one in recipe.embodiments.items()}
@@ -174,26 +211,44 @@ def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
     arms, action = tuple(robot.arms), task.spec.action
     if action.arms != arms:
         raise RecipeError(
-            f"{what}: action.dimensions: expected {_arms_text(arms)}, as {whose} has, got {_arms_text(action.arms)}: "
-            f"{', '.join(action.names)}. Begin each name with its arm's (left/dx), in the order of 'arms' in "
+            f"{what}: action.dimensions: expected {_arms_text(arms)}, as {whose} has, got "
+            f"{_arms_text(action.arms)}: "
+            f"{', '.join(action.names)}. Begin each name with its arm's (left/dx), in the order of "
+            f"'arms' in "
             "robot.yaml, or take a task for this robot"
         )
     for arm, limits in ((arm, load_limits(path)) for arm, path in robot.interlocks.items()):
         if limits.control_mode != action.control_mode:
             of_arm = f"arm '{arm}' of {whose}" if arm else whose
-            raise RecipeError(f"{what}: action.control_mode: expected {limits.control_mode}, as the limits of {of_arm} "
-                              f"say, got {action.control_mode}. "
-                              + ("All arms of a station act in one mode: set control_mode in their limits" if arm else
-                                 "Take a task in that mode, or set control_mode in the robot's limits"))
+            raise RecipeError(
+                f"{what}: action.control_mode: expected {limits.control_mode}, as the limits of "
+                f"{of_arm} "
+                f"say, got {action.control_mode}. "
+                + (
+                    "All arms of a station act in one mode: set control_mode in their limits"
+                    if arm
+                    else "Take a task in that mode, or set control_mode in the robot's limits"
+                )
+            )
         if arm and action.of_arm(arm).dim not in limits.action_sizes:
-            raise RecipeError(f"{what}: action.dimensions: expected {' or '.join(map(str, limits.action_sizes))} of arm "
-                              f"'{arm}', as its limits let it move, got {', '.join(action.names[action.rows(arm)])}")
+            raise RecipeError(
+                f"{what}: action.dimensions: expected {' or '.join(map(str, limits.action_sizes))} "
+                f"of arm "
+                f"'{arm}', as its limits let it move, got "
+                f"{', '.join(action.names[action.rows(arm)])}"
+            )
     for name in sorted(task.channels):
         if arm_of(name) not in ("", *arms):
-            raise RecipeError(f"{what}: channel '{name}': {whose} has {_arms_text(arms)}{nearest(arm_of(name), arms)}")
+            raise RecipeError(
+                f"{what}: channel '{name}': {whose} has "
+                f"{_arms_text(arms)}{nearest(arm_of(name), arms)}"
+            )
         if arms and topic(name).per_arm and not arm_of(name):
-            raise RecipeError(f"{what}: channel '{name}': expected that of one arm, e.g. '{arms[0]}/{name}', as {whose} "
-                              f"has {_arms_text(arms)}")
+            raise RecipeError(
+                f"{what}: channel '{name}': expected that of one arm, e.g. '{arms[0]}/{name}', as "
+                f"{whose} "
+                f"has {_arms_text(arms)}"
+            )
 
 
 def _arms_text(arms: tuple[str, ...]) -> str:

@@ -15,7 +15,9 @@ Record = Mapping[str, Any]
 
 
 def conversation_files(path: Path) -> list[Path]:
-    """Return the conversation files of a path (a file or a run's folder), oldest first; empty without any."""
+    """Return the conversation files of a path (a file or a run's folder), oldest first; empty
+    without any.
+    """
     if path.is_file():
         return [path] if path.suffix == ".jsonl" and path.parent.name == FOLDER else []
     folder = path if path.name == FOLDER else path / FOLDER
@@ -30,8 +32,11 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
             in_words(record)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RlinfError(f"{path}, line {number}: expected a conversation as rlinf train writes it, got {error!r}. Was "
-                             "the disk full?") from error
+            raise RlinfError(
+                f"{path}, line {number}: expected a conversation as rlinf train writes it, got "
+                f"{error!r}. Was "
+                "the disk full?"
+            ) from error
         records.append(record)
     return records
 
@@ -40,13 +45,25 @@ def in_words(record: Record) -> list[str]:
     """Describe a conversation: a headline, and a line for each message."""
     kinds = [kind for row in record["rows"] for kind in row["kinds"]]
     versions = [version for row in record["rows"] for version in row["versions"] if version >= 0]
-    drawn = [value for row in record["rows"]
-             for value, kind in zip(row["log_probs"], row["kinds"], strict=True) if kind == POLICY]
+    drawn = [
+        value
+        for row in record["rows"]
+        for value, kind in zip(row["log_probs"], row["kinds"], strict=True)
+        if kind == POLICY
+    ]
     end = "truncated" if record["truncated"] else "ended" if record["finished"] else "not finished"
-    lines = [f"scene {record['scene']}: reward {record['reward']:g}, {end}; tokens: {kinds.count(PROMPT)} of prompts, "
-             f"{kinds.count(POLICY)} of the policy, {kinds.count(TOOL)} of tools, in {len(record['rows'])} rows"
-             + (f"; weights of update {min(versions)} to {max(versions)}, mean log-probability {fmean(drawn):.2f}"
-                if versions else "")]
+    lines = [
+        f"scene {record['scene']}: reward {record['reward']:g}, {end}; tokens: "
+        f"{kinds.count(PROMPT)} of prompts, "
+        f"{kinds.count(POLICY)} of the policy, {kinds.count(TOOL)} of tools, in "
+        f"{len(record['rows'])} rows"
+        + (
+            f"; weights of update {min(versions)} to {max(versions)}, mean log-probability "
+            f"{fmean(drawn):.2f}"
+            if versions
+            else ""
+        )
+    ]
     lines += [f"  {name} {value:g}" for name, value in record["metrics"].items()]
     for message in record["messages"]:
         lines += _message(message)
@@ -54,9 +71,15 @@ def in_words(record: Record) -> list[str]:
 
 
 def _message(message: Mapping[str, Any]) -> list[str]:
-    speaker = message["agent"] if message["role"] == "assistant" else f"{message['role']} to {message['agent']}"
-    calls = [f"  {speaker} calls {call['function']['name']}({call['function']['arguments']})"
-             for call in message.get("tool_calls") or []]
+    speaker = (
+        message["agent"]
+        if message["role"] == "assistant"
+        else f"{message['role']} to {message['agent']}"
+    )
+    calls = [
+        f"  {speaker} calls {call['function']['name']}({call['function']['arguments']})"
+        for call in message.get("tool_calls") or []
+    ]
     content = message.get("content") or ""
     return ([f"  {speaker}: {content}"] if content or not calls else []) + calls
 

@@ -1,9 +1,10 @@
 """A comparison of two policies: paired episodes on the same scenes, with a sequential test.
 
-Both policies play each scene. Pairs with equal results are ignored. In the others policy A does better
-with probability p; equal policies have p = 1/2. Two of Wald's sequential tests run in parallel
-(Sequential Analysis, Wiley 1947, section 6.4.2), one for each policy as the better one, each at half of
-``alpha``. They may be evaluated after every pair, so a clear difference ends a duel early.
+Both policies play each scene. Pairs with equal results are ignored. In the others policy A does
+better with probability p; equal policies have p = 1/2. Two of Wald's sequential tests run in
+parallel (Sequential Analysis, Wiley 1947, section 6.4.2), one for each policy as the better one,
+each at half of ``alpha``. They may be evaluated after every pair, so a clear difference ends a duel
+early.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Duel:
     """The sequential test and its pairs.
 
     Attributes:
-        odds: odds of better to worse of a difference that must be found; 3 finds 90 against 70 % success.
+        odds: odds of better to worse of a difference that must be found; 3 finds 90 against 70 %
+            success.
         alpha: maximum probability of calling one of two equal policies better.
         beta: maximum probability of missing a difference of these odds.
         pairs: results of ``compare_pair``.
@@ -111,7 +113,9 @@ class Duel:
 
     @property
     def fixed_pairs(self) -> int:
-        """Number of pairs that a fixed-size test with the same errors needs; 0 if no pair differs yet."""
+        """Number of pairs that a fixed-size test with the same errors needs; 0 if no pair differs
+        yet.
+        """
         differ = sum(map(bool, self.pairs)) / max(1, len(self.pairs))
         if not differ:
             return 0

@@ -25,8 +25,14 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def evaluation(episodes: Sequence[Outcome], env_steps: int, updates: int, seconds: float, policy_version: int,
-               control_hz: float) -> dict[str, Any]:
+def evaluation(
+    episodes: Sequence[Outcome],
+    env_steps: int,
+    updates: int,
+    seconds: float,
+    policy_version: int,
+    control_hz: float,
+) -> dict[str, Any]:
     """Return the record of an evaluation.
 
     Args:
@@ -38,8 +44,24 @@ def evaluation(episodes: Sequence[Outcome], env_steps: int, updates: int, second
         control_hz: time steps per second, to compute ``robot_minutes`` of training without resets.
     """
     success, failure, value, _ = map(fmean, zip(*episodes, strict=True))
-    times = throughput([EpisodeTime(episode.success, episode.seconds) for episode in episodes]).flat()
-    figures = {name: times[name] for name in times if name.startswith(("successes_per_hour", "time_to_success_s"))}
-    return {"env_steps": env_steps, "success": success, "failure": failure, "return": value, "episodes": len(episodes),
-            "updates": updates, "seconds": seconds, "policy_version": policy_version,
-            "robot_minutes": env_steps / control_hz / 60, "longest_run": times["longest_run"], **figures}
+    times = throughput(
+        [EpisodeTime(episode.success, episode.seconds) for episode in episodes]
+    ).flat()
+    figures = {
+        name: times[name]
+        for name in times
+        if name.startswith(("successes_per_hour", "time_to_success_s"))
+    }
+    return {
+        "env_steps": env_steps,
+        "success": success,
+        "failure": failure,
+        "return": value,
+        "episodes": len(episodes),
+        "updates": updates,
+        "seconds": seconds,
+        "policy_version": policy_version,
+        "robot_minutes": env_steps / control_hz / 60,
+        "longest_run": times["longest_run"],
+        **figures,
+    }

@@ -1,4 +1,6 @@
-"""Contents of recordings, without ROS and torch: a line per episode, topics, a picture, events of a session."""
+"""Contents of recordings, without ROS and torch: a line per episode, topics, a picture, events of a
+session.
+"""
 
 from __future__ import annotations
 
@@ -46,17 +48,35 @@ class Line:
 
 
 def recordings(paths: list[Path]) -> list[Path]:
-    """Return the folders of all recordings in and below ``paths``. Raises EpisodeError without any."""
+    """Return the folders of all recordings in and below ``paths``.
+
+    Raises EpisodeError without any.
+    """
     folders: set[Path] = set()
     for path in paths:
         if not path.exists():
-            raise EpisodeError(f"{path}: expected a recording, or a folder with some (spool, inbox, run), got nothing")
+            raise EpisodeError(
+                f"{path}: expected a recording, or a folder with some (spool, inbox, run), got "
+                f"nothing"
+            )
         root = path.parent if path.is_file() else path
-        below = {file.parent for pattern in ("metadata.yaml", *ENDINGS) for file in root.glob(f"**/{pattern}")}
-        if not below or (path.is_file() and not (path.name == "metadata.yaml" or any(map(path.match, ENDINGS)))):
-            raise EpisodeError(f"{path}: expected a recording (a folder with a metadata.yaml and an MCAP file), or a "
-                               f"folder with some, got {'another file' if path.is_file() else 'none'}")
-        folders |= {folder if folder.name not in ("", "..") else Path(os.path.abspath(folder)) for folder in below}
+        below = {
+            file.parent
+            for pattern in ("metadata.yaml", *ENDINGS)
+            for file in root.glob(f"**/{pattern}")
+        }
+        if not below or (
+            path.is_file() and not (path.name == "metadata.yaml" or any(map(path.match, ENDINGS)))
+        ):
+            raise EpisodeError(
+                f"{path}: expected a recording (a folder with a metadata.yaml and an MCAP file), "
+                f"or a "
+                f"folder with some, got {'another file' if path.is_file() else 'none'}"
+            )
+        folders |= {
+            folder if folder.name not in ("", "..") else Path(os.path.abspath(folder))
+            for folder in below
+        }
     return sorted(folders)
 
 
@@ -67,7 +87,11 @@ def episodes_in(paths: list[Path]) -> list[Path]:
 
 def look(folder: Path, root: Path | None = None) -> Line:
     """Read one recording; an error becomes its note."""
-    name = escape_ascii(folder.relative_to(root) if root and folder != root and folder.is_relative_to(root) else folder)
+    name = escape_ascii(
+        folder.relative_to(root)
+        if root and folder != root and folder.is_relative_to(root)
+        else folder
+    )
     seal, reason, kind = UNSEALED, folder.with_name(folder.name[:200] + REASON), kind_of(folder)
     try:
         if (folder / SUMS).exists():
@@ -78,25 +102,49 @@ def look(folder: Path, root: Path | None = None) -> Line:
             raise EpisodeError("no metadata.yaml: it is being recorded, or was interrupted")
         note = f"set aside: {escape_ascii(reason.read_text())[:-2]}" if reason.is_file() else ""
         if kind != EPISODE:
-            return _of_no_episode(Line(name, mode=kind, outcome="", MB=megabytes(folder), seal=seal, note=note), folder)
+            return _of_no_episode(
+                Line(name, mode=kind, outcome="", MB=megabytes(folder), seal=seal, note=note),
+                folder,
+            )
         episode = read_episode(folder, sealed=seal == SEALED)
     except (EpisodeError, OSError) as error:
         note = escape_ascii(error).removeprefix(f"episode {escape_ascii(folder)}: ")
-        return Line(name, mode="" if kind == EPISODE else kind, MB=megabytes(folder), seal=seal, note=note)
+        return Line(
+            name, mode="" if kind == EPISODE else kind, MB=megabytes(folder), seal=seal, note=note
+        )
     seconds = (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
     version = str(episode.policy_version) if episode.policy_version >= 0 else "-"
-    return Line(name, episode.station, episode.mode, outcome(episode), str(len(episode)), f"{seconds:.1f}",
-                drivers(episode), version, episode.limits_hash, megabytes(folder), seal,
-                note)
+    return Line(
+        name,
+        episode.station,
+        episode.mode,
+        outcome(episode),
+        str(len(episode)),
+        f"{seconds:.1f}",
+        drivers(episode),
+        version,
+        episode.limits_hash,
+        megabytes(folder),
+        seal,
+        note,
+    )
 
 
 def _of_no_episode(line: Line, folder: Path) -> Line:
-    """Add station and duration of a session or a fault. Raises EpisodeError if it cannot be read."""
+    """Add station and duration of a session or a fault.
+
+    Raises EpisodeError if it cannot be read.
+    """
     messages = list(recorded(folder))
     stamps = [message.at_ns for message in messages]
-    stations = [message.topic.split("/")[1] for message in messages if message.kind.startswith(PACKAGE)]
-    return replace(line, station=Counter(stations).most_common(1)[0][0] if stations else "",
-                   seconds=f"{(max(stamps) - min(stamps)) / NS:.1f}" if stamps else "")
+    stations = [
+        message.topic.split("/")[1] for message in messages if message.kind.startswith(PACKAGE)
+    ]
+    return replace(
+        line,
+        station=Counter(stations).most_common(1)[0][0] if stations else "",
+        seconds=f"{(max(stamps) - min(stamps)) / NS:.1f}" if stamps else "",
+    )
 
 
 def megabytes(folder: Path) -> str:
@@ -114,7 +162,9 @@ def drivers(episode: Episode) -> str:
     steps = Counter(source or "nobody" for source in episode.sources)
     if len(steps) == 1:
         return next(iter(steps))
-    return ", ".join(f"{source} {count / len(episode):.0%}" for source, count in steps.most_common())
+    return ", ".join(
+        f"{source} {count / len(episode):.0%}" for source, count in steps.most_common()
+    )
 
 
 def topics(folder: Path) -> dict[str, tuple[str, list[int]]]:
@@ -134,11 +184,17 @@ def missed(folder: Path) -> dict[str, str]:
     """Return the recorder's count of time steps without a new image, by topic of the camera."""
     information = load_plain((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
     custom_data = information.get("custom_data") or {}
-    return {name.removeprefix(MISSED): value for name, value in sorted(custom_data.items()) if name.startswith(MISSED)}
+    return {
+        name.removeprefix(MISSED): value
+        for name, value in sorted(custom_data.items())
+        if name.startswith(MISSED)
+    }
 
 
 def draw(episode: Episode, file: Path) -> None:
-    """Draw rewards and actions (requested and executed) over time; the operator's steps are shaded."""
+    """Draw rewards and actions (requested and executed) over time; the operator's steps are
+    shaded.
+    """
     from matplotlib.figure import Figure
 
     times = (episode.stamps_ns - episode.stamps_ns[0]) / NS
@@ -146,7 +202,9 @@ def draw(episode: Episode, file: Path) -> None:
     figure = Figure(figsize=(8, 1.5 * (1 + count)), layout="tight")
     axes = figure.subplots(1 + count, 1, sharex=True, squeeze=False)[:, 0]
     series = {"reward": {"reward": episode.rewards}} | {
-        f"action {k}": {"requested": episode.requested[:, k], "executed": episode.executed[:, k]} for k in range(count)}
+        f"action {k}": {"requested": episode.requested[:, k], "executed": episode.executed[:, k]}
+        for k in range(count)
+    }
     for axis, (name, values) in zip(axes, series.items(), strict=True):
         for label, value in values.items():
             axis.step(times, np.append(value, value[-1]), where="post", label=label)
@@ -159,20 +217,36 @@ def draw(episode: Episode, file: Path) -> None:
     try:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
-        raise RlinfError(f"--plot {file}: expected a picture's name, such as episode.png, in a folder that can be written: "
-                         f"{error}") from error
+        raise RlinfError(
+            f"--plot {file}: expected a picture's name, such as episode.png, in a folder that can "
+            f"be written: "
+            f"{error}"
+        ) from error
 
 
 STATES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")  # SafetyState.state
-EVENTS = ("began", "ended", "closed", "aborted")           # EpisodeEvent.kind
-LEVELS = ("OK", "WARN", "ERROR", "STALE")                  # DiagnosticStatus.level
-VALUES = ("", "bool_value", "integer_value", "double_value", "string_value", "byte_array_value", "bool_array_value",
-          "integer_array_value", "double_array_value", "string_array_value")  # fields of ParameterValue by type
+EVENTS = ("began", "ended", "closed", "aborted")  # EpisodeEvent.kind
+LEVELS = ("OK", "WARN", "ERROR", "STALE")  # DiagnosticStatus.level
+VALUES = (
+    "",
+    "bool_value",
+    "integer_value",
+    "double_value",
+    "string_value",
+    "byte_array_value",
+    "bool_array_value",
+    "integer_array_value",
+    "double_array_value",
+    "string_array_value",
+)  # fields of ParameterValue by type
 LONGEST = 300  # maximum length of a parameter's value
 
 
 def happened(folder: Path) -> Iterator[str]:
-    """Yield the messages of a recording in words, without repetitions. Raises EpisodeError if it is damaged."""
+    """Yield the messages of a recording in words, without repetitions.
+
+    Raises EpisodeError if it is damaged.
+    """
     before: dict[tuple[str, str], str] = {}
     for raw in recorded(folder):
         for who, words in _words(raw):
@@ -186,9 +260,17 @@ def _words(raw: Raw) -> list[tuple[str, str]]:
     """Return the content of a message, and its publisher where the topic does not imply it."""
     kind = raw.kind.rpartition("/")[2]
     try:
-        return _SAY[kind](store_for(((raw.kind, raw.definition),)).deserialize_cdr(raw.data, raw.kind))
+        return _SAY[kind](
+            store_for(((raw.kind, raw.definition),)).deserialize_cdr(raw.data, raw.kind)
+        )
     except Exception as error:  # an unknown type, or an unreadable message
-        return [("", f"{kind}, {len(raw.data)} bytes{'' if kind not in _SAY else f', unreadable: {error}'}")]
+        return [
+            (
+                "",
+                f"{kind}, {len(raw.data)} "
+                f"bytes{'' if kind not in _SAY else f', unreadable: {error}'}",
+            )
+        ]
 
 
 def _plain(*fields: str) -> Callable[[Any], list[tuple[str, str]]]:
@@ -206,7 +288,13 @@ def _safety(message: Any) -> list[tuple[str, str]]:
 
 def _episode(message: Any) -> list[tuple[str, str]]:
     won = ", success" if message.success else ", failure" if message.failure else ""
-    return [("", f"{message.episode_id} {EVENTS[message.kind]}{won}{f': {message.detail}' if message.detail else ''}")]
+    return [
+        (
+            "",
+            f"{message.episode_id} "
+            f"{EVENTS[message.kind]}{won}{f': {message.detail}' if message.detail else ''}",
+        )
+    ]
 
 
 def _parameters(message: Any) -> list[tuple[str, str]]:

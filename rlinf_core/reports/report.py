@@ -1,4 +1,6 @@
-"""The report of a run: learning curve, films of its policies in simulation, report.md and report.json."""
+"""The report of a run: learning curve, films of its policies in simulation, report.md and
+report.json.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ HOLD = 8  # repeated frames at the end of an episode
 CAPTION = 30  # height of the caption [pixels]
 
 
-def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
-            ) -> Iterator[tuple[EpisodeResult, list[np.ndarray]]]:
+def rollout(
+    recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
+) -> Iterator[tuple[EpisodeResult, list[np.ndarray]]]:
     """Play an episode of each seed.
 
     Yields:
@@ -41,13 +44,20 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
     from sim_bridges.core.environments import stations
 
     if frames and recipe.env and not recipe.gymnasium_id:
-        raise RlinfError(f"env '{recipe.env}' is a batch of environments, which is not filmed", code="RL-E711")
+        raise RlinfError(
+            f"env '{recipe.env}' is a batch of environments, which is not filmed", code="RL-E711"
+        )
     env = stations(recipe, 1)
     env.auto_reset = False
     actor = load_policy(policy, env.spec).to(device_of(recipe.device))
     for index, seed in enumerate(seeds):
         pictures: list[np.ndarray] = []
-        episode, = evaluate(env, actor, [seed], lambda: pictures.append(env.render()) if index < frames else None)  # noqa: B023
+        (episode,) = evaluate(
+            env,
+            actor,
+            [seed],
+            lambda: pictures.append(env.render()) if index < frames else None,  # noqa: B023
+        )  # noqa: B023
         if index < frames:
             pictures.append(env.render())
         yield episode, pictures
@@ -61,7 +71,9 @@ def caption(pictures: list[np.ndarray], text: str, outcome: str = "") -> list[np
     for number, picture in enumerate(pictures, 1):
         line = f"{text}: {outcome}" if outcome and number == len(pictures) else text
         cv2.rectangle(picture, (0, 0), (picture.shape[1], CAPTION), (255, 255, 255), -1)
-        cv2.putText(picture, line, (10, 21), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 1, cv2.LINE_AA)
+        cv2.putText(
+            picture, line, (10, 21), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 1, cv2.LINE_AA
+        )
     return pictures
 
 
@@ -80,7 +92,9 @@ NO_FILM_YET = "No video: the films were not finished."
 REPORT_STEPS = 3
 
 
-def write_report(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | None = None) -> str:
+def write_report(
+    recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | None = None
+) -> str:
     """Write the report of a run with a station.
 
     Args:
@@ -97,35 +111,68 @@ def write_report(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progre
     exported = run_dir / "policy"
     result = next((event for event in reversed(events) if event["event"] == "result"), None)
     if result is None:
-        raise RlinfError(f"{run_dir}: expected the result of the run in progress.jsonl, got none. Was the disk full?")
+        raise RlinfError(
+            f"{run_dir}: expected the result of the run in progress.jsonl, got none. Was the disk "
+            f"full?"
+        )
     summary = _summary(recipe, result, since)
-    words = (f"success before RL {summary['success_before']:.0%} (policy version {summary['version_before']}), after RL "
-             f"{summary['success_after']:.0%} (version {summary['version_after']}; {summary['eval_episodes']} held-out "
-             f"episodes each); {summary['env_steps']} env steps, "
-             f"{_updates(summary)}, {summary['minutes']:.1f} minutes; training ended because {summary['ended']}")
+    words = (
+        f"success before RL {summary['success_before']:.0%} (policy version "
+        f"{summary['version_before']}), after RL "
+        f"{summary['success_after']:.0%} (version {summary['version_after']}; "
+        f"{summary['eval_episodes']} held-out "
+        f"episodes each); {summary['env_steps']} env steps, "
+        f"{_updates(summary)}, {summary['minutes']:.1f} minutes; training ended because "
+        f"{summary['ended']}"
+    )
 
     def write(*more: str) -> None:
-        _replace(run_dir / "report.md", _markdown(recipe, run_dir, summary, events, "\n\n".join(filter(None, more))))
+        _replace(
+            run_dir / "report.md",
+            _markdown(recipe, run_dir, summary, events, "\n\n".join(filter(None, more))),
+        )
 
     task = station_task(recipe).spec.instruction or recipe.station.task
     progress.step("drawing the learning curve")
-    curve = _attempt("learning_curve.png", _curve, events, summary, f"{shortened(task)}: learned online",
-                     run_dir / "learning_curve.png")
-    sides = {"before RL": exported / "policy_before.safetensors", "after RL": exported / "policy.safetensors"}
-    versions = {policy: result[side.removesuffix(" RL")]["policy_version"] for side, policy in sides.items()}
-    policies = [_attempt(f"policy/{policy.name}", _keep_policy,
-                         run_dir / "policies_at_station" / policy_name(version), policy)
-                for policy, version in versions.items()]
+    curve = _attempt(
+        "learning_curve.png",
+        _curve,
+        events,
+        summary,
+        f"{shortened(task)}: learned online",
+        run_dir / "learning_curve.png",
+    )
+    sides = {
+        "before RL": exported / "policy_before.safetensors",
+        "after RL": exported / "policy.safetensors",
+    }
+    versions = {
+        policy: result[side.removesuffix(" RL")]["policy_version"] for side, policy in sides.items()
+    }
+    policies = [
+        _attempt(
+            f"policy/{policy.name}",
+            _keep_policy,
+            run_dir / "policies_at_station" / policy_name(version),
+            policy,
+        )
+        for policy, version in versions.items()
+    ]
     with _report_failures(words, run_dir):
         _replace(run_dir / "report.json", json.dumps(summary, indent=2))
         write(curve, *policies, NO_FILM_YET)  # a renderer may end the process
     progress.step("filming the policies before and after")
-    video = "No video: a policy is missing." if any(policies) else _filmed(
-        recipe, run_dir, sides, "before RL (left) and after (right)", _learned(events))
+    video = (
+        "No video: a policy is missing."
+        if any(policies)
+        else _filmed(recipe, run_dir, sides, "before RL (left) and after (right)", _learned(events))
+    )
     progress.step("making the poster")
     poster = _attempt("learned.png", _poster, run_dir)
     unfilmed = _attempt("films in report.md", write, curve, *policies, video, poster)
-    return "\n".join(filter(None, (words, curve, *policies, unfilmed, f"report: {run_dir / 'report.md'}")))
+    return "\n".join(
+        filter(None, (words, curve, *policies, unfilmed, f"report: {run_dir / 'report.md'}"))
+    )
 
 
 def _replace(path: Path, text: str) -> None:
@@ -139,9 +186,11 @@ def _report_failures(words: str, run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RlinfError(f"the run is done, but its report cannot be written: {error}. Its result: {words}. "
-                         f"Everything else is in {run_dir}, its events in progress.jsonl",
-                         code="RL-E711") from error
+        raise RlinfError(
+            f"the run is done, but its report cannot be written: {error}. Its result: {words}. "
+            f"Everything else is in {run_dir}, its events in progress.jsonl",
+            code="RL-E711",
+        ) from error
 
 
 def _attempt(name: str, write: Callable[..., None], *arguments: Any) -> str:
@@ -182,30 +231,63 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
     evaluations = read_evaluations(run_dir)
     measure = measure_of([evaluations]) if recipe.env else "success"
     rows = [_row(entry) for entry in evaluations if entry["episodes"]]
-    files = [run_dir / "policies" / policy_name(int(entry["policy_version"])) for entry in evaluations]
+    files = [
+        run_dir / "policies" / policy_name(int(entry["policy_version"])) for entry in evaluations
+    ]
     sides = {f"after {evaluations[i]['env_steps']:,.0f} steps": files[i] for i in (0, -1)}
     first, last = evaluations[0], evaluations[-1]
-    measures = [f"{entry[measure]:.0%}" if measure == "success" else f"{entry[measure]:.1f}" for entry in (first, last)]
-    words = (f"{measure} {measures[0]} at first, {measures[1]} after {last['env_steps']:,.0f} steps "
-             f"({int(last['episodes'])} held-out episodes each), {last['seconds'] / 60:.1f} minutes")
+    measures = [
+        f"{entry[measure]:.0%}" if measure == "success" else f"{entry[measure]:.1f}"
+        for entry in (first, last)
+    ]
+    words = (
+        f"{measure} {measures[0]} at first, {measures[1]} after {last['env_steps']:,.0f} steps "
+        f"({int(last['episodes'])} held-out episodes each), {last['seconds'] / 60:.1f} minutes"
+    )
 
     def write(*more: str) -> None:
-        _replace(run_dir / "report.md", "\n".join([
-            f"# {recipe.name}{f', {recipe.env}' if recipe.env else ''}, {recipe.algorithm.name}, seed {recipe.seed}", "",
-            f"{words[0].upper()}{words[1:]}.", "",
-            "![learning curve](learning_curve.png)", "", *(f"{line}\n" for line in more if line),
-            "| steps | updates | return | success | 95 % interval | held-out episodes | robot-minutes trained "
-            "| successes an hour | median seconds to success | successes in a row | minutes |",
-            "|" + "---|" * 11, *rows,
-            "", f"Repeat: `rlinf train {run_dir / 'recipe.yaml'} --out NEW_FOLDER`. TensorBoard: `tensorboard --logdir "
-            "tensorboard`. Policies: `policies/`. Everything that was set: `recipe.yaml`.", ""]))
+        _replace(
+            run_dir / "report.md",
+            "\n".join(
+                [
+                    f"# {recipe.name}{f', {recipe.env}' if recipe.env else ''}, "
+                    f"{recipe.algorithm.name}, seed {recipe.seed}",
+                    "",
+                    f"{words[0].upper()}{words[1:]}.",
+                    "",
+                    "![learning curve](learning_curve.png)",
+                    "",
+                    *(f"{line}\n" for line in more if line),
+                    "| steps | updates | return | success | 95 % interval | held-out episodes | "
+                    "robot-minutes trained "
+                    "| successes an hour | median seconds to success | successes in a row | "
+                    "minutes |",
+                    "|" + "---|" * 11,
+                    *rows,
+                    "",
+                    f"Repeat: `rlinf train {run_dir / 'recipe.yaml'} --out NEW_FOLDER`. "
+                    f"TensorBoard: `tensorboard --logdir "
+                    "tensorboard`. Policies: `policies/`. Everything that was set: `recipe.yaml`.",
+                    "",
+                ]
+            ),
+        )
 
-    curve = _attempt("learning_curve.png", draw, {recipe.name: evaluations}, run_dir / "learning_curve.png", measure)
+    curve = _attempt(
+        "learning_curve.png",
+        draw,
+        {recipe.name: evaluations},
+        run_dir / "learning_curve.png",
+        measure,
+    )
     with _report_failures(words, run_dir):
         write(curve, NO_FILM_YET)  # a renderer may end the process
     progress.step("filming the first and the last policy")
-    video = _filmed(recipe, run_dir, sides, "before training (left) and after (right)") if len(sides) > 1 else (
-        "No video: there is one evaluation so far.")
+    video = (
+        _filmed(recipe, run_dir, sides, "before training (left) and after (right)")
+        if len(sides) > 1
+        else ("No video: there is one evaluation so far.")
+    )
     unfilmed = _attempt("films in report.md", write, curve, video)
     return "\n".join(filter(None, (words, curve, unfilmed, f"report: {run_dir / 'report.md'}")))
 
@@ -213,15 +295,27 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
 def _row(entry: dict[str, Any]) -> str:
     """Return a row of the table of evaluations."""
     episodes = int(entry["episodes"])
-    interval = " to ".join(f"{bound:.0%}" for bound in wilson(round(entry["success"] * episodes), episodes))
-    return (f"| {entry['env_steps']:,.0f} | {entry['updates']:,.0f} | {entry['return']:.2f} | {entry['success']:.0%} | "
-            f"{interval} | {episodes} | {_robot_time(entry)} | {entry['seconds'] / 60:.1f} |")
+    interval = " to ".join(
+        f"{bound:.0%}" for bound in wilson(round(entry["success"] * episodes), episodes)
+    )
+    return (
+        f"| {entry['env_steps']:,.0f} | {entry['updates']:,.0f} | {entry['return']:.2f} | "
+        f"{entry['success']:.0%} | "
+        f"{interval} | {episodes} | {_robot_time(entry)} | {entry['seconds'] / 60:.1f} |"
+    )
 
 
 def _robot_time(entry: dict[str, Any]) -> str:
     """Return four cells of an evaluation; empty cells if an earlier version wrote it."""
-    names = {"robot_minutes": ".1f", "successes_per_hour": ".0f", "time_to_success_s": ".1f", "longest_run": "d"}
-    return " | ".join(f"{entry[name]:{form}}" if name in entry else "" for name, form in names.items())
+    names = {
+        "robot_minutes": ".1f",
+        "successes_per_hour": ".0f",
+        "time_to_success_s": ".1f",
+        "longest_run": "d",
+    }
+    return " | ".join(
+        f"{entry[name]:{form}}" if name in entry else "" for name, form in names.items()
+    )
 
 
 def _summary(recipe: Recipe, result: dict[str, Any], since: int = 0) -> dict[str, Any]:
@@ -244,25 +338,42 @@ def _summary(recipe: Recipe, result: dict[str, Any], since: int = 0) -> dict[str
 
 def _updates(summary: dict[str, Any]) -> str:
     """Return the number of updates in words; it includes earlier attempts in the same folder."""
-    return f"{summary['updates']} gradient updates{', earlier attempts included' * summary['earlier_attempts']}"
+    return (
+        f"{summary['updates']} gradient "
+        f"updates{', earlier attempts included' * summary['earlier_attempts']}"
+    )
 
 
 def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    episodes = [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
+    episodes = [
+        event for event in events if event["event"] == "episode" and event["mode"] == "train"
+    ]
     steps = [event["env_steps"] for event in episodes]
     success = np.array([event["success"] for event in episodes], dtype=float)
-    smooth = [success[max(0, i - WINDOW + 1):i + 1].mean() for i in range(len(success))]
+    smooth = [success[max(0, i - WINDOW + 1) : i + 1].mean() for i in range(len(success))]
     first = WINDOW - 1 if len(success) >= WINDOW else 0  # a mean of few episodes is 0 or 1
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(steps[first:], smooth[first:], color="#2b6ca3", label=f"training episodes, mean of {WINDOW} (exploring)")
+    axes.plot(
+        steps[first:],
+        smooth[first:],
+        color="#2b6ca3",
+        label=f"training episodes, mean of {WINDOW} (exploring)",
+    )
     for name, x, colour in (("before", 0, "#c2571a"), ("after", max(steps, default=0), "#2e7d32")):
         rate = summary[f"success_{name}"]
         low, high = wilson(round(rate * summary["eval_episodes"]), summary["eval_episodes"])
-        axes.errorbar([x], [rate], [[rate - low], [high - rate]], fmt="o", color=colour, capsize=4,
-                      label=f"{name} RL: {rate:.0%} of {summary['eval_episodes']} held-out episodes")
+        axes.errorbar(
+            [x],
+            [rate],
+            [[rate - low], [high - rate]],
+            fmt="o",
+            color=colour,
+            capsize=4,
+            label=f"{name} RL: {rate:.0%} of {summary['eval_episodes']} held-out episodes",
+        )
     axes.set(xlabel="environment steps", ylabel="success", ylim=(-0.03, 1.05), title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
@@ -274,68 +385,120 @@ def _learned(events: list[dict[str, Any]]) -> list[int]:
     solved: dict[int, list[bool]] = {}
     for event in events:
         if event["event"] == "episode" and event["mode"] == "evaluate":
-            solved.setdefault(event["seed"], []).append(event["success"] and not event["intervened"])
+            solved.setdefault(event["seed"], []).append(
+                event["success"] and not event["intervened"]
+            )
     return [seed for seed, outcomes in solved.items() if outcomes[-1] and not outcomes[0]]
 
 
-def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str, first: list[int] | None = None) -> str:
-    """Film policies side by side on held-out scenes, those in ``first`` first. Returns text for the report."""
+def _filmed(
+    recipe: Recipe,
+    run_dir: Path,
+    sides: dict[str, Path],
+    words: str,
+    first: list[int] | None = None,
+) -> str:
+    """Film policies side by side on held-out scenes, those in ``first`` first.
+
+    Returns text for the report.
+    """
     if not recipe.evaluate.filmed_episodes:
         return "No video: evaluate.filmed_episodes is 0."
     results: list[str] = []
-    failure = _attempt("video", lambda: results.append(_film(recipe, run_dir, sides, words, first or [])))
+    failure = _attempt(
+        "video", lambda: results.append(_film(recipe, run_dir, sides, words, first or []))
+    )
     for name in FILMS if failure else ():  # an incomplete film may have filled the disk
         with contextlib.suppress(OSError):
             (run_dir / name).unlink(missing_ok=True)
     return failure or results[0]
 
 
-def _film(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str, first: list[int]) -> str:
+def _film(
+    recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str, first: list[int]
+) -> str:
     """Make the film; exceptions of simulator, renderer and encoder pass."""
-    others = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + recipe.evaluate.filmed_episodes)
-    seeds = list(dict.fromkeys([*first, *others]))[:recipe.evaluate.filmed_episodes]
+    others = range(
+        recipe.evaluate.first_seed, recipe.evaluate.first_seed + recipe.evaluate.filmed_episodes
+    )
+    seeds = list(dict.fromkeys([*first, *others]))[: recipe.evaluate.filmed_episodes]
     scenes = _side_by_side(recipe, sides, seeds)
     write_video(run_dir / FILMS[0], [frame for frames, _ in scenes for frame in frames])
     import imageio
 
-    telling = [frames[-1] for frames, learned in scenes if learned] or [frame for frames, _ in scenes for frame in frames]
+    telling = [frames[-1] for frames, learned in scenes if learned] or [
+        frame for frames, _ in scenes for frame in frames
+    ]
     imageio.imwrite(run_dir / FILMS[1], max(telling, key=_difference))
-    return (f"[before_after.mp4](before_after.mp4): the same scenes {words}.\n\n"
-            "![the same scene, at its end](before_after.png)")
+    return (
+        f"[before_after.mp4](before_after.mp4): the same scenes {words}.\n\n"
+        "![the same scene, at its end](before_after.png)"
+    )
 
 
-def _side_by_side(recipe: Recipe, sides: dict[str, Path], seeds: list[int]) -> list[tuple[list[np.ndarray], bool]]:
+def _side_by_side(
+    recipe: Recipe, sides: dict[str, Path], seeds: list[int]
+) -> list[tuple[list[np.ndarray], bool]]:
     """Return the film of each scene, and whether only the last policy succeeded in it.
 
     The shorter episode shows its last picture until the other one ends.
     """
-    columns = [[(episode.success, caption(pictures, text, episode.outcome)) for episode, pictures in
-                rollout(recipe, policy, seeds, frames=len(seeds))] for text, policy in sides.items()]
+    columns = [
+        [
+            (episode.success, caption(pictures, text, episode.outcome))
+            for episode, pictures in rollout(recipe, policy, seeds, frames=len(seeds))
+        ]
+        for text, policy in sides.items()
+    ]
     films = []
     for sides_of_one in zip(*columns, strict=True):
         won, pictures = zip(*sides_of_one, strict=True)
         length = max(map(len, pictures)) + HOLD
-        films.append(([np.hstack([side[min(i, len(side) - 1)] for side in pictures]) for i in range(length)],
-                      won[-1] and not any(won[:-1])))
+        films.append(
+            (
+                [
+                    np.hstack([side[min(i, len(side) - 1)] for side in pictures])
+                    for i in range(length)
+                ],
+                won[-1] and not any(won[:-1]),
+            )
+        )
     return films
 
 
 def _poster(run_dir: Path) -> None:
-    """Write ``learned.png``: the largest difference before and after RL, above the learning curve."""
+    """Write ``learned.png``: the largest difference before and after RL, above the learning
+    curve.
+    """
     import cv2
 
-    films, curve = (cv2.imread(str(run_dir / name)) for name in ("before_after.png", "learning_curve.png"))
-    parts = [part for part in (None if films is None else _nearer(films), curve) if part is not None]
+    films, curve = (
+        cv2.imread(str(run_dir / name)) for name in ("before_after.png", "learning_curve.png")
+    )
+    parts = [
+        part for part in (None if films is None else _nearer(films), curve) if part is not None
+    ]
     if not parts:
         raise RlinfError("there is neither a film nor a curve to draw it from", code="RL-E711")
     width = min(part.shape[1] for part in parts)
-    cv2.imwrite(str(run_dir / "learned.png"), np.vstack([
-        cv2.resize(part, (width, round(part.shape[0] * width / part.shape[1])), interpolation=cv2.INTER_AREA)
-        for part in parts]))
+    cv2.imwrite(
+        str(run_dir / "learned.png"),
+        np.vstack(
+            [
+                cv2.resize(
+                    part,
+                    (width, round(part.shape[0] * width / part.shape[1])),
+                    interpolation=cv2.INTER_AREA,
+                )
+                for part in parts
+            ]
+        ),
+    )
 
 
 def _nearer(frame: np.ndarray) -> np.ndarray:
-    """Crop both sides to the region of half width and height with the largest difference, and enlarge it.
+    """Crop both sides to the region of half width and height with the largest difference, and
+    enlarge it.
 
     Lower pixels weigh more, because the arm's shoulder may differ more than its tool.
     """
@@ -344,13 +507,23 @@ def _nearer(frame: np.ndarray) -> np.ndarray:
     sides = np.hsplit(frame[CAPTION:], 2)
     height, width = sides[0].shape[:2]
     low = np.linspace(0.0, 1.0, height, dtype=np.float32)[:, None]
-    differs = cv2.blur(low * np.abs(sides[0].astype(np.float32) - sides[1]).sum(axis=2), (width // 8, width // 8))
+    differs = cv2.blur(
+        low * np.abs(sides[0].astype(np.float32) - sides[1]).sum(axis=2), (width // 8, width // 8)
+    )
     row, column = np.unravel_index(differs.argmax(), differs.shape)
-    top, left = (int(np.clip(at - size // share, 0, size - size // 2))
-                 for at, size, share in ((row, height, 6), (column, width, 4)))
-    parts = [side[top:top + height // 2, left:left + width // 2] for side in sides]
-    return np.vstack([frame[:CAPTION], np.hstack([cv2.resize(part, (width, height), interpolation=cv2.INTER_CUBIC)
-                                                  for part in parts])])
+    top, left = (
+        int(np.clip(at - size // share, 0, size - size // 2))
+        for at, size, share in ((row, height, 6), (column, width, 4))
+    )
+    parts = [side[top : top + height // 2, left : left + width // 2] for side in sides]
+    return np.vstack(
+        [
+            frame[:CAPTION],
+            np.hstack(
+                [cv2.resize(part, (width, height), interpolation=cv2.INTER_CUBIC) for part in parts]
+            ),
+        ]
+    )
 
 
 def _difference(frame: np.ndarray) -> float:
@@ -359,22 +532,46 @@ def _difference(frame: np.ndarray) -> float:
     return float(np.abs(frame[CAPTION:, :half].astype(int) - frame[CAPTION:, half:]).mean())
 
 
-def _markdown(recipe: Recipe, run_dir: Path, summary: dict[str, Any], events: list[dict[str, Any]], video: str) -> str:
+def _markdown(
+    recipe: Recipe, run_dir: Path, summary: dict[str, Any], events: list[dict[str, Any]], video: str
+) -> str:
     rows = []
     for name in ("before", "after"):
         rate, episodes = summary[f"success_{name}"], summary["eval_episodes"]
         low, high = wilson(round(rate * episodes), episodes)
-        rows.append(f"| {name} RL | {summary[f'version_{name}']} | {rate:.0%} | {low:.0%} to {high:.0%} | {episodes} |")
+        rows.append(
+            f"| {name} RL | {summary[f'version_{name}']} | {rate:.0%} | {low:.0%} to {high:.0%} | "
+            f"{episodes} |"
+        )
     phases = [event for event in events if event["event"] in ("phase", "result")]
-    times = [f"| {a['name']} | {(b['time'] - a['time']) / 60:.1f} |"
-             for a, b in zip(phases, phases[1:], strict=False) if a["event"] == "phase"]
-    return "\n".join([
-        f"# {recipe.name}, seed {recipe.seed}", "",
-        "| | policy version | success | 95 % interval | held-out episodes |", "|---|---|---|---|---|", *rows, "",
-        f"{summary['env_steps']} online environment steps, {_updates(summary)}, "
-        f"{summary['minutes']:.1f} minutes. Training ended because {summary['ended']}.", "",
-        "![learning curve](learning_curve.png)", "", video, "",
-        "| phase | minutes |", "|---|---|", *times, "",
-        f"Repeat: `rlinf demo {shlex.quote(str(run_dir / 'recipe.yaml'))} --out NEW_FOLDER`. "
-        "Recordings: `inbox/` (rosbag2, MCAP). TensorBoard: `tensorboard --logdir tensorboard`. Policy: "
-        "`policy/policy.safetensors`. Everything that was set: `recipe.yaml`.", ""])
+    times = [
+        f"| {a['name']} | {(b['time'] - a['time']) / 60:.1f} |"
+        for a, b in zip(phases, phases[1:], strict=False)
+        if a["event"] == "phase"
+    ]
+    return "\n".join(
+        [
+            f"# {recipe.name}, seed {recipe.seed}",
+            "",
+            "| | policy version | success | 95 % interval | held-out episodes |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            f"{summary['env_steps']} online environment steps, {_updates(summary)}, "
+            f"{summary['minutes']:.1f} minutes. Training ended because {summary['ended']}.",
+            "",
+            "![learning curve](learning_curve.png)",
+            "",
+            video,
+            "",
+            "| phase | minutes |",
+            "|---|---|",
+            *times,
+            "",
+            f"Repeat: `rlinf demo {shlex.quote(str(run_dir / 'recipe.yaml'))} --out NEW_FOLDER`. "
+            "Recordings: `inbox/` (rosbag2, MCAP). TensorBoard: `tensorboard --logdir "
+            "tensorboard`. Policy: "
+            "`policy/policy.safetensors`. Everything that was set: `recipe.yaml`.",
+            "",
+        ]
+    )

@@ -1,4 +1,5 @@
-"""Figures in robot time: successes per hour, seconds to success, takeovers per hour, longest unbroken run.
+"""Figures in robot time: successes per hour, seconds to success, takeovers per hour, longest
+unbroken run.
 
 Robot time is the time of the episodes and of the resets between them.
 """
@@ -73,7 +74,9 @@ class Throughput:
     resets: int
 
     def flat(self) -> dict[str, float]:
-        """Return a flat dict with ``successes_per_hour``, ``successes_per_hour_low``, ``..._high`` and so on."""
+        """Return a flat dict with ``successes_per_hour``, ``successes_per_hour_low``, ``..._high``
+        and so on.
+        """
         figures: dict[str, float] = {
             "episodes": self.episodes,
             "robot_minutes": self.robot_minutes,
@@ -122,8 +125,8 @@ def longest_run(successes: Iterable[bool]) -> int:
 def times_of(episodes: Iterable[Episode]) -> list[EpisodeTime]:
     """Return the robot time of recorded episodes, in the order of their time stamps.
 
-    An episode that a person finished is no success of the policy. A pause longer than MAX_RESET_S is
-    no reset. Demonstrations count no takeovers, since a person commands all of them.
+    An episode that a person finished is no success of the policy. A pause longer than MAX_RESET_S
+    is no reset. Demonstrations count no takeovers, since a person commands all of them.
     """
     times, before_ns = [], None
     for episode in sorted(episodes, key=lambda episode: int(episode.stamps_ns[0])):

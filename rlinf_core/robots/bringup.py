@@ -1,4 +1,5 @@
-"""``bringup.yaml`` of a robot: the vendor's launch file for its driver, and the needed controllers.
+"""``bringup.yaml`` of a robot: the vendor's launch file for its driver, and the needed
+controllers.
 """
 
 from __future__ import annotations
@@ -18,29 +19,48 @@ FILE, PARAMETERS = "bringup.yaml", "controllers.yaml"
 
 
 class Bringup(Settings):
-    """A launch file of a vendor's package. ``{station}``, ``{robot_ip}`` and ``{folder}`` are filled in."""
+    """A launch file of a vendor's package.
+
+    ``{station}``, ``{robot_ip}`` and ``{folder}`` are filled in.
+    """
 
     package: str = Field(min_length=1, description="the vendor's package")
     launch: str = Field(min_length=1, description="its launch file, in launch/ of its share folder")
     arguments: dict[str, str] = Field({}, description="of that launch file")
-    controller_manager: str = Field(min_length=1, description="the controller manager, by its full name")
+    controller_manager: str = Field(
+        min_length=1, description="the controller manager, by its full name"
+    )
     controllers: tuple[str, ...] = Field(
-        (), description="controllers that are spawned once the driver runs; controllers.yaml beside it has their "
-        "parameters")
+        (),
+        description="controllers that are spawned once the driver runs; controllers.yaml beside it "
+        "has their "
+        "parameters",
+    )
 
     def filled(self, station: str, robot_ip: str, folder: Path) -> Bringup:
         """Return the bringup with the names of this station."""
+
         def fill(text: str) -> str:
-            return text.replace("{station}", station).replace("{robot_ip}", robot_ip).replace("{folder}", str(folder))
+            return (
+                text.replace("{station}", station)
+                .replace("{robot_ip}", robot_ip)
+                .replace("{folder}", str(folder))
+            )
 
-        return self.but(arguments={name: fill(value) for name, value in self.arguments.items()},
-                        controller_manager=fill(self.controller_manager))
-
+        return self.but(
+            arguments={name: fill(value) for name, value in self.arguments.items()},
+            controller_manager=fill(self.controller_manager),
+        )
 
     def added(self, words: Sequence[str]) -> Bringup:
-        """With more arguments of the vendor's launch file, each as ``name:=value``. RecipeError for another form."""
+        """With more arguments of the vendor's launch file, each as ``name:=value``.
+
+        RecipeError for another form.
+        """
         if wrong := [word for word in words if ":=" not in word.strip(":=")]:
-            raise RecipeError(f"arguments: expected name:=value, as ros2 launch takes it, got '{wrong[0]}'")
+            raise RecipeError(
+                f"arguments: expected name:=value, as ros2 launch takes it, got '{wrong[0]}'"
+            )
         return self.but(arguments=self.arguments | dict(word.split(":=", 1) for word in words))
 
 
@@ -53,7 +73,10 @@ def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:
     folder = robot_folder(robot).resolve()
     file = folder / FILE
     if not file.is_file():
-        raise RecipeError(f"{folder}: expected {FILE}, with the vendor's launch file of this robot, found none. Start its "
-                          "driver as docs/robots/interface.md says, or write one as robots/ur5e has it")
+        raise RecipeError(
+            f"{folder}: expected {FILE}, with the vendor's launch file of this robot, found none. "
+            f"Start its "
+            "driver as docs/robots/interface.md says, or write one as robots/ur5e has it"
+        )
     filled = checked(Bringup, read(file, "bringup")).filled(station, robot_ip, folder)
     return filled, folder

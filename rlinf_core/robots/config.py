@@ -28,20 +28,27 @@ class Home(Settings):
     """The pose in which an arm waits for the next scene, in the form of the task's actions."""
 
     position: tuple[float, float, float] | None = Field(
-        None, description="home position of the tool in the base frame, x y z [m]. It lies in "
-                          "the limits' box. For a task in tcp_delta")
+        None,
+        description="home position of the tool in the base frame, x y z [m]. It lies in "
+        "the limits' box. For a task in tcp_delta",
+    )
     orientation: tuple[float, float, float, float] | tuple[()] = Field(
-        (), description="home orientation of the tool, quaternion x y z w, for a task that turns "
-                        "it. Without it the tool keeps its orientation")
-    joints: dict[str, float] = Field({}, description="home angle of each joint by name [rad]. "
-                                                     "For a task in joint_delta")
+        (),
+        description="home orientation of the tool, quaternion x y z w, for a task that turns "
+        "it. Without it the tool keeps its orientation",
+    )
+    joints: dict[str, float] = Field(
+        {}, description="home angle of each joint by name [rad]. For a task in joint_delta"
+    )
 
     @model_validator(mode="after")
     def _somewhere(self) -> Home:
         if self.position is None and not self.joints:
             raise ValueError("expected 'position', of the tool, or 'joints', got neither")
         if self.orientation and abs(sum(value * value for value in self.orientation) - 1.0) > 0.02:
-            raise ValueError(f"orientation: expected a quaternion of length 1, got {list(self.orientation)}")
+            raise ValueError(
+                f"orientation: expected a quaternion of length 1, got {list(self.orientation)}"
+            )
         return self
 
 
@@ -50,37 +57,50 @@ class Arm(Settings):
 
     limits: Path = Field(strict=False, description="file of this arm's limits beside robot.yaml")
     home: Home | None = Field(None, description="where it waits for the next scene")
-    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(None, description=
-        "gripper of this arm, as in `gripper`")
+    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(
+        None, description="gripper of this arm, as in `gripper`"
+    )
 
 
 class Controller(Settings):
-    """A controller that does not follow the interlock's own topics; a node translates its commands.
+    """A controller that does not follow the interlock's own topics; a node translates its
+    commands.
     """
 
     kind: Literal["joint_trajectory", "forward_position", "twist"] = Field(
         description="`joint_trajectory` and `forward_position` follow target_joints, for a task "
-                    "in joint_delta. `twist` follows target_pose by TwistStamped, as MoveIt "
-                    "Servo reads it")
-    topic: str = Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$", description=
-        "topic of the controller. Example: /scaled_joint_trajectory_controller/joint_trajectory")
-    horizon_s: Positive = Field(0.05, description="joint_trajectory: time to reach the first "
-                                                  "target [s]. A target that is later than this "
-                                                  "and than three ticks has the same time. Other "
-                                                  "targets have the time between the two")
-    slowed_by: str = Field("", pattern="^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description=
-        "joint_trajectory: topic (std_msgs/Float64) with the robot's speed scaling [%], as "
-        "ur_robot_driver publishes it. Below 100 the trajectory continues from the reached point")
-    gain: Positive = Field(5.0, description="twist: speed for each metre and radian of error "
-                                            "[1/s]")
+        "in joint_delta. `twist` follows target_pose by TwistStamped, as MoveIt "
+        "Servo reads it"
+    )
+    topic: str = Field(
+        pattern="^/?[A-Za-z][A-Za-z0-9_/]*$",
+        description="topic of the controller. Example: "
+        "/scaled_joint_trajectory_controller/joint_trajectory",
+    )
+    horizon_s: Positive = Field(
+        0.05,
+        description="joint_trajectory: time to reach the first "
+        "target [s]. A target that is later than this "
+        "and than three ticks has the same time. Other "
+        "targets have the time between the two",
+    )
+    slowed_by: str = Field(
+        "",
+        pattern="^(/?[A-Za-z][A-Za-z0-9_/]*)?$",
+        description="joint_trajectory: topic (std_msgs/Float64) with the robot's speed scaling "
+        "[%], as "
+        "ur_robot_driver publishes it. Below 100 the trajectory continues from the reached point",
+    )
+    gain: Positive = Field(5.0, description="twist: speed for each metre and radian of error [1/s]")
 
 
 class Twin(Settings):
     """A process in the hardware's place: the vendor driver's interface, around a simulator."""
 
-    node: str = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)+$",
-                      description="module with the twin's main function, for example "
-                                  "sim_bridges.twins.franka")
+    node: str = Field(
+        pattern=r"^[A-Za-z_]\w*(\.\w+)+$",
+        description="module with the twin's main function, for example sim_bridges.twins.franka",
+    )
     simulator: str = Field("", description="simulator inside the twin, if it has one")
     options: dict[str, Any] = Field({}, description="options of the twin's simulator")
 
@@ -95,62 +115,112 @@ class Robot(Settings):
     """The content of a robot.yaml."""
 
     driver: str = Field(
-        min_length=1, description="`simulator`, or `external` for another program that publishes "
-                                  "the robot interface. Otherwise a node beside a vendor's "
-                                  "driver, by name (franka), package.module:Class or entry point")
+        min_length=1,
+        description="`simulator`, or `external` for another program that publishes "
+        "the robot interface. Otherwise a node beside a vendor's "
+        "driver, by name (franka), package.module:Class or entry point",
+    )
     limits: Path | None = Field(
-        None, strict=False, description="file of the interlock's limits beside robot.yaml, for a "
-                                        "robot with one arm")
+        None,
+        strict=False,
+        description="file of the interlock's limits beside robot.yaml, for a robot with one arm",
+    )
     arms: dict[Name, Arm] = Field(
-        {}, description="the arms, where there are several, in the order of their parts of an action; each has an "
-        "interlock of its own, and its topics below its name")
+        {},
+        description="the arms, where there are several, in the order of their parts of an action; "
+        "each has an "
+        "interlock of its own, and its topics below its name",
+    )
     home: Home | None = Field(
-        None, description="where a real arm without a `reset_scene` of its own goes, at the operator's word, before the "
-        "scene is put right (docs/tutorials/collect.md); of a robot with one arm")
+        None,
+        description="where a real arm without a `reset_scene` of its own goes, at the operator's "
+        "word, before the "
+        "scene is put right (docs/tutorials/collect.md); of a robot with one arm",
+    )
     simulator: str = Field("", description="name of the simulator")
-    options: dict[str, Any] = Field({}, description="options of the simulator or of the driver's "
-                                                    "node")
-    twin: Twin | None = Field(None, description="started with the station in the place of hardware and vendor's driver")
+    options: dict[str, Any] = Field(
+        {}, description="options of the simulator or of the driver's node"
+    )
+    twin: Twin | None = Field(
+        None, description="started with the station in the place of hardware and vendor's driver"
+    )
     task: str = Field(
-        "", description="task of the simulator's own success signal, which `rlinf check sim` "
-                        "plays. A name, or ./path relative to this file")
+        "",
+        description="task of the simulator's own success signal, which `rlinf check sim` "
+        "plays. A name, or ./path relative to this file",
+    )
     cameras: dict[Name, Annotated[Any, CAMERA]] = Field(
-        {}, description="cameras by name. [height, width] is a camera that another program "
-                        "publishes. A mapping with `kind` is read here")
+        {},
+        description="cameras by name. [height, width] is a camera that another program "
+        "publishes. A mapping with `kind` is read here",
+    )
     gripper: Annotated[GripperSettings | None, GRIPPER] = Field(
-        None, description="gripper that a node of rlinf commands, with its settings. Leave it "
-                          "out if the driver or the simulator commands it")
-    estops: tuple[Name, ...] = Field((), description="e-stop sources on `estop/<name>`. A robot "
-                                                     "with hardware and no source needs "
-                                                     "`no_estop_reason` before it is armed")
-    no_estop_reason: str = Field("", pattern=r"^(\s*\S.{8,}\S\s*)?$", description=
-        "reason why this robot may be armed without an e-stop on the network, in a few words. "
-        "Its author confirms it")
+        None,
+        description="gripper that a node of rlinf commands, with its settings. Leave it "
+        "out if the driver or the simulator commands it",
+    )
+    estops: tuple[Name, ...] = Field(
+        (),
+        description="e-stop sources on `estop/<name>`. A robot "
+        "with hardware and no source needs "
+        "`no_estop_reason` before it is armed",
+    )
+    no_estop_reason: str = Field(
+        "",
+        pattern=r"^(\s*\S.{8,}\S\s*)?$",
+        description="reason why this robot may be armed without an e-stop on the network, in a few "
+        "words. "
+        "Its author confirms it",
+    )
     topics: dict[str, Annotated[str, Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
-        {}, description="topics with another name at the driver. Example: {joint_states: "
-                        "/joint_states}. Names are below the station's namespace, unless they "
-                        "begin with /")
+        {},
+        description="topics with another name at the driver. Example: {joint_states: "
+        "/joint_states}. Names are below the station's namespace, unless they "
+        "begin with /",
+    )
     controller: Controller | None = Field(
-        None, description="what follows the interlock, where it is no impedance controller on target_pose")
-    urdf: Path | None = Field(None, strict=False, description=
-        "URDF file beside robot.yaml. It is published as `robot_description` and recorded with "
-        "each episode")
-    hand_eye: Path | None = Field(None, strict=False, description=
-        "file with the poses of the cameras beside robot.yaml (rlinf camera locate). They are "
-        "published on `tf_static`")
-    tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description=
-        "name of the tool's frame on `tf`. Choose another one if the driver's "
-        "robot_state_publisher uses this name. Empty publishes none")
-    root_frame: str = Field("", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description=
-        "root of the driver's frames on `/tf`, if it is the limits' `frame` under another name. "
-        "It becomes that frame's child, so all frames form one tree. For a robot with one arm")
+        None,
+        description="what follows the interlock, where it is no impedance controller on "
+        "target_pose",
+    )
+    urdf: Path | None = Field(
+        None,
+        strict=False,
+        description="URDF file beside robot.yaml. It is published as `robot_description` and "
+        "recorded with "
+        "each episode",
+    )
+    hand_eye: Path | None = Field(
+        None,
+        strict=False,
+        description="file with the poses of the cameras beside robot.yaml (rlinf camera locate). "
+        "They are "
+        "published on `tf_static`",
+    )
+    tool_frame: str = Field(
+        "tool0",
+        pattern="^([A-Za-z][A-Za-z0-9_]*)?$",
+        description="name of the tool's frame on `tf`. Choose another one if the driver's "
+        "robot_state_publisher uses this name. Empty publishes none",
+    )
+    root_frame: str = Field(
+        "",
+        pattern="^([A-Za-z][A-Za-z0-9_]*)?$",
+        description="root of the driver's frames on `/tf`, if it is the limits' `frame` under "
+        "another name. "
+        "It becomes that frame's child, so all frames form one tree. For a robot with one arm",
+    )
     tool_axes: tuple[str, ...] = Field(
-        (), description="twists and wrenches that the driver publishes along the tool's axes. "
-                        "They are turned by current_pose into the limits' frame. CRISP does so "
-                        "with current_twist, ur_robot_driver with wrench")
+        (),
+        description="twists and wrenches that the driver publishes along the tool's axes. "
+        "They are turned by current_pose into the limits' frame. CRISP does so "
+        "with current_twist, ur_robot_driver with wrench",
+    )
     distance: bool = Field(
-        False, description="the topic `distance` (sensor_msgs/Range) has the distance to the "
-                           "nearest obstacle. Silence stops the arm")
+        False,
+        description="the topic `distance` (sensor_msgs/Range) has the distance to the "
+        "nearest obstacle. Silence stops the arm",
+    )
 
     @model_validator(mode="after")
     def _check_driver(self) -> Robot:
@@ -159,7 +229,10 @@ class Robot(Settings):
         except RlinfError as error:
             raise ValueError(str(error)) from error
         if driver_settings is not True and self.simulator:
-            raise ValueError(f"simulator: expected none with driver: {self.driver}; one in the hardware's place is 'twin'")
+            raise ValueError(
+                f"simulator: expected none with driver: {self.driver}; one in the hardware's place "
+                f"is 'twin'"
+            )
         return self
 
     @model_validator(mode="after")
@@ -169,63 +242,103 @@ class Robot(Settings):
         if self.driver == EXTERNAL and (self.simulator or self.options):
             raise ValueError("driver: external has neither 'simulator' nor 'options'")
         if self.twin and self.driver == SIMULATOR:
-            raise ValueError("twin: expected none with driver: simulator, which has no hardware to stand in for")
+            raise ValueError(
+                "twin: expected none with driver: simulator, which has no hardware to stand in for"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_arm_or_several(self) -> Robot:
         if (self.limits is None) == (not self.arms):
-            raise ValueError("expected 'limits', of a robot with one arm, or 'arms', of one with several, and not both")
+            raise ValueError(
+                "expected 'limits', of a robot with one arm, or 'arms', of one with several, and "
+                "not both"
+            )
         if len(self.arms) == 1:
-            raise ValueError(f"arms: expected two or more, got {next(iter(self.arms))} alone. A robot with one arm says "
-                             "'limits', and no name")
+            raise ValueError(
+                f"arms: expected two or more, got {next(iter(self.arms))} alone. A robot with one "
+                f"arm says "
+                "'limits', and no name"
+            )
         for name in self.arms:
             if name in TAKEN:
-                raise ValueError(f"arms: '{name}' begins the names of other topics. Give the arm another name, e.g. left")
+                raise ValueError(
+                    f"arms: '{name}' begins the names of other topics. Give the arm another name, "
+                    f"e.g. left"
+                )
         return self
 
     @model_validator(mode="after")
     def _check_estop_reason(self) -> Robot:
         if self.estops and self.no_estop_reason:
-            raise ValueError(f"no_estop_reason: expected none beside estops: [{', '.join(self.estops)}]. "
-                             "Leave one of them out")
+            raise ValueError(
+                f"no_estop_reason: expected none beside estops: [{', '.join(self.estops)}]. "
+                "Leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")
     def _check_estops(self) -> Robot:
         if doubled := [name for name in self.estops if self.estops.count(name) > 1]:
-            raise ValueError(f"estops: expected a name for each source, got '{doubled[0]}' more than once. Two sources "
-                             "on one topic hide each other's silence: name the second otherwise, and remap its topic")
+            raise ValueError(
+                f"estops: expected a name for each source, got '{doubled[0]}' more than once. Two "
+                f"sources "
+                "on one topic hide each other's silence: name the second otherwise, and remap its "
+                "topic"
+            )
         return self
 
     @model_validator(mode="after")
     def _axes_of_what_has_some(self) -> Robot:
         allowed = [channel for name in VECTORS for channel in of_arms(name, list(self.arms))]
         if others := [name for name in self.tool_axes if name not in allowed]:
-            raise ValueError(f"tool_axes: expected {' or '.join(allowed)}, got '{others[0]}'{nearest(others[0], allowed)}")
+            raise ValueError(
+                f"tool_axes: expected {' or '.join(allowed)}, got "
+                f"'{others[0]}'{nearest(others[0], allowed)}"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_gripper_an_arm(self) -> Robot:
         if self.arms and self.gripper:
-            raise ValueError("gripper: expected it of each arm, arms.<name>.gripper, of a robot with several")
+            raise ValueError(
+                "gripper: expected it of each arm, arms.<name>.gripper, of a robot with several"
+            )
         if self.driver == SIMULATOR and self.grippers:
-            raise ValueError("gripper: expected none with driver: simulator, which has its own. A twin is with driver: "
-                             "external or a vendor's")
+            raise ValueError(
+                "gripper: expected none with driver: simulator, which has its own. A twin is with "
+                "driver: "
+                "external or a vendor's"
+            )
         return self
 
     @model_validator(mode="after")
     def _of_an_external_driver(self) -> Robot:
         if self.driver == SIMULATOR and (self.topics or self.controller):
-            raise ValueError("driver: simulator has neither 'topics' nor 'controller': it speaks the robot interface")
+            raise ValueError(
+                "driver: simulator has neither 'topics' nor 'controller': it speaks the robot "
+                "interface"
+            )
         if self.arms and self.home:
-            raise ValueError("'home' is of a robot with one arm; of several, each says its own: arms: {left: {home: ...}}")
+            raise ValueError(
+                "'home' is of a robot with one arm; of several, each says its own: arms: {left: "
+                "{home: ...}}"
+            )
         if self.arms and self.twin:
-            raise ValueError("'twin' is of a robot with one arm; of several, a simulator has them: driver: simulator")
+            raise ValueError(
+                "'twin' is of a robot with one arm; of several, a simulator has them: driver: "
+                "simulator"
+            )
         if self.arms and self.root_frame:
-            raise ValueError("'root_frame' is of a robot with one arm; of several, say the frame of each in its limits")
+            raise ValueError(
+                "'root_frame' is of a robot with one arm; of several, say the frame of each in its "
+                "limits"
+            )
         if self.arms and self.controller:
-            raise ValueError("'controller' is of a robot with one arm; give each arm a driver that follows its target_pose")
+            raise ValueError(
+                "'controller' is of a robot with one arm; give each arm a driver that follows its "
+                "target_pose"
+            )
         for name in self.topics:
             try:
                 row = topic(name)
@@ -233,8 +346,13 @@ class Robot(Settings):
                 raise ValueError(f"topics: {error}") from error
             # the page only shows the robot's commands
             receivers = {*row.receivers.split(", ")} - {"page"}
-            if not {"robot side", "e-stop"} & {*row.sender.split(", ")} and receivers != {"robot side"}:
-                raise ValueError(f"topics: '{name}' is not the robot side's; expected what a driver speaks or hears")
+            if not {"robot side", "e-stop"} & {*row.sender.split(", ")} and receivers != {
+                "robot side"
+            }:
+                raise ValueError(
+                    f"topics: '{name}' is not the robot side's; expected what a driver speaks or "
+                    f"hears"
+                )
         return self
 
     @model_validator(mode="after")
@@ -242,11 +360,17 @@ class Robot(Settings):
         taken: dict[str, str] = {}
         for name, camera in self.devices.items():
             if self.driver == SIMULATOR:
-                raise ValueError(f"cameras.{name}: expected [height, width], as driver: simulator shows its own pictures, "
-                                 f"got kind: {camera.kind}. A twin is with driver: external or a vendor's")
+                raise ValueError(
+                    f"cameras.{name}: expected [height, width], as driver: simulator shows its own "
+                    f"pictures, "
+                    f"got kind: {camera.kind}. A twin is with driver: external or a vendor's"
+                )
             # one device has several names
             if other := taken.get(where := os.path.realpath(camera.where)):
-                raise ValueError(f"cameras.{name}: expected a device of its own, got '{camera.where}', which '{other}' is")
+                raise ValueError(
+                    f"cameras.{name}: expected a device of its own, got '{camera.where}', which "
+                    f"'{other}' is"
+                )
             taken[where] = name
         return self
 
@@ -257,8 +381,10 @@ class Robot(Settings):
             if not gripper.where:
                 continue
             if other := taken.get(where := os.path.realpath(gripper.where)):
-                raise ValueError(f"arms.{arm}.gripper: expected one of its own, got '{gripper.where}', "
-                                 f"which arm '{other}' tells")
+                raise ValueError(
+                    f"arms.{arm}.gripper: expected one of its own, got '{gripper.where}', "
+                    f"which arm '{other}' tells"
+                )
             taken[where] = arm
         return self
 
@@ -269,8 +395,13 @@ class Robot(Settings):
             RecipeError: the robot has no simulator, or it has no such option.
         """
         if not self.simulator:
-            raise RecipeError(f"{where}: expected none for a robot that is not simulated, got {', '.join(options)}")
-        return self.but(options=_options(self.simulator, where, Document(self.options | options, {(): where})))
+            raise RecipeError(
+                f"{where}: expected none for a robot that is not simulated, got "
+                f"{', '.join(options)}"
+            )
+        return self.but(
+            options=_options(self.simulator, where, Document(self.options | options, {(): where}))
+        )
 
     @property
     def without_hardware(self) -> bool:
@@ -280,7 +411,11 @@ class Robot(Settings):
     @property
     def devices(self) -> dict[str, DeviceCamera]:
         """Cameras that a node of ours reads, by name."""
-        return {name: camera for name, camera in self.cameras.items() if isinstance(camera, DeviceCamera)}
+        return {
+            name: camera
+            for name, camera in self.cameras.items()
+            if isinstance(camera, DeviceCamera)
+        }
 
     @property
     def driver_node(self) -> DriverSettings | None:
@@ -301,7 +436,11 @@ class Robot(Settings):
     @property
     def interlocks(self) -> dict[str, Path]:
         """The limits of each arm by its name, in the order of actions; "" for a single arm."""
-        return {"": self.limits} if self.limits else {name: arm.limits for name, arm in self.arms.items()}
+        return (
+            {"": self.limits}
+            if self.limits
+            else {name: arm.limits for name, arm in self.arms.items()}
+        )
 
 
 def load_robot(name: str) -> Robot:
@@ -317,31 +456,61 @@ def load_robot(name: str) -> Robot:
     for arm, limits in robot.interlocks.items():
         key = ("arms", arm, "limits") if arm else ("limits",)
         if not (folder / limits).is_file():
-            raise RecipeError(f"{document.place(key)}: '{'.'.join(key)}': expected a file in {folder}, got '{limits}', "
-                              "which is not there")
+            raise RecipeError(
+                f"{document.place(key)}: '{'.'.join(key)}': expected a file in {folder}, got "
+                f"'{limits}', "
+                "which is not there"
+            )
     options: dict[str, Any] = {}
     if robot.simulator:
-        options = _options(robot.simulator, document.place(("simulator",)), document.below(("options",)), folder)
+        options = _options(
+            robot.simulator, document.place(("simulator",)), document.below(("options",)), folder
+        )
     elif robot.driver != EXTERNAL:
         kind = driver(robot.driver)
         options = _from_folder(kind, values(checked(kind, document.below(("options",)))), folder)
         if robot.grippers and driver(robot.driver)(**options).has_gripper:
-            raise RecipeError(f"{document.place(('driver',))}: 'gripper': expected none beside the one that driver: "
-                              f"{robot.driver} tells. Leave it out, or say options: {{hand: false}}")
+            raise RecipeError(
+                f"{document.place(('driver',))}: 'gripper': expected none beside the one that "
+                f"driver: "
+                f"{robot.driver} tells. Leave it out, or say options: {{hand: false}}"
+            )
     if robot.twin and robot.twin.simulator:
-        inside = _options(robot.twin.simulator, document.place(("twin", "simulator")), document.below(("twin", "options")),
-                          folder)
+        inside = _options(
+            robot.twin.simulator,
+            document.place(("twin", "simulator")),
+            document.below(("twin", "options")),
+            folder,
+        )
         robot = robot.but(twin=robot.twin.but(options=inside))
-    task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
-    urdf, hand_eye, limits_path = (folder / path if path else None for path in (robot.urdf, robot.hand_eye, robot.limits))
+    task = (
+        str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
+    )
+    urdf, hand_eye, limits_path = (
+        folder / path if path else None for path in (robot.urdf, robot.hand_eye, robot.limits)
+    )
     if urdf:
         _check_urdf(urdf, document.place(("urdf",)))
     if hand_eye:
-        check_hand_eye(hand_eye, document.place(("hand_eye",)), robot.cameras, robot.interlocks, robot.tool_frame)
+        check_hand_eye(
+            hand_eye,
+            document.place(("hand_eye",)),
+            robot.cameras,
+            robot.interlocks,
+            robot.tool_frame,
+        )
     cameras: dict[str, CameraSettings] = robot.cameras | {
-        name: camera.with_paths_from(folder) for name, camera in robot.devices.items()}
-    return robot.but(urdf=urdf, hand_eye=hand_eye, cameras=cameras, limits=limits_path, options=options, task=task,
-                     arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
+        name: camera.with_paths_from(folder) for name, camera in robot.devices.items()
+    }
+    return robot.but(
+        urdf=urdf,
+        hand_eye=hand_eye,
+        cameras=cameras,
+        limits=limits_path,
+        options=options,
+        task=task,
+        arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()},
+    )
 
 
 def _check_urdf(path: Path, where: str) -> None:
@@ -353,11 +522,16 @@ def _check_urdf(path: Path, where: str) -> None:
     except (OSError, ElementTree.ParseError) as error:
         root_tag = f"{type(error).__name__}: {error}"
     if root_tag != "robot":
-        raise RecipeError(f"{where}: 'urdf': expected a file whose XML is a <robot>, got {path}: {root_tag}. Make it of a "
-                          "xacro first: xacro robot.urdf.xacro > robot.urdf")
+        raise RecipeError(
+            f"{where}: 'urdf': expected a file whose XML is a <robot>, got {path}: {root_tag}. "
+            f"Make it of a "
+            "xacro first: xacro robot.urdf.xacro > robot.urdf"
+        )
 
 
-def _options(simulator: str, where: str, document: Document, folder: Path | None = None) -> dict[str, Any]:
+def _options(
+    simulator: str, where: str, document: Document, folder: Path | None = None
+) -> dict[str, Any]:
     """Return the options of a simulator; paths among them are relative to ``folder``."""
     from sim_bridges.core.interface import options_of
 
@@ -368,8 +542,11 @@ def _options(simulator: str, where: str, document: Document, folder: Path | None
 
 def _from_folder(kind: type[Settings], options: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Options whose relative paths begin at the folder of the robot's YAML."""
-    return options | {name: str((folder / options[name]).resolve()) for name, item in kind.model_fields.items()
-                      if FROM_FOLDER in item.metadata and options.get(name)}
+    return options | {
+        name: str((folder / options[name]).resolve())
+        for name, item in kind.model_fields.items()
+        if FROM_FOLDER in item.metadata and options.get(name)
+    }
 
 
 def robot_folder(name: str) -> Path:
@@ -391,5 +568,8 @@ def robots() -> list[str]:
 
 def _ours() -> dict[str, Path]:
     """Return the folders of the robots that come with rlinf, by their names."""
-    paths = (*(shared() / "robots").glob("*/robot.yaml"), *(SOURCE / "sim_bridges/simulators").glob("*/*/robot.yaml"))
+    paths = (
+        *(shared() / "robots").glob("*/robot.yaml"),
+        *(SOURCE / "sim_bridges/simulators").glob("*/*/robot.yaml"),
+    )
     return {path.parent.name: path.parent for path in paths}

@@ -16,12 +16,19 @@ import yaml
 
 from rlinf_core.core.errors import RecipeError
 
-JOINT_STATE, IMAGE, COMPRESSED = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
-CONTROLLERS = {"trajectory_msgs/msg/JointTrajectory": "joint_trajectory",
-               "std_msgs/msg/Float64MultiArray": "forward_position"}
+JOINT_STATE, IMAGE, COMPRESSED = (
+    "sensor_msgs/msg/JointState",
+    "sensor_msgs/msg/Image",
+    "sensor_msgs/msg/CompressedImage",
+)
+CONTROLLERS = {
+    "trajectory_msgs/msg/JointTrajectory": "joint_trajectory",
+    "std_msgs/msg/Float64MultiArray": "forward_position",
+}
 STEP_RAD = 0.02  # a joint's step in one time step; a contract has none
 NOT_READ = ("teleop", "signals", "info", "complementary_data", "adjunct", "tasks", "rewards")
-LIMITS = """# Limits of {name}, of a contract that has none. Fill in each line that begins with '# ', then remove its '# '.
+LIMITS = """# Limits of {name}, of a contract that has none.
+# Fill in each line that begins with '# ', then remove its '# '.
 # docs/reference/limits.md explains each key. The interlock does not start while one is missing.
 control_mode: joint_delta
 joint_names: [{joints}]
@@ -73,14 +80,26 @@ def read_contract(text: str) -> Contract:
         RecipeError: the text is no contract, or the robot is no arm.
     """
     document = yaml.safe_load(text)
-    missing = [key for key in ("robot_type", "robot_interface", "fps", "observations", "actions")
-               if not isinstance(document, dict) or key not in document]
+    missing = [
+        key
+        for key in ("robot_type", "robot_interface", "fps", "observations", "actions")
+        if not isinstance(document, dict) or key not in document
+    ]
     if missing:
-        raise RecipeError(f"contract: expected a contract of Rosetta, which has {', '.join(missing)}; got none of that")
+        raise RecipeError(
+            f"contract: expected a contract of Rosetta, which has {', '.join(missing)}; got none "
+            f"of that"
+        )
     if document["robot_interface"] != "ros2":
-        raise RecipeError(f"contract: robot_interface: expected ros2, got '{document['robot_interface']}'")
+        raise RecipeError(
+            f"contract: robot_interface: expected ros2, got '{document['robot_interface']}'"
+        )
     notes: list[str] = [f"'{key}' is not read" for key in NOT_READ if key in document]
-    topics, cameras, observation = dict[str, str](), dict[str, list[int]](), dict[str, dict[str, Any]]()
+    topics, cameras, observation = (
+        dict[str, str](),
+        dict[str, list[int]](),
+        dict[str, dict[str, Any]](),
+    )
     commanded, action = _action(document["actions"], notes)
     names = [name.partition(".")[2] for name in commanded["select"]]
     topics["target_joints"] = commanded["channel"]["topic"]
@@ -91,25 +110,60 @@ def read_contract(text: str) -> Contract:
             cameras[camera] = _size(source, key, notes)
             topics[f"camera/{camera}/image"] = _raw(channel, notes)
         elif channel["type"] == JOINT_STATE and set(names) <= {
-                name.partition(".")[2] for name in source.get("select", []) if name.startswith("position.")}:
+            name.partition(".")[2]
+            for name in source.get("select", [])
+            if name.startswith("position.")
+        }:
             topics["joint_states"] = channel["topic"]
-            observation["joints"] = {"source": "joint_states", "take": "all", "shape": [len(names)], "unit": "rad",
-                                     "low": [-6.29], "high": [6.29]}
+            observation["joints"] = {
+                "source": "joint_states",
+                "take": "all",
+                "shape": [len(names)],
+                "unit": "rad",
+                "low": [-6.29],
+                "high": [6.29],
+            }
         else:
-            notes.append(f"{key}: {channel['topic']} ({channel['type']}) has no counterpart in the robot interface")
+            notes.append(
+                f"{key}: {channel['topic']} ({channel['type']}) has no counterpart in the robot "
+                f"interface"
+            )
     if "joints" not in observation:
-        raise RecipeError(f"contract: expected a sensor_msgs/JointState with positions of {', '.join(names)}, which are "
-                          "commanded, got none. The interlock must measure what it moves")
-    robot: dict[str, Any] = {"driver": "external", "limits": "limits.yaml", "estops": [], "cameras": cameras,
-                             "topics": topics}
+        raise RecipeError(
+            f"contract: expected a sensor_msgs/JointState with positions of {', '.join(names)}, "
+            f"which are "
+            "commanded, got none. The interlock must measure what it moves"
+        )
+    robot: dict[str, Any] = {
+        "driver": "external",
+        "limits": "limits.yaml",
+        "estops": [],
+        "cameras": cameras,
+        "topics": topics,
+    }
     if kind := CONTROLLERS.get(commanded["channel"]["type"]):
         robot["controller"] = {"kind": kind, "topic": topics.pop("target_joints")}
-    notes += ["current_pose: publish the tool's pose as geometry_msgs/PoseStamped; a contract has none",
-              "limits.yaml: fill in every limit"]
-    if any("rad2deg" in operator for operator in commanded.get("apply", []) if isinstance(operator, str)):
-        notes.append("rad2deg: recordings and actions here are in rad; LeRobot's data set of the contract is in degrees")
-    task = {"instruction": "", "control_hz": float(document["fps"]), "max_steps": round(30 * float(document["fps"])),
-            "observation": observation, "action": action, "reward": {"kind": "external"}}
+    notes += [
+        "current_pose: publish the tool's pose as geometry_msgs/PoseStamped; a contract has none",
+        "limits.yaml: fill in every limit",
+    ]
+    if any(
+        "rad2deg" in operator
+        for operator in commanded.get("apply", [])
+        if isinstance(operator, str)
+    ):
+        notes.append(
+            "rad2deg: recordings and actions here are in rad; LeRobot's data set of the contract "
+            "is in degrees"
+        )
+    task = {
+        "instruction": "",
+        "control_hz": float(document["fps"]),
+        "max_steps": round(30 * float(document["fps"])),
+        "observation": observation,
+        "action": action,
+        "reward": {"kind": "external"},
+    }
     name = re.sub(r"\W", "_", str(document["robot_type"]))
     return Contract(name, robot, task, LIMITS.format(name=name, joints=", ".join(names)), notes)
 
@@ -118,8 +172,13 @@ def _sources(section: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each source of each key; a list under one key is several sources."""
     for key, entry in section.items():
         for source in entry if isinstance(entry, list) else [entry]:
-            if not isinstance(source, dict) or not {"topic", "type"} <= source.get("channel", {}).keys():
-                raise RecipeError(f"contract: {key}: expected a channel with topic and type, got {source!r}")
+            if (
+                not isinstance(source, dict)
+                or not {"topic", "type"} <= source.get("channel", {}).keys()
+            ):
+                raise RecipeError(
+                    f"contract: {key}: expected a channel with topic and type, got {source!r}"
+                )
             yield key, source
 
 
@@ -134,9 +193,14 @@ def _action(section: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], 
             continue
         notes.append(f"{key}: {channel['topic']} ({channel['type']}) is not commanded")
     if joints is None:
-        raise RecipeError("contract: actions: expected joint positions (select: [position.<joint>, ...]), got none. rlinf "
-                          "moves arms; a base's velocity is none")
-    dimensions = {name.partition(".")[2]: {"scale": STEP_RAD, "unit": "rad"} for name in joints["select"]}
+        raise RecipeError(
+            "contract: actions: expected joint positions (select: [position.<joint>, ...]), got "
+            "none. rlinf "
+            "moves arms; a base's velocity is none"
+        )
+    dimensions = {
+        name.partition(".")[2]: {"scale": STEP_RAD, "unit": "rad"} for name in joints["select"]
+    }
     return joints, {"control_mode": "joint_delta", "dimensions": dimensions}
 
 
@@ -152,6 +216,9 @@ def _raw(channel: dict[str, Any], notes: list[str]) -> str:
     name = str(channel["topic"])
     if channel["type"] == COMPRESSED:
         name = name.removesuffix("/compressed")
-        notes.append(f"{name}: the station needs the raw image; its driver publishes it beside the compressed one, or "
-                     "image_transport's republish does")
+        notes.append(
+            f"{name}: the station needs the raw image; its driver publishes it beside the "
+            f"compressed one, or "
+            "image_transport's republish does"
+        )
     return name

@@ -61,8 +61,11 @@ class Description:
 
     def moved(self, positions: Mapping[str, float]) -> list[Frame]:
         """Return the links behind movable joints with a given position [rad, m]."""
-        return [_placed(joint, value) for joint in self.joints
-                if joint.kind in MOVABLE and (value := _position(joint, positions)) is not None]
+        return [
+            _placed(joint, value)
+            for joint in self.joints
+            if joint.kind in MOVABLE and (value := _position(joint, positions)) is not None
+        ]
 
     def pose(self, link: str, positions: Mapping[str, float]) -> tuple[Vector, Quaternion]:
         """Position [m] and orientation (x, y, z, w) of a link in the root.
@@ -79,8 +82,11 @@ class Description:
         orientation, name = STILL, link
         while name != self.root:
             if name not in frames:
-                raise RecipeError(f"robot_description: expected a link '{link}' whose joints all have a position, got "
-                                  f"'{name}' without a place. Its links: {', '.join(self.links)}")
+                raise RecipeError(
+                    f"robot_description: expected a link '{link}' whose joints all have a "
+                    f"position, got "
+                    f"'{name}' without a place. Its links: {', '.join(self.links)}"
+                )
             frame = frames[name]
             x, y, z = _rotated(frame.orientation, position)
             position = (x + frame.position[0], y + frame.position[1], z + frame.position[2])
@@ -100,35 +106,59 @@ def read(text: str) -> Description:
         raise RecipeError(f"robot_description: expected a URDF, got no XML: {error}") from error
     links = tuple(link.get("name", "") for link in robot.iter("link"))
     if robot.tag != "robot" or not links:
-        raise RecipeError(f"robot_description: expected a <robot> with links, got <{robot.tag}> with {len(links)}")
+        raise RecipeError(
+            f"robot_description: expected a <robot> with links, got <{robot.tag}> with {len(links)}"
+        )
     joints = tuple(_joint(element) for element in robot.findall("joint"))
     children = {joint.origin.child for joint in joints}
     roots = [link for link in links if link not in children]
     if len(roots) != 1:
-        raise RecipeError(f"robot_description: expected one root link, got {', '.join(roots) or 'none'}")
+        raise RecipeError(
+            f"robot_description: expected one root link, got {', '.join(roots) or 'none'}"
+        )
     return Description(links, roots[0], joints)
 
 
 def _joint(element: ElementTree.Element) -> Joint:
     name, kind = element.get("name", ""), element.get("type", "fixed")
-    ends = [part.get("link", "") if (part := element.find(tag)) is not None else "" for tag in ("parent", "child")]
+    ends = [
+        part.get("link", "") if (part := element.find(tag)) is not None else ""
+        for tag in ("parent", "child")
+    ]
     if not all(ends):
-        raise RecipeError(f"robot_description: joint '{name}': expected <parent link=...> and <child link=...>")
+        raise RecipeError(
+            f"robot_description: joint '{name}': expected <parent link=...> and <child link=...>"
+        )
     origin, axis, mimic = (element.find(tag) for tag in ("origin", "axis", "mimic"))
     place = _vector(name, "0 0 0" if origin is None else origin.get("xyz", "0 0 0"))
     turn = _vector(name, "0 0 0" if origin is None else origin.get("rpy", "0 0 0"))
     x, y, z = _vector(name, "1 0 0" if axis is None else axis.get("xyz", "1 0 0"))
     length = math.sqrt(x * x + y * y + z * z) or 1.0
-    follows = None if mimic is None else (
-        mimic.get("joint", ""), float(mimic.get("multiplier", "1")), float(mimic.get("offset", "0")))
-    return Joint(name, kind, Frame(ends[0], ends[1], place, _of_rpy(*turn)), (x / length, y / length, z / length), follows)
+    follows = (
+        None
+        if mimic is None
+        else (
+            mimic.get("joint", ""),
+            float(mimic.get("multiplier", "1")),
+            float(mimic.get("offset", "0")),
+        )
+    )
+    return Joint(
+        name,
+        kind,
+        Frame(ends[0], ends[1], place, _of_rpy(*turn)),
+        (x / length, y / length, z / length),
+        follows,
+    )
 
 
 def _vector(name: str, text: str) -> Vector:
     try:
         x, y, z = map(float, text.split())
     except ValueError as error:
-        raise RecipeError(f"robot_description: joint '{name}': expected three numbers, got '{text}'") from error
+        raise RecipeError(
+            f"robot_description: joint '{name}': expected three numbers, got '{text}'"
+        ) from error
     return x, y, z
 
 
@@ -144,18 +174,31 @@ def _placed(joint: Joint, value: float) -> Frame:
     parent, child, place, turn = joint.origin
     if joint.kind == "prismatic":
         shift = _rotated(turn, joint.axis)
-        return Frame(parent, child, (place[0] + value * shift[0], place[1] + value * shift[1],
-                                     place[2] + value * shift[2]), turn)
+        return Frame(
+            parent,
+            child,
+            (place[0] + value * shift[0], place[1] + value * shift[1], place[2] + value * shift[2]),
+            turn,
+        )
     half, sine = math.cos(value / 2), math.sin(value / 2)
-    return Frame(parent, child, place, multiplied(turn, (*(sine * part for part in joint.axis), half)))  # type: ignore[arg-type]
+    return Frame(
+        parent,
+        child,
+        place,
+        multiplied(turn, (*(sine * part for part in joint.axis), half)),  # type: ignore[arg-type]
+    )
 
 
 def multiplied(a: Quaternion, b: Quaternion) -> Quaternion:
     """Return the rotation ``b`` in the frame of ``a``."""
     ax, ay, az, aw = a
     bx, by, bz, bw = b
-    return (aw * bx + ax * bw + ay * bz - az * by, aw * by - ax * bz + ay * bw + az * bx,
-            aw * bz + ax * by - ay * bx + az * bw, aw * bw - ax * bx - ay * by - az * bz)
+    return (
+        aw * bx + ax * bw + ay * bz - az * by,
+        aw * by - ax * bz + ay * bw + az * bx,
+        aw * bz + ax * by - ay * bx + az * bw,
+        aw * bw - ax * bx - ay * by - az * bz,
+    )
 
 
 def _rotated(turn: Quaternion, vector: Vector) -> Vector:
@@ -166,6 +209,12 @@ def _rotated(turn: Quaternion, vector: Vector) -> Vector:
 
 def _of_rpy(roll: float, pitch: float, yaw: float) -> Quaternion:
     """Return the quaternion of rotations about the fixed axes x, y, z, URDF's convention."""
-    cr, sr, cp, sp, cy, sy = (f(angle / 2) for angle in (roll, pitch, yaw) for f in (math.cos, math.sin))
-    return (sr * cp * cy - cr * sp * sy, cr * sp * cy + sr * cp * sy, cr * cp * sy - sr * sp * cy,
-            cr * cp * cy + sr * sp * sy)
+    cr, sr, cp, sp, cy, sy = (
+        f(angle / 2) for angle in (roll, pitch, yaw) for f in (math.cos, math.sin)
+    )
+    return (
+        sr * cp * cy - cr * sp * sy,
+        cr * sp * cy + sr * cp * sy,
+        cr * cp * sy - sr * sp * cy,
+        cr * cp * cy + sr * sp * sy,
+    )

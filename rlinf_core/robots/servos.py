@@ -160,8 +160,10 @@ def lerobot_calibration(path: Path) -> dict[str, tuple[Servo, int]]:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecipeError(
-            f"calibration: expected LeRobot's JSON with id, drive_mode, homing_offset, range_min and range_max of each "
-            f"servo, got {path}: {type(error).__name__}: {error}. Run lerobot-calibrate, and name the file that it writes "
+            f"calibration: expected LeRobot's JSON with id, drive_mode, homing_offset, range_min "
+            f"and range_max of each "
+            f"servo, got {path}: {type(error).__name__}: {error}. Run lerobot-calibrate, and name "
+            f"the file that it writes "
             "(~/.cache/huggingface/lerobot/calibration/robots/...)"
         ) from error
 
@@ -217,7 +219,8 @@ class Bus:
                 self.lock = take_device(self.device)
             except HeldError as error:
                 raise DeviceError(
-                    f"expected servos at {self.device} that nobody else commands, got a bus that {error} "
+                    f"expected servos at {self.device} that nobody else commands, got a bus that "
+                    f"{error} "
                     "has. End that, or name another port: options.device in robot.yaml"
                 ) from error
 
@@ -283,12 +286,15 @@ class Bus:
                     break
             if result != 0:
                 raise DeviceError(
-                    f"servo {servo} at {self.device}: expected an answer to torque {'on' if on else 'off'}, "
+                    f"servo {servo} at {self.device}: expected an answer to torque "
+                    f"{'on' if on else 'off'}, "
                     "got none. Look at its power, id and baud rate"
                 )
 
     def fault(self) -> str | None:
-        """Return the first servo's fault in words; empty for none, None if a servo does not answer."""
+        """Return the first servo's fault in words; empty for none, None if a servo does not
+        answer.
+        """
         for servo in self.ids:
             _, result, error = self._call(self.packets.ping, self.port, servo)
             if result != 0:
@@ -311,7 +317,8 @@ class Bus:
         value, result, _ = self._call(read, self.port, servo, self.table.homing)
         if result != 0:
             raise DeviceError(
-                f"servo {servo} at {self.device}: expected its homing offset, got no answer. Look at its "
+                f"servo {servo} at {self.device}: expected its homing offset, got no answer. Look "
+                f"at its "
                 "power, id and baud rate"
             )
         return to_signed(value, self.table.homing_size, self.table.homing_sign_bit)

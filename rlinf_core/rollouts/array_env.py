@@ -1,4 +1,5 @@
-"""Simulators that step a batch of environments at once on a GPU, with results as tensors on that device.
+"""Simulators that step a batch of environments at once on a GPU, with results as tensors on that
+device.
 
 ``TensorRollouts`` builds on-policy rollouts from these tensors. Evaluations and off-policy
 algorithms use the same environments through NumPy arrays (``ArrayEnv``).
@@ -37,7 +38,10 @@ class TensorSteps:
 
 
 class TensorEnv(Protocol):
-    """N environments of one task that are stepped at once. An ended episode restarts in the same step."""
+    """N environments of one task that are stepped at once.
+
+    An ended episode restarts in the same step.
+    """
 
     spec: StationSpec
     size: int
@@ -45,7 +49,10 @@ class TensorEnv(Protocol):
     alone: bool  # a process can hold only one: evaluations then use the training environments
 
     def reset(self, seeds: Sequence[int]) -> Batch:
-        """Start an episode of scene ``seeds[i]`` in environment i. Returns ``vectors`` (N, V) and images."""
+        """Start an episode of scene ``seeds[i]`` in environment i.
+
+        Returns ``vectors`` (N, V) and images.
+        """
         ...
 
     def step(self, actions: Tensor) -> TensorSteps:
@@ -66,7 +73,13 @@ class ArrayEnv(BatchedEnv):
     """
 
     def __init__(self, tensors: TensorEnv, name: str) -> None:
-        self.tensors, self.name, self.spec, self.size, self.resets = tensors, name, tensors.spec, tensors.size, 0
+        self.tensors, self.name, self.spec, self.size, self.resets = (
+            tensors,
+            name,
+            tensors.spec,
+            tensors.size,
+            0,
+        )
         self.played = np.zeros(self.size, int)  # time steps of each episode
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
@@ -93,17 +106,28 @@ class ArrayEnv(BatchedEnv):
             bad = ~np.isfinite(rows := array.reshape(self.size, -1).numpy(force=True))
             index = int(np.flatnonzero(bad.any(axis=1))[0])
             with at_step(self.name, int(played[index])):
-                raise SpecError(f"'{name}' of environment {index}: expected finite values, got {rows[bad][0]}")
+                raise SpecError(
+                    f"'{name}' of environment {index}: expected finite values, got {rows[bad][0]}"
+                )
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         self.check_all(active)
-        steps = self.tensors.step(torch.as_tensor(np.asarray(actions, np.float32), device=self.tensors.device))
+        steps = self.tensors.step(
+            torch.as_tensor(np.asarray(actions, np.float32), device=self.tensors.device)
+        )
         self.played += 1
-        self.check({"observation": steps.next_observations["vectors"], "reward": steps.reward},
-                   self.played)
+        self.check(
+            {"observation": steps.next_observations["vectors"], "reward": steps.reward}, self.played
+        )
         self.played[_array(torch.maximum(steps.terminated, steps.truncated)) > 0] = 0
-        return Steps(_arrays(steps.next_observations), _array(steps.reward), _array(steps.terminated),
-                     _array(steps.truncated), _array(steps.success), _arrays(steps.observation))
+        return Steps(
+            _arrays(steps.next_observations),
+            _array(steps.reward),
+            _array(steps.terminated),
+            _array(steps.truncated),
+            _array(steps.success),
+            _arrays(steps.observation),
+        )
 
     def close(self) -> None:
         self.tensors.close()
@@ -123,15 +147,19 @@ class TensorRollouts(Rollouts):
         self.resets = env.resets
         if policy.config.executed != 1:
             raise RecipeError(
-                f"policy.n_action_steps: expected 1 with env '{env.name}', whose environments are stepped at once, "
+                f"policy.n_action_steps: expected 1 with env '{env.name}', whose environments are "
+                f"stepped at once, "
                 f"got {policy.config.executed}"
             )
 
     def play(self, chunks: int = 0, group: int = 0) -> Experience:
         """Play ``chunks`` time steps of every environment, from the end of the last rollout on."""
         if group:
-            raise RlinfError(f"{self.env.size} environments that are stepped at once: expected a learner from parts of "
-                             "episodes (ppo, async_ppo), got one from groups of whole ones")
+            raise RlinfError(
+                f"{self.env.size} environments that are stepped at once: expected a learner from "
+                f"parts of "
+                "episodes (ppo, async_ppo), got one from groups of whole ones"
+            )
         if self.last_observation is None or self.env.resets != self.resets:
             self.last_observation = self.tensors.reset(self.scenes(self.env.size))
             self.resets = self.env.resets
@@ -146,8 +174,13 @@ class TensorRollouts(Rollouts):
         return Experience(rollouts=[rollout], steps=chunks * self.env.size)
 
     def _check(self, rollout: Rollout) -> None:
-        """Check that all values are finite, once per rollout, since a check waits for the device."""
-        finite = {"observation": rollout.next_observations["vectors"], "reward": rollout.step_rewards}
+        """Check that all values are finite, once per rollout, since a check waits for the
+        device.
+        """
+        finite = {
+            "observation": rollout.next_observations["vectors"],
+            "reward": rollout.step_rewards,
+        }
         if all(bool(torch.isfinite(values).all()) for values in finite.values()):
             return
         played = np.zeros(self.env.size, int)
@@ -163,22 +196,40 @@ class TensorRollouts(Rollouts):
             The tensors of one rollout step by name, and the next observation.
         """
         images = {name: image for name, image in before.items() if name != "vectors"}
-        observation = Observation(before["vectors"], images, (self.env.spec.instruction,) * self.env.size)
-        policy_inputs = {name: value for name, value in self.policy.to_batch(observation).items() if name not in before}
-        chunk = self.policy.act(observation.to(self.policy.device), explore=True, generator=self.generator)
+        observation = Observation(
+            before["vectors"], images, (self.env.spec.instruction,) * self.env.size
+        )
+        policy_inputs = {
+            name: value
+            for name, value in self.policy.to_batch(observation).items()
+            if name not in before
+        }
+        chunk = self.policy.act(
+            observation.to(self.policy.device), explore=True, generator=self.generator
+        )
         if chunk.log_probs is None:
-            raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
-                             "one that has a density (policy.kind)")
+            raise RlinfError(
+                "rollouts: expected log-probabilities of what the policy drew, got none. Learn on "
+                "policy from "
+                "one that has a density (policy.kind)"
+            )
         started, busy = time.perf_counter(), time.thread_time()
         steps = self.tensors.step(chunk.actions[:, 0].to(self.tensors.device))
         self.simulate_s += time.perf_counter() - started
         self.simulate_busy_s += time.thread_time() - busy
         ones = torch.ones_like(steps.reward)
-        return {"observations": before | policy_inputs, "next_observations": steps.next_observations | policy_inputs,
-                "actions": chunk.drawn[:, :1], "log_probs": chunk.log_probs[:, :1].flatten(1),
-                "step_rewards": steps.reward[:, None], "steps": ones,
-                "terminated": steps.terminated, "done": torch.maximum(steps.terminated, steps.truncated), "mask": ones,
-                "versions": self.version * ones}, steps.observation
+        return {
+            "observations": before | policy_inputs,
+            "next_observations": steps.next_observations | policy_inputs,
+            "actions": chunk.drawn[:, :1],
+            "log_probs": chunk.log_probs[:, :1].flatten(1),
+            "step_rewards": steps.reward[:, None],
+            "steps": ones,
+            "terminated": steps.terminated,
+            "done": torch.maximum(steps.terminated, steps.truncated),
+            "mask": ones,
+            "versions": self.version * ones,
+        }, steps.observation
 
 
 def _stacked(values: list[Any]) -> Any:

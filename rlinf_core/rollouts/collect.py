@@ -1,4 +1,6 @@
-"""Rollouts in vectorised environments: for off-policy and on-policy algorithms, and with an expert (DAgger)."""
+"""Rollouts in vectorised environments: for off-policy and on-policy algorithms, and with an expert
+(DAgger).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ class Rollouts(ABC):
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         self.env, self.policy, self.scene = env, policy, first_scene
-        self.random, self.generator = np.random.default_rng(seed), torch.Generator(policy.device).manual_seed(seed)
+        self.random, self.generator = (
+            np.random.default_rng(seed),
+            torch.Generator(policy.device).manual_seed(seed),
+        )
         self.observation: Arrays | None = None
         self.simulate_s, self.simulate_busy_s, self.version = 0.0, 0.0, 0
 
@@ -79,14 +84,23 @@ class Rollouts(ABC):
         """Play a rollout. The keyword arguments are the keys of ``RolloutLength`` of this kind."""
 
     def continue_noise(self, former: Rollouts) -> None:
-        """Continue the random state and scenes of another rollout, for a new number of environments."""
+        """Continue the random state and scenes of another rollout, for a new number of
+        environments.
+        """
         self.random, self.generator, self.scene = former.random, former.generator, former.scene
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for an exact resume, without the environments if they have no state."""
-        env_state = {} if self.observation is None else {"env": self.env.state_dict(), "observation": self.observation}
-        return env_state | {"generator": self.generator.get_state(), "random": [self.random.bit_generator.state],
-                            "scene": self.scene}
+        env_state = (
+            {}
+            if self.observation is None
+            else {"env": self.env.state_dict(), "observation": self.observation}
+        )
+        return env_state | {
+            "generator": self.generator.get_state(),
+            "random": [self.random.bit_generator.state],
+            "scene": self.scene,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state.
@@ -137,7 +151,10 @@ class EpisodeRollouts(Rollouts):
         self.chunks = Chunks(env, self._decide, policy.config.executed, policy.device)
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"gather": self.gather.state_dict(), "chunks": self.chunks.state_dict()}
+        return super().state_dict() | {
+            "gather": self.gather.state_dict(),
+            "chunks": self.chunks.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -151,8 +168,10 @@ class EpisodeRollouts(Rollouts):
         pieces = self.gather.cut(self.observation)
         self.chunks.schedule.cut(np.ones(self.env.size, bool))
         super().cut()
-        return [replace(episode, chunk_starts=noted[0], latents=noted[1]) if noted else episode
-                for episode, noted in pieces]
+        return [
+            replace(episode, chunk_starts=noted[0], latents=noted[1]) if noted else episode
+            for episode, noted in pieces
+        ]
 
     def play(self, steps: int, random_warmup: bool = False) -> Experience:
         """Play ``steps`` time steps of every environment and return the episodes that ended.
@@ -161,14 +180,21 @@ class EpisodeRollouts(Rollouts):
             steps: time steps of each environment.
             random_warmup: draw uniform actions instead of the policy's.
         """
-        self.random_warmup, observation = random_warmup, self.begin() if self.observation is None else self.observation
+        self.random_warmup, observation = (
+            random_warmup,
+            self.begin() if self.observation is None else self.observation,
+        )
         finished = []
         for _ in range(steps):
             played = self.chunks.next(observation)
             result = self.step(played)
-            remarks = (self.chunks.chunk_starts, self.chunks.drawn) if self.policy.latent_size else ()
+            remarks = (
+                (self.chunks.chunk_starts, self.chunks.drawn) if self.policy.latent_size else ()
+            )
             for episode, noted in self.gather.add(observation, played, result, *remarks):
-                finished.append(replace(episode, chunk_starts=noted[0], latents=noted[1]) if noted else episode)
+                finished.append(
+                    replace(episode, chunk_starts=noted[0], latents=noted[1]) if noted else episode
+                )
             self.chunks.after(result)
             self.observation = observation = result.observation
         return Experience(finished, steps=steps * self.env.size)
@@ -202,8 +228,10 @@ class ExpertRollouts(Rollouts):
             return []
         pieces = self.gather.cut(self.observation)
         super().cut()
-        return [replace(episode, sources=np.where(drove, "operator", "policy").tolist())
-                for episode, (drove,) in pieces]
+        return [
+            replace(episode, sources=np.where(drove, "operator", "policy").tolist())
+            for episode, (drove,) in pieces
+        ]
 
     def play(self, steps: int, expert_fraction: float) -> Experience:
         """Play ``steps`` time steps of every environment; the script acts in a fraction of them."""
@@ -220,7 +248,9 @@ class ExpertRollouts(Rollouts):
             expert = self.random.random(self.env.size) < expert_fraction
             result = self.step(np.where(expert[:, None], labels, policy_actions))
             for episode, (drove,) in self.gather.add(observation, labels, result, expert):
-                finished.append(replace(episode, sources=np.where(drove, "operator", "policy").tolist()))
+                finished.append(
+                    replace(episode, sources=np.where(drove, "operator", "policy").tolist())
+                )
             self.observation = observation = result.observation
         return Experience(finished, steps=steps * self.env.size)
 
@@ -253,8 +283,12 @@ class ChunkRollouts(Rollouts):
         return _rollout(chunks)
 
     def episodes(self, group: int) -> Rollout:
-        """One whole episode of every environment, ``group`` side by side in the same scene (the GRPO family)."""
-        observation = self.env.reset([scene for scene in self.scenes(self.env.size // group) for _ in range(group)])
+        """One whole episode of every environment, ``group`` side by side in the same scene (the
+        GRPO family).
+        """
+        observation = self.env.reset(
+            [scene for scene in self.scenes(self.env.size // group) for _ in range(group)]
+        )
         alive, chunks = np.ones(self.env.size), []
         while alive.any():
             chunk, observation = self._decide(observation, alive)
@@ -264,16 +298,23 @@ class ChunkRollouts(Rollouts):
         return _rollout(chunks)
 
     def _decide(self, observation: Arrays, alive: np.ndarray) -> tuple[dict[str, Any], Arrays]:
-        """One chunk of each, a rollout's arrays by name without their first axis; and what is observed after it.
+        """One chunk of each, a rollout's arrays by name without their first axis; and what is
+        observed after it.
 
         Whose chunk is cut short waits until the others have played theirs.
         """
         policy_input = Observation.of_arrays(self.env.spec, observation, self.device)
-        observations = {name: values.numpy(force=True) for name, values in self.policy.to_batch(policy_input).items()}
+        observations = {
+            name: values.numpy(force=True)
+            for name, values in self.policy.to_batch(policy_input).items()
+        }
         chunk = self.policy.act(policy_input, explore=True, generator=self.generator)
         if chunk.log_probs is None:
-            raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
-                             "one that has a density (policy.kind)")
+            raise RlinfError(
+                "rollouts: expected log-probabilities of what the policy drew, got none. Learn on "
+                "policy from "
+                "one that has a density (policy.kind)"
+            )
         played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
         rewards, terminated, done = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
         steps, next_observations = np.zeros(size), dict(observations)
@@ -287,17 +328,26 @@ class ChunkRollouts(Rollouts):
             for name, values in result.next_observations.items():
                 if name in observations:
                     before = next_observations[name]
-                    next_observations[name] = values if everyone else np.where(_like(still, values), values, before)
+                    next_observations[name] = (
+                        values if everyone else np.where(_like(still, values), values, before)
+                    )
             ended = result.done * still
             done, steps, observation = done + ended, steps + still, result.observation
             still = still & (ended == 0.0)
             if result.held is not None:
                 still &= ~result.held
-        arrays = {"observations": observations, "step_rewards": rewards, "steps": steps,
-                  "next_observations": next_observations, "terminated": terminated,
-                  "actions": chunk.drawn[:, :execute].numpy(force=True), "done": done, "mask": alive,
-                  "log_probs": chunk.log_probs[:, :execute].flatten(1).numpy(force=True),
-                  "versions": np.full(size, float(self.version))}
+        arrays = {
+            "observations": observations,
+            "step_rewards": rewards,
+            "steps": steps,
+            "next_observations": next_observations,
+            "terminated": terminated,
+            "actions": chunk.drawn[:, :execute].numpy(force=True),
+            "done": done,
+            "mask": alive,
+            "log_probs": chunk.log_probs[:, :execute].flatten(1).numpy(force=True),
+            "versions": np.full(size, float(self.version)),
+        }
         return arrays, observation
 
 
@@ -353,8 +403,14 @@ class Stages(Rollouts):
 
 
 def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:
-    """Return ``episodes`` successful episodes of the task's script. Raises RlinfError if too few succeed."""
-    observation, gather = env.reset(range(first_scene, first_scene + env.size)), EpisodeAccumulator(env.size)
+    """Return ``episodes`` successful episodes of the task's script.
+
+    Raises RlinfError if too few succeed.
+    """
+    observation, gather = (
+        env.reset(range(first_scene, first_scene + env.size)),
+        EpisodeAccumulator(env.size),
+    )
     solved: list[Trajectory] = []
     tried = 0
     while len(solved) < episodes:
@@ -366,18 +422,24 @@ def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Traject
                 solved.append(replace(episode, mode=DEMONSTRATION))
         observation = result.observation
         if tried >= 20 and len(solved) < tried // 10:
-            raise RlinfError(f"demonstrations: the task's script solved {len(solved)} of {tried} episodes; expected one in "
-                             "ten at least. Is it the script of this task (its file's 'script')?")
+            raise RlinfError(
+                f"demonstrations: the task's script solved {len(solved)} of {tried} episodes; "
+                f"expected one in "
+                "ten at least. Is it the script of this task (its file's 'script')?"
+            )
     return solved[:episodes]
 
 
 def _rollout(chunks: list[dict[str, Any]]) -> Rollout:
     """Stack chunks to a rollout on the CPU."""
+
     def stacked(values: list[Any]) -> Any:
         if isinstance(values[0], dict):
             return {name: stacked([value[name] for value in values]) for name in values[0]}
         array = np.stack(values)
-        return torch.from_numpy(array if array.dtype == np.uint8 else array.astype(np.float32, copy=False))
+        return torch.from_numpy(
+            array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
+        )
 
     return Rollout(**{name: stacked([chunk[name] for chunk in chunks]) for name in chunks[0]})
 

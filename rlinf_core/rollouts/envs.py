@@ -25,8 +25,10 @@ def at_step(env: str, step: int) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        raise SpecError(f"env '{env}': {error} at time step {step}. Mend the environment: nothing is "
-                        "learned from this episode") from error
+        raise SpecError(
+            f"env '{env}': {error} at time step {step}. Mend the environment: nothing is "
+            "learned from this episode"
+        ) from error
 
 
 @dataclass
@@ -41,7 +43,8 @@ class Steps:
         success: (N,), 1 where the task succeeded.
         observation: observation to act on next: ``next_observations``, or the first one of a new
             episode.
-        held: (N,), whether the interlock held the arm, which ends the chunk; None without an interlock.
+        held: (N,), whether the interlock held the arm, which ends the chunk; None without an
+            interlock.
     """
 
     next_observations: Arrays
@@ -78,11 +81,16 @@ class VectorEnv(Protocol):
     auto_reset: bool
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
-        """Start an episode of scene ``seeds[i]`` in environment i. Returns ``vectors`` (N, V) and images by name."""
+        """Start an episode of scene ``seeds[i]`` in environment i.
+
+        Returns ``vectors`` (N, V) and images by name.
+        """
         ...
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        """Execute normalised actions (N, A) for one time step; skip environments where ``active`` (N,) is False."""
+        """Execute normalised actions (N, A) for one time step; skip environments where ``active``
+        (N,) is False.
+        """
         ...
 
     def expert(self) -> np.ndarray:
@@ -90,7 +98,9 @@ class VectorEnv(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all episodes; empty if unsupported, then a resumed run starts new episodes."""
+        """Return the state of all episodes; empty if unsupported, then a resumed run starts new
+        episodes.
+        """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -98,7 +108,10 @@ class VectorEnv(Protocol):
         ...
 
     def render(self, index: int = 0) -> np.ndarray:
-        """Return an RGB image (H, W, 3) of one environment. Raises RlinfError if it cannot be rendered."""
+        """Return an RGB image (H, W, 3) of one environment.
+
+        Raises RlinfError if it cannot be rendered.
+        """
         ...
 
     def close(self) -> None:
@@ -120,8 +133,11 @@ class BatchedEnv:
     def check_all(self, active: np.ndarray | None) -> None:
         """Raise RlinfError if not all environments are to be stepped."""
         if active is not None and not np.all(active):
-            raise RlinfError(f"env '{self.name}' steps all of its {self.size} at once: none can wait for the others, as "
-                             "learners from groups of episodes need it")
+            raise RlinfError(
+                f"env '{self.name}' steps all of its {self.size} at once: none can wait for the "
+                f"others, as "
+                "learners from groups of episodes need it"
+            )
 
     def expert(self) -> np.ndarray:
         """Raise RecipeError: there is no script."""
@@ -149,7 +165,9 @@ class Chunks:
         device: device of the observations for ``decide``.
     """
 
-    def __init__(self, env: VectorEnv, decide: Decide, execute: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, env: VectorEnv, decide: Decide, execute: int, device: torch.device | str = "cpu"
+    ) -> None:
         self.env, self.decide, self.device = env, decide, device
         self.schedule = ChunkSchedule(env.size, execute)
         self.actions = self.drawn = np.zeros(0)
@@ -157,15 +175,18 @@ class Chunks:
     def next(self, observation: Arrays) -> np.ndarray:
         """Return the next actions (N, A).
 
-        Sets ``chunk_starts`` (N,), which marks environments with a new chunk, and ``drawn`` (N, ...),
-        the sample of the policy that each chunk comes from.
+        Sets ``chunk_starts`` (N,), which marks environments with a new chunk, and ``drawn`` (N,
+        ...), the sample of the policy that each chunk comes from.
         """
         self.chunk_starts = self.schedule.due
         due = np.flatnonzero(self.chunk_starts)
         if len(due):
             due_observation = {name: values[due] for name, values in observation.items()}
             chunk = self.decide(Observation.of_arrays(self.env.spec, due_observation, self.device))
-            actions, drawn = chunk.actions.numpy(force=True), chunk.drawn.flatten(1).numpy(force=True)
+            actions, drawn = (
+                chunk.actions.numpy(force=True),
+                chunk.drawn.flatten(1).numpy(force=True),
+            )
             if not self.actions.size:
                 self.actions = np.zeros((self.env.size, *actions.shape[1:]), np.float32)
                 self.drawn = np.zeros((self.env.size, *drawn.shape[1:]), np.float32)
@@ -197,8 +218,9 @@ class EpisodeAccumulator:
     def __init__(self, size: int) -> None:
         self.steps: list[list[tuple[Arrays, tuple[np.ndarray, ...]]]] = [[] for _ in range(size)]
 
-    def add(self, before: Arrays, actions: np.ndarray, result: Steps, *remarks: np.ndarray
-            ) -> Iterator[tuple[Trajectory, list[np.ndarray]]]:
+    def add(
+        self, before: Arrays, actions: np.ndarray, result: Steps, *remarks: np.ndarray
+    ) -> Iterator[tuple[Trajectory, list[np.ndarray]]]:
         """Add one step of each environment and yield the episodes that ended.
 
         Args:
@@ -208,9 +230,17 @@ class EpisodeAccumulator:
             remarks: further values (N, ...) of the step; they are returned as (T, ...).
         """
         for index, episode in enumerate(self.steps):
-            episode.append(({name: values[index] for name, values in before.items()},
-                            (actions[index], result.reward[index], 1.0 - result.terminated[index],
-                             *(np.copy(remark[index]) for remark in remarks))))
+            episode.append(
+                (
+                    {name: values[index] for name, values in before.items()},
+                    (
+                        actions[index],
+                        result.reward[index],
+                        1.0 - result.terminated[index],
+                        *(np.copy(remark[index]) for remark in remarks),
+                    ),
+                )
+            )
             if result.done[index]:
                 last = {name: values[index] for name, values in result.next_observations.items()}
                 yield self._taken(episode, last, bool(result.success[index]))
@@ -222,7 +252,9 @@ class EpisodeAccumulator:
             observation: newest observation by name, (N, ...).
         """
         return [
-            self._taken(episode, {name: values[index] for name, values in observation.items()}, False)
+            self._taken(
+                episode, {name: values[index] for name, values in observation.items()}, False
+            )
             for index, episode in enumerate(self.steps)
             if episode
         ]
@@ -261,8 +293,10 @@ class EpisodeAccumulator:
         """Restore a state of ``state_dict``."""
         for index, episode in state.items():
             columns = [episode["noted"][str(column)] for column in range(len(episode["noted"]))]
-            self.steps[int(index)] = [({name: values[step] for name, values in episode["seen"].items()}, noted)
-                                      for step, noted in enumerate(zip(*columns, strict=True))]
+            self.steps[int(index)] = [
+                ({name: values[step] for name, values in episode["seen"].items()}, noted)
+                for step, noted in enumerate(zip(*columns, strict=True))
+            ]
 
 
 def single(actions: np.ndarray) -> ActionChunk:

@@ -37,8 +37,9 @@ class EpisodeResult:
         return "success" if self.success else "failure" if self.failure else "time limit"
 
 
-def evaluate(env: VectorEnv, policy: Policy, scenes: Sequence[int], watch: Callable[[], None] = lambda: None
-             ) -> list[EpisodeResult]:
+def evaluate(
+    env: VectorEnv, policy: Policy, scenes: Sequence[int], watch: Callable[[], None] = lambda: None
+) -> list[EpisodeResult]:
     """Play one episode of every scene without exploration.
 
     A policy with ``stochastic_eval`` draws the same noise for the same scenes.
@@ -50,20 +51,32 @@ def evaluate(env: VectorEnv, policy: Policy, scenes: Sequence[int], watch: Calla
         watch: called before every time step.
     """
     generator = torch.Generator(policy.device).manual_seed(scenes[0] if scenes else 0)
-    return play(env, lambda observation: policy.act(observation, explore=False, generator=generator),
-                policy.config.executed, scenes, watch, policy.device)
+    return play(
+        env,
+        lambda observation: policy.act(observation, explore=False, generator=generator),
+        policy.config.executed,
+        scenes,
+        watch,
+        policy.device,
+    )
 
 
-def play(env: VectorEnv, decide: Decide, execute: int, scenes: Sequence[int], watch: Callable[[], None] = lambda: None,
-         device: torch.device | str = "cpu") -> list[EpisodeResult]:
+def play(
+    env: VectorEnv,
+    decide: Decide,
+    execute: int,
+    scenes: Sequence[int],
+    watch: Callable[[], None] = lambda: None,
+    device: torch.device | str = "cpu",
+) -> list[EpisodeResult]:
     """Play one episode of every scene with the chunks of ``decide`` (see ``Chunks``)."""
     results = []
     for start in range(0, len(scenes), env.size):
-        group = list(scenes[start:start + env.size])
+        group = list(scenes[start : start + env.size])
         observation = env.reset(group + group[:1] * (env.size - len(group)))
         chunks, zero = Chunks(env, decide, execute, device), np.zeros(env.size)
         returns, lengths, done, solved, failed = (zero.copy() for _ in range(5))
-        while not done[:len(group)].all():
+        while not done[: len(group)].all():
             watch()
             steps = env.step(chunks.next(observation))
             returns += steps.reward * (1 - done)
@@ -73,19 +86,28 @@ def play(env: VectorEnv, decide: Decide, execute: int, scenes: Sequence[int], wa
             done = np.maximum(done, steps.done)
             chunks.after(steps)
             observation = steps.observation
-        results += [EpisodeResult(scene, bool(solved[i]), bool(failed[i]), float(returns[i]), int(lengths[i]))
-                    for i, scene in enumerate(group)]
+        results += [
+            EpisodeResult(
+                scene, bool(solved[i]), bool(failed[i]), float(returns[i]), int(lengths[i])
+            )
+            for i, scene in enumerate(group)
+        ]
     return results
 
 
 def record(env: VectorEnv, policy: Policy, episodes: int, first_scene: int) -> list[Trajectory]:
-    """Episodes of a policy that does not explore, with what was observed; each environment plays as many.
+    """Episodes of a policy that does not explore, with what was observed; each environment plays as
+    many.
 
     The scenes count on from ``first_scene`` as the environments draw them.
     """
     generator = torch.Generator(policy.device).manual_seed(first_scene)
-    chunks = Chunks(env, lambda observation: policy.act(observation, explore=False, generator=generator),
-                    policy.config.executed, policy.device)
+    chunks = Chunks(
+        env,
+        lambda observation: policy.act(observation, explore=False, generator=generator),
+        policy.config.executed,
+        policy.device,
+    )
     gather, counts = EpisodeAccumulator(env.size), np.full(env.size, -(-episodes // env.size))
     observation, played = env.reset(range(first_scene, first_scene + env.size)), list[Trajectory]()
     while counts.any():

@@ -47,11 +47,16 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
     starts, played, length = chunks.starts, chunks.played, len(episode)
     after, execute = starts + played, config.executed
     steps = starts[:, None] + np.arange(execute)
-    rewards = np.where(np.arange(execute) < played[:, None], episode.rewards[np.minimum(steps, length - 1)], 0.0)
-    done = after != np.append(starts[1:], -1)[:len(starts)]
+    rewards = np.where(
+        np.arange(execute) < played[:, None], episode.rewards[np.minimum(steps, length - 1)], 0.0
+    )
+    done = after != np.append(starts[1:], -1)[: len(starts)]
     terminated = (after == length) & (episode.discounts[-1] == 0.0)
-    actions = (chunks.drawn[:, None] if isinstance(config, FlowSettings)  # a path, as a whole
-               else chunks.drawn.reshape(len(chunks), config.horizon, spec.action.dim)[:, :execute])
+    actions = (
+        chunks.drawn[:, None]
+        if isinstance(config, FlowSettings)  # a path, as a whole
+        else chunks.drawn.reshape(len(chunks), config.horizon, spec.action.dim)[:, :execute]
+    )
     reads = bool(config.sentence_features) or isinstance(config, PretrainedSettings)
     return Rollout(
         _observed(episode, spec, starts, reads),
@@ -67,32 +72,52 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
     )
 
 
-def _fitting(episode: Episode, spec: StationSpec, config: PolicySettings) -> tuple[PlayedChunks, np.ndarray]:
-    """Return the episode's chunks and their log-probabilities. Raises EpisodeError if they do not fit."""
+def _fitting(
+    episode: Episode, spec: StationSpec, config: PolicySettings
+) -> tuple[PlayedChunks, np.ndarray]:
+    """Return the episode's chunks and their log-probabilities.
+
+    Raises EpisodeError if they do not fit.
+    """
     chunks, drawn = episode.chunks, config.horizon * spec.action.dim
     if chunks is None or chunks.log_probs is None:
-        raise EpisodeError(f"episode {episode.id}: expected log-probabilities of what the policy drew, got none. Stations "
-                           "record them of a policy that explores (mode train) and has a density (policy.kind)")
-    if isinstance(config, FlowSettings):  # a path of points; the network sets the numbers per action
+        raise EpisodeError(
+            f"episode {episode.id}: expected log-probabilities of what the policy drew, got none. "
+            f"Stations "
+            "record them of a policy that explores (mode train) and has a density (policy.kind)"
+        )
+    if isinstance(
+        config, FlowSettings
+    ):  # a path of points; the network sets the numbers per action
         points, size = config.horizon * (config.flow_steps + 1), chunks.drawn.shape[1]
-        drawn = size if size >= points * spec.action.dim and size % points == 0 else points * spec.action.dim
+        drawn = (
+            size
+            if size >= points * spec.action.dim and size % points == 0
+            else points * spec.action.dim
+        )
     sizes, expected = (chunks.drawn.shape[1], chunks.log_probs.shape[1]), (drawn, config.executed)
     if sizes != expected:
         raise EpisodeError(
-            f"episode {episode.id}: expected chunks of {expected[0]} numbers drawn and {expected[1]} "
-            f"log-probabilities (policy.horizon {config.horizon}, policy.n_action_steps {config.executed}), got "
+            f"episode {episode.id}: expected chunks of {expected[0]} numbers drawn and "
+            f"{expected[1]} "
+            f"log-probabilities (policy.horizon {config.horizon}, policy.n_action_steps "
+            f"{config.executed}), got "
             f"{sizes[0]} and {sizes[1]}. Start station and trainer with the same recipe"
         )
     return chunks, chunks.log_probs
 
 
 def _observed(episode: Episode, spec: StationSpec, steps: np.ndarray, reads: bool) -> Batch:
-    """Return the observations at ``steps``, (T, 1, ...), with the instruction if the policy ``reads`` it."""
+    """Return the observations at ``steps``, (T, 1, ...), with the instruction if the policy
+    ``reads`` it.
+    """
     import torch
 
     from rlinf_core.policies.base import Observation
 
-    vectors = np.concatenate([episode.observations[item.name][steps] for item in spec.vectors], axis=1)
+    vectors = np.concatenate(
+        [episode.observations[item.name][steps] for item in spec.vectors], axis=1
+    )
     images = {image.name: episode.observations[image.name][steps] for image in spec.images}
     batch = Observation.of_arrays(spec, {"vectors": vectors} | images).batch
     if reads:
@@ -116,39 +141,67 @@ def read_checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> 
     episode = read_episode(folder, sealed=True)
     check_episode(episode, spec, longest)
     if sender and sender != episode.station:
-        raise EpisodeError(f"episode {folder.name}: station: expected '{sender}', under which name it was sent, got a "
-                           f"recording of '{episode.station[:200]}'. It is not trained on. Does its recorder have "
-                           "another station.name than its uplink?")
+        raise EpisodeError(
+            f"episode {folder.name}: station: expected '{sender}', under which name it was sent, "
+            f"got a "
+            f"recording of '{episode.station[:200]}'. It is not trained on. Does its recorder have "
+            "another station.name than its uplink?"
+        )
     if episode.id != folder.name:
-        raise EpisodeError(f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. "
-                           "It is not trained on")
+        raise EpisodeError(
+            f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. "
+            "It is not trained on"
+        )
     return episode
 
 
-def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = False,
-                  rollouts_of: PolicySettings | None = None) -> Trajectory:
+def trajectory_of(
+    episode: Episode,
+    spec: StationSpec,
+    use_executed: bool = False,
+    rollouts_of: PolicySettings | None = None,
+) -> Trajectory:
     """Return a recorded episode as a trajectory. The arguments are those of ``Intake``."""
     member_spec = spec.member(episode.spec_hash) or spec
     names = [item.name for item in member_spec.vectors]
-    observations = {"vectors": np.concatenate([episode.observations[name] for name in names], axis=1).astype(np.float32)}
+    observations = {
+        "vectors": np.concatenate([episode.observations[name] for name in names], axis=1).astype(
+            np.float32
+        )
+    }
     observations |= {image.name: episode.observations[image.name] for image in member_spec.images}
     observations[arrays.NAME] = arrays.encoded(episode.instructions)
     si = episode.executed if use_executed else episode.requested
     actions = np.clip(member_spec.action.from_si(si), -1.0, 1.0)
-    observations["vectors"], actions = spec.with_others(member_spec, observations["vectors"], actions)
+    observations["vectors"], actions = spec.with_others(
+        member_spec, observations["vectors"], actions
+    )
     chunks, length, rollout = episode.chunks, len(episode), None
     if rollouts_of and episode.mode == TRAIN and "policy" in episode.sources:
-
         rollout = rollout_of(episode, spec, rollouts_of)
     return Trajectory(
-        observations, actions, episode.rewards, episode.discounts, episode.success,
-        episode.mode, episode.sources, episode.policy_version, chunks.chunk_starts(length) if chunks else None,
-        chunks.latents(length) if chunks else None, rollout if rollout and len(rollout.mask) else None, episode.id,
-        episode.station, interlock_intervention_rate(episode))
+        observations,
+        actions,
+        episode.rewards,
+        episode.discounts,
+        episode.success,
+        episode.mode,
+        episode.sources,
+        episode.policy_version,
+        chunks.chunk_starts(length) if chunks else None,
+        chunks.latents(length) if chunks else None,
+        rollout if rollout and len(rollout.mask) else None,
+        episode.id,
+        episode.station,
+        interlock_intervention_rate(episode),
+    )
 
 
 def interlock_intervention_rate(episode: Episode) -> float:
     """Return the share of time steps in which the interlock intervened; see ``Trajectory``."""
-    steps = [bool(limits) or not source for source, limits in zip(episode.sources, episode.limits, strict=True)
-             if source != "operator"]
+    steps = [
+        bool(limits) or not source
+        for source, limits in zip(episode.sources, episode.limits, strict=True)
+        if source != "operator"
+    ]
     return sum(steps) / max(len(steps), 1)

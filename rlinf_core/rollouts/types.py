@@ -60,14 +60,22 @@ class Trajectory:
     @property
     def played(self) -> np.ndarray:
         """(T,) time steps until the next chunk begins or the policy loses the command."""
-        others = np.array([source != "policy" for source in self.sources] or np.zeros(len(self)), bool)
-        ends = np.append(np.flatnonzero(others if self.chunk_starts is None else others | self.chunk_starts), len(self))
+        others = np.array(
+            [source != "policy" for source in self.sources] or np.zeros(len(self)), bool
+        )
+        ends = np.append(
+            np.flatnonzero(others if self.chunk_starts is None else others | self.chunk_starts),
+            len(self),
+        )
         steps = np.arange(len(self))
         return ends[np.searchsorted(ends, steps, side="right")] - steps
 
     def part(self, steps: slice) -> Trajectory:
         """Return a part of the time steps. It is truncated unless it includes the end."""
-        after, of = slice(steps.start, steps.stop + 1), lambda values: None if values is None else values[steps]
+        after, of = (
+            slice(steps.start, steps.stop + 1),
+            lambda values: None if values is None else values[steps],
+        )
         return replace(
             self,
             observations={name: values[after] for name, values in self.observations.items()},
@@ -81,11 +89,24 @@ class Trajectory:
         )
 
     def until_taken_over(self) -> list[Trajectory]:
-        """Split the episode at each takeover by a person; the part before a takeover ends as a failure."""
-        others = [(step, source) for step, source in enumerate(self.sources) if source in ("policy", "operator")]
-        cuts = [before + 1 for (before, one), (_, other) in pairwise(others) if (one, other) == ("policy", "operator")]
+        """Split the episode at each takeover by a person; the part before a takeover ends as a
+        failure.
+        """
+        others = [
+            (step, source)
+            for step, source in enumerate(self.sources)
+            if source in ("policy", "operator")
+        ]
+        cuts = [
+            before + 1
+            for (before, one), (_, other) in pairwise(others)
+            if (one, other) == ("policy", "operator")
+        ]
         parts = [self.part(slice(start, stop)) for start, stop in pairwise([0, *cuts, len(self)])]
-        failed = [replace(part, discounts=np.append(part.discounts[:-1], np.float32(0.0))) for part in parts[:-1]]
+        failed = [
+            replace(part, discounts=np.append(part.discounts[:-1], np.float32(0.0)))
+            for part in parts[:-1]
+        ]
         return failed + parts[-1:]
 
 

@@ -57,15 +57,19 @@ class ArraySpec:
         return len(self.shape) == 3
 
     def check(self, value: np.ndarray) -> np.ndarray:
-        """Return ``value`` as an array of this shape and dtype; raise SpecError if it is not one."""
+        """Return ``value`` as an array of this shape and dtype; raise SpecError if it is
+        not one.
+        """
         if isinstance(value, np.ndarray) and value.dtype == self._dtype:
             return self._checked(value)  # nothing is converted
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 array = np.asarray(value, dtype=self.dtype)
         except (TypeError, ValueError, OverflowError) as error:
-            raise SpecError(f"'{self.name}': expected {self.dtype} of shape {self.shape}, got "
-                            f"{type(value).__name__}: {error}") from error
+            raise SpecError(
+                f"'{self.name}': expected {self.dtype} of shape {self.shape}, got "
+                f"{type(value).__name__}: {error}"
+            ) from error
         return self._checked(array)
 
     @cached_property
@@ -95,7 +99,11 @@ def finite(name: str, value: Any) -> float:
     try:
         number = float(np.asarray(value, float).reshape(()))
     except (TypeError, ValueError) as error:
-        got = f"shape {np.shape(value)}" if isinstance(value, np.ndarray | list | tuple) else repr(value)
+        got = (
+            f"shape {np.shape(value)}"
+            if isinstance(value, np.ndarray | list | tuple)
+            else repr(value)
+        )
         raise SpecError(f"{name}: expected one number, got {got[:100]}") from error
     if not np.isfinite(number):
         raise SpecError(f"{name}: expected finite values, got {number}")
@@ -158,12 +166,17 @@ class StationSpec:
     action: ActionSpec
     control_hz: float
     instruction: str = ""
-    _by_name: dict[str, ArraySpec] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _by_name: dict[str, ArraySpec] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self._by_name.update({spec.name: spec for spec in self.observation})
         if len(self._by_name) != len(self.observation):
-            raise SpecError("observation names must be unique, got " + ", ".join(s.name for s in self.observation))
+            raise SpecError(
+                "observation names must be unique, got "
+                + ", ".join(s.name for s in self.observation)
+            )
 
     def __getitem__(self, name: str) -> ArraySpec:
         return self._by_name[name]
@@ -182,7 +195,9 @@ class StationSpec:
 
     def flatten(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
         """Concatenate the vectors of ``observation`` in declared order, float32 (vector_size,)."""
-        return np.concatenate([observation[spec.name].ravel() for spec in self.vectors]).astype(np.float32, copy=False)
+        return np.concatenate([observation[spec.name].ravel() for spec in self.vectors]).astype(
+            np.float32, copy=False
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description; infinities are spelled as strings."""
@@ -193,21 +208,37 @@ class StationSpec:
         for item in data["observation"]:
             if not item["around"]:
                 del item["around"]  # specs without it keep their old hash
-        for numbers, names in ((data["action"], ("scale",)), *((item, ("low", "high")) for item in data["observation"])):
+        for numbers, names in (
+            (data["action"], ("scale",)),
+            *((item, ("low", "high")) for item in data["observation"]),
+        ):
             numbers.update({name: tuple(map(_spelled, numbers[name])) for name in names})
         return json.loads(json.dumps(data))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> StationSpec:
         observation = tuple(
-            ArraySpec(**{**item, "shape": tuple(item["shape"]),
-                         "low": tuple(map(float, item["low"])), "high": tuple(map(float, item["high"])),
-                         "around": tuple(map(float, item.get("around", ())))})
+            ArraySpec(
+                **{
+                    **item,
+                    "shape": tuple(item["shape"]),
+                    "low": tuple(map(float, item["low"])),
+                    "high": tuple(map(float, item["high"])),
+                    "around": tuple(map(float, item.get("around", ()))),
+                }
+            )
             for item in data["observation"]
         )
-        action: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value
-                                  for key, value in data["action"].items()}
-        return cls(observation, ActionSpec(**action), float(data["control_hz"]), data.get("instruction", ""))
+        action: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in data["action"].items()
+        }
+        return cls(
+            observation,
+            ActionSpec(**action),
+            float(data["control_hz"]),
+            data.get("instruction", ""),
+        )
 
     @property
     def hash(self) -> str:
@@ -223,7 +254,9 @@ class StationSpec:
         """
         return self if spec_hash == self.hash else None
 
-    def with_others(self, member: StationSpec, vectors: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def with_others(
+        self, member: StationSpec, vectors: np.ndarray, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Place a robot's vectors (..., V) and actions (..., A) among those of all robots.
 
         ``member`` holds the robot's specs.
@@ -241,7 +274,10 @@ class StationSpec:
         mine, theirs = {s.name: s for s in self.observation}, {s.name: s for s in other.observation}
         for name in sorted(mine.keys() | theirs.keys()):
             if mine.get(name) != theirs.get(name):
-                lines.append(f"observation '{name}': {_short(mine.get(name))} against {_short(theirs.get(name))}")
+                lines.append(
+                    f"observation '{name}': {_short(mine.get(name))} against "
+                    f"{_short(theirs.get(name))}"
+                )
         if self.action != other.action:
             lines.append(f"action: {self.action} against {other.action}")
         if self.control_hz != other.control_hz:
@@ -258,7 +294,11 @@ def _spelled(number: Any) -> float | str:
 def _short(spec: ArraySpec | None) -> str:
     if spec is None:
         return "absent"
-    around = f", continuous around {' '.join(f'{value:g}' for value in spec.around)}" if spec.around else ""
+    around = (
+        f", continuous around {' '.join(f'{value:g}' for value in spec.around)}"
+        if spec.around
+        else ""
+    )
     return f"{spec.dtype}{list(spec.shape)} [{spec.unit}] from {spec.source}.{spec.take}{around}"
 
 
@@ -271,8 +311,11 @@ def encoded(sentences: Iterable[str]) -> np.ndarray:
     for sentence in sentences:
         data = sentence.encode()
         if len(data) > WIDTH or "\0" in sentence:
-            raise SpecError(f"instruction: expected at most {WIDTH} bytes of UTF-8 without NUL, got {len(data)}: "
-                            f"'{sentence[:40]}...'")
+            raise SpecError(
+                f"instruction: expected at most {WIDTH} bytes of UTF-8 without NUL, got "
+                f"{len(data)}: "
+                f"'{sentence[:40]}...'"
+            )
         rows.append(np.frombuffer(data.ljust(WIDTH, b"\0"), np.uint8))
     return np.stack(rows)
 
@@ -301,5 +344,8 @@ def other_units(action: ActionSpec, low: np.ndarray, high: np.ndarray, ratio: fl
     row = int(np.argmax(beyond))
     least, most = float(low[row]), float(high[row])
     got = f"{most:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
-    return (f"expected '{action.names[row]}' within {action.scale[row]:g} {action.units[row]} either way, a step of the "
-            f"station, got {got}. Are its actions of another kind, or in other units?")
+    return (
+        f"expected '{action.names[row]}' within {action.scale[row]:g} {action.units[row]} either "
+        f"way, a step of the "
+        f"station, got {got}. Are its actions of another kind, or in other units?"
+    )

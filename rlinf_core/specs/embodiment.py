@@ -48,8 +48,11 @@ class JointSpec(StationSpec):
 
     def member(self, spec_hash: str) -> StationSpec | None:
         """Return the specs of the robot with this hash, or None."""
-        return self if spec_hash == self.hash else next(
-            (spec for spec in self.robots.values() if spec.hash == spec_hash), None)
+        return (
+            self
+            if spec_hash == self.hash
+            else next((spec for spec in self.robots.values() if spec.hash == spec_hash), None)
+        )
 
     def difference(self, other: StationSpec) -> str:
         """Describe the difference to the robot with the nearest specs."""
@@ -70,20 +73,28 @@ class JointSpec(StationSpec):
             if spec.hash == member.hash:
                 return number, slice(before, after), slice(actions, following)
             before, actions = after, following
-        raise SpecError(f"robot with specs {member.hash}: expected one of {self.description}. {self.difference(member)}")
+        raise SpecError(
+            f"robot with specs {member.hash}: expected one of {self.description}. "
+            f"{self.difference(member)}"
+        )
 
     @cached_property
     def whose(self) -> tuple[np.ndarray, np.ndarray]:
         """Masks of the numbers (N, V) and actions (N, A) of each of the N robots, as 0 and 1."""
         count = len(self.robots)
-        numbers, actions = np.zeros((count, self.vector_size), np.float32), np.zeros((count, self.action.dim), np.float32)
+        numbers, actions = (
+            np.zeros((count, self.vector_size), np.float32),
+            np.zeros((count, self.action.dim), np.float32),
+        )
         numbers[:, :count] = 1.0
         for spec in self.robots.values():
             number, vectors, rows = self.place(spec)
             numbers[number, vectors], actions[number, rows] = 1.0, 1.0
         return numbers, actions
 
-    def with_others(self, member: StationSpec, vectors: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def with_others(
+        self, member: StationSpec, vectors: np.ndarray, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Place a robot's vectors (..., V) and actions (..., A) among those of all."""
         number, place, rows = self.place(member)
         numbers = np.zeros((*vectors.shape[:-1], self.vector_size), np.float32)
@@ -102,19 +113,37 @@ def joined(robots: Mapping[str, StationSpec]) -> JointSpec:
     for name, spec in robots.items():
         if _image_shapes(spec) != _image_shapes(robots[first]):
             raise SpecError(
-                f"embodiments: '{name}': expected the images of '{first}', {_image_shapes(robots[first]) or 'none'}, "
-                f"since what sees is shared, got {_image_shapes(spec) or 'none'}. Give them the same cameras"
+                f"embodiments: '{name}': expected the images of '{first}', "
+                f"{_image_shapes(robots[first]) or 'none'}, "
+                f"since what sees is shared, got {_image_shapes(spec) or 'none'}. Give them the "
+                f"same cameras"
             )
         twin = next(other for other, theirs in robots.items() if theirs.hash == spec.hash)
         if twin != name:
-            raise SpecError(f"embodiments: '{name}': expected other specs than those of '{twin}', got the same "
-                            f"({spec.hash}). Robots with the same specs are one embodiment: leave one of them out")
-    vectors = tuple(replace(item, name=f"{name}.{item.name}") for name, spec in robots.items() for item in spec.vectors)
-    actions = [(f"{name}.{dim}", scale, unit) for name, spec in robots.items()
-               for dim, scale, unit in zip(spec.action.names, spec.action.scale, spec.action.units, strict=True)]
+            raise SpecError(
+                f"embodiments: '{name}': expected other specs than those of '{twin}', got the same "
+                f"({spec.hash}). Robots with the same specs are one embodiment: leave one of them "
+                f"out"
+            )
+    vectors = tuple(
+        replace(item, name=f"{name}.{item.name}")
+        for name, spec in robots.items()
+        for item in spec.vectors
+    )
+    actions = [
+        (f"{name}.{dim}", scale, unit)
+        for name, spec in robots.items()
+        for dim, scale, unit in zip(
+            spec.action.names, spec.action.scale, spec.action.units, strict=True
+        )
+    ]
     names, scales, units = zip(*actions, strict=True)
-    return JointSpec((ArraySpec(WHICH, (len(robots),)), *vectors, *robots[first].images),
-                     ActionSpec("several", names, scales, units), robots[first].control_hz, robots=dict(robots))
+    return JointSpec(
+        (ArraySpec(WHICH, (len(robots),)), *vectors, *robots[first].images),
+        ActionSpec("several", names, scales, units),
+        robots[first].control_hz,
+        robots=dict(robots),
+    )
 
 
 def spec_of(document: dict[str, Any]) -> StationSpec:

@@ -1,8 +1,9 @@
-"""Structured settings as ROS parameters: a mapping becomes parameters with dotted names, a list of one type stays a list.
+"""Structured settings as ROS parameters: a mapping becomes parameters with dotted names, a list of
+one type stays a list.
 
-ROS has no parameter without a value, no empty list and no list of lists. A key without a value is left out. An empty list
-is ``['']``, an empty key ``_``. A list of mappings, of lists or of several types becomes parameters that are named by
-their position: ``_0``, ``_1``.
+ROS has no parameter without a value, no empty list and no list of lists. A key without a value is
+left out. An empty list is ``['']``, an empty key ``_``. A list of mappings, of lists or of several
+types becomes parameters that are named by their position: ``_0``, ``_1``.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ def to_parameters(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         RlinfError: a key has a dot, which would divide it, or an item of a list has no value.
     """
-    return {_checked(str(key), where) or UNNAMED: _encoded(value, f"{where}.{key}") for key, value in document.items()
-            if value is not None and value != {}}
+    return {
+        _checked(str(key), where) or UNNAMED: _encoded(value, f"{where}.{key}")
+        for key, value in document.items()
+        if value is not None and value != {}
+    }
 
 
 def _checked(key: str, where: str) -> str:
     if "." in key:
-        raise RlinfError(f"{where}: expected a name without a dot, as ROS divides names of parameters there, got '{key}'. "
-                         "Rename it")
+        raise RlinfError(
+            f"{where}: expected a name without a dot, as ROS divides names of parameters there, "
+            f"got '{key}'. "
+            "Rename it"
+        )
     return key
 
 
@@ -45,8 +52,11 @@ def _encoded(value: Any, where: str) -> Any:
     if not value:
         return EMPTY
     if None in value:
-        raise RlinfError(f"{where}: expected a value for each item of the list, got {list(value)}. ROS has no parameter "
-                         "without a value")
+        raise RlinfError(
+            f"{where}: expected a value for each item of the list, got {list(value)}. ROS has no "
+            f"parameter "
+            "without a value"
+        )
     kinds = {type(item) for item in value}
     if kinds == {int, float}:
         return [float(item) for item in value]
@@ -56,10 +66,11 @@ def _encoded(value: Any, where: str) -> Any:
 
 
 def from_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of parameters by their dotted names: the inverse of ``to_parameters`` after ROS has read it.
+    """Return the document of parameters by their dotted names: the inverse of ``to_parameters``
+    after ROS has read it.
 
-    >>> from_parameters({"kind": "leader", "joints.j1.id": 3, "points._0": [1, 2], "points._1": [3]})
-    {'kind': 'leader', 'joints': {'j1': {'id': 3}}, 'points': [[1, 2], [3]]}
+    >>> from_parameters({"joints.j1.id": 3, "points._0": [1, 2], "points._1": [3]})
+    {'joints': {'j1': {'id': 3}}, 'points': [[1, 2], [3]]}
     """
     document: dict[str, Any] = {}
     for name, value in values.items():
@@ -67,7 +78,9 @@ def from_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
         level = document
         for parent in parents:
             level = level.setdefault(parent, {})
-        level[last] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        level[last] = (
+            list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        )
     return {"" if key == UNNAMED else key: _decoded(value) for key, value in document.items()}
 
 
@@ -85,5 +98,9 @@ def flattened(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]
     """Return nested parameters by their dotted names, as a command line takes them."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
-        flat |= flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        flat |= (
+            flattened(value, f"{prefix}{name}.")
+            if isinstance(value, dict)
+            else {f"{prefix}{name}": value}
+        )
     return flat

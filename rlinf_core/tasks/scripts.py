@@ -17,8 +17,10 @@ from rlinf_core.tasks.rewards.arms import knows_one_arm, needed, of_arm
 if TYPE_CHECKING:
     from rlinf_core.specs.arrays import StationSpec
 
-OURS = {name: f"sim_bridges.scripted:{name.title()}Operator"
-        for name in ("insertion", "joints", "pick", "push", "reach", "search")}
+OURS = {
+    name: f"sim_bridges.scripted:{name.title()}Operator"
+    for name in ("insertion", "joints", "pick", "push", "reach", "search")
+}
 ARM_SEED_STRIDE = 7919  # difference of the seeds of two arms' hands
 GIVEN = ("action", "noise", "seed")  # arguments from the caller; everything else is a parameter
 
@@ -78,13 +80,26 @@ def make_script(task: ScriptedTask, noise: float = 0.12, seed: int = 0) -> Scrip
         RecipeError: the task names no script.
     """
     if task.script is None:
-        raise RecipeError(f"script: expected in the task's file 'script: {{kind: ...}}', one of {', '.join(scripts())}, or "
-                          "one of your own; got none. Say which script shows how it is done, or demonstrate it yourself")
+        raise RecipeError(
+            f"script: expected in the task's file 'script: {{kind: ...}}', one of "
+            f"{', '.join(scripts())}, or "
+            "one of your own; got none. Say which script shows how it is done, or demonstrate it "
+            "yourself"
+        )
     kind: Any = script(dict(task.script)["kind"])
     action, parameters = task.spec.action, values(task.script, "kind")
     if action.arms and knows_one_arm(kind.channels):
-        return PerArmScript({arm: kind(action.of_arm(arm), noise=noise, seed=seed + ARM_SEED_STRIDE * place, **parameters)
-                       for place, arm in enumerate(action.arms)})
+        return PerArmScript(
+            {
+                arm: kind(
+                    action.of_arm(arm),
+                    noise=noise,
+                    seed=seed + ARM_SEED_STRIDE * place,
+                    **parameters,
+                )
+                for place, arm in enumerate(action.arms)
+            }
+        )
     return kind(action, noise=noise, seed=seed, **parameters)
 
 
@@ -109,4 +124,6 @@ class PerArmScript:
         return np.concatenate([hand.act(of_arm(channels, arm)) for arm, hand in self.hands.items()])
 
 
-SCRIPT = Discriminated("kind", lambda kind: parameters(script(kind), GIVEN, "kind"), scripts, optional=True)
+SCRIPT = Discriminated(
+    "kind", lambda kind: parameters(script(kind), GIVEN, "kind"), scripts, optional=True
+)

@@ -62,12 +62,20 @@ class Task:
         """All channels of its observation and its terms."""
         failure = self.failure.channels if self.failure else ()
         poses = of_arms("current_pose", self.spec.action.arms)
-        return {item.source for item in self.spec.observation} | {*poses, *self.success.channels, *failure}
+        return {item.source for item in self.spec.observation} | {
+            *poses,
+            *self.success.channels,
+            *failure,
+        }
 
     def with_images(self, cameras: dict[str, tuple[int, int]]) -> Task:
         """Return the same task with cameras; ``cameras`` maps a name to (height, width)."""
-        images = tuple(ArraySpec(name, (*size, 3), "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image")
-                       for name, size in cameras.items())
+        images = tuple(
+            ArraySpec(
+                name, (*size, 3), "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image"
+            )
+            for name, size in cameras.items()
+        )
         return replace(self, spec=replace(self.spec, observation=self.spec.observation + images))
 
     def around(self, orientations: Mapping[str, Sequence[float]]) -> Task:
@@ -80,14 +88,26 @@ class Task:
             orientations: an arm's name (empty for an arm without one) to the orientation of its
                 limits, a quaternion x y z w.
         """
-        return replace(self, spec=replace(self.spec, observation=tuple(
-            replace(item, around=_around(item, orientations)) for item in self.spec.observation)))
+        return replace(
+            self,
+            spec=replace(
+                self.spec,
+                observation=tuple(
+                    replace(item, around=_around(item, orientations))
+                    for item in self.spec.observation
+                ),
+            ),
+        )
 
 
 def _around(item: ArraySpec, orientations: Mapping[str, Sequence[float]]) -> tuple[float, ...]:
     """Return the orientation around which a pose's array is continuous; empty for other arrays."""
     arm = arm_of(item.source)
-    if item.take not in ("rotation", "all") or topic(item.source).channel != (7,) or arm not in orientations:
+    if (
+        item.take not in ("rotation", "all")
+        or topic(item.source).channel != (7,)
+        or arm not in orientations
+    ):
         return ()
     if item.source == _tool(item.source):
         return unit(tuple(map(float, orientations[arm])))
@@ -102,8 +122,11 @@ def shaped(task: Task, weight: float) -> Task:
         RecipeError: the task has no measure of progress.
     """
     if not isinstance(task.success, Shaped):
-        raise RecipeError(f"simulation.shaping: expected 0, got {weight}: the reward {type(task.success).__name__} has no "
-                          "measure of progress")
+        raise RecipeError(
+            f"simulation.shaping: expected 0, got {weight}: the reward "
+            f"{type(task.success).__name__} has no "
+            "measure of progress"
+        )
     return replace(task, shaping=weight)
 
 
@@ -116,8 +139,12 @@ def observe(spec: StationSpec, channels: Channels) -> dict[str, np.ndarray]:
     observation = {}
     for item in spec.observation:
         if item.source not in channels:
-            raise SpecError(f"observation '{item.name}': nothing has come on '{item.source}'. Is its publisher running "
-                            f"and remapped to that name? Received so far: {', '.join(sorted(channels)) or 'nothing'}")
+            raise SpecError(
+                f"observation '{item.name}': nothing has come on '{item.source}'. Is its publisher "
+                f"running "
+                f"and remapped to that name? Received so far: "
+                f"{', '.join(sorted(channels)) or 'nothing'}"
+            )
         observation[item.name] = item.check(_TAKE[item.take](channels, item))
     return observation
 
@@ -133,12 +160,19 @@ def _image(channels: Channels, item: ArraySpec) -> np.ndarray:
 
 def _all(channels: Channels, item: ArraySpec) -> np.ndarray:
     values = channels[item.source]
-    return np.array([*values[:3], *same_hemisphere(values[3:7], np.asarray(item.around))]) if item.around else values
+    return (
+        np.array([*values[:3], *same_hemisphere(values[3:7], np.asarray(item.around))])
+        if item.around
+        else values
+    )
 
 
 def _rotation(channels: Channels, item: ArraySpec) -> np.ndarray:
     turned = channels[item.source][3:7]
-    return np.asarray(to_vector_around(turned, np.asarray(item.around)) if item.around else to_vector(turned), float)
+    return np.asarray(
+        to_vector_around(turned, np.asarray(item.around)) if item.around else to_vector(turned),
+        float,
+    )
 
 
 _TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
@@ -150,7 +184,9 @@ _TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
     "force": lambda channels, item: channels[item.source][:3],
     "torque": lambda channels, item: channels[item.source][3:6],
     "offset": lambda channels, item: channels[item.source][:3] - channels[_tool(item.source)][:3],
-    "turn": lambda channels, item: np.array([turn_between(channels[_tool(item.source)], channels[item.source])]),
+    "turn": lambda channels, item: np.array(
+        [turn_between(channels[_tool(item.source)], channels[item.source])]
+    ),
     "image": _image,
 }
 
@@ -177,26 +213,39 @@ def _heading(pose: np.ndarray) -> float:
 
 
 TERMS = ("reward", "failure", "script")
-SIZES = {"position": 3, "rotation": 3, "linear": 3, "angular": 3, "force": 3, "torque": 3, "offset": 3,
-         "turn": 1}
+SIZES = {
+    "position": 3,
+    "rotation": 3,
+    "linear": 3,
+    "angular": 3,
+    "force": 3,
+    "torque": 3,
+    "offset": 3,
+    "turn": 1,
+}
 
 
 class Observed(Settings):
     """One array of the observation."""
 
     source: str = Field(description="channel, which is a topic of the robot side")
-    take: Literal["all", "position", "rotation", "linear", "angular", "force", "torque", "offset", "turn"] = Field(
+    take: Literal[
+        "all", "position", "rotation", "linear", "angular", "force", "torque", "offset", "turn"
+    ] = Field(
         description="part of the channel. `rotation` is a rotation vector. That of a tool is "
-                    "continuous up to half a turn from the limits' orientation, so its length "
-                    "reaches 2 pi. `all` of a pose takes the quaternion's sign likewise. "
-                    "`offset` is the position relative to the tool. `turn` is the angle about "
-                    "the vertical from the tool's sides to the object's")
+        "continuous up to half a turn from the limits' orientation, so its length "
+        "reaches 2 pi. `all` of a pose takes the quaternion's sign likewise. "
+        "`offset` is the position relative to the tool. `turn` is the angle about "
+        "the vertical from the tool's sides to the object's"
+    )
     shape: tuple[Count, ...] = Field(min_length=1, max_length=1, description="shape of the array")
     unit: str = Field("", description="SI unit of the numbers")
-    low: tuple[float, ...] = Field((), description="smallest valid value, one for each number or "
-                                                   "one for all")
-    high: tuple[float, ...] = Field((), description="largest valid value, one for each number or "
-                                                    "one for all")
+    low: tuple[float, ...] = Field(
+        (), description="smallest valid value, one for each number or one for all"
+    )
+    high: tuple[float, ...] = Field(
+        (), description="largest valid value, one for each number or one for all"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Observed:
@@ -208,10 +257,15 @@ class Observed(Settings):
             raise ValueError(f"source: expected a channel of numbers, got '{self.source}'")
         size = SIZES.get(self.take, channel[0])
         if size not in (-1, self.shape[0]):
-            raise ValueError(f"shape: expected [{size}] of {self.source}.{self.take}, got {list(self.shape)}")
+            raise ValueError(
+                f"shape: expected [{size}] of {self.source}.{self.take}, got {list(self.shape)}"
+            )
         for name in ("low", "high"):
             if len(getattr(self, name)) not in (0, 1, self.shape[0]):
-                raise ValueError(f"{name}: expected 1 or {self.shape[0]} numbers, got {list(getattr(self, name))}")
+                raise ValueError(
+                    f"{name}: expected 1 or {self.shape[0]} numbers, got "
+                    f"{list(getattr(self, name))}"
+                )
         if self.low and self.high and (np.array(self.low) > np.array(self.high)).any():
             raise ValueError(f"low: expected at most high {list(self.high)}, got {list(self.low)}")
         return self
@@ -227,19 +281,26 @@ class Dimension(Settings):
 class Acting(Settings):
     """The action space of a policy."""
 
-    control_mode: Literal["tcp_delta", "joint_delta"] = Field(description=
-        "actions move the tool (tcp_delta) or the joints (joint_delta)")
+    control_mode: Literal["tcp_delta", "joint_delta"] = Field(
+        description="actions move the tool (tcp_delta) or the joints (joint_delta)"
+    )
     dimensions: dict[str, Dimension] = Field(
-        min_length=1, description="by name, in the order of the action's numbers; of several arms each begins with its "
-        "arm's: left/dx")
+        min_length=1,
+        description="by name, in the order of the action's numbers; of several arms each begins "
+        "with its "
+        "arm's: left/dx",
+    )
 
     @model_validator(mode="after")
     def _of_one_arm_after_the_other(self) -> Acting:
         arms = [name.partition("/")[0] if "/" in name else "" for name in self.dimensions]
         runs = [arm for index, arm in enumerate(arms) if index == 0 or arm != arms[index - 1]]
         if len(runs) != len(set(runs)) or (len(runs) > 1 and "" in runs):
-            raise ValueError(f"dimensions: expected those of one arm after those of the other, each with its arm's name "
-                             f"(left/dx), got {', '.join(self.dimensions)}")
+            raise ValueError(
+                f"dimensions: expected those of one arm after those of the other, each with its "
+                f"arm's name "
+                f"(left/dx), got {', '.join(self.dimensions)}"
+            )
         return self
 
 
@@ -249,16 +310,25 @@ class TaskFile(Settings):
     instruction: str = Field("", description="instruction in words")
     control_hz: float = Field(gt=0, le=1000, description="time steps per second [1/s]")
     max_steps: int = Field(gt=0, description="largest length of an episode [time steps]")
-    observation: dict[str, Observed] = Field(min_length=1, description="what the policy observes, by name")
+    observation: dict[str, Observed] = Field(
+        min_length=1, description="what the policy observes, by name"
+    )
     action: Acting
     reward: Annotated[Settings, REWARD] = Field(description="test of success, with its parameters")
-    success_steps: int = Field(1, ge=1, le=1000, description=
-        "consecutive time steps of success before the episode ends. Set more than 1 for a reward "
-        "that may be wrong in a single frame")
+    success_steps: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="consecutive time steps of success before the episode ends. Set more than 1 "
+        "for a reward "
+        "that may be wrong in a single frame",
+    )
     failure: Annotated[Settings | None, REWARD] = Field(
-        None, description="test of a final failure, with its parameters. The default has none")
-    script: Annotated[Settings | None, SCRIPT] = Field(None, description=
-        "script that can demonstrate the task, with its parameters")
+        None, description="test of a final failure, with its parameters. The default has none"
+    )
+    script: Annotated[Settings | None, SCRIPT] = Field(
+        None, description="script that can demonstrate the task, with its parameters"
+    )
 
     @field_validator("instruction")
     @classmethod
@@ -272,8 +342,11 @@ class TaskFile(Settings):
     @model_validator(mode="after")
     def _can_succeed(self) -> TaskFile:
         if self.success_steps > self.max_steps:
-            raise ValueError(f"success_steps: expected at most max_steps, {self.max_steps}, or no episode could succeed; "
-                             f"got {self.success_steps}")
+            raise ValueError(
+                f"success_steps: expected at most max_steps, {self.max_steps}, or no episode could "
+                f"succeed; "
+                f"got {self.success_steps}"
+            )
         return self
 
 
@@ -285,15 +358,36 @@ def load_task(path: str | Path) -> Task:
             values.
     """
     file = checked(TaskFile, _document_of(Path(path)))
-    observation = tuple(ArraySpec(name, item.shape, "float32", item.unit, item.low or (-np.inf,), item.high or (np.inf,),
-                                  item.source, item.take) for name, item in file.observation.items())
+    observation = tuple(
+        ArraySpec(
+            name,
+            item.shape,
+            "float32",
+            item.unit,
+            item.low or (-np.inf,),
+            item.high or (np.inf,),
+            item.source,
+            item.take,
+        )
+        for name, item in file.observation.items()
+    )
     dimensions = file.action.dimensions
-    action = ActionSpec(file.action.control_mode, tuple(dimensions), tuple(item.scale for item in dimensions.values()),
-                        tuple(item.unit for item in dimensions.values()))
+    action = ActionSpec(
+        file.action.control_mode,
+        tuple(dimensions),
+        tuple(item.scale for item in dimensions.values()),
+        tuple(item.unit for item in dimensions.values()),
+    )
     spec = StationSpec(observation, action, file.control_hz, file.instruction)
     failure = per_arm(make_success(file.failure), action.arms, any) if file.failure else None
-    return Task(spec, per_arm(make_success(file.reward), action.arms, all), file.max_steps, failure,
-                success_steps=file.success_steps, script=file.script)
+    return Task(
+        spec,
+        per_arm(make_success(file.reward), action.arms, all),
+        file.max_steps,
+        failure,
+        success_steps=file.success_steps,
+        script=file.script,
+    )
 
 
 def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
@@ -310,16 +404,25 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     base = document.data.pop("defaults", None)
     if base is None:
         return document
-    tasks = {other.stem: other for folder in (shared() / "configs/tasks", path.parent) for other in folder.glob("*.yaml")}
+    tasks = {
+        other.stem: other
+        for folder in (shared() / "configs/tasks", path.parent)
+        for other in folder.glob("*.yaml")
+    }
     if str(base) not in tasks:
         raise RecipeError(
-            f"{document.place(('defaults',))}: 'defaults': expected a task beside it or of configs/tasks, one of "
+            f"{document.place(('defaults',))}: 'defaults': expected a task beside it or of "
+            f"configs/tasks, one of "
             f"{', '.join(sorted(tasks))}; got '{base}'{nearest(str(base), tasks)}"
         )
     under = _document_of(tasks[str(base)], (*below, path.resolve()))
     for part in TERMS:
         mine, theirs = document.data.get(part), under.data.get(part)
-        if isinstance(mine, dict) and isinstance(theirs, dict) and mine.get("kind", kind := theirs.get("kind")) != kind:
+        if (
+            isinstance(mine, dict)
+            and isinstance(theirs, dict)
+            and mine.get("kind", kind := theirs.get("kind")) != kind
+        ):
             under.forget((part,))  # another kind has other parameters
             del under.data[part]
     return document.over(under)
@@ -379,13 +482,16 @@ def _name_missing_channel(channels: dict[str, np.ndarray]) -> Iterator[None]:
         if not isinstance(name, str) or name in channels:
             raise  # a KeyError of another mapping
         raise SpecError(
-            f"reward: expected one of the channels {', '.join(sorted(channels))}; got '{name}'{nearest(name, channels)}. "
-            "A reward names the channels that it reads in its attribute `channels`, and the task then waits for them"
+            f"reward: expected one of the channels {', '.join(sorted(channels))}; got "
+            f"'{name}'{nearest(name, channels)}. "
+            "A reward names the channels that it reads in its attribute `channels`, and the task "
+            "then waits for them"
         ) from error
 
 
-def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, before: StepResult | None = None
-                ) -> StepResult:
+def step_result(
+    task: Task, channels: dict[str, np.ndarray], step_index: int, before: StepResult | None = None
+) -> StepResult:
     """Return a time step's result: reward 1 on success, else 0; a failed task has not succeeded.
 
     With shaping, the progress since ``before``, the last step, counts too. This shaping does not
@@ -398,7 +504,11 @@ def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, be
         if isinstance(term, Remembering):
             term.begin()
     with _name_missing_channel(channels):
-        now = task.success.progress(channels) if task.shaping and isinstance(task.success, Shaped) else 0.0
+        now = (
+            task.success.progress(channels)
+            if task.shaping and isinstance(task.success, Shaped)
+            else 0.0
+        )
         failure = task.failure is not None and task.failure(channels)
         looks_done = not failure and task.success(channels)
     shaped = task.shaping * (now - before.progress) if task.shaping and before is not None else 0.0

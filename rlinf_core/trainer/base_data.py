@@ -1,4 +1,6 @@
-"""The base class of training data: demonstrations, counters by station, and the updates that are due."""
+"""The base class of training data: demonstrations, counters by station, and the updates that are
+due.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from rlinf_core.data.replay import ORIGINS, ReplayBuffer
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.serialization import policy_files, policy_version, read_info
 from rlinf_core.recipes import Recipe
-from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, IMAGINED, TRAIN, Experience, Trajectory
+from rlinf_core.rollouts.types import (
+    DEMONSTRATION,
+    EVALUATE,
+    IMAGINED,
+    TRAIN,
+    Experience,
+    Trajectory,
+)
 from rlinf_core.specs.arrays import Arrays
 from rlinf_core.specs.embodiment import JointSpec
 from rlinf_core.trainer.governor import Governor
@@ -50,7 +59,12 @@ class Data(ABC):
     config: AlgorithmSettings
 
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
-        self.recipe, self.config, self.policy, self.governor = recipe, recipe.algorithm, policy, governor
+        self.recipe, self.config, self.policy, self.governor = (
+            recipe,
+            recipe.algorithm,
+            policy,
+            governor,
+        )
         self.random = np.random.default_rng(recipe.seed)
         capacity = recipe.replay.capacity
         if self.config.learns_from != DEMONSTRATIONS:  # another buffer shares the memory
@@ -60,12 +74,19 @@ class Data(ABC):
         self.steps = 0
         self.statuses: dict[str, int] = defaultdict(int)
         self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})
-        self.taken_over: dict[str, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=RECENT_EPISODES))
+        self.taken_over: dict[str, deque[tuple[int, int]]] = defaultdict(
+            lambda: deque(maxlen=RECENT_EPISODES)
+        )
         self.versions: dict[int, int] = {}
 
     def _buffer(self, capacity: int) -> ReplayBuffer:
         policy = self.policy
-        return ReplayBuffer(policy.policy_spec, capacity, instructions=policy.reads_instructions, given=bool(policy.given))
+        return ReplayBuffer(
+            policy.policy_spec,
+            capacity,
+            instructions=policy.reads_instructions,
+            given=bool(policy.given),
+        )
 
     @property
     def longest(self) -> int:
@@ -86,12 +107,16 @@ class Data(ABC):
     def insert(self, trajectory: Trajectory, newest: int) -> str:
         """Insert one episode and return its status. Time steps of stations count here."""
         if trajectory.station:
-            self.stations[trajectory.station]["episodes"] += 1  # its place in this dict is its origin
+            self.stations[trajectory.station]["episodes"] += (
+                1  # its place in this dict is its origin
+            )
             if trajectory.mode == TRAIN:
                 helped = sum(source == "operator" for source in trajectory.sources)
                 self.taken_over[trajectory.station].append((helped, len(trajectory)))
         if trajectory.mode != EVALUATE:
-            trajectory = replace(trajectory, observations=self.policy.annotated(trajectory.observations))
+            trajectory = replace(
+                trajectory, observations=self.policy.annotated(trajectory.observations)
+            )
         if trajectory.mode == EVALUATE:
             status = "evaluation"
         elif trajectory.mode == IMAGINED:
@@ -108,10 +133,16 @@ class Data(ABC):
 
     def _keep(self, buffer: Replay, trajectory: Trajectory, **more: Any) -> None:
         if buffer is self.demonstrations and self._robots:
-            self.shown_of[trajectory.observations["vectors"][0, :self._robots].argmax()] += 1
+            self.shown_of[trajectory.observations["vectors"][0, : self._robots].argmax()] += 1
         origin = 1 + list(self.stations).index(trajectory.station) if trajectory.station else 0
-        buffer.insert_episode(trajectory.observations, trajectory.actions, trajectory.rewards, trajectory.discounts,
-                              origin=origin, **more)
+        buffer.insert_episode(
+            trajectory.observations,
+            trajectory.actions,
+            trajectory.rewards,
+            trajectory.discounts,
+            origin=origin,
+            **more,
+        )
 
     def _demonstrated(self, trajectory: Trajectory) -> str:
         if not (trajectory.success or self.config.include_failures):
@@ -151,7 +182,9 @@ class Data(ABC):
         return len(self.policy.spec.robots) if isinstance(self.policy.spec, JointSpec) else 0
 
     def demonstrated(self, size: int) -> Arrays:
-        """Return a batch of demonstrations, in equal shares of each robot and of each of its stations."""
+        """Return a batch of demonstrations, in equal shares of each robot and of each of its
+        stations.
+        """
         return self._sampled(self.demonstrations, size)
 
     def _sampled(self, buffer: Replay, size: int, weights: np.ndarray | None = None) -> Arrays:
@@ -167,8 +200,12 @@ class Data(ABC):
         )
 
     def _alike(self, buffer: Replay) -> np.ndarray | None:
-        """Return sampling weights for equal shares of robots and of their stations; None for one robot."""
-        return buffer.fair(self._robots) if self._robots and isinstance(buffer, ReplayBuffer) else None
+        """Return sampling weights for equal shares of robots and of their stations; None for one
+        robot.
+        """
+        return (
+            buffer.fair(self._robots) if self._robots and isinstance(buffer, ReplayBuffer) else None
+        )
 
     def due(self, updates: int, learner: Learner) -> int:
         """Return the updates that are due after ``updates`` updates."""
@@ -199,22 +236,37 @@ class Data(ABC):
 
     def counts(self) -> dict[str, float]:
         """Return counts of all data, in total and by station."""
-        by_station = {f"{station}/{name}": float(value) for station, counts in self.by_station().items()
-                      for name, value in counts.items()}
-        return {"steps": float(self.steps), "demonstrations": float(self.demonstrations.episodes),
-                "stale": float(self.statuses["stale"]), "evaluations": float(self.statuses["evaluation"]), **by_station}
+        by_station = {
+            f"{station}/{name}": float(value)
+            for station, counts in self.by_station().items()
+            for name, value in counts.items()
+        }
+        return {
+            "steps": float(self.steps),
+            "demonstrations": float(self.demonstrations.episodes),
+            "stale": float(self.statuses["stale"]),
+            "evaluations": float(self.statuses["evaluation"]),
+            **by_station,
+        }
 
     def intervention_rate(self, station: str) -> float | None:
-        """Share of the time steps in which a person commanded, of a station's last RECENT_EPISODES training episodes; None
-        before the first one.
+        """Share of the time steps in which a person commanded, of a station's last RECENT_EPISODES
+        training episodes; None before the first one.
         """
         recent = self.taken_over.get(station)
-        return sum(helped for helped, _ in recent) / sum(steps for _, steps in recent) if recent else None
+        return (
+            sum(helped for helped, _ in recent) / sum(steps for _, steps in recent)
+            if recent
+            else None
+        )
 
     def by_station(self) -> dict[str, dict[str, int]]:
         """Return episodes, time steps and drawn samples of each station."""
-        return {name: counts | {"sampled": sum(int(buffer.sampled[min(number, ORIGINS)]) for buffer in self.buffers)}
-                for number, (name, counts) in enumerate(self.stations.items(), 1)}
+        return {
+            name: counts
+            | {"sampled": sum(int(buffer.sampled[min(number, ORIGINS)]) for buffer in self.buffers)}
+            for number, (name, counts) in enumerate(self.stations.items(), 1)
+        }
 
     def published_since(self, version: int, folder: Path, updates: int) -> int:
         """Register policies in ``folder`` that were published after the checkpoint.
@@ -225,7 +277,8 @@ class Data(ABC):
             updates: updates of the checkpoint.
 
         Returns:
-            The newest version. The next policy needs a larger one, because stations ignore older ones.
+            The newest version. The next policy needs a larger one, because stations ignore older
+            ones.
         """
         for path in policy_files(folder):
             if policy_version(path) > version:
@@ -237,16 +290,23 @@ class Data(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"demonstrations": self.demonstrations.state_dict(), "shown_of": self.shown_of,
-                "steps": self.steps, "statuses": dict(self.statuses),
-                "stations": [self.stations], "versions": [list(self.versions.items())],
-                "random": [self.random.bit_generator.state]}
+        return {
+            "demonstrations": self.demonstrations.state_dict(),
+            "shown_of": self.shown_of,
+            "steps": self.steps,
+            "statuses": dict(self.statuses),
+            "stations": [self.stations],
+            "versions": [list(self.versions.items())],
+            "random": [self.random.bit_generator.state],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of ``state_dict``."""
         self.demonstrations.load_state_dict(state["demonstrations"])
         robots = self._robots
-        self.shown_of = np.array(state.get("shown_of", self.demonstrations.episodes_of(robots)), np.int64)
+        self.shown_of = np.array(
+            state.get("shown_of", self.demonstrations.episodes_of(robots)), np.int64
+        )
         self.steps = state["steps"]
         self.statuses.update(state["statuses"])
         self.stations.update(state["stations"][0])

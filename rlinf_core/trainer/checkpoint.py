@@ -33,7 +33,9 @@ def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[s
             arrays |= below
             rest |= other
         elif hasattr(value, "detach") or isinstance(value, np.ndarray | np.generic):
-            arrays[f"{prefix}{key}"] = np.array(value.numpy(force=True) if hasattr(value, "detach") else value, order="C")
+            arrays[f"{prefix}{key}"] = np.array(
+                value.numpy(force=True) if hasattr(value, "detach") else value, order="C"
+            )
         else:
             rest[f"{prefix}{key}"] = value
     return arrays, rest
@@ -71,14 +73,18 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     try:
         write_as_usual(aside / ARRAYS, lambda file: save_file(arrays, file))
         (aside / REST).write_text(json.dumps(rest))
-        (aside / SUMS).write_text(listing({name: file_sha256(aside / name) for name in (ARRAYS, REST)}))
+        (aside / SUMS).write_text(
+            listing({name: file_sha256(aside / name) for name in (ARRAYS, REST)})
+        )
         flush_folder(aside)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)  # frees a full disk
         raise
     move(aside, folder)
     for old in checkpoints(root)[:-keep]:
-        shutil.rmtree(move(old, root / f".{old.name}.old"))  # renamed first: a crash leaves no partial checkpoint
+        shutil.rmtree(
+            move(old, root / f".{old.name}.old")
+        )  # renamed first: a crash leaves no partial checkpoint
     return folder
 
 
@@ -96,17 +102,24 @@ def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
         state = join(load_file(folder / ARRAYS), json.loads((folder / REST).read_text()))
     except Exception as error:  # the libraries raise many kinds
         reason = escape_ascii(error)
-        if is_transient(error) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
+        if is_transient(error) or (
+            isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+        ):
             raise RlinfError(
-                f"checkpoint {folder}: cannot be read now: {reason}. Nothing was changed. Mend that and "
+                f"checkpoint {folder}: cannot be read now: {reason}. Nothing was changed. Mend "
+                f"that and "
                 "begin again; or move this folder away to go on from the one before it"
             ) from error
         raise DamagedError(
             f"checkpoint {folder}: expected {ARRAYS} and {REST}, whole; got: {reason}"
         ) from error
     if missing := [part for part in parts if part not in state]:
-        raise RlinfError(f"checkpoint {folder}: expected {', '.join(parts)}, got none of {', '.join(missing)}, as an "
-                         "earlier version wrote it. Begin another run; simulation.initial_policy takes this one's policy")
+        raise RlinfError(
+            f"checkpoint {folder}: expected {', '.join(parts)}, got none of {', '.join(missing)}, "
+            f"as an "
+            "earlier version wrote it. Begin another run; simulation.initial_policy takes this "
+            "one's policy"
+        )
     return state
 
 
@@ -135,7 +148,8 @@ def load_newest(root: Path, parts: tuple[str, ...] = (), aside: Path | None = No
         break
     if damaged and state is None:
         raise RlinfError(
-            "\n".join(damaged.values()) + f"\n{root}: expected a checkpoint that is whole, got none. Nothing was "
+            "\n".join(damaged.values())
+            + f"\n{root}: expected a checkpoint that is whole, got none. Nothing was "
             "changed. Restore one from a backup; or begin another run, with this one's policy as "
             "simulation.initial_policy"
         )
@@ -162,5 +176,9 @@ def _verify(folder: Path) -> None:
         return
     expected = read_sums(folder / SUMS)
     if listing({name: file_sha256(folder / name) for name in (ARRAYS, REST)}) != expected:
-        changed = [name for name in (ARRAYS, REST) if f"{file_sha256(folder / name)}  {name}" not in expected.split("\n")]
+        changed = [
+            name
+            for name in (ARRAYS, REST)
+            if f"{file_sha256(folder / name)}  {name}" not in expected.split("\n")
+        ]
         raise ValueError(f"{', '.join(changed) or SUMS} does not fit {SUMS}")

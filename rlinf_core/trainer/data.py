@@ -1,4 +1,5 @@
-"""Training data of a run: it takes episodes and rollouts from a source and yields batches for the learner.
+"""Training data of a run: it takes episodes and rollouts from a source and yields batches for the
+learner.
 
 ``RolloutData`` serves on-policy algorithms, ``DemonstrationData`` imitation, ``ReplayData``
 off-policy algorithms and ``LabelledData`` algorithms with an expert.
@@ -42,10 +43,14 @@ def contiguous_segments(wanted: np.ndarray, margin: int) -> list[slice]:
     """Return slices that cover the wanted time steps, each extended by up to ``margin`` steps."""
     at = np.flatnonzero(wanted)
     parts = np.split(at, np.flatnonzero(np.diff(at) > margin) + 1)
-    return [slice(int(part[0]), min(int(part[-1]) + margin, len(wanted))) for part in parts if len(part)]
+    return [
+        slice(int(part[0]), min(int(part[-1]) + margin, len(wanted))) for part in parts if len(part)
+    ]
 
 
-def valid_chunk_starts(counts: np.ndarray, executed: int, given: int) -> tuple[np.ndarray, np.ndarray]:
+def valid_chunk_starts(
+    counts: np.ndarray, executed: int, given: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the time steps at which a training chunk may begin.
 
     A chunk may begin at a step if its ``executed`` actions count, or all up to the end of the
@@ -63,7 +68,10 @@ def valid_chunk_starts(counts: np.ndarray, executed: int, given: int) -> tuple[n
     full_windows = np.lib.stride_tricks.sliding_window_view(
         np.append(counts, [True] * (executed - 1)), executed
     ).all(axis=1)
-    steps, at = np.arange(len(full_windows)), np.append(np.flatnonzero(full_windows), 2 * len(full_windows) + given)
+    steps, at = (
+        np.arange(len(full_windows)),
+        np.append(np.flatnonzero(full_windows), 2 * len(full_windows) + given),
+    )
     before = at[np.searchsorted(at, steps)] - steps
     return before <= given, before
 
@@ -86,16 +94,28 @@ class RolloutData(Data):
         self.rounds = 0  # rounds of rollouts in ``waiting``; each round has one rollout per worker
         self.moments, self.floors = RunningMoments(policy.spec.vector_size), True
         begun = begun_from(recipe)
-        self.inherited = begun is not None and begun.is_dir()  # learner of another run, with its normalisation
-        self.before = next(((part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
-                            for part in policy.modules() if begun and isinstance(part, Normalisation)), None)
+        self.inherited = (
+            begun is not None and begun.is_dir()
+        )  # learner of another run, with its normalisation
+        self.before = next(
+            (
+                (part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
+                for part in policy.modules()
+                if begun and isinstance(part, Normalisation)
+            ),
+            None,
+        )
 
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
         if trajectory.rollout is None:
             return "without log-probabilities"
         rollout = trajectory.rollout
-        updates = [self.versions.get(int(version), -STALE) for version in rollout.versions.flatten()]
-        self.waiting.append(replace(rollout, versions=torch.tensor(updates).view_as(rollout.versions).float()))
+        updates = [
+            self.versions.get(int(version), -STALE) for version in rollout.versions.flatten()
+        ]
+        self.waiting.append(
+            replace(rollout, versions=torch.tensor(updates).view_as(rollout.versions).float())
+        )
         return "online"
 
     def put(self, brought: Experience, newest: int) -> None:
@@ -129,27 +149,37 @@ class RolloutData(Data):
         return float((rollout.mask * (updates - rollout.versions <= self.config.staleness)).sum())
 
     def due(self, updates: int, learner: Learner) -> int:
-        fresh = [rollout for rollout in self.waiting if self._fresh(rollout, updates)]  # stale ones are dropped
+        fresh = [
+            rollout for rollout in self.waiting if self._fresh(rollout, updates)
+        ]  # stale ones are dropped
         self.statuses["stale"] += len(self.waiting) - len(fresh)
         self.waiting = fresh
         if not fresh:
             return 0
         if self.stations:  # an update needs the chunks of one environment's rollout
             return int(self._chunks(updates) >= self.config.rollout["chunks"])
-        return int(not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), self.rounds))
+        return int(
+            not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), self.rounds)
+        )
 
     def order(self) -> RolloutLength:
         return self.config.rollout
 
     def batch(self) -> Rollout:
-        self.last, self.waiting, self.rounds = reduce(Rollout.concatenated_with, self.waiting), [], 0
+        self.last, self.waiting, self.rounds = (
+            reduce(Rollout.concatenated_with, self.waiting),
+            [],
+            0,
+        )
         return self.last
 
     def learned(self, learner: Learner) -> None:
         self._update_moments(self.last)
         mean, std = self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True)
         if not self.inherited:  # an inherited learner keeps its normalisation
-            learner.normalise(*(self.before or (mean, floored(std, np.abs(mean)) if self.floors else std)))
+            learner.normalise(
+                *(self.before or (mean, floored(std, np.abs(mean)) if self.floors else std))
+            )
 
     def _update_moments(self, rollout: Rollout) -> torch.Tensor:
         vectors = rollout.observations["vectors"]
@@ -160,12 +190,18 @@ class RolloutData(Data):
 
     def state_dict(self) -> dict[str, Any]:
         first = reduce(Rollout.concatenated_with, self.waiting).state_dict() if self.waiting else {}
-        return super().state_dict() | {"moments": dict(self.moments.state_dict()), "waiting": first,
-                                       "rounds": self.rounds, "floors": self.floors}
+        return super().state_dict() | {
+            "moments": dict(self.moments.state_dict()),
+            "waiting": first,
+            "rounds": self.rounds,
+            "floors": self.floors,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.moments.load_state_dict({name: torch.as_tensor(value) for name, value in state["moments"].items()})
+        self.moments.load_state_dict(
+            {name: torch.as_tensor(value) for name, value in state["moments"].items()}
+        )
         self.floors = state.get("floors", False)  # older runs keep their normalisation
         self.waiting = [Rollout.of_state(state["waiting"])] if state["waiting"] else []
         players = max(self.recipe.placement.workers, 1)  # older checkpoints count rollouts instead
@@ -193,7 +229,11 @@ class DemonstrationData(Data):
 
     def batch(self) -> Arrays:
         replay = self.demonstrations
-        present = (replay.present() > 0).astype(float) if self.governor.fair and not self._robots else np.zeros(0)
+        present = (
+            (replay.present() > 0).astype(float)
+            if self.governor.fair and not self._robots
+            else np.zeros(0)
+        )
         return self._sampled(replay, self.config.batch_size, present if present.sum() > 1 else None)
 
 
@@ -211,13 +251,22 @@ class ReplayData(Data):
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
         self.online, self.share = _replay(recipe, policy), recipe.algorithm.share
-        capacity = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
+        capacity = (
+            self.demonstrations.capacity
+            if self.config.half_demonstrations and self.config.imitates_itself
+            else 1
+        )
         self.imitated = self._buffer(capacity)
         world = recipe.world
-        self.imagined = self._buffer(2 * world.refit_every * (world.horizon + 1) if world.share else 1)
-        self._met = not self._robots or begun_from(recipe) is not None  # an earlier run has fitted all robots
+        self.imagined = self._buffer(
+            2 * world.refit_every * (world.horizon + 1) if world.share else 1
+        )
+        self._met = (
+            not self._robots or begun_from(recipe) is not None
+        )  # an earlier run has fitted all robots
         self._unearned = 0  # time steps from before all robots had data; they earn no updates
-        # Demonstrations have no latent noise. With half_demonstrations, half of each batch is drawn from them anyway.
+        # Demonstrations have no latent noise. With half_demonstrations, half of each batch is drawn
+        # from them anyway.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 
     @property
@@ -241,16 +290,29 @@ class ReplayData(Data):
         for segment in trajectory.until_taken_over() if fails else [trajectory]:
             self._played(segment)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
-        if self.share is not None and not (corrected.size and corrected.all()):  # a person drove all of it
+        if self.share is not None and not (
+            corrected.size and corrected.all()
+        ):  # a person drove all of it
             self.share.note(trajectory.success and not corrected.any())
         if self.config.half_demonstrations and corrected.any():  # only the corrected steps
             counts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
             for part in contiguous_segments(counts, self._reach):
                 self._keep(self.demonstrations, trajectory.part(part), counts=counts[part])
-        played = trajectory.version >= 0 or "operator" not in trajectory.sources  # else a person drove the whole episode
-        if trajectory.station and played and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
+        played = (
+            trajectory.version >= 0 or "operator" not in trajectory.sources
+        )  # else a person drove the whole episode
+        if (
+            trajectory.station
+            and played
+            and not self.governor.is_fresh(trajectory.version, newest, trajectory.station)
+        ):
             return "stale"
-        if self.config.half_demonstrations and self.config.imitates_itself and trajectory.success and not corrected.any():
+        if (
+            self.config.half_demonstrations
+            and self.config.imitates_itself
+            and trajectory.success
+            and not corrected.any()
+        ):
             self._keep(self.imitated, trajectory)
         return "online"
 
@@ -262,10 +324,14 @@ class ReplayData(Data):
 
     def real_episodes(self) -> list[Trajectory]:
         """Return the real episodes for a world model: demonstrations, then the policy's own."""
-        if not (isinstance(self.online, ReplayBuffer) and isinstance(self.demonstrations, ReplayBuffer)):
-            raise RecipeError("world.share: expected placement.replay_shards 0, as a learned world "
-                              "reads the replay of this process, got "
-                              f"{self.recipe.placement.replay_shards}")
+        if not (
+            isinstance(self.online, ReplayBuffer) and isinstance(self.demonstrations, ReplayBuffer)
+        ):
+            raise RecipeError(
+                "world.share: expected placement.replay_shards 0, as a learned world "
+                "reads the replay of this process, got "
+                f"{self.recipe.placement.replay_shards}"
+            )
         shown = [] if self.demonstrates_too else self.demonstrations.trajectories(DEMONSTRATION)
         return shown + self.online.trajectories(TRAIN)
 
@@ -276,7 +342,11 @@ class ReplayData(Data):
 
     def _played(self, trajectory: Trajectory) -> None:
         """Store an episode of the policy, with valid transition starts and latent noise."""
-        of_noise = {"counts": trajectory.chunk_starts, "latents": trajectory.latents, "played": trajectory.played}
+        of_noise = {
+            "counts": trajectory.chunk_starts,
+            "latents": trajectory.latents,
+            "played": trajectory.played,
+        }
         self._keep(self.online, trajectory, **(of_noise if self.policy.latent_size else {}))
 
     @property
@@ -300,14 +370,21 @@ class ReplayData(Data):
         return np.concatenate([self.demonstrations.vectors(), self.online.vectors()])
 
     def due(self, updates: int, learner: Learner) -> int:
-        return self.governor.due(self.steps - self._unearned, updates) if len(self.online) and self.has_all_robots else 0
+        return (
+            self.governor.due(self.steps - self._unearned, updates)
+            if len(self.online) and self.has_all_robots
+            else 0
+        )
 
     def accepting(self, updates: int) -> bool:
         may = not (len(self.online) and self.has_all_robots)  # without data the stations must play
         return may or self.governor.accepting(self.steps - self._unearned, updates)
 
     def order(self) -> RolloutLength:
-        return {"random_warmup": self.steps < self.recipe.simulation.start_steps and not self.config.warm_start}
+        return {
+            "random_warmup": self.steps < self.recipe.simulation.start_steps
+            and not self.config.warm_start
+        }
 
     def batch(self) -> Arrays:
         size = self.config.batch_size
@@ -317,34 +394,50 @@ class ReplayData(Data):
         if imagined:
             experience = mix(experience, self._sampled(self.imagined, imagined))
         batch = mix(experience, self.demonstrated(demonstrated)) if demonstrated else experience
-        return batch if self.share is None else batch | {"share": np.full(size, self.share.value, np.float32)}
+        return (
+            batch
+            if self.share is None
+            else batch | {"share": np.full(size, self.share.value, np.float32)}
+        )
 
     def _weights(self) -> np.ndarray | None:
         """Return sampling weights by station; None for uniform sampling."""
         replay, governor = self.online, self.governor
         if not (governor.fair or governor.max_samples):
             return None
-        return governor.weights(replay.present(), replay.inserted_of, replay.sampled, self._alike(replay))
+        return governor.weights(
+            replay.present(), replay.inserted_of, replay.sampled, self._alike(replay)
+        )
 
     def waiting_reasons(self, updates: int) -> dict[str, str]:
         least, replay = self.governor.min_samples, self.online
         if not (least and self.governor.due(self.steps - self._unearned, updates)):
             return {}
         places = {name: min(number, ORIGINS) for number, name in enumerate(self.stations, 1)}
-        drawn = {name: (int(replay.inserted_of[k]), int(replay.sampled[k])) for name, k in places.items()}
-        return {name: f"station '{name}' waits for the learner: of what it has sent, {sampled / inserted:.3g} samples per "
-                      f"insert were drawn, expected at least {least:g} (online.min_samples_per_insert)"
-                for name, (inserted, sampled) in drawn.items() if self.governor.must_wait(inserted, sampled)}
+        drawn = {
+            name: (int(replay.inserted_of[k]), int(replay.sampled[k])) for name, k in places.items()
+        }
+        return {
+            name: f"station '{name}' waits for the learner: of what it has sent, "
+            f"{sampled / inserted:.3g} samples per "
+            f"insert were drawn, expected at least {least:g} (online.min_samples_per_insert)"
+            for name, (inserted, sampled) in drawn.items()
+            if self.governor.must_wait(inserted, sampled)
+        }
 
     def demonstrated(self, size: int) -> Arrays:
-        """Return a batch of demonstrations and imitated episodes, each transition equally likely."""
+        """Return a batch of demonstrations and imitated episodes, each transition equally
+        likely.
+        """
         imitated = len(self.imitated)
         if not imitated:
             return super().demonstrated(size)
         fraction = imitated / (imitated + len(self.demonstrations))
         weights: list[np.ndarray | None] = [None, None]
         if robots := self._robots:  # equal shares of all robots, whatever their success rates
-            shown, played = (buffer.present_of(robots) for buffer in (self.demonstrations, self.imitated))
+            shown, played = (
+                buffer.present_of(robots) for buffer in (self.demonstrations, self.imitated)
+            )
             demonstration_share = played / np.maximum(shown + played, 1)
             fraction = float(demonstration_share[shown + played > 0].mean())
             weights = [
@@ -352,21 +445,32 @@ class ReplayData(Data):
                 self.imitated.fair(robots, demonstration_share),
             ]
         share = int(self.random.binomial(size, fraction))
-        parts = [self._sampled(buffer, count, weight) for buffer, count, weight in zip(
-            (self.demonstrations, self.imitated), (size - share, share), weights, strict=True) if count]
+        parts = [
+            self._sampled(buffer, count, weight)
+            for buffer, count, weight in zip(
+                (self.demonstrations, self.imitated), (size - share, share), weights, strict=True
+            )
+            if count
+        ]
         return mix(*parts)
 
     def counts(self) -> dict[str, float]:
         counts = super().counts() | {"imitated": float(self.imitated.episodes)}
         if self.share is not None:
             counts |= {"share": self.share.value, "base_success": self.share.base_success}
-        return counts | ({"imagined": float(self.imagined.inserted)} if self.recipe.world.share else {})
+        return counts | (
+            {"imagined": float(self.imagined.inserted)} if self.recipe.world.share else {}
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"online": self.online.state_dict(), "imitated": self.imitated.state_dict(),
-                                       **({"imagined": self.imagined.state_dict()} if self.recipe.world.share else {}),
-                                       **({} if self.share is None else {"share": self.share.state_dict()}),
-                                       "met": self._met, "unearned": self._unearned}
+        return super().state_dict() | {
+            "online": self.online.state_dict(),
+            "imitated": self.imitated.state_dict(),
+            **({"imagined": self.imagined.state_dict()} if self.recipe.world.share else {}),
+            **({} if self.share is None else {"share": self.share.state_dict()}),
+            "met": self._met,
+            "unearned": self._unearned,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -376,13 +480,21 @@ class ReplayData(Data):
             self.imagined.load_state_dict(state["imagined"])
         if self.share is not None:
             self.share.load_state_dict(state["share"])
-        self._met, self._unearned = state.get("met", True), state.get("unearned", 0)  # defaults of older runs
+        self._met, self._unearned = (
+            state.get("met", True),
+            state.get("unearned", 0),
+        )  # defaults of older runs
 
 
 def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
     """Return a replay buffer in this process, or shards in several processes on Ray."""
-    arguments = (policy.policy_spec, recipe.replay.capacity, policy.latent_size, policy.reads_instructions,
-                 bool(policy.given))
+    arguments = (
+        policy.policy_spec,
+        recipe.replay.capacity,
+        policy.latent_size,
+        policy.reads_instructions,
+        bool(policy.given),
+    )
     placement = recipe.placement
     if not placement.replay_shards:
         return ReplayBuffer(*arguments)
@@ -416,7 +528,11 @@ class LabelledData(ReplayData):
             self._keep(self.online, trajectory.part(part), counts=counts[part], given=given[part])
 
     def order(self) -> RolloutLength:
-        return {"expert_fraction": self.config.expert_fraction(self.statuses["online"] + self.statuses["stale"])}
+        return {
+            "expert_fraction": self.config.expert_fraction(
+                self.statuses["online"] + self.statuses["stale"]
+            )
+        }
 
 
 def data_for(recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> Data:

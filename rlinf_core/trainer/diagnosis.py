@@ -1,7 +1,8 @@
-"""Why a run does not learn: checks of its curves, its replay, its demonstrations and what became of its episodes.
+"""Why a run does not learn: checks of its curves, its replay, its demonstrations and what became of
+its episodes.
 
-Each check names one fault, the figures that show it, and the remedy. A check that lacks its data says nothing. The
-thresholds are wide on purpose: a check that speaks is worth a person's time.
+Each check names one fault, the figures that show it, and the remedy. A check that lacks its data
+says nothing. The thresholds are wide on purpose: a check that speaks is worth a person's time.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Episodes:
 
     @classmethod
     def of_replay(cls, state: dict[str, Any]) -> Episodes:
-        """Read the state of a ``ReplayBuffer``; no episodes of one that lies in several processes."""
+        """Read the state of a ``ReplayBuffer``; no episodes of one that lies in several
+        processes.
+        """
         arrays, episodes = state.get("arrays"), cls()
         if not arrays or not {"final", "vectors", "action", "reward", "discount"} <= arrays.keys():
             return episodes
@@ -109,7 +112,8 @@ class Evidence:
         updates: of the learner.
         steps: time steps of experience.
         no_episode: the replay of the policy's own episodes is there, and holds none.
-        operator_shares: of the newest recorded training episodes, the share of time steps that a person commanded.
+        operator_shares: of the newest recorded training episodes, the share of time steps that a
+            person commanded.
     """
 
     recipe: Recipe
@@ -151,7 +155,8 @@ def read_evidence(run_dir: Path) -> Evidence:
     if state is None:
         if not evaluations:
             raise RlinfError(
-                f"{run_dir}: expected a run that has begun, with an evaluation or a checkpoint; found neither"
+                f"{run_dir}: expected a run that has begun, with an evaluation or a checkpoint; "
+                f"found neither"
             )
         return evidence
     data, intake = state.get("data", {}), state.get("intake", {})
@@ -213,7 +218,8 @@ def _reward_absent(run: Evidence) -> Finding | None:
         "reward_absent",
         f"none of the {len(run.online)} newest episodes has a reward above 0"
         + (f"; {more}" if more else ""),
-        "check that the task can succeed: rlinf check sim, or label an episode by hand. Sparse tasks need "
+        "check that the task can succeed: rlinf check sim, or label an episode by hand. Sparse "
+        "tasks need "
         "demonstrations (collect.episodes), a helper's takeovers, or simulation.shaping",
     )
 
@@ -240,7 +246,8 @@ def _terminals_missing(run: Evidence) -> Finding | None:
         "terminals_missing",
         f"{sum(rewarded)} episodes end with a reward, and in none the task ended "
         "(discount 0): the critic counts on more after success",
-        "the environment must report the end of the task (terminated), not a time limit (truncated)",
+        "the environment must report the end of the task (terminated), not a time limit "
+        "(truncated)",
     )
 
 
@@ -273,7 +280,8 @@ def _actions_saturated(run: Evidence) -> Finding | None:
     return Finding(
         "actions_saturated",
         f"{share:.0%} of the policy's actions are the largest there are",
-        "lower algorithm.learning_rate, or raise the largest step of the task if demonstrations need it",
+        "lower algorithm.learning_rate, or raise the largest step of the task if demonstrations "
+        "need it",
     )
 
 
@@ -286,7 +294,8 @@ def _demonstrations_small(run: Evidence) -> Finding | None:
     return Finding(
         "demonstrations_small",
         f"99 % of the demonstrated actions are below {largest.max():.2f} of the largest step",
-        "check the unit of the actions (metres, not millimetres or normalised values), or lower the "
+        "check the unit of the actions (metres, not millimetres or normalised values), or lower "
+        "the "
         "task's largest step to what is demonstrated",
     )
 
@@ -321,7 +330,8 @@ def _demonstrations_elsewhere(run: Evidence) -> Finding | None:
     return Finding(
         "demonstrations_elsewhere",
         f"{len(far)} of {shown.shape[1]} observed numbers begin elsewhere in the "
-        f"demonstrations; number {worst} at {shown[:, worst].mean():.3g} instead of {played[:, worst].mean():.3g}",
+        f"demonstrations; number {worst} at {shown[:, worst].mean():.3g} instead of "
+        f"{played[:, worst].mean():.3g}",
         "demonstrate the task and the scene that is trained, with the same frames and units",
     )
 
@@ -334,7 +344,8 @@ def _demonstrations_fail(run: Evidence) -> Finding | None:
     return Finding(
         "demonstrations_fail",
         f"{failed} demonstrations failed and {shown} succeeded",
-        "look at one: rlinf show, or rlinf eval --video; a person or the task's script must be able to do it",
+        "look at one: rlinf show, or rlinf eval --video; a person or the task's script must be "
+        "able to do it",
     )
 
 
@@ -396,7 +407,8 @@ def _episodes_stale(run: Evidence) -> Finding | None:
     return Finding(
         "episodes_stale",
         f"{stale} of {all_of_them} episodes came from a policy that was too old and were left out",
-        "check the stations' connection (rlinf fleet status), publish more often, or allow older ones",
+        "check the stations' connection (rlinf fleet status), publish more often, or allow older "
+        "ones",
     )
 
 
@@ -461,7 +473,8 @@ def _no_finished_episode(run: Evidence) -> Finding | None:
         return None
     return Finding(
         "no_finished_episode",
-        f"the policy played {played:,} time steps, and no episode of it has ended: the replay is empty",
+        f"the policy played {played:,} time steps, and no episode of it has ended: the replay is "
+        f"empty",
         "lower max_steps of the task, or have the environment report its time limit (truncated)",
     )
 

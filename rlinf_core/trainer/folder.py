@@ -1,4 +1,6 @@
-"""The folder of a run: a resumed run needs the same recipe, and only one trainer may use the folder."""
+"""The folder of a run: a resumed run needs the same recipe, and only one trainer may use the
+folder.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,20 @@ from rlinf_core.recipes import Recipe, resolved
 from rlinf_core.recipes.loader import is_resolved
 from rlinf_core.trainer.checkpoint import checkpoints
 
-SAME = ("seed", "algorithm.name", "algorithm.group", "policy", "env", "embodiments", "station.robot",
-        "station.task", "replay.capacity", "placement.replay_shards", "simulation.initial_policy", "world.run")
+SAME = (
+    "seed",
+    "algorithm.name",
+    "algorithm.group",
+    "policy",
+    "env",
+    "embodiments",
+    "station.robot",
+    "station.task",
+    "replay.capacity",
+    "placement.replay_shards",
+    "simulation.initial_policy",
+    "world.run",
+)
 FILE, LOCK = "recipe.yaml", ".trainer.lock"
 
 
@@ -51,22 +65,40 @@ def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
         return
     if not (checkpoints(run_dir / "checkpoints") or (not ours and _at_work(run_dir))):
         if not is_resolved(path):
-            raise RecipeError(f"{path}: expected none, or one that a run has written, got another, which that of the run "
-                              "would replace. Choose another --out, or give it another name")
+            raise RecipeError(
+                f"{path}: expected none, or one that a run has written, got another, which that of "
+                f"the run "
+                "would replace. Choose another --out, or give it another name"
+            )
         return
     now = load_plain(resolved(recipe))
     try:
         was = with_current_keys(load_plain(path.read_text()))
-        pairs = [(key, *(reduce(lambda node, part: node.get(part, {}), key.split("."), document)
-                         for document in (was, now))) for key in SAME]
+        pairs = [
+            (
+                key,
+                *(
+                    reduce(lambda node, part: node.get(part, {}), key.split("."), document)
+                    for document in (was, now)
+                ),
+            )
+            for key in SAME
+        ]
     except (yaml.YAMLError, AttributeError, ValueError) as error:
-        raise RecipeError(f"{path}: expected the recipe with which this run was begun, got a damaged file: {error}. "
-                          "Mend it; or remove it, and the run goes on by the recipe that is given") from error
+        raise RecipeError(
+            f"{path}: expected the recipe with which this run was begun, got a damaged file: "
+            f"{error}. "
+            "Mend it; or remove it, and the run goes on by the recipe that is given"
+        ) from error
     for key, old, new in pairs:
         if (old or None) != (new or None):  # older recipes lack some keys
-            before, given = ("none" if setting in ("", {}, None) else setting for setting in (old, new))
-            raise RecipeError(f"{key}: expected {before}, with which the run in {run_dir} was begun and goes on, "
-                              f"got {given}. Choose another --out, or leave it as it was")
+            before, given = (
+                "none" if setting in ("", {}, None) else setting for setting in (old, new)
+            )
+            raise RecipeError(
+                f"{key}: expected {before}, with which the run in {run_dir} was begun and goes on, "
+                f"got {given}. Choose another --out, or leave it as it was"
+            )
 
 
 @contextlib.contextmanager
@@ -85,8 +117,10 @@ def only_trainer(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RlinfError(f"{run_dir}: another trainer is at work in this folder. Stop it, or choose another --out"
-                             ) from error
+            raise RlinfError(
+                f"{run_dir}: another trainer is at work in this folder. Stop it, or choose another "
+                f"--out"
+            ) from error
         except OSError:  # a file system without locks
             pass
         if is_new:

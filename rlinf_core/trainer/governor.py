@@ -1,4 +1,6 @@
-"""The trainer's governor: ratio of updates to data, lag of the learner, staleness, and shares of stations."""
+"""The trainer's governor: ratio of updates to data, lag of the learner, staleness, and shares of
+stations.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from rlinf_core.recipes import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Governor:
-    """Samples per insert (as in Reverb, arXiv 2102.04736) and policy staleness (as in AReaL, arXiv 2505.24298).
+    """Samples per insert (as in Reverb, arXiv 2102.04736) and policy staleness (as in AReaL, arXiv
+    2505.24298).
 
     Attributes:
         updates_per_step: gradient updates per online transition (update-to-data ratio).
@@ -37,8 +40,12 @@ class Governor:
     fair: bool = False
 
     def due(self, transitions: int, updates: int) -> int:
-        """Return the updates that are due for ``transitions`` online transitions after ``updates``."""
-        return max(0, int(self.updates_per_step * max(0, transitions - self.min_transitions)) - updates)
+        """Return the updates that are due for ``transitions`` online transitions after
+        ``updates``.
+        """
+        return max(
+            0, int(self.updates_per_step * max(0, transitions - self.min_transitions)) - updates
+        )
 
     def accepting(self, transitions: int, updates: int) -> bool:
         """Return whether stations may play on; False if the learner is too far behind."""
@@ -47,10 +54,17 @@ class Governor:
 
     def is_fresh(self, episode_version: int, newest_version: int, station: str = "") -> bool:
         """Return whether an episode of that policy version counts as online data."""
-        return newest_version - episode_version <= self.max_staleness_of.get(station, self.max_staleness)
+        return newest_version - episode_version <= self.max_staleness_of.get(
+            station, self.max_staleness
+        )
 
-    def weights(self, present: np.ndarray, inserted: np.ndarray, sampled: np.ndarray,
-                alike: np.ndarray | None = None) -> np.ndarray | None:
+    def weights(
+        self,
+        present: np.ndarray,
+        inserted: np.ndarray,
+        sampled: np.ndarray,
+        alike: np.ndarray | None = None,
+    ) -> np.ndarray | None:
         """Return sampling weights by origin; None for uniform sampling.
 
         An origin at its maximum number of draws has weight 0, unless all are there.
@@ -63,7 +77,13 @@ class Governor:
         """
         if not (self.fair or self.max_samples) or (present > 0).sum() < 2:
             return None
-        weights = alike if alike is not None else (present > 0).astype(float) if self.fair else present.astype(float)
+        weights = (
+            alike
+            if alike is not None
+            else (present > 0).astype(float)
+            if self.fair
+            else present.astype(float)
+        )
         if self.max_samples:
             left = np.where(sampled < self.max_samples * inserted, weights, 0.0)
             weights = left if left.any() else weights
@@ -81,12 +101,22 @@ def governor_for(recipe: Recipe, max_steps: int) -> Governor:
     run in simulators, else from ``online``.
     """
     online, simulation = recipe.online, recipe.simulation
-    per_step, least = ((simulation.updates_per_step, simulation.start_steps) if simulation.environments else
-                       (online.updates_per_step, online.min_transitions))
+    per_step, least = (
+        (simulation.updates_per_step, simulation.start_steps)
+        if simulation.environments
+        else (online.updates_per_step, online.min_transitions)
+    )
     if recipe.algorithm.utd_ratio is not None:
         per_step, least = recipe.algorithm.utd_ratio, 0
     lag = 0.0 if online.synchronous else online.max_lag_episodes
-    return Governor(updates_per_step=per_step, max_lag_episodes=lag, max_staleness=online.max_staleness,
-                    steps_per_episode=max_steps, min_transitions=least, max_staleness_of=online.max_staleness_of,
-                    max_samples=online.max_samples_per_insert, min_samples=online.min_samples_per_insert,
-                    fair=recipe.replay.balance_stations)
+    return Governor(
+        updates_per_step=per_step,
+        max_lag_episodes=lag,
+        max_staleness=online.max_staleness,
+        steps_per_episode=max_steps,
+        min_transitions=least,
+        max_staleness_of=online.max_staleness_of,
+        max_samples=online.max_samples_per_insert,
+        min_samples=online.min_samples_per_insert,
+        fair=recipe.replay.balance_stations,
+    )

@@ -22,14 +22,19 @@ class Prefetch:
     batches were used. So batches and random states equal those without prefetching.
 
     Args:
-        depth: maximum number of waiting batches; 0 draws each batch at its update, without a thread.
+        depth: maximum number of waiting batches; 0 draws each batch at its update, without a
+            thread.
         device: device to copy to, from pinned memory and asynchronously on CUDA; None keeps arrays.
     """
 
     def __init__(self, depth: int, device: torch.device | None = None) -> None:
         self.depth, self.device = depth, device
         self.thread = ThreadPoolExecutor(1, "prefetch") if depth else None
-        self.stream = torch.cuda.Stream(device) if depth and device is not None and device.type == "cuda" else None
+        self.stream = (
+            torch.cuda.Stream(device)
+            if depth and device is not None and device.type == "cuda"
+            else None
+        )
 
     def batches(self, draw: Callable[[], Any], count: int) -> Iterator[Any]:
         """Yield ``count`` batches; ``draw`` is called exactly ``count`` times.
@@ -57,8 +62,10 @@ class Prefetch:
         if self.device is None or self.stream is None:
             return batch if self.device is None else to_tensors(batch, self.device), None
         with torch.cuda.stream(self.stream):
-            copied = {name: values.pin_memory().to(self.device, non_blocking=True)
-                      for name, values in to_tensors(batch).items()}
+            copied = {
+                name: values.pin_memory().to(self.device, non_blocking=True)
+                for name, values in to_tensors(batch).items()
+            }
             return copied, self.stream.record_event()
 
     def _arrived(self, prepared: tuple[Any, torch.cuda.Event | None]) -> Any:

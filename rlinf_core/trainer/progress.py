@@ -1,4 +1,6 @@
-"""The output of a run: ``progress.jsonl`` (one line per evaluation), TensorBoard, and times by part."""
+"""The output of a run: ``progress.jsonl`` (one line per evaluation), TensorBoard, and times by
+part.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 SLOWEST = 0.02  # weight of the newest value in a metric's mean
-EVALUATED = {"success", "failure", "return", "robot_minutes", "successes_per_hour", "time_to_success_s", "longest_run"}
+EVALUATED = {
+    "success",
+    "failure",
+    "return",
+    "robot_minutes",
+    "successes_per_hour",
+    "time_to_success_s",
+    "longest_run",
+}
 WRITE_S = 2.0  # interval of writing scalars
 SPANS = 20_000  # maximum number of spans in memory
 AGAIN_S = 10.0  # delay after a failed write
@@ -83,23 +93,39 @@ class Disk:
         try:
             write()
         except OSError as error:
-            if not (is_transient(error) or error.errno in (None, errno.EFBIG)):  # safetensors sets no errno
+            if not (
+                is_transient(error) or error.errno in (None, errno.EFBIG)
+            ):  # safetensors sets no errno
                 raise
             self.again_at[what] = time.monotonic() + AGAIN_S
-            print(f"{self.run_dir}: {what} cannot be written: {error}. Training goes on, and it is tried again every "
-                  f"{AGAIN_S:.0f} s. Free the disk", flush=True)
+            print(
+                f"{self.run_dir}: {what} cannot be written: {error}. Training goes on, and it is "
+                f"tried again every "
+                f"{AGAIN_S:.0f} s. Free the disk",
+                flush=True,
+            )
 
 
 STEP = "env_steps"  # x axis of all curves at Weights & Biases
 
 
 def wandb_run(run_dir: Path, project: str, settings: dict[str, Any]) -> Any:
-    """Open the run at Weights & Biases, or resume it. WANDB_MODE=offline keeps it in the run's folder."""
+    """Open the run at Weights & Biases, or resume it.
+
+    WANDB_MODE=offline keeps it in the run's folder.
+    """
     extras.require("wandb", "recipe key wandb")
     import wandb
 
     name = f"{run_dir.name}-{hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:8]}"
-    run = wandb.init(project=project, name=run_dir.name, id=name, resume="allow", dir=str(run_dir), config=settings)
+    run = wandb.init(
+        project=project,
+        name=run_dir.name,
+        id=name,
+        resume="allow",
+        dir=str(run_dir),
+        config=settings,
+    )
     run.define_metric("*", step_metric=STEP)
     return run
 
@@ -116,7 +142,9 @@ class Progress:
         settings: settings of the run, for Weights & Biases.
     """
 
-    def __init__(self, run_dir: Path, project: str = "", settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, project: str = "", settings: dict[str, Any] | None = None
+    ) -> None:
         self.run_dir = run_dir
         self._wandb = wandb_run(run_dir, project, settings or {}) if project else None
         self._writer: SummaryWriter | None = None
@@ -129,11 +157,16 @@ class Progress:
 
     @property
     def writer(self) -> SummaryWriter:
-        """The TensorBoard writer. A failed write makes it unusable, so the next access creates a new one."""
+        """The TensorBoard writer.
+
+        A failed write makes it unusable, so the next access creates a new one.
+        """
         from torch.utils.tensorboard import SummaryWriter
 
         if self._writer is None:
-            self._writer = SummaryWriter(str(self.run_dir / "tensorboard"), purge_step=self._purge_step)
+            self._writer = SummaryWriter(
+                str(self.run_dir / "tensorboard"), purge_step=self._purge_step
+            )
             self._purge_step = None
         return self._writer
 
@@ -145,8 +178,11 @@ class Progress:
         """
         for name, value in metrics.items():
             if not math.isfinite(value):
-                raise RlinfError(f"training diverged: {name} is {value} after {updates} updates. The last good state is in "
-                                 f"{self.run_dir / 'checkpoints'}; lower the learning rate and resume from it")
+                raise RlinfError(
+                    f"training diverged: {name} is {value} after {updates} updates. The last good "
+                    f"state is in "
+                    f"{self.run_dir / 'checkpoints'}; lower the learning rate and resume from it"
+                )
             self.counts[name] += 1
             weight = max(SLOWEST, 1.0 / self.counts[name])
             self.metrics[name] = (1.0 - weight) * self.metrics.get(name, 0.0) + weight * value
@@ -154,8 +190,11 @@ class Progress:
     def write(self, step: int, counts: dict[str, float]) -> None:
         """Write the current scalars. Raises OSError if the disk refuses them."""
         self.written_at = time.monotonic()
-        self._log({f"train/{name}": value for name, value in self.metrics.items()}
-                  | {f"data/{name}": value for name, value in counts.items()}, step)
+        self._log(
+            {f"train/{name}": value for name, value in self.metrics.items()}
+            | {f"data/{name}": value for name, value in counts.items()},
+            step,
+        )
         try:
             for group, values in (("train", self.metrics), ("data", counts)):
                 for name, value in values.items():
@@ -168,7 +207,10 @@ class Progress:
         """Write an evaluation: a line in progress.jsonl, and its scalars."""
         self.last = entry
         append_line(self.file, json.dumps({"event": "evaluation", "time": time.time()} | entry))
-        self._log({f"eval/{name}": entry[name] for name in EVALUATED & entry.keys()}, int(entry["env_steps"]))
+        self._log(
+            {f"eval/{name}": entry[name] for name in EVALUATED & entry.keys()},
+            int(entry["env_steps"]),
+        )
         try:
             for name in EVALUATED & entry.keys():
                 self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
@@ -198,11 +240,16 @@ class Progress:
         self._purge_step = step + 1
         self.metrics, self.counts = dict(state["metrics"][0]), defaultdict(int, state["counts"][0])
         previous_text = self.file.read_text(errors="replace") if self.file.is_file() else ""
-        events = [event for event in read_events(self.run_dir) if event["event"] != "evaluation" or "name" in event
-                  or event["env_steps"] < before]
+        events = [
+            event
+            for event in read_events(self.run_dir)
+            if event["event"] != "evaluation" or "name" in event or event["env_steps"] < before
+        ]
         for event in events:
             if event["event"] == "evaluation" and "name" not in event:
-                self.last = {key: value for key, value in event.items() if key not in ("event", "time")}
+                self.last = {
+                    key: value for key, value in event.items() if key not in ("event", "time")
+                }
         text = "".join(json.dumps(event) + "\n" for event in events)
         if text != previous_text:
             write_atomically(self.file, lambda aside: aside.write_text(text))

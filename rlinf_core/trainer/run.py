@@ -1,7 +1,9 @@
-"""A training run: a source brings experience, a learner updates the policy, and one loop schedules both.
+"""A training run: a source brings experience, a learner updates the policy, and one loop schedules
+both.
 
 The run folder holds recipe.yaml, progress.jsonl (one line for each evaluation), tensorboard/,
-policies/ and checkpoints/. Runs with recorded episodes also have inbox/, refused/ and journal.jsonl.
+policies/ and checkpoints/. Runs with recorded episodes also have inbox/, refused/ and
+journal.jsonl.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.learner import Checkpointed, Learner
 from rlinf_core.algorithms.common.offload import Offload
-from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
+from rlinf_core.algorithms.common.settings import (
+    ROLLOUTS,
+    AlgorithmSettings,
+    DemonstrationSettings,
+    offline,
+)
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.usage import Usage, measured
 from rlinf_core.plan.choose import with_layout
@@ -69,15 +76,21 @@ def added(before: Parts, parts: Parts) -> Parts:
 
 
 def usage_of(learner: Learner, usage: Usage) -> tuple[Parts, float]:
-    """Return (busy, idle) seconds of each learner process in the last update, and the call's overhead [s]."""
+    """Return (busy, idle) seconds of each learner process in the last update, and the call's
+    overhead [s].
+    """
     if isinstance(learner, LearnerGroup):
         inside = max(part.wall_s for part in learner.usages)
-        return [(part.busy_s, part.idle_s) for part in learner.usages], max(0.0, usage.wall_s - inside)
+        return [(part.busy_s, part.idle_s) for part in learner.usages], max(
+            0.0, usage.wall_s - inside
+        )
     return [(usage.busy_s, usage.idle_s)], 0.0
 
 
 def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Learner:
-    """Return a learner in this process, or a group of learner processes on Ray, as the recipe says."""
+    """Return a learner in this process, or a group of learner processes on Ray, as the
+    recipe says.
+    """
     placement = recipe.placement
     if not placement.learners:
         learner: Checkpointed = algorithm(config.name).Learner(policy, config, recipe.seed)
@@ -104,7 +117,9 @@ def sees(policy: NetworkPolicy, before: Path | None) -> bool:
     """
     if isinstance(policy.spec, TextSpec):
         return True
-    return before is not None and (before.is_dir() or any(isinstance(part, Normalisation) for part in policy.modules()))
+    return before is not None and (
+        before.is_dir() or any(isinstance(part, Normalisation) for part in policy.modules())
+    )
 
 
 def inherit(learner: Learner, folder: Path, name: str) -> None:
@@ -125,11 +140,18 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
     mine = learner.state_dict()
     current_modules = mine["modules"]
     if state["modules"].keys() != current_modules.keys():
-        raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
-                          f"{', '.join(current_modules)}, got {', '.join(state['modules']) or 'none'}. Name a run "
-                          f"of {name}, or a policy file to take the policy alone")
-    modules = state["modules"] | ({"reference": state["modules"]["policy"]} if "reference" in current_modules else {})
-    learner.load_state_dict(state | {"modules": modules, "updates": 0, "generator": mine["generator"]})
+        raise RecipeError(
+            f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
+            f"{', '.join(current_modules)}, got {', '.join(state['modules']) or 'none'}. Name a "
+            f"run "
+            f"of {name}, or a policy file to take the policy alone"
+        )
+    modules = state["modules"] | (
+        {"reference": state["modules"]["policy"]} if "reference" in current_modules else {}
+    )
+    learner.load_state_dict(
+        state | {"modules": modules, "updates": 0, "generator": mine["generator"]}
+    )
 
 
 def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
@@ -138,11 +160,16 @@ def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Netw
     Raises:
         RecipeError: the other run's policy differs from the recipe's.
     """
-    policy = load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
+    policy = (
+        load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
+    )
     if isinstance(recipe.policy, LatentNoise) and policy.config == recipe.policy.of_flow:
         policy = policy_kind(recipe.policy.kind).Policy.around(recipe.policy, policy)
     if policy.config != recipe.policy:
-        raise RecipeError(f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got {policy.config}")
+        raise RecipeError(
+            f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got "
+            f"{policy.config}"
+        )
     return policy.to(device_of(recipe.device)).train()
 
 
@@ -154,7 +181,8 @@ Evaluator = Callable[[], list[EpisodeResult]]
 
 
 class Run:
-    """A training run in one or two stages: the warm start (SFT), if there is one, then the algorithm.
+    """A training run in one or two stages: the warm start (SFT), if there is one, then the
+    algorithm.
 
     Args:
         recipe: recipe of the run.
@@ -164,20 +192,46 @@ class Run:
     """
 
     def __init__(self, recipe: Recipe, run_dir: Path, spec: StationSpec, tell: Tell) -> None:
-        self.recipe, self.run_dir, self.tell, self.clock, self.before = recipe, run_dir, tell, Clock(), begun_from(recipe)
+        self.recipe, self.run_dir, self.tell, self.clock, self.before = (
+            recipe,
+            run_dir,
+            tell,
+            Clock(),
+            begun_from(recipe),
+        )
         torch.manual_seed(recipe.seed)
         self.policy = first_policy(recipe, spec, self.before)
-        self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy  # sent to stations
+        self.shipped = (
+            copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy
+        )  # sent to stations
         self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))
         self.prefetch = prefetch_for(recipe, self.policy.device)
-        self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed,
-                             recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None)
+        self.intake = Intake(
+            run_dir,
+            spec,
+            self.data.longest,
+            recipe.replay.use_executed,
+            recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None,
+        )
         warm = recipe.algorithm.warm_start and not self.before
-        self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
-        self.progress = Progress(run_dir, recipe.wandb, recipe.model_dump(mode="json") if recipe.wandb else None)
+        self.stages: list[AlgorithmSettings] = (
+            [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
+        )
+        self.progress = Progress(
+            run_dir, recipe.wandb, recipe.model_dump(mode="json") if recipe.wandb else None
+        )
         self.disk = Disk(run_dir)
-        self.version, self.published_at, self.fitted, self.stopping = 0, -1, sees(self.policy, self.before), False
-        self.saved, self.next_evaluation, self.seconds = (-1,) * 5, 0, 0.0  # seconds: of earlier starts of the run
+        self.version, self.published_at, self.fitted, self.stopping = (
+            0,
+            -1,
+            sees(self.policy, self.before),
+            False,
+        )
+        self.saved, self.next_evaluation, self.seconds = (
+            (-1,) * 5,
+            0,
+            0.0,
+        )  # seconds: of earlier starts of the run
         self.evaluator: Evaluator | None = None
         self.conductor: Conductor | None = None
         self.turn, self.turn_began = Turn(), 0.0
@@ -190,7 +244,9 @@ class Run:
 
     @property
     def offline(self) -> DemonstrationSettings | None:
-        """The current settings if they train on demonstrations for a fixed number of updates, else None."""
+        """The current settings if they train on demonstrations for a fixed number of updates, else
+        None.
+        """
         return self.config if offline(self.config) else None
 
     @property
@@ -216,7 +272,13 @@ class Run:
     @property
     def phase(self) -> str:
         """waiting for demonstrations, sft, or online."""
-        return "waiting" if not (self._ready() and self.data.has_all_robots) else "online" if self.last_stage else "sft"
+        return (
+            "waiting"
+            if not (self._ready() and self.data.has_all_robots)
+            else "online"
+            if self.last_stage
+            else "sft"
+        )
 
     def _ready(self) -> bool:
         """Return whether the recipe's number of demonstrations is there."""
@@ -227,7 +289,9 @@ class Run:
     def start(self, source: Source) -> None:
         """Start with a source, or resume from the newest valid checkpoint."""
         self.source, self.started = source, time.perf_counter()
-        state = checkpoint.load_newest(self.run_dir / "checkpoints", PARTS, self.run_dir / checkpoint.DAMAGED)
+        state = checkpoint.load_newest(
+            self.run_dir / "checkpoints", PARTS, self.run_dir / checkpoint.DAMAGED
+        )
         if state is not None:
             self._resume(state)
         else:
@@ -268,10 +332,14 @@ class Run:
             due = self._due()
             if self.last_stage and self._fit() and (self.offline or not due):
                 done = self._done(due)
-                judged = self.progress.last.get("env_steps") == self.steps  # a resumed run that had ended
+                judged = (
+                    self.progress.last.get("env_steps") == self.steps
+                )  # a resumed run that had ended
                 if self.evaluator and (self.steps >= self.next_evaluation or (done and not judged)):
                     self._evaluate(self.evaluator)
-                elif done and self.published_at < self.updates:  # no evaluator: learning from a robot's recordings
+                elif (
+                    done and self.published_at < self.updates
+                ):  # no evaluator: learning from a robot's recordings
                     self.publish()
                 if done:
                     break
@@ -315,7 +383,11 @@ class Run:
         """Take up to ``due`` updates, at most GROUP."""
         if not self.fitted:
             self._fit_now()
-        left = self.next_evaluation - self.steps if self.offline and self.last_stage and self.evaluator else GROUP
+        left = (
+            self.next_evaluation - self.steps
+            if self.offline and self.last_stage and self.evaluator
+            else GROUP
+        )
         warm = None if self.last_stage else self.offline
         draw = partial(self.data.demonstrated, warm.batch_size) if warm else self.data.batch
         with self.clock("learn"):
@@ -344,12 +416,16 @@ class Run:
         self.turn.steps += brought.steps
         if isinstance(self.source, Simulators):
             usages = self.source.usages
-            self.turn.environment = added(self.turn.environment, [usage.environment for usage in usages])
+            self.turn.environment = added(
+                self.turn.environment, [usage.environment for usage in usages]
+            )
             self.turn.policy = added(self.turn.policy, [usage.policy for usage in usages])
 
     @contextmanager
     def _off_device(self) -> Iterator[None]:
-        """Move the learner off its device while rollouts use it, if ``placement.offload`` is set."""
+        """Move the learner off its device while rollouts use it, if ``placement.offload``
+        is set.
+        """
         if not self.recipe.placement.offload or self.source.asynchronous:
             yield
             return
@@ -381,7 +457,10 @@ class Run:
             self.place(layout)
 
     def place(self, layout: Layout) -> None:
-        """Change the layout without a change of state. An infeasible layout is reported to the conductor."""
+        """Change the layout without a change of state.
+
+        An infeasible layout is reported to the conductor.
+        """
         conductor, source = self.conductor, self.source
         assert conductor is not None and isinstance(source, Simulators)
         before, started = self.recipe, time.perf_counter()
@@ -436,7 +515,11 @@ class Run:
     def _publish_if_due(self) -> None:
         """Publish the first usable policy, then one every ``publish_every_updates`` updates."""
         every = 1 if self.config.rollout else self.recipe.online.publish_every_updates
-        if not self.last_stage or not self._ready() or (self.offline and (self._due() or not self.fitted)):
+        if (
+            not self.last_stage
+            or not self._ready()
+            or (self.offline and (self._due() or not self.fitted))
+        ):
             return
         if self.published_at < 0 or self.updates // every > self.published_at // every:
             self.publish()
@@ -447,7 +530,13 @@ class Run:
         self.learner.ship(self.shipped)
         folder, updates = self.run_dir / "policies", self.updates
         version = free_version(folder, self.version)
-        save_policy(self.shipped, folder / policy_name(version), version=version, updates=updates, env_steps=self.steps)
+        save_policy(
+            self.shipped,
+            folder / policy_name(version),
+            version=version,
+            updates=updates,
+            env_steps=self.steps,
+        )
         self.version, self.published_at, self.data.versions[version] = version, updates, updates
 
     def _evaluate(self, evaluator: Evaluator) -> None:
@@ -458,13 +547,21 @@ class Run:
         self.learner.ship(self.shipped)
         hz = self.policy.spec.control_hz
         with self.clock("evaluate"):
-            outcomes = [Outcome(result.success, result.failure, result.value, result.steps / hz) for result in evaluator()]
+            outcomes = [
+                Outcome(result.success, result.failure, result.value, result.steps / hz)
+                for result in evaluator()
+            ]
         seconds = time.perf_counter() - self.started
         self.publish()
-        entry = {**evaluation(outcomes, self.steps, self.updates, self.seconds + seconds, self.version, hz),
-                 "steps_per_second": (self.steps - self.began) / seconds,
-                 **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics,
-                 **self.source.counts()}
+        entry = {
+            **evaluation(
+                outcomes, self.steps, self.updates, self.seconds + seconds, self.version, hz
+            ),
+            "steps_per_second": (self.steps - self.began) / seconds,
+            **{f"seconds_{part}": value for part, value in self.clock.seconds.items()},
+            **self.progress.metrics,
+            **self.source.counts(),
+        }
         self.progress.evaluated(entry)
         self.save()
         self.tell(self, entry)
@@ -483,22 +580,48 @@ class Run:
     def report(self) -> dict[str, Any]:
         """Return the fields of the report to the stations."""
         steps, updates = self.data.steps, self.updates
-        return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": steps,
-                "episodes": len(self.intake.ids), "update_ratio": updates / max(1, steps),
-                **(self.data.admits(updates) if self.last_stage else {"accepting": True}),
-                "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(self._left())}}
+        return {
+            "phase": self.phase,
+            "policy_version": self.version,
+            "updates": updates,
+            "transitions": steps,
+            "episodes": len(self.intake.ids),
+            "update_ratio": updates / max(1, steps),
+            **(self.data.admits(updates) if self.last_stage else {"accepting": True}),
+            "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(self._left())},
+        }
 
     def save(self) -> None:
         """Save a checkpoint of the whole run, between two updates; nothing if nothing changed."""
         done = self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
-        now = self.data.steps, self.learner.updates, len(self.intake.ids), self.next_evaluation, self.version
+        now = (
+            self.data.steps,
+            self.learner.updates,
+            len(self.intake.ids),
+            self.next_evaluation,
+            self.version,
+        )
         if now != self.saved:
-            checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
-                "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
-                "source": self.source.state_dict(), "progress": self.progress.state_dict(), "clock": [self.clock.seconds],
-                "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted,
-                        "published_at": self.published_at, "next_evaluation": self.next_evaluation,
-                        "seconds": self.seconds + time.perf_counter() - self.started}})
+            checkpoint.save(
+                self.run_dir / "checkpoints",
+                f"updates-{done:09d}",
+                {
+                    "learner": self.learner.state_dict(),
+                    "data": self.data.state_dict(),
+                    "intake": self.intake.state_dict(),
+                    "source": self.source.state_dict(),
+                    "progress": self.progress.state_dict(),
+                    "clock": [self.clock.seconds],
+                    "run": {
+                        "stage": self.stage,
+                        "version": self.version,
+                        "fitted": self.fitted,
+                        "published_at": self.published_at,
+                        "next_evaluation": self.next_evaluation,
+                        "seconds": self.seconds + time.perf_counter() - self.started,
+                    },
+                },
+            )
         self.saved, self.saved_at = now, time.monotonic()
 
     def _resume(self, state: dict[str, Any]) -> None:
@@ -509,7 +632,11 @@ class Run:
         for part in ("learner", "data", "intake", "source"):
             getattr(self, part).load_state_dict(state[part])
         self.next_evaluation, self.seconds = run["next_evaluation"], run["seconds"]
-        self.progress.load_state_dict(state["progress"], before=self.next_evaluation, step=self.steps)
+        self.progress.load_state_dict(
+            state["progress"], before=self.next_evaluation, step=self.steps
+        )
         self.clock.seconds.update(state["clock"][0])
-        self.version = self.data.published_since(run["version"], self.run_dir / "policies", self.updates)
+        self.version = self.data.published_since(
+            run["version"], self.run_dir / "policies", self.updates
+        )
         self.fitted, self.published_at = run["fitted"], run["published_at"]

@@ -1,4 +1,6 @@
-"""The timeline of a run: it writes spans to disk, and converts them to a Chrome or Perfetto trace."""
+"""The timeline of a run: it writes spans to disk, and converts them to a Chrome or Perfetto
+trace.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,14 @@ from rlinf_core.plan.conductor import Conductor
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.exposure import fleet_of, token_of
 from rlinf_core.recipes.placement import check_placement
-from rlinf_core.recipes.sources import CONVERSATIONS, RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
+from rlinf_core.recipes.sources import (
+    CONVERSATIONS,
+    RECORDINGS,
+    SIMULATORS,
+    STATIONS,
+    check_source,
+    source_of,
+)
 from rlinf_core.recipes.station import learned_spec, simulated
 from rlinf_core.rollouts.array_env import ArrayEnv
 from rlinf_core.rollouts.envs import VectorEnv
@@ -30,7 +37,13 @@ from rlinf_core.rollouts.types import Source
 from rlinf_core.specs.embodiment import joined
 from rlinf_core.specs.text import TextSpec
 from rlinf_core.trainer.checkpoint import checkpoints
-from rlinf_core.trainer.distributed.ray_cluster import connect, connected, disconnect, gpus_of_machines, resources
+from rlinf_core.trainer.distributed.ray_cluster import (
+    connect,
+    connected,
+    disconnect,
+    gpus_of_machines,
+    resources,
+)
 from rlinf_core.trainer.distributed.remote_envs import Make, rollout_envs
 from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
 from rlinf_core.trainer.run import Run, Tell
@@ -45,11 +58,14 @@ if TYPE_CHECKING:
     from rlinf_core.trainer.distributed.readers import Readers
 
 
-def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None) -> dict[str, float]:
+def train(
+    recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None
+) -> dict[str, float]:
     """Train a recipe in ``run_dir``, and resume from a checkpoint there.
 
     Args:
-        recipe: recipe; it sets the source (``recipes.sources``). Stations are served until a signal.
+        recipe: recipe; it sets the source (``recipes.sources``). Stations are served until a
+            signal.
         run_dir: folder of the run.
         make: builds a number of simulated environments.
         tell: called after every turn, and with the figures of each evaluation.
@@ -59,7 +75,8 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
 
     Raises:
         RecipeError: settings contradict each other, or the run in ``run_dir`` has another recipe.
-        RlinfError: another trainer uses the folder, or training failed. The last checkpoint is valid.
+        RlinfError: another trainer uses the folder, or training failed. The last checkpoint is
+            valid.
         RestartLimitError: processes died too often, or found no room. The same command resumes.
     """
     check_source(recipe)
@@ -78,7 +95,9 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
     came_from, simulation = source_of(recipe), recipe.simulation
     fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
     given, decisions, conductor = recipe, list[dict[str, Any]](), None
-    if came_from == SIMULATORS and not (recipe.embodiments or recipe.world.share or recipe.world.run):
+    if came_from == SIMULATORS and not (
+        recipe.embodiments or recipe.world.share or recipe.world.run
+    ):
         conductor = Conductor(recipe, run_dir, decisions.append)
         recipe = with_layout(recipe, conductor.first()) if recipe.placement.auto else recipe
     if (recipe.placement.on_ray or recipe.placement.auto) and not connected():
@@ -86,19 +105,31 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
     if recipe.placement.on_ray:
         connect(recipe.placement.ray)
         check_placement(recipe.placement, resources(), gpus_of_machines())
-    at_once, robots, judged = simulation.environments or 1, dict[str, VectorEnv](), dict[str, VectorEnv]()
+    at_once, robots, judged = (
+        simulation.environments or 1,
+        dict[str, VectorEnv](),
+        dict[str, VectorEnv](),
+    )
     if came_from not in (STATIONS, CONVERSATIONS) and recipe.embodiments and simulated(recipe):
         robots = judged = environments(recipe, make, ending, at_once)
         if not offline(recipe.algorithm):  # training episodes must not be interrupted
             judged = environments(recipe, make, ending, min(at_once, AT_ONCE))
     arrays = not recipe.embodiments and came_from != CONVERSATIONS
     env, held_out = (None, None) if not arrays else _environments(recipe, came_from, make, ending)
-    spec = joined({name: robot_env.spec for name, robot_env in robots.items()}) if robots else env.spec if env else None
+    spec = (
+        joined({name: robot_env.spec for name, robot_env in robots.items()})
+        if robots
+        else env.spec
+        if env
+        else None
+    )
     if came_from == CONVERSATIONS:
         spec = TextSpec()
     run = Run(recipe, run_dir, spec or learned_spec(recipe), tell)
     ending.callback(run.progress.close)
-    scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
+    scenes = range(
+        recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes
+    )
     if held_out:
         run.evaluator = partial(evaluate, held_out, run.shipped, scenes)
     source: Source = Recordings()
@@ -106,9 +137,17 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         source = Simulators(recipe, env, run.policy, make, run.clock)
     elif came_from == STATIONS:
         run.intake.readers = _readers(recipe, run.intake)
-        source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release,
-                          recipe.bridge.policies_gb, token_of(recipe.bridge, run_dir),
-                          recipe.bridge.stations)
+        source = Stations(
+            recipe.bridge.address,
+            run_dir,
+            run.intake,
+            run.insert,
+            fleet,
+            recipe.release,
+            recipe.bridge.policies_gb,
+            token_of(recipe.bridge, run_dir),
+            recipe.bridge.stations,
+        )
         if recipe.bridge.metrics_port:
             ending.callback(metrics.serve(source.families, recipe.bridge.metrics_port))
     elif recipe.learns_from_feedback:
@@ -137,17 +176,30 @@ def _online_coder(recipe: Recipe, run: Run) -> OnlineCoder:
     """Return the source of completions with feedback. Its server listens from the first turn on."""
     policy: Any = run.policy
     coder = OnlineCoder(recipe.text, policy, recipe.simulation.environments, run.run_dir)
-    if recipe.text.warm_start.steps and not run.before and not checkpoints(run.run_dir / "checkpoints"):
+    if (
+        recipe.text.warm_start.steps
+        and not run.before
+        and not checkpoints(run.run_dir / "checkpoints")
+    ):
         with run.clock("warm_start"):
             coder.warm_start(recipe.seed)
     return coder
 
 
 def _conversations(recipe: Recipe, run: Run) -> Conversations:
-    """Return the source of a text task. A new run does its warm start here, before the learner exists."""
+    """Return the source of a text task.
+
+    A new run does its warm start here, before the learner exists.
+    """
     policy: Any = run.policy
-    source = Conversations(recipe.text, text_task(recipe.text_task, recipe.text.options), policy,
-                           recipe.simulation.environments, recipe.scene(0), run.run_dir)
+    source = Conversations(
+        recipe.text,
+        text_task(recipe.text_task, recipe.text.options),
+        policy,
+        recipe.simulation.environments,
+        recipe.scene(0),
+        run.run_dir,
+    )
     warm = recipe.text.warm_start
     if warm.steps and not run.before and not checkpoints(run.run_dir / "checkpoints"):
         with run.clock("warm_start"):
@@ -155,8 +207,9 @@ def _conversations(recipe: Recipe, run: Run) -> Conversations:
     return source
 
 
-def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
-                  ) -> tuple[VectorEnv | None, VectorEnv | None]:
+def _environments(
+    recipe: Recipe, came_from: str, make: Make, ending: ExitStack
+) -> tuple[VectorEnv | None, VectorEnv | None]:
     """Return the environments for training and those for evaluation; None where there are none."""
     env: VectorEnv | None = None
     held_out: VectorEnv | None = None
@@ -169,8 +222,11 @@ def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
     placement = recipe.placement
     may_play = placement.auto and "workers" not in placement.fixed  # this process may play later
     if simulation.environments and (may_play or not placement.workers):
-        env = rollout_envs(recipe, make, simulation.environments) if not placement.workers else make(
-            recipe, simulation.environments)
+        env = (
+            rollout_envs(recipe, make, simulation.environments)
+            if not placement.workers
+            else make(recipe, simulation.environments)
+        )
         held_out = env
         ending.callback(env.close)
     if isinstance(env, ArrayEnv) and env.tensors.alone:
@@ -185,8 +241,12 @@ def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
 def check_alone(recipe: Recipe) -> None:
     """Raise RecipeError if evaluations in the only environment of a process would lose episodes."""
     if recipe.algorithm.learns_from != ROLLOUTS:
-        raise RecipeError(f"env: '{recipe.env}' can be in a process once, and evaluations take it over: expected an "
-                          f"algorithm that goes on with new episodes (ppo, async_ppo), got {recipe.algorithm.name}")
+        raise RecipeError(
+            f"env: '{recipe.env}' can be in a process once, and evaluations take it over: expected "
+            f"an "
+            f"algorithm that goes on with new episodes (ppo, async_ppo), got "
+            f"{recipe.algorithm.name}"
+        )
 
 
 def _readers(recipe: Recipe, intake: Intake) -> Readers | None:
@@ -196,4 +256,11 @@ def _readers(recipe: Recipe, intake: Intake) -> Readers | None:
         return None
     from rlinf_core.trainer.distributed.readers import Readers
 
-    return Readers(placement.ingest, placement.ray, intake.spec, intake.longest, intake.use_executed, intake.rollouts_of)
+    return Readers(
+        placement.ingest,
+        placement.ray,
+        intake.spec,
+        intake.longest,
+        intake.use_executed,
+        intake.rollouts_of,
+    )

@@ -1,4 +1,6 @@
-"""The world model of a run: its file, the episodes for its fit, and its prediction of a policy's success."""
+"""The world model of a run: its file, the episodes for its fit, and its prediction of a policy's
+success.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ def run_episodes(run_dir: Path, spec: StationSpec) -> list[Trajectory]:
     )
     if not (shown or played):
         raise RlinfError(
-            f"{run_dir}: expected recorded episodes, or a checkpoint with a replay, got neither. Record with "
+            f"{run_dir}: expected recorded episodes, or a checkpoint with a replay, got neither. "
+            f"Record with "
             "rlinf collect, or train with an algorithm that replays (sac, rlpd, crossq)"
         )
     return shown + played
@@ -107,7 +110,8 @@ class Prediction:
 
 
 def predict(world: WorldModel, episodes: Episodes, policy: Policy, scenes: int) -> Prediction:
-    """Imagine whole episodes of a policy without exploration, from the first states of recorded ones.
+    """Imagine whole episodes of a policy without exploration, from the first states of recorded
+    ones.
 
     Every policy gets the same first states.
     """

@@ -1,1 +1,3 @@
-"""Learned worlds: a model of the task from recorded episodes, in which policies train and are compared."""
+"""Learned worlds: a model of the task from recorded episodes, in which policies train and are
+compared.
+"""

@@ -69,8 +69,10 @@ class Coordinates:
         }
         if missing := sorted(needed - shown):
             raise SpecError(
-                f"a learned world: the task is judged by {', '.join(missing)}, expected it among the numbers that are "
-                f"observed ({', '.join(sorted(shown)) or 'none'}). Add it to the task's observation, with take: position "
+                f"a learned world: the task is judged by {', '.join(missing)}, expected it among "
+                f"the numbers that are "
+                f"observed ({', '.join(sorted(shown)) or 'none'}). Add it to the task's "
+                f"observation, with take: position "
                 "or offset"
             )
 

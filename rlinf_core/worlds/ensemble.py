@@ -1,6 +1,7 @@
 """An ensemble of networks that predict how a state changes, from the last observations and actions.
 
-Chua et al. 2018, arXiv 1805.12114 (probabilistic ensembles); Janner et al. 2019, arXiv 1906.08253 (short branches).
+Chua et al. 2018, arXiv 1805.12114 (probabilistic ensembles); Janner et al. 2019, arXiv 1906.08253
+(short branches).
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Ensemble(nn.Module):
         self.change_std: Tensor
 
     def fit_statistics(self, before: Tensor, after: Tensor) -> None:
-        """Set the normalisation from vectors (N, V) and the state's change from one to the other.
+        """Set the normalisation from vectors (N, V) and the state's change from one to the
+        other.
         """
         self.mean[:] = before.mean(0)
         self.std[:] = before.std(0) + STD_FLOOR

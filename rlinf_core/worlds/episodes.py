@@ -62,7 +62,8 @@ class Episodes:
         for trajectory in new:
             if trajectory.mode in (IMAGINED, EVALUATE):
                 raise SpecError(
-                    f"a learned world: expected real episodes that may be learned from, got '{trajectory.mode}'"
+                    f"a learned world: expected real episodes that may be learned from, got "
+                    f"'{trajectory.mode}'"
                 )
         new = [trajectory for trajectory in new if len(trajectory)]
         if not new:
@@ -136,7 +137,14 @@ class Episodes:
         if success:
             rewards[-1], discounts[-1] = 1.0, 0.0
         mode = DEMONSTRATION if self.demonstrations[index] else TRAIN
-        return Trajectory({"vectors": self.vectors[part]}, self.actions[part][:-1], rewards, discounts, success, mode)
+        return Trajectory(
+            {"vectors": self.vectors[part]},
+            self.actions[part][:-1],
+            rewards,
+            discounts,
+            success,
+            mode,
+        )
 
     def _first(self, index: np.ndarray) -> np.ndarray:
         """Return the beginning of each observation's episode, (N,)."""

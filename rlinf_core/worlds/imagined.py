@@ -50,7 +50,8 @@ class Imagined:
         if world.spec.images:
             raise RecipeError(
                 "a learned world predicts numbers: expected a policy that sees no cameras, got "
-                f"{', '.join(image.name for image in world.spec.images)}. Leave station.observe_cameras empty"
+                f"{', '.join(image.name for image in world.spec.images)}. Leave "
+                f"station.observe_cameras empty"
             )
         self.world, self.episodes, self.spec, self.size = world, episodes, world.spec, size
         self.horizon, self.gated, self.full_episodes = horizon, gated, full_episodes
@@ -64,8 +65,10 @@ class Imagined:
         if self.world.usable:
             return min(self.horizon or self.world.check.horizon, self.world.check.horizon)
         raise RlinfError(
-            "a learned world: expected one that predicts better than that nothing changes, got one whose error "
-            "after one time step is more than half of persistence's. Record more episodes, then `rlinf world "
+            "a learned world: expected one that predicts better than that nothing changes, got one "
+            "whose error "
+            "after one time step is more than half of persistence's. Record more episodes, then "
+            "`rlinf world "
             "fit RUN`; `rlinf world check RUN` shows the errors"
         )
 
@@ -128,7 +131,9 @@ class Imagined:
         self._put(rows, after)
         next_observations = self._observed()
         done = (
-            np.flatnonzero(np.maximum(terminated, truncated)) if self.auto_reset else np.zeros(0, int)
+            np.flatnonzero(np.maximum(terminated, truncated))
+            if self.auto_reset
+            else np.zeros(0, int)
         )
         if len(done):
             self._put(done, self._begun(done))
@@ -177,7 +182,8 @@ class Imagined:
     def expert(self) -> np.ndarray:
         """Raise RecipeError, because there is no expert."""
         raise RecipeError(
-            "a learned world has no script that could show how it is done: expected recorded demonstrations "
+            "a learned world has no script that could show how it is done: expected recorded "
+            "demonstrations "
             "(rlinf world fit keeps those of its run)"
         )
 
@@ -214,7 +220,8 @@ class Imagined:
     def render(self, index: int = 0) -> np.ndarray:
         """Raise RlinfError, because a world predicts numbers."""
         raise RlinfError(
-            "a learned world predicts numbers, of which there is no picture. rlinf world check draws its errors"
+            "a learned world predicts numbers, of which there is no picture. rlinf world check "
+            "draws its errors"
         )
 
     def close(self) -> None:

@@ -173,7 +173,8 @@ class WorldModel:
         return self.check
 
     def _bags(self, episodes: Episodes, index: np.ndarray) -> list[Tensor]:
-        """Return the observations for each member: those of four episodes in five, drawn by number.
+        """Return the observations for each member: those of four episodes in five, drawn by
+        number.
         """
         numbers = np.searchsorted(episodes.bounds, index, side="right") - 1
         drawn = np.array(
@@ -395,19 +396,22 @@ def load_world(path: Path, task: Task, seed: int = 0) -> tuple[WorldModel, Episo
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         if metadata.get("format") != FORMAT:
             raise RlinfError(
-                f"{path}: expected a learned world of format {FORMAT}, got {metadata.get('format', 'another file')}"
+                f"{path}: expected a learned world of format {FORMAT}, got "
+                f"{metadata.get('format', 'another file')}"
                 ". `rlinf world fit RUN` makes one"
             )
         spec = StationSpec.from_dict(json.loads(metadata["spec"]))
         settings = WorldSettings.model_validate_json(metadata["settings"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise RlinfError(
-            f"{path}: expected a learned world, got a damaged file: {error}. `rlinf world fit RUN` makes "
+            f"{path}: expected a learned world, got a damaged file: {error}. `rlinf world fit RUN` "
+            f"makes "
             "it anew"
         ) from error
     if difference := spec.difference(task.spec):
         raise RlinfError(
-            f"{path}: expected a world of this task's observations and actions, got one of others:\n"
+            f"{path}: expected a world of this task's observations and actions, got one of "
+            f"others:\n"
             f"{difference}"
         )
     world = WorldModel(task, settings, seed)

@@ -18,19 +18,19 @@ class WorldSettings(Settings):
         ge=0,
         le=0.5,
         description="share of imagined experience in each batch, for learners with a replay. 0 "
-                    "uses no learned world",
+        "uses no learned world",
     )
     run: Place = Field(
         "",
         description="run folder with a learned world (rlinf world fit). Training then takes "
-                    "place in it alone. Empty trains in simulators or with stations",
+        "place in it alone. Empty trains in simulators or with stations",
     )
     horizon: int = Field(
         5,
         gt=0,
         le=1000,
         description="largest length of an imagined branch [time steps]. The world shortens it if "
-                    "its held-out error exceeds half of persistence",
+        "its held-out error exceeds half of persistence",
     )
     branches: int = Field(
         64, gt=0, le=100_000, description="imagined branches after each fit, computed in parallel"
@@ -41,8 +41,10 @@ class WorldSettings(Settings):
     members: int = Field(5, gt=1, le=50, description="networks of the ensemble")
     hidden: Widths = Field((128, 128), description="widths of each network's hidden layers")
     history: int = Field(
-        3, gt=0, le=50, description="observations in the world's input, with the actions between "
-                                    "them"
+        3,
+        gt=0,
+        le=50,
+        description="observations in the world's input, with the actions between them",
     )
     batch_size: int = Field(96, gt=1, description="windows of each gradient step and network")
     learning_rate: float = Field(
@@ -53,14 +55,15 @@ class WorldSettings(Settings):
         gt=0,
         lt=1,
         description="a branch ends if the ensemble disagrees more than in this share of held-out "
-                    "time steps",
+        "time steps",
     )
 
     @model_validator(mode="after")
     def _check_share(self) -> WorldSettings:
         if self.share and self.run:
             raise ValueError(
-                f"share: expected 0 with world.run, which trains in the world alone, got {self.share:g}. "
+                f"share: expected 0 with world.run, which trains in the world alone, got "
+                f"{self.share:g}. "
                 "Leave one of both out"
             )
         return self

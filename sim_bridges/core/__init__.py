@@ -1,1 +1,3 @@
-"""The simulator interface and its front ends: ROS, Gymnasium, conformance checks, isolated environments."""
+"""The simulator interface and its front ends: ROS, Gymnasium, conformance checks, isolated
+environments.
+"""

@@ -1,4 +1,6 @@
-"""Conformance checks (``rlinf check sim``) of a simulator against the robot interface, through both front ends."""
+"""Conformance checks (``rlinf check sim``) of a simulator against the robot interface, through both
+front ends.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,13 @@ class Row:
         return f"{'ok  ' if self.passed else 'FAIL'} {self.name:<54}{self.measured}{wanted}"
 
 
-def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any],
-           video: Path | None = None) -> Iterator[Row]:
-    """Yield the result of every check. ``figures`` collects the numbers; ``video`` is the file of a film."""
+def checks(
+    recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any], video: Path | None = None
+) -> Iterator[Row]:
+    """Yield the result of every check.
+
+    ``figures`` collects the numbers; ``video`` is the file of a film.
+    """
     started = time.perf_counter()
     alone = simulated_station(recipe)
     simulator = alone.simulator
@@ -55,45 +61,94 @@ def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
     for arm, limits in robot.interlocks.items():
         yield from _motion(arms_of(simulator), arm, load_limits(limits))
     yield from _pictures(simulator, robot.cameras)
-    if alone.task.channels <= simulator.channels().keys() | {f"camera/{name}/image" for name in robot.cameras}:
+    if alone.task.channels <= simulator.channels().keys() | {
+        f"camera/{name}/image" for name in robot.cameras
+    }:
         yield from _front_ends(recipe, alone, episodes, station, figures, video)
 
 
 def _motion_of(simulator: Any, seed: int) -> np.ndarray:
     robot = arms_of(simulator)
     robot.reset(seed)
-    targets = {arm: pose + [0.02, -0.02, 0.02, 0, 0, 0, 0] for arm, pose in robot.tcp_poses().items()}
+    targets = {
+        arm: pose + [0.02, -0.02, 0.02, 0, 0, 0, 0] for arm, pose in robot.tcp_poses().items()
+    }
     for _ in range(round(0.5 / simulator.tick_s)):
         robot.advance_arms(targets, dict.fromkeys(robot.arms, 0.0))
     return np.concatenate(list(simulator.channels().values()))
 
 
 def _scenes(simulator: Any) -> Iterator[Row]:
-    one, again, other = _motion_of(simulator, 11), _motion_of(simulator, 11), _motion_of(simulator, 12)
+    one, again, other = (
+        _motion_of(simulator, 11),
+        _motion_of(simulator, 11),
+        _motion_of(simulator, 12),
+    )
     difference = float(np.abs(one - again).max())
-    yield Row("a seed gives the same scene and motion", difference < 1e-9, f"apart by {difference:.1e}", "less than 1e-9")
-    yield Row("another seed gives another scene", not np.allclose(one, other), f"apart by {np.abs(one - other).max():.2g}",
-              "some difference")
+    yield Row(
+        "a seed gives the same scene and motion",
+        difference < 1e-9,
+        f"apart by {difference:.1e}",
+        "less than 1e-9",
+    )
+    yield Row(
+        "another seed gives another scene",
+        not np.allclose(one, other),
+        f"apart by {np.abs(one - other).max():.2g}",
+        "some difference",
+    )
 
 
 def _channels(simulator: Any, needed: set[str]) -> Iterator[Row]:
     simulator.reset(0)
     channels, joints = simulator.channels(), len(simulator.joint_names)
-    shapes = {row.name: tuple(joints if size == -1 else size for size in row.channel) for row in TOPICS if row.channel}
-    poses = {"current_pose" if not arm else f"{arm}/current_pose" for arm in arms_of(simulator).arms}
-    shapes = {name: shapes[row] for name in channels if (row := name.removeprefix(f"{arm_of(name)}/")) in shapes}
-    wrong = [name for name, value in channels.items() if value.shape != shapes.get(name) or value.dtype != np.float64
-             or not np.isfinite(value).all()]
-    yield Row("channels have the interface's names and shapes", not wrong and poses <= channels.keys(),
-              ", ".join(f"{name} {channels[name].dtype} {channels[name].shape}" for name in wrong) or ", ".join(channels),
-              ", ".join(f"{name} float64 {shapes[name]}, finite" if name in shapes else f"no {name}" for name in wrong)
-              or f"{', '.join(sorted(poses))} among them")
+    shapes = {
+        row.name: tuple(joints if size == -1 else size for size in row.channel)
+        for row in TOPICS
+        if row.channel
+    }
+    poses = {
+        "current_pose" if not arm else f"{arm}/current_pose" for arm in arms_of(simulator).arms
+    }
+    shapes = {
+        name: shapes[row]
+        for name in channels
+        if (row := name.removeprefix(f"{arm_of(name)}/")) in shapes
+    }
+    wrong = [
+        name
+        for name, value in channels.items()
+        if value.shape != shapes.get(name)
+        or value.dtype != np.float64
+        or not np.isfinite(value).all()
+    ]
+    yield Row(
+        "channels have the interface's names and shapes",
+        not wrong and poses <= channels.keys(),
+        ", ".join(f"{name} {channels[name].dtype} {channels[name].shape}" for name in wrong)
+        or ", ".join(channels),
+        ", ".join(
+            f"{name} float64 {shapes[name]}, finite" if name in shapes else f"no {name}"
+            for name in wrong
+        )
+        or f"{', '.join(sorted(poses))} among them",
+    )
     missing = sorted(name for name in needed - channels.keys() if not name.startswith("camera/"))
-    yield Row("channels that the task needs are there", not missing, f"missing {', '.join(missing)}" if missing else
-              ", ".join(sorted(needed)), ", ".join(sorted(needed)))
-    sizes = [np.linalg.norm(value[3:]) for name, value in channels.items() if name.endswith("_pose")]
-    yield Row("orientations are unit quaternions", np.allclose(sizes, 1.0, atol=1e-4),
-              f"{min(sizes):.5f} to {max(sizes):.5f}", "length 1 within 1e-4")
+    yield Row(
+        "channels that the task needs are there",
+        not missing,
+        f"missing {', '.join(missing)}" if missing else ", ".join(sorted(needed)),
+        ", ".join(sorted(needed)),
+    )
+    sizes = [
+        np.linalg.norm(value[3:]) for name, value in channels.items() if name.endswith("_pose")
+    ]
+    yield Row(
+        "orientations are unit quaternions",
+        np.allclose(sizes, 1.0, atol=1e-4),
+        f"{min(sizes):.5f} to {max(sizes):.5f}",
+        "length 1 within 1e-4",
+    )
 
 
 def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
@@ -107,8 +162,12 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
     starts: dict[str, np.ndarray | None] = {**robot.tcp_poses()}
     start = robot.tcp_poses()[arm]
     inside = bool(np.all(start[:3] >= limits.box_low) and np.all(start[:3] <= limits.box_high))
-    yield Row(f"it starts inside of the interlock's box{of}", inside, np.array2string(start[:3], precision=3),
-              f"between box_low {list(limits.box_low)} and box_high {list(limits.box_high)}")
+    yield Row(
+        f"it starts inside of the interlock's box{of}",
+        inside,
+        np.array2string(start[:3], precision=3),
+        f"between box_low {list(limits.box_low)} and box_high {list(limits.box_high)}",
+    )
     worst, where, seconds = 0.0, "", round(1.0 / robot.tick_s)
     for axis in range(3):
         for distance in (0.03, 0.0):
@@ -119,40 +178,65 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
             error = (robot.tcp_poses()[arm] - target)[:3]
             if (far := float(np.abs(error).max())) > worst:
                 off = int(np.abs(error).argmax())
-                worst, where = far, f", worst along {'xyz'[off]} ({1e3 * error[off]:+.1f} mm) when told along {'xyz'[axis]}"
-    yield Row(f"the tool goes where it is told, each axis{of}", worst < 0.005,
-              f"within {1e3 * worst:.1f} mm after a second{where}", "within 5 mm")
+                worst, where = (
+                    far,
+                    f", worst along {'xyz'[off]} ({1e3 * error[off]:+.1f} mm) when told along "
+                    f"{'xyz'[axis]}",
+                )
+    yield Row(
+        f"the tool goes where it is told, each axis{of}",
+        worst < 0.005,
+        f"within {1e3 * worst:.1f} mm after a second{where}",
+        "within 5 mm",
+    )
     for _ in range(seconds):
         advance(None)
     held = robot.tcp_poses()[arm][:3]
     for _ in range(seconds):
         advance(None)
     moved = float(np.abs(robot.tcp_poses()[arm][:3] - held).max())
-    yield Row(f"without targets it stays{of}", moved < 0.002, f"{1e3 * moved:.2f} mm in a second", "less than 2 mm")
+    yield Row(
+        f"without targets it stays{of}",
+        moved < 0.002,
+        f"{1e3 * moved:.2f} mm in a second",
+        "less than 2 mm",
+    )
     if limits.gripper_width:
         widths = []
         for wanted in (limits.gripper_width, 0.0, limits.gripper_width):
             for _ in range(seconds):
                 advance(start, wanted)
             widths.append(robot.gripper_widths()[arm] or 0.0)
-        far = max(abs(widths[1]), limits.gripper_width - widths[0], limits.gripper_width - widths[2])
-        yield Row(f"the gripper opens and closes{of}", far < 0.01,
-                  " -> ".join(f"{1e3 * width:.0f}" for width in widths) + " mm",
-                  f"{1e3 * limits.gripper_width:.0f} -> 0 -> {1e3 * limits.gripper_width:.0f} mm, within 10")
+        far = max(
+            abs(widths[1]), limits.gripper_width - widths[0], limits.gripper_width - widths[2]
+        )
+        yield Row(
+            f"the gripper opens and closes{of}",
+            far < 0.01,
+            " -> ".join(f"{1e3 * width:.0f}" for width in widths) + " mm",
+            f"{1e3 * limits.gripper_width:.0f} -> 0 -> {1e3 * limits.gripper_width:.0f} mm, within "
+            f"10",
+        )
 
 
 def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
     missing = [name for name in cameras if name not in simulator.cameras]
-    yield Row("the robot's cameras are there", not missing,
-              ", ".join(missing and [f"no {name}" for name in missing] or cameras),
-              ", ".join(cameras))
+    yield Row(
+        "the robot's cameras are there",
+        not missing,
+        ", ".join(missing and [f"no {name}" for name in missing] or cameras),
+        ", ".join(cameras),
+    )
     shapes: dict[str, bool | str] = {}
     for name in (*cameras, "video"):
         pictures: list[np.ndarray] = []
         for seed in (1, 2):
             simulator.reset(seed)
             robot = arms_of(simulator)
-            targets = {arm: pose + [0.0, 0.06 * (seed - 1.5), 0.0, 0, 0, 0, 0] for arm, pose in robot.tcp_poses().items()}
+            targets = {
+                arm: pose + [0.0, 0.06 * (seed - 1.5), 0.0, 0, 0, 0, 0]
+                for arm, pose in robot.tcp_poses().items()
+            }
             for _ in range(round(0.5 / simulator.tick_s)):
                 robot.advance_arms(targets, dict.fromkeys(robot.arms))
             try:
@@ -163,26 +247,37 @@ def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
         if len(pictures) < 2:
             continue
         right = pictures[0].shape == (96, 128, 3) and pictures[0].std() > 5
-        shapes[name] = right and float((np.abs(pictures[0] - pictures[1]).max(-1) > 25).mean()) > 0.0005
-    yield Row("cameras see scene and arm change", all(shape is True for shape in shapes.values()),
-              ", ".join(f"{k} {v}" for k, v in shapes.items()),
-              "pictures (96, 128, 3) that show more than one colour and another scene otherwise")
+        shapes[name] = (
+            right and float((np.abs(pictures[0] - pictures[1]).max(-1) > 25).mean()) > 0.0005
+        )
+    yield Row(
+        "cameras see scene and arm change",
+        all(shape is True for shape in shapes.values()),
+        ", ".join(f"{k} {v}" for k, v in shapes.items()),
+        "pictures (96, 128, 3) that show more than one colour and another scene otherwise",
+    )
 
 
 def rotation_deg(pose: np.ndarray) -> str:
-    """Return the orientation of a pose (7,) xyz + quaternion xyzw as a rotation vector in the base frame [degrees]."""
+    """Return the orientation of a pose (7,) xyz + quaternion xyzw as a rotation vector in the base
+    frame [degrees].
+    """
     axis, angle = pose[3:6], 2 * np.arctan2(np.linalg.norm(pose[3:6]), pose[6])
     turned = np.rad2deg(angle) * axis / max(float(np.linalg.norm(axis)), 1e-9)
     return np.array2string(turned, precision=0, suppress_small=True)
 
 
 def _failures(guarded: SimulatedStation, scenes: list[int]) -> str:
-    """Describe the script's failure in the first scene: start pose of the tool, and last hold of the interlock."""
+    """Describe the script's failure in the first scene: start pose of the tool, and last hold of
+    the interlock.
+    """
     if not scenes:
         return ""
     guarded.reset(scenes[0])
-    starts = ", ".join(f"{arm or 'the tool'} starts turned by {rotation_deg(pose)} degrees"
-                       for arm, pose in guarded.robot.tcp_poses().items())
+    starts = ", ".join(
+        f"{arm or 'the tool'} starts turned by {rotation_deg(pose)} degrees"
+        for arm, pose in guarded.robot.tcp_poses().items()
+    )
     last, cause = False, "never held it"
     while not last:
         last = guarded.step(guarded.expert())[1].last
@@ -210,14 +305,22 @@ def _filmed(guarded: SimulatedStation, scene: int, video: Path) -> str:
     return f"; film of scene {scene}: {video}"
 
 
-def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: bool,
-                figures: dict[str, Any], video: Path | None = None) -> Iterator[Row]:
+def _front_ends(
+    recipe: Recipe,
+    guarded: SimulatedStation,
+    episodes: int,
+    ros: bool,
+    figures: dict[str, Any],
+    video: Path | None = None,
+) -> Iterator[Row]:
     scenes = range(recipe.collect.first_seed, recipe.collect.first_seed + episodes)
     front_ends: dict[str, list[bool]] = {}
     stations: dict[str, SimulatedStation] = {}
     without = ""
     try:
-        stations["vectorised"] = SimulatedStation(guarded.simulator, guarded.task, guarded.limits, guarded=False)
+        stations["vectorised"] = SimulatedStation(
+            guarded.simulator, guarded.task, guarded.limits, guarded=False
+        )
     except RecipeError as error:  # a task that needs the interlock
         without = f"; not played without the interlock: {error}"
     for name, front_end in (stations | {"vectorised_interlock": guarded}).items():
@@ -230,41 +333,81 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
         seconds = time.perf_counter() - started
         figures[f"{name}_steps_per_s"] = sum(result.steps for result in results) / seconds
         front_ends[name] = [result.success for result in results]
-    is_default_task = station_robot(recipe).task == recipe.station.task  # the simulator's success is for this task only
+    is_default_task = (
+        station_robot(recipe).task == recipe.station.task
+    )  # the simulator's success is for this task only
     agreed = _agreement(guarded, scenes) if is_default_task else None
-    failed = [scene for scene, won in zip(scenes, front_ends["vectorised_interlock"], strict=True) if not won]
+    failed = [
+        scene
+        for scene, won in zip(scenes, front_ends["vectorised_interlock"], strict=True)
+        if not won
+    ]
     remark = without + _failures(guarded, failed)
     remark += _filmed(guarded, (failed or [scenes[0]])[0], video) if video else ""
-    yield Row("the script solves the task", bool(np.mean(front_ends["vectorised_interlock"]) >= 0.7),
-              "; ".join(f"{name} {sum(won)} of {len(won)}, {figures[f'{name}_steps_per_s']:.0f} steps/s"
-                        for name, won in front_ends.items()) + remark, "70 % behind the interlock")
+    yield Row(
+        "the script solves the task",
+        bool(np.mean(front_ends["vectorised_interlock"]) >= 0.7),
+        "; ".join(
+            f"{name} {sum(won)} of {len(won)}, {figures[f'{name}_steps_per_s']:.0f} steps/s"
+            for name, won in front_ends.items()
+        )
+        + remark,
+        "70 % behind the interlock",
+    )
     half = 0.5 * float(np.mean(front_ends["vectorised_interlock"]))
-    yield Row("random actions rarely solve the task", (by_chance := chance(vector, scenes)) <= half, f"{by_chance:.0%}",
-              f"at most {half:.0%}, half of what the script solves")
+    yield Row(
+        "random actions rarely solve the task",
+        (by_chance := chance(vector, scenes)) <= half,
+        f"{by_chance:.0%}",
+        f"at most {half:.0%}, half of what the script solves",
+    )
     if agreed is not None:
-        yield Row("what we call success is the simulator's too", agreed >= 0.9, f"{agreed:.0%} of our successes",
-                  "90 %: is 'task' in robot.yaml what the simulator's own measure is about?")
+        yield Row(
+            "what we call success is the simulator's too",
+            agreed >= 0.9,
+            f"{agreed:.0%} of our successes",
+            "90 %: is 'task' in robot.yaml what the simulator's own measure is about?",
+        )
     if ros:
         attempts, same = 0, 0
         while same < len(scenes) and attempts < 2:  # a busy machine can cause a hold
             attempts += 1
             played = _through_the_station(recipe, scenes)
-            same = sum(one == (other.success, other.steps) for one, other in zip(played, results, strict=True))
+            same = sum(
+                one == (other.success, other.steps)
+                for one, other in zip(played, results, strict=True)
+            )
         front_ends["station"] = [success for success, _ in played]
-        yield Row("the station over ROS does the same, scene by scene", same == len(scenes),
-                  f"success and steps are the same in {same} of {len(scenes)}; {sum(front_ends['station'])} succeed"
-                  f"{'; played twice' if attempts > 1 else ''}", "all of them")
-    figures |= {f"success_{name}": float(np.mean(won)) for name, won in front_ends.items()} | {"episodes": len(scenes)}
+        yield Row(
+            "the station over ROS does the same, scene by scene",
+            same == len(scenes),
+            f"success and steps are the same in {same} of {len(scenes)}; "
+            f"{sum(front_ends['station'])} succeed"
+            f"{'; played twice' if attempts > 1 else ''}",
+            "all of them",
+        )
+    figures |= {f"success_{name}": float(np.mean(won)) for name, won in front_ends.items()} | {
+        "episodes": len(scenes)
+    }
 
 
 def load_recipe_like(recipe: Recipe, *overrides: str) -> Recipe:
     """Return a recipe with the same robot and task, and overrides."""
-    return load_recipe("sim_rlpd", [f"station.robot='{recipe.station.robot}'", f"station.task='{recipe.station.task}'",
-                                    "station.lockstep=true", *overrides])
+    return load_recipe(
+        "sim_rlpd",
+        [
+            f"station.robot='{recipe.station.robot}'",
+            f"station.task='{recipe.station.task}'",
+            "station.lockstep=true",
+            *overrides,
+        ],
+    )
 
 
 def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
-    """Return the fraction of our successes that the simulator confirms; None if it has no measure."""
+    """Return the fraction of our successes that the simulator confirms; None if it has no
+    measure.
+    """
     opinions: list[bool] = []
     for scene in scenes:
         alone.reset(scene)
@@ -292,31 +435,56 @@ def chance(vector: Environments, scenes: range) -> float:
 
 
 def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]]:
-    """Play the script on a whole station over ROS, in lockstep. Returns success and time steps of each scene."""
+    """Play the script on a whole station over ROS, in lockstep.
+
+    Returns success and time steps of each scene.
+    """
     from rlinf_core.cli.demo import prepare
     from rlinf_core.launch.graph import composed, director_process, station_processes
     from rlinf_core.launch.supervisor import Supervisor, only_station
 
-    recipe = load_recipe_like(recipe, f"collect.episodes={len(scenes)}", f"collect.first_seed={scenes[0]}",
-                              "collect.no_training=true", "station.name=check", "station.domain_id=57")
+    recipe = load_recipe_like(
+        recipe,
+        f"collect.episodes={len(scenes)}",
+        f"collect.first_seed={scenes[0]}",
+        "collect.no_training=true",
+        "station.name=check",
+        "station.domain_id=57",
+    )
     with TemporaryDirectory(prefix="rlinf-check-") as folder, only_station("check", 57):
         run_dir = Path(folder)
         prepare(recipe, run_dir)
         with Supervisor(run_dir, recipe.station.domain) as supervisor:
-            for process in composed(recipe, station_processes(recipe, run_dir, without=("policy", "uplink"))):
+            for process in composed(
+                recipe, station_processes(recipe, run_dir, without=("policy", "uplink"))
+            ):
                 supervisor.start(process)
             director = supervisor.start(director_process(recipe, run_dir))
             trouble = _until_ended(director.popen, supervisor, run_dir)
-        events = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
+        events = [
+            json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()
+        ]
         if trouble or director.popen.returncode:
-            logs = "\n".join(f"{path.name}:\n{path.read_text()[-1000:]}" for path in sorted((run_dir / "logs").iterdir()))
-            raise RlinfError(f"the station stopped: {trouble or events[-1].get('detail', '')}\n{logs}")
-    played = {event["seed"]: (event["success"], event["steps"]) for event in events if event["event"] == "episode"}
+            logs = "\n".join(
+                f"{path.name}:\n{path.read_text()[-1000:]}"
+                for path in sorted((run_dir / "logs").iterdir())
+            )
+            raise RlinfError(
+                f"the station stopped: {trouble or events[-1].get('detail', '')}\n{logs}"
+            )
+    played = {
+        event["seed"]: (event["success"], event["steps"])
+        for event in events
+        if event["event"] == "episode"
+    }
     return [played.get(scene, (False, 0)) for scene in scenes]
 
 
 def _until_ended(director: Any, supervisor: Any, run_dir: Path) -> str:
-    """Wait for the director's end. Returns what it waits for if there is no progress; else empty."""
+    """Wait for the director's end.
+
+    Returns what it waits for if there is no progress; else empty.
+    """
     progress, looked_at, size = run_dir / "progress.jsonl", time.monotonic(), 0
     while director.poll() is None:
         supervisor.poll()

@@ -1,4 +1,6 @@
-"""The environments of a recipe: simulated stations, Gymnasium environments, or a batched simulator."""
+"""The environments of a recipe: simulated stations, Gymnasium environments, or a batched
+simulator.
+"""
 
 from __future__ import annotations
 

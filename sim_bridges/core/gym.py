@@ -1,7 +1,9 @@
-"""Gymnasium front end: simulated stations as environments, and any Gymnasium environment as a vector.
+"""Gymnasium front end: simulated stations as environments, and any Gymnasium environment as a
+vector.
 
-After the import of this module, ``gymnasium.make("rlinf/<robot>")`` makes a station of a simulated robot
-(``station``). Other environments (``PlainEnv``) need boxes as observations and a bounded box as actions.
+After the import of this module, ``gymnasium.make("rlinf/<robot>")`` makes a station of a simulated
+robot (``station``). Other environments (``PlainEnv``) need boxes as observations and a bounded box
+as actions.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ Box: Any = spaces.Box  # its type hints allow only floats
 
 
 class StationEnv(gymnasium.Env):
-    """A simulated station as a Gymnasium environment: vectors in one array, images by name, actions in [-1, 1].
+    """A simulated station as a Gymnasium environment: vectors in one array, images by name, actions
+    in [-1, 1].
 
     ``reset(seed=n)`` lays out scene n; without a seed it lays out the next scene.
     """
@@ -53,13 +56,17 @@ class StationEnv(gymnasium.Env):
         observation_spaces: dict[str, gymnasium.Space] = {
             "vectors": Box(-np.inf, np.inf, (self.specs.vector_size,), np.float32)
         }
-        observation_spaces |= {image.name: Box(0, 255, image.shape, np.uint8) for image in self.specs.images}
+        observation_spaces |= {
+            image.name: Box(0, 255, image.shape, np.uint8) for image in self.specs.images
+        }
         if self._observes_instruction:
             observation_spaces[arrays.NAME] = Box(0, 255, (arrays.WIDTH,), np.uint8)
         self.observation_space = spaces.Dict(observation_spaces)
         self.action_space = Box(-1.0, 1.0, (self.specs.action.dim,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Arrays, dict[str, Any]]:
         super().reset(seed=seed)
         self.scene = int(self.np_random.integers(2**31)) if seed is None else seed
         return self._arrays(self.station.reset(self.scene)), {}
@@ -67,11 +74,19 @@ class StationEnv(gymnasium.Env):
     def step(self, action: np.ndarray) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
         action = np.asarray(action, dtype=float)
         if action.shape != self.action_space.shape:
-            raise SpecError(f"action: expected shape {self.action_space.shape} ({', '.join(self.specs.action.names)}), got "
-                            f"{action.shape}")
+            raise SpecError(
+                f"action: expected shape {self.action_space.shape} "
+                f"({', '.join(self.specs.action.names)}), got "
+                f"{action.shape}"
+            )
         observation, result = self.station.step(action)
-        return self._arrays(observation), result.reward, result.terminated, result.truncated, {
-            "success": result.success, "failure": result.failure, "held": self.station.held}
+        return (
+            self._arrays(observation),
+            result.reward,
+            result.terminated,
+            result.truncated,
+            {"success": result.success, "failure": result.failure, "held": self.station.held},
+        )
 
     def expert(self) -> np.ndarray:
         """Return the action of the task's script, (dim,) float32."""
@@ -92,11 +107,16 @@ class StationEnv(gymnasium.Env):
             if self._observes_instruction
             else {}
         )
-        return {"vectors": self.specs.flatten(observation),
-                **{image.name: observation[image.name] for image in self.specs.images}, **instruction}
+        return {
+            "vectors": self.specs.flatten(observation),
+            **{image.name: observation[image.name] for image in self.specs.images},
+            **instruction,
+        }
 
 
-def station(robot: str, task: str = "", overrides: Sequence[str] = (), render_mode: str | None = None) -> StationEnv:
+def station(
+    robot: str, task: str = "", overrides: Sequence[str] = (), render_mode: str | None = None
+) -> StationEnv:
     """Return the environment of ``gymnasium.make("rlinf/<robot>")``, behind the interlock.
 
     Args:
@@ -106,8 +126,14 @@ def station(robot: str, task: str = "", overrides: Sequence[str] = (), render_mo
         render_mode: None or rgb_array.
     """
     default_task = load_robot(robot).task or "peg_insertion"
-    return StationEnv(simulated_station(load_recipe("sim_rlpd", [
-        f"station.robot='{robot}'", f"station.task='{task or default_task}'", *overrides])))
+    return StationEnv(
+        simulated_station(
+            load_recipe(
+                "sim_rlpd",
+                [f"station.robot='{robot}'", f"station.task='{task or default_task}'", *overrides],
+            )
+        )
+    )
 
 
 class _Episode:
@@ -141,10 +167,12 @@ class SteppedEnv(Protocol):
 
 
 class Environments:
-    """N environments that are stepped together in this process: a ``rlinf_core.rollouts.envs.VectorEnv``.
+    """N environments that are stepped together in this process: a
+    ``rlinf_core.rollouts.envs.VectorEnv``.
 
-    An ended episode is followed by the next scene in the same step. With ``auto_reset`` False it keeps
-    its final state until a reset, for films. Gymnasium's own vector env would cost as much as a station.
+    An ended episode is followed by the next scene in the same step. With ``auto_reset`` False it
+    keeps its final state until a reset, for films. Gymnasium's own vector env would cost as much as
+    a station.
     """
 
     auto_reset = True
@@ -170,12 +198,18 @@ class Environments:
             env = self.envs[index]
             self._episodes[index].add(actions[index], self._expert_queried)
             with at_step(env.name, len(self._episodes[index].actions)):
-                next_observation, value, terminated[index], truncated[index], more = env.step(actions[index])
+                next_observation, value, terminated[index], truncated[index], more = env.step(
+                    actions[index]
+                )
                 self._observations[index], reward[index] = next_observation, finite("reward", value)
             success[index], held[index] = more["success"], more.get("held", False)
         self._expert_queried = False
         next_observations = stacked(self._observations)
-        done = [index for index in range(self.size) if self.auto_reset and (terminated[index] or truncated[index])]
+        done = [
+            index
+            for index in range(self.size)
+            if self.auto_reset and (terminated[index] or truncated[index])
+        ]
         for index in done:
             self._episodes[index] = _Episode(int(self._random[index].integers(2**31)))
             self._observations[index] = self._begun(index, self._episodes[index].scene)
@@ -197,18 +231,27 @@ class Environments:
 
     def state_dict(self) -> dict[str, Any]:
         """Return scene and actions of each environment's episode."""
-        return {"random": [random.bit_generator.state for random in self._random],
-                "scenes": [episode.scene for episode in self._episodes],
-                "asked": [episode.expert_queried for episode in self._episodes], "asked_now": self._expert_queried,
-                "actions": {str(index): np.array(episode.actions, np.float32)
-                            for index, episode in enumerate(self._episodes)}}
+        return {
+            "random": [random.bit_generator.state for random in self._random],
+            "scenes": [episode.scene for episode in self._episodes],
+            "asked": [episode.expert_queried for episode in self._episodes],
+            "asked_now": self._expert_queried,
+            "actions": {
+                str(index): np.array(episode.actions, np.float32)
+                for index, episode in enumerate(self._episodes)
+            },
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state by a replay of each episode; this is exact for deterministic simulators."""
+        """Restore a state by a replay of each episode; this is exact for deterministic
+        simulators.
+        """
         self.reset(state["scenes"])
         for index, env in enumerate(self.envs):
             self._random[index].bit_generator.state = state["random"][index]
-            for action, expert_queried in zip(state["actions"][str(index)], state["asked"][index], strict=True):
+            for action, expert_queried in zip(
+                state["actions"][str(index)], state["asked"][index], strict=True
+            ):
                 if expert_queried:
                     env.expert()
                 self._episodes[index].add(action, expert_queried)
@@ -229,11 +272,16 @@ class Environments:
 
 def stacked(observations: Sequence[Arrays]) -> Arrays:
     """Stack N observations to arrays (N, ...)."""
-    return {name: np.array([observation[name] for observation in observations]) for name in observations[0]}
+    return {
+        name: np.array([observation[name] for observation in observations])
+        for name in observations[0]
+    }
 
 
 for file in sorted(SIMULATORS.glob("*/*/robot.yaml")):
-    gymnasium.register(f"rlinf/{file.parent.name}", f"{__name__}:station", kwargs={"robot": file.parent.name})
+    gymnasium.register(
+        f"rlinf/{file.parent.name}", f"{__name__}:station", kwargs={"robot": file.parent.name}
+    )
 
 
 class PlainEnv(gymnasium.Env):
@@ -248,15 +296,21 @@ class PlainEnv(gymnasium.Env):
         try:
             self.env = _make(name, options)
         except (gymnasium.error.Error, ImportError) as error:
-            raise RecipeError(f"env: expected gym: and what gymnasium.make knows, got '{name}': {error}") from error
+            raise RecipeError(
+                f"env: expected gym: and what gymnasium.make knows, got '{name}': {error}"
+            ) from error
         except (TypeError, ValueError) as error:
             if not options:
                 raise
             raise _refused(name, options, error) from error
         self.metadata = self.env.metadata
-        self.specs = specs_of(name, self.env.observation_space, self.env.action_space, self.metadata)
+        self.specs = specs_of(
+            name, self.env.observation_space, self.env.action_space, self.metadata
+        )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Arrays, dict[str, Any]]:
         with _raised("reset"):
             observation, _ = self.env.reset(seed=seed, options=options)
         return arrays_of(self.specs, observation), {}
@@ -264,15 +318,24 @@ class PlainEnv(gymnasium.Env):
     def step(self, action: np.ndarray) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
         with _raised("step"):
             observation, reward, terminated, truncated, info = self.env.step(
-                scaled(self.env.action_space, action))
+                scaled(self.env.action_space, action)
+            )
         success = finite("success", info.get("success", info.get("is_success", False)))
-        return (arrays_of(self.specs, observation), finite("reward", reward), bool(terminated),
-                bool(truncated), {"success": bool(success)})
+        return (
+            arrays_of(self.specs, observation),
+            finite("reward", reward),
+            bool(terminated),
+            bool(truncated),
+            {"success": bool(success)},
+        )
 
     def expert(self) -> np.ndarray:
         """Raise an error: there is no script."""
-        raise RecipeError(f"env '{self.name}' has no script that could show how it is done; record demonstrations and "
-                          "name their folder in collect.recordings")
+        raise RecipeError(
+            f"env '{self.name}' has no script that could show how it is done; record "
+            f"demonstrations and "
+            "name their folder in collect.recordings"
+        )
 
     def render(self) -> np.ndarray:
         """Return an RGB picture (H, W, 3) for a person, if the environment can render."""
@@ -295,7 +358,9 @@ class OneVector(BatchedEnv):
         self.name, self.size = f"gym:{name}", size
         mode: Any = "vector_entry_point"
         try:
-            self.env: Any = gymnasium.make_vec(name, num_envs=size, vectorization_mode=mode, **options)
+            self.env: Any = gymnasium.make_vec(
+                name, num_envs=size, vectorization_mode=mode, **options
+            )
         except (TypeError, ValueError) as error:
             if not options:
                 raise
@@ -303,9 +368,14 @@ class OneVector(BatchedEnv):
         mode = self.env.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
             self.env.close()
-            raise RecipeError(f"env 'gym:{name}': expected a vector environment that begins the next episode in the same "
-                              f"step (AutoresetMode.SAME_STEP), got {mode}")
-        self.spec = specs_of(name, self.env.single_observation_space, self.env.single_action_space, self.env.metadata)
+            raise RecipeError(
+                f"env 'gym:{name}': expected a vector environment that begins the next episode in "
+                f"the same "
+                f"step (AutoresetMode.SAME_STEP), got {mode}"
+            )
+        self.spec = specs_of(
+            name, self.env.single_observation_space, self.env.single_action_space, self.env.metadata
+        )
         self.played = np.zeros(size, int)  # time steps of each episode
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
@@ -318,8 +388,12 @@ class OneVector(BatchedEnv):
         with at_step(self.name, int(self.played.max()) + 1), _raised("step"):
             raw_observation, reward, terminated, truncated, info = self.env.step(played)
         self.played += 1
-        rewards = np.array([self._checked(index, partial(finite, "reward", reward[index]))
-                            for index in range(self.size)])
+        rewards = np.array(
+            [
+                self._checked(index, partial(finite, "reward", reward[index]))
+                for index in range(self.size)
+            ]
+        )
         ended = np.flatnonzero(np.logical_or(terminated, truncated))
         lengths = self.played.copy()
         self.played[ended] = 0
@@ -333,11 +407,21 @@ class OneVector(BatchedEnv):
                 self.played[index] = 0
                 for name, values in arrays.items():
                     next_observations[name][index] = values
-        return Steps(next_observations, rewards, np.asarray(terminated, float),
-                     np.asarray(truncated, float), self._success(info, ended, lengths), observation)
+        return Steps(
+            next_observations,
+            rewards,
+            np.asarray(terminated, float),
+            np.asarray(truncated, float),
+            self._success(info, ended, lengths),
+            observation,
+        )
 
-    def _success(self, info: Mapping[str, Any], ended: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return success (N,) from the infos; ``final_info`` holds that of an episode's last step."""
+    def _success(
+        self, info: Mapping[str, Any], ended: np.ndarray, lengths: np.ndarray
+    ) -> np.ndarray:
+        """Return success (N,) from the infos; ``final_info`` holds that of an episode's
+        last step.
+        """
         success = np.zeros(self.size)
         for infos, where in ((info, range(self.size)), (info.get("final_info", {}), ended)):
             values = infos.get("success", infos.get("is_success"))
@@ -350,8 +434,12 @@ class OneVector(BatchedEnv):
         self.env.close()
 
     def _arrays(self, observation: Any) -> Arrays:
-        return stacked([self._checked(index, partial(arrays_of, self.spec, _row(observation, index)))
-                        for index in range(self.size)])
+        return stacked(
+            [
+                self._checked(index, partial(arrays_of, self.spec, _row(observation, index)))
+                for index in range(self.size)
+            ]
+        )
 
     def _checked(self, index: int, take: Callable[[], Any]) -> Any:
         """Return the result of ``take``; a SpecError gets the environment and its time step."""
@@ -370,8 +458,10 @@ def _raised(method: str) -> Iterator[None]:
         if is_transient(error):
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise SpecError(f"its {method}() raised {type(error).__name__}: {error} "
-                        f"({frame.filename}, line {frame.lineno})") from error
+        raise SpecError(
+            f"its {method}() raised {type(error).__name__}: {error} "
+            f"({frame.filename}, line {frame.lineno})"
+        ) from error
 
 
 def plain(name: str, size: int, options: Mapping[str, Any] = NO_OPTIONS) -> VectorEnv:
@@ -388,42 +478,73 @@ def plain(name: str, size: int, options: Mapping[str, Any] = NO_OPTIONS) -> Vect
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise RecipeError(f"env: expected gym: and what gymnasium.make knows, got '{name}': {error}") from error
+            raise RecipeError(
+                f"env: expected gym: and what gymnasium.make knows, got '{name}': {error}"
+            ) from error
     env_spec = gymnasium.envs.registration.registry.get(registered)
-    if env_spec is not None and env_spec.vector_entry_point is not None and env_spec.entry_point is None:
+    if (
+        env_spec is not None
+        and env_spec.vector_entry_point is not None
+        and env_spec.entry_point is None
+    ):
         return OneVector(name, size, options)
     return Environments([PlainEnv(name, options) for _ in range(size)])
 
 
-def specs_of(name: str, observation_space: spaces.Space, acted: spaces.Space, metadata: Mapping[str, Any]) -> StationSpec:
+def specs_of(
+    name: str, observation_space: spaces.Space, acted: spaces.Space, metadata: Mapping[str, Any]
+) -> StationSpec:
     """Return the specs of an environment for a policy with actions in [-1, 1]."""
     if not isinstance(acted, spaces.Box) or not np.isfinite([acted.low, acted.high]).all():
-        raise RecipeError(f"env 'gym:{name}': expected actions of a bounded Box, got {acted}. Policies here are continuous")
-    named = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"observation": observation_space}
+        raise RecipeError(
+            f"env 'gym:{name}': expected actions of a bounded Box, got {acted}. Policies here are "
+            f"continuous"
+        )
+    named = (
+        observation_space.spaces
+        if isinstance(observation_space, spaces.Dict)
+        else {"observation": observation_space}
+    )
     items = []
     for key, space in named.items():
         if "/" in key:
-            raise RecipeError(f"env 'gym:{name}': expected names of observations without a slash, which checkpoints have "
-                              f"for folders, got '{key}'. A wrapper can rename it")
+            raise RecipeError(
+                f"env 'gym:{name}': expected names of observations without a slash, which "
+                f"checkpoints have "
+                f"for folders, got '{key}'. A wrapper can rename it"
+            )
         if not isinstance(space, spaces.Box):
-            raise RecipeError(f"env 'gym:{name}': expected observations of a Box, or of a Dict of them, got {key}: {space}")
+            raise RecipeError(
+                f"env 'gym:{name}': expected observations of a Box, or of a Dict of them, got "
+                f"{key}: {space}"
+            )
         if space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] == 3:
             items.append(ArraySpec(key, space.shape, "uint8"))
         else:
             items.append(ArraySpec(key, (int(np.prod(space.shape)),)))
     size = int(np.prod(acted.shape))
-    action = ActionSpec("gymnasium", tuple([f"a{i}" for i in range(size)]), (1.0,) * size, ("",) * size)
+    action = ActionSpec(
+        "gymnasium", tuple([f"a{i}" for i in range(size)]), (1.0,) * size, ("",) * size
+    )
     return StationSpec(tuple(items), action, float(metadata.get("render_fps", 10.0)))
 
 
 def arrays_of(spec: StationSpec, observation: Any) -> Arrays:
     """Return an observation as ``vectors`` (V,) and images by name."""
-    named = observation if isinstance(observation, Mapping) else {spec.observation[0].name: observation}
+    named = (
+        observation if isinstance(observation, Mapping) else {spec.observation[0].name: observation}
+    )
     if missing := [item.name for item in spec.observation if item.name not in named]:
-        raise SpecError(f"'{missing[0]}': expected it in the observation, got {', '.join(map(str, named)) or 'nothing'}")
+        raise SpecError(
+            f"'{missing[0]}': expected it in the observation, got "
+            f"{', '.join(map(str, named)) or 'nothing'}"
+        )
     flat = {item.name: item.check(_flat(named[item.name])) for item in spec.vectors}
     vectors = spec.flatten(flat) if flat else np.zeros(0, np.float32)
-    return {"vectors": vectors, **{image.name: _image(image, named[image.name]) for image in spec.images}}
+    return {
+        "vectors": vectors,
+        **{image.name: _image(image, named[image.name]) for image in spec.images},
+    }
 
 
 def _flat(value: Any) -> Any:
@@ -440,13 +561,17 @@ def _image(spec: ArraySpec, value: Any) -> np.ndarray:
 def scaled(space: Any, action: np.ndarray) -> np.ndarray:
     """Scale actions in [-1, 1], (dim,) or (N, dim), to the bounds of the space."""
     low, high = space.low, space.high
-    share = (np.minimum(np.maximum(action, -1.0), 1.0).reshape(*action.shape[:-1], *space.shape) + 1.0) / 2.0
+    share = (
+        np.minimum(np.maximum(action, -1.0), 1.0).reshape(*action.shape[:-1], *space.shape) + 1.0
+    ) / 2.0
     return (low + share * (high - low)).astype(space.dtype)
 
 
 def _refused(name: str, options: Mapping[str, Any], error: Exception) -> RecipeError:
     given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    return RecipeError(f"env_options: expected keyword arguments that '{name}' takes, got {given}: {error}")
+    return RecipeError(
+        f"env_options: expected keyword arguments that '{name}' takes, got {given}: {error}"
+    )
 
 
 def _make(name: str, options: Mapping[str, Any]) -> Any:
@@ -458,4 +583,8 @@ def _make(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _row(values: Any, index: int) -> Any:
-    return {key: value[index] for key, value in values.items()} if isinstance(values, Mapping) else values[index]
+    return (
+        {key: value[index] for key, value in values.items()}
+        if isinstance(values, Mapping)
+        else values[index]
+    )

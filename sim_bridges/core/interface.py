@@ -27,10 +27,12 @@ Channels = dict[str, np.ndarray]
 class Simulator(Protocol):
     """A robot and its scene, advanced one tick at a time by target poses.
 
-    Channels have the names of the robot interface: current_pose (7,) xyz + quaternion xyzw [m] in the robot's base frame,
-    current_twist (6,) linear and angular [m/s, rad/s], wrench (6,) force and torque on the tool in the base frame [N, Nm],
-    joint_states (n,) [rad], gripper/state (1,) width [m], object_pose (7,), goal_pose (7,), task/success (1,), which is 1.0
-    after ``succeeded``; all float64. A simulator always returns the same channels; current_pose is required.
+    Channels have the names of the robot interface: current_pose (7,) xyz + quaternion xyzw [m] in
+        the robot's base frame,
+    current_twist (6,) linear and angular [m/s, rad/s], wrench (6,) force and torque on the tool in
+    the base frame [N, Nm], joint_states (n,) [rad], gripper/state (1,) width [m], object_pose (7,),
+    goal_pose (7,), task/success (1,), which is 1.0 after ``succeeded``; all float64. A simulator
+    always returns the same channels; current_pose is required.
 
     A simulator with several arms implements ``Arms`` instead.
 
@@ -39,8 +41,8 @@ class Simulator(Protocol):
         cameras: names for ``render``; one of them is ``video``, for a person.
         joint_names: joints of the channel joint_states.
 
-    A simulator whose instruction depends on the scene has an attribute ``instruction``; otherwise the task sets it. A
-    simulator with resources has a method ``close()``.
+    A simulator whose instruction depends on the scene has an attribute ``instruction``; otherwise
+    the task sets it. A simulator with resources has a method ``close()``.
     """
 
     tick_s: float
@@ -51,7 +53,9 @@ class Simulator(Protocol):
         """Lay out a new scene, reproducibly."""
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """Advance one tick towards a pose and a gripper width [m]; None lets the robot's command timeout run."""
+        """Advance one tick towards a pose and a gripper width [m]; None lets the robot's command
+        timeout run.
+        """
 
     def tcp_pose(self) -> np.ndarray:
         """Return the channel current_pose."""
@@ -73,7 +77,8 @@ class Simulator(Protocol):
 class Arms(Protocol):
     """Several arms in one scene: like ``Simulator``, with commands and poses by arm.
 
-    The channels of an arm have its name as prefix, such as ``left/current_pose``, and its own base frame.
+    The channels of an arm have its name as prefix, such as ``left/current_pose``, and its own base
+    frame.
 
     Attributes:
         arms: names of the arms, as in robot.yaml.
@@ -88,8 +93,12 @@ class Arms(Protocol):
     def reset(self, seed: int) -> None:
         """Lay out a new scene, reproducibly."""
 
-    def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
-        """Advance one tick, each arm towards its pose and gripper width [m]; None lets its command timeout run."""
+    def advance_arms(
+        self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]
+    ) -> None:
+        """Advance one tick, each arm towards its pose and gripper width [m]; None lets its command
+        timeout run.
+        """
 
     def tcp_poses(self) -> Channels:
         """Return the channel current_pose of each arm."""
@@ -139,14 +148,20 @@ class OneArm:
     def __init__(self, simulator: Simulator) -> None:
         _expect(simulator, Simulator)
         self._simulator = simulator
-        self.tick_s, self.cameras, self.joint_names = simulator.tick_s, simulator.cameras, simulator.joint_names
+        self.tick_s, self.cameras, self.joint_names = (
+            simulator.tick_s,
+            simulator.cameras,
+            simulator.joint_names,
+        )
         self.reset, self.channels = simulator.reset, simulator.channels
         self.succeeded, self.render = simulator.succeeded, simulator.render
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._simulator, name)
 
-    def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
+    def advance_arms(
+        self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]
+    ) -> None:
         self._simulator.advance(targets[""], gripper_widths[""])
 
     def tcp_poses(self) -> Channels:
@@ -169,14 +184,19 @@ def arms_of(simulator: Simulator | Arms) -> Arms:
 
 
 def _expect(simulator: object, protocol: type) -> None:
-    """Raise RlinfError if a simulator lacks attributes or methods of a protocol; the text names them."""
-    names = sorted({*protocol.__annotations__, *(name for name in vars(protocol) if name[0] != "_")})
+    """Raise RlinfError if a simulator lacks attributes or methods of a protocol; the text names
+    them.
+    """
+    names = sorted(
+        {*protocol.__annotations__, *(name for name in vars(protocol) if name[0] != "_")}
+    )
     if lacking := [name for name in names if not hasattr(simulator, name)]:
         kind = type(simulator)
         raise RlinfError(
             f"simulator {kind.__module__}.{kind.__qualname__}: expected {', '.join(names)}, "
             f"got none of: {', '.join(lacking)}. Add them to that class "
-            "(sim_bridges/core/interface.py says what each one means)")
+            "(sim_bridges/core/interface.py says what each one means)"
+        )
 
 
 def instruction_of(simulator: object) -> str | None:
@@ -216,9 +236,15 @@ def installed(name: str) -> Iterator[None]:
         yield
     except ImportError as error:
         module = sys.modules[simulator_class(name).__module__]
-        package, install = getattr(module, "PACKAGE", error.name), getattr(module, "INSTALL", f"pip install {error.name}")
-        raise RlinfError(f"simulator '{name}': expected the package {package}, which is not installed ({error}). Run: "
-                         f"{install}") from error
+        package, install = (
+            getattr(module, "PACKAGE", error.name),
+            getattr(module, "INSTALL", f"pip install {error.name}"),
+        )
+        raise RlinfError(
+            f"simulator '{name}': expected the package {package}, which is not installed "
+            f"({error}). Run: "
+            f"{install}"
+        ) from error
 
 
 def batched() -> list[str]:

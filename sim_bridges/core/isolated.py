@@ -1,7 +1,9 @@
-"""Simulators by name: in this process, or in an isolated virtual environment if their packages conflict with ours.
+"""Simulators by name: in this process, or in an isolated virtual environment if their packages
+conflict with ours.
 
 ``RLINF_PYTHON_<NAME>`` names the interpreter of a simulator with its own Python
-(``rlinf_core.core.isolated``). The processes use a socket with lines of JSON, and pictures as bytes.
+(``rlinf_core.core.isolated``). The processes use a socket with lines of JSON, and pictures as
+bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.isolated import IsolatedProcess, end_with
 from sim_bridges.core.interface import Arms, Simulator, _tuples, build, options_of
 
-GIVE_UP_S = 600.0  # without an answer; Genesis and Isaac Sim compile for minutes when they are first started
+# without an answer; Genesis and Isaac Sim compile for minutes when they are first started
+GIVE_UP_S = 600.0
 
 
 def python_of(name: str) -> str | None:
-    """Return the interpreter of an isolated simulator or module; None if it runs in this process."""
+    """Return the interpreter of an isolated simulator or module; None if it runs in this
+    process.
+    """
     return isolated.python_of(name.removeprefix("sim_bridges.twins."))
 
 
@@ -47,15 +52,22 @@ class IsolatedSimulator:
         self._process = self._isolated.process
         self._file = self._isolated.connection.makefile("rwb")
         about = self._answer()
-        self.tick_s, self.cameras, self.joint_names = about["tick_s"], tuple(about["cameras"]), tuple(about["joint_names"])
+        self.tick_s, self.cameras, self.joint_names = (
+            about["tick_s"],
+            tuple(about["cameras"]),
+            tuple(about["joint_names"]),
+        )
         self._faulting = about["faulting"]
 
     def reset(self, seed: int) -> None:
         self._ask("reset", seed)
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        self._ask("advance", None if target_pose is None else [float(value) for value in target_pose],
-                  None if gripper_width is None else float(gripper_width))
+        self._ask(
+            "advance",
+            None if target_pose is None else [float(value) for value in target_pose],
+            None if gripper_width is None else float(gripper_width),
+        )
 
     def tcp_pose(self) -> np.ndarray:
         return np.array(self._state["tcp_pose"])
@@ -80,7 +92,9 @@ class IsolatedSimulator:
         return not self._faulting or self._ask("recover")
 
     def channels(self) -> dict[str, np.ndarray]:
-        return {name: np.array(values, dtype=float) for name, values in self._ask("channels").items()}
+        return {
+            name: np.array(values, dtype=float) for name, values in self._ask("channels").items()
+        }
 
     def succeeded(self) -> bool | None:
         return self._ask("succeeded")
@@ -116,7 +130,9 @@ class IsolatedSimulator:
             line = self._file.readline()
         except TimeoutError:
             self.close()
-            raise RlinfError(f"simulator '{self._name}': no answer for {GIVE_UP_S:.0f} s; it was ended") from None
+            raise RlinfError(
+                f"simulator '{self._name}': no answer for {GIVE_UP_S:.0f} s; it was ended"
+            ) from None
         except OSError:
             line = b""
         if not line:
@@ -145,13 +161,25 @@ def serve(make: Callable[[], Any], file: Any) -> None:
             if isinstance(value, np.ndarray):
                 pixels, value = np.ascontiguousarray(value, np.uint8).tobytes(), list(value.shape)
             elif isinstance(value, dict):
-                value = {name: item.tolist() if isinstance(item, np.ndarray) else item for name, item in value.items()}
-            state: dict[str, Any] = {} if simulator is None else {
-                "tcp_pose": simulator.tcp_pose().tolist(), "gripper_width": simulator.gripper_width(),
-                "instruction": instruction_of(simulator) or "", "faults": getattr(simulator, "faults", ())}
+                value = {
+                    name: item.tolist() if isinstance(item, np.ndarray) else item
+                    for name, item in value.items()
+                }
+            state: dict[str, Any] = (
+                {}
+                if simulator is None
+                else {
+                    "tcp_pose": simulator.tcp_pose().tolist(),
+                    "gripper_width": simulator.gripper_width(),
+                    "instruction": instruction_of(simulator) or "",
+                    "faults": getattr(simulator, "faults", ()),
+                }
+            )
             reply = {"value": value, "state": state}
         except Exception as error:  # noqa: BLE001 (whatever it is, the other side must hear of it)
-            words = str(error) if isinstance(error, RlinfError) else f"{type(error).__name__}: {error}"
+            words = (
+                str(error) if isinstance(error, RlinfError) else f"{type(error).__name__}: {error}"
+            )
             reply = {"error": type(error).__name__, "text": words}
         file.write(json.dumps(reply).encode() + b"\n" + pixels)
         file.flush()
@@ -161,12 +189,17 @@ def serve(make: Callable[[], Any], file: Any) -> None:
         built = make()
         if isinstance(built, Arms):
             raise RlinfError(
-                f"expected one arm of a simulator in a Python of its own, got {', '.join(built.arms)}: several "
+                f"expected one arm of a simulator in a Python of its own, got "
+                f"{', '.join(built.arms)}: several "
                 "are not supported there. Run it in the Python of the others"
             )
         simulator = built
-        return {"tick_s": built.tick_s, "cameras": list(built.cameras), "joint_names": list(built.joint_names),
-                "faulting": hasattr(built, "provoke")}
+        return {
+            "tick_s": built.tick_s,
+            "cameras": list(built.cameras),
+            "joint_names": list(built.joint_names),
+            "faulting": hasattr(built, "provoke"),
+        }
 
     answer(begin)
     for line in file:
@@ -187,17 +220,21 @@ def main() -> None:
 
 
 def make(name: str, **options: object) -> Simulator | Arms:
-    """Build a simulator by name, in a virtual environment of its own if it has one (``sim_bridges.core.isolated``).
+    """Build a simulator by name, in a virtual environment of its own if it has one
+    (``sim_bridges.core.isolated``).
 
     Raises:
-        RecipeError: no such simulator, or an option that it does not have or not so; with the nearest name.
+        RecipeError: no such simulator, or an option that it does not have or not so; with the
+            nearest name.
         RlinfError: it is not installed, with the command that installs it.
     """
     from rlinf_core.config.base import values
     from rlinf_core.config.checking import checked
     from rlinf_core.config.yaml_source import Document
 
-    settings = values(checked(options_of(name), Document(_tuples(options), {(): f"simulator '{name}'"})))
+    settings = values(
+        checked(options_of(name), Document(_tuples(options), {(): f"simulator '{name}'"}))
+    )
     python = python_of(name)
     return IsolatedSimulator(python, name, settings) if python else build(name, settings)
 

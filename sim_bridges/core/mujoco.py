@@ -31,8 +31,16 @@ class Scene:
         hidden: geom groups that are not rendered.
     """
 
-    def __init__(self, model: Any, data: Any, tool: str, origin: tuple[float, ...] = (0.0, 0.0, 0.0),
-                 yaw: float = 0.0, cameras: dict[str, str] | None = None, hidden: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        tool: str,
+        origin: tuple[float, ...] = (0.0, 0.0, 0.0),
+        yaw: float = 0.0,
+        cameras: dict[str, str] | None = None,
+        hidden: tuple[int, ...] = (),
+    ) -> None:
         import mujoco
 
         self._mujoco, self.model, self.data = mujoco, model, data
@@ -43,8 +51,10 @@ class Scene:
     def place(self, origin: tuple[float, ...], yaw: float = 0.0) -> None:
         """Set position [m] and yaw [rad] of the base in the world."""
         self.origin, cos, sin = np.array(origin), np.cos(yaw), np.sin(yaw)
-        self.rotation = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])  # base to world
-        self._turn = np.array([np.cos(-yaw / 2), 0.0, 0.0, np.sin(-yaw / 2)])           # world to base, wxyz
+        self.rotation = np.array(
+            [[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]]
+        )  # base to world
+        self._turn = np.array([np.cos(-yaw / 2), 0.0, 0.0, np.sin(-yaw / 2)])  # world to base, wxyz
 
     def to_base(self, position: np.ndarray) -> np.ndarray:
         """Transform a position (3,) from the world to the base frame."""
@@ -62,7 +72,9 @@ class Scene:
         return pose
 
     def pose_of(self, thing: Any) -> np.ndarray:
-        """Return the pose (7,) of a body or site (``data.body(name)``, ``data.site(name)``) in the base frame."""
+        """Return the pose (7,) of a body or site (``data.body(name)``, ``data.site(name)``) in the
+        base frame.
+        """
         if hasattr(thing, "xquat"):
             return self.pose(thing.xpos, thing.xquat)
         quaternion = np.empty(4)
@@ -76,13 +88,20 @@ class Scene:
         return self.pose(self.data.site_xpos[self.tool], quaternion)
 
     def tool_twist(self) -> np.ndarray:
-        """Return the linear and angular velocity (6,) of the tool in the base frame [m/s, rad/s]."""
+        """Return the linear and angular velocity (6,) of the tool in the base frame [m/s,
+        rad/s].
+        """
         twist = np.empty(6)
-        self._mujoco.mj_objectVelocity(self.model, self.data, self._mujoco.mjtObj.mjOBJ_SITE, self.tool, twist, 0)
+        self._mujoco.mj_objectVelocity(
+            self.model, self.data, self._mujoco.mjtObj.mjOBJ_SITE, self.tool, twist, 0
+        )
         return np.concatenate([self.rotation.T @ twist[3:], self.rotation.T @ twist[:3]])
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        """Return a picture (height, width, 3) uint8. Only ``video`` has shadows and reflections, which are slow."""
+        """Return a picture (height, width, 3) uint8.
+
+        Only ``video`` has shadows and reflections, which are slow.
+        """
         if (height, width) not in self._renderers:
             glob = self.model.vis.global_
             glob.offheight, glob.offwidth = max(glob.offheight, height), max(glob.offwidth, width)
@@ -92,8 +111,11 @@ class Scene:
                 raise RlinfError(
                     f"cannot render a camera with MUJOCO_GL={os.environ.get(machine.VARIABLE)}: "
                     f"{error}. `rlinf doctor` names a renderer that works; libegl1 and libosmesa6 "
-                    "(make setup installs them) need no display") from error
-            atexit.register(self.close)  # registered late, so that it runs before the graphics library's exit
+                    "(make setup installs them) need no display"
+                ) from error
+            atexit.register(
+                self.close
+            )  # registered late, so that it runs before the graphics library's exit
         renderer, option = self._renderers[height, width], self._mujoco.MjvOption()
         for group in self.hidden:
             option.geomgroup[group] = 0

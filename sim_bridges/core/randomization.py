@@ -1,4 +1,5 @@
-"""Domain randomisation around any simulator: each scene has a new delay, lag and errors of perception.
+"""Domain randomisation around any simulator: each scene has a new delay, lag and errors of
+perception.
 
 It follows Peng et al. 2018, arXiv 1710.06537.
 """
@@ -17,7 +18,8 @@ NOISY_TOPICS = ("object_pose", "goal_pose")
 
 
 class Randomised:
-    """A ``Simulator`` with delayed and filtered commands and with errors of perception, drawn in each scene.
+    """A ``Simulator`` with delayed and filtered commands and with errors of perception, drawn in
+    each scene.
 
     Args:
         simulator: simulator to randomise; all other attributes are its own.
@@ -43,7 +45,9 @@ class Randomised:
         self.errors = {name: random.normal(0.0, ranges.pose_error_m, 3) for name in NOISY_TOPICS}
         self.brightness = 1.0 + random.uniform(-ranges.brightness, ranges.brightness)
         self._applied = self._simulator.tcp_pose()
-        self._late: deque = deque([(self._applied.copy(), self._simulator.gripper_width())] * self.delay_ticks)
+        self._late: deque = deque(
+            [(self._applied.copy(), self._simulator.gripper_width())] * self.delay_ticks
+        )
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """Advance one tick with a delayed and filtered command."""
@@ -64,7 +68,9 @@ class Randomised:
         for name in NOISY_TOPICS:
             if name in channels:
                 noise = self._random.normal(0.0, self.ranges.pose_noise_m, 3)
-                channels[name] = np.concatenate([channels[name][:3] + self.errors[name] + noise, channels[name][3:]])
+                channels[name] = np.concatenate(
+                    [channels[name][:3] + self.errors[name] + noise, channels[name][3:]]
+                )
         return channels
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""The robot side of a simulated station: a simulator behind the topics of the robot interface, in lockstep or real time."""
+"""The robot side of a simulated station: a simulator behind the topics of the robot interface, in
+lockstep or real time.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ CATCH_UP_S = 0.1  # maximum lag that real_time_factor catches up
 
 
 class SimBridge(ControlNode):
-    """The node of a simulator. In lockstep each target_pose is one tick of its arm; in real time a timer ticks.
+    """The node of a simulator.
+
+    In lockstep each target_pose is one tick of its arm; in real time a timer ticks.
 
     Slow topics and cameras have the control rate.
 
@@ -54,11 +58,16 @@ class SimBridge(ControlNode):
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
         control_hz = self.declare_parameter("control_hz", 10.0).value
-        self.camera_ticks = round(1.0 / self.declare_parameter("camera_hz", control_hz).value / self.simulator.tick_s)
+        self.camera_ticks = round(
+            1.0 / self.declare_parameter("camera_hz", control_hz).value / self.simulator.tick_s
+        )
         self.slow_ticks = round(1.0 / control_hz / self.simulator.tick_s) if self.lockstep else 1
         self.cameras = {name: (int(size[0]), int(size[1])) for name in names}
-        self.views = {name: (VIEW_HEIGHT, round(VIEW_HEIGHT * self._aspect(name)))
-                      for name in self.declare_parameter("views", [""]).value if name in self.simulator.cameras}
+        self.views = {
+            name: (VIEW_HEIGHT, round(VIEW_HEIGHT * self._aspect(name)))
+            for name in self.declare_parameter("views", [""]).value
+            if name in self.simulator.cameras
+        }
         self.view_due, self.view_count = 0.0, 0
         self.tick_ns = round(self.simulator.tick_s * NS)
         self.now_ns, self.index = self.tick_ns, 0
@@ -67,7 +76,9 @@ class SimBridge(ControlNode):
         self._forget()
         self.simulator.reset(self.declare_parameter("seed", 0).value)
         for name, (height, width) in self.cameras.items():
-            self.simulator.render(name, height, width)  # the first picture is slow: render it before the clock starts
+            self.simulator.render(
+                name, height, width
+            )  # the first picture is slow: render it before the clock starts
         self._warm_views()
         self._make_interfaces()
         prioritise(self.declare_parameter("priority", 0).value)
@@ -80,7 +91,9 @@ class SimBridge(ControlNode):
         return simulator
 
     def _aspect(self, name: str) -> float:
-        """Return the aspect ratio of a view; it equals that of the policy's picture, for reference pictures."""
+        """Return the aspect ratio of a view; it equals that of the policy's picture, for reference
+        pictures.
+        """
         height, width = self.cameras.get(name, (1.0, VIEW_ASPECT))
         return width / height
 
@@ -90,21 +103,31 @@ class SimBridge(ControlNode):
             for name, size in self.views.items():
                 self.simulator.render(name, *size)
         except Exception as error:  # any failure of a renderer
-            self.get_logger().warning(f"the page shows no picture of the simulator: {error}. rlinf doctor names a renderer")
+            self.get_logger().warning(
+                f"the page shows no picture of the simulator: {error}. rlinf doctor names a "
+                f"renderer"
+            )
             self.views = {}
 
     def _make_interfaces(self) -> None:
         self.messages = {topic: kind(topic)() for topic in self.simulator.channels()}
-        frames = dict(zip(self.simulator.arms, self.declare_parameter("frames", [""]).value, strict=False))
+        frames = dict(
+            zip(self.simulator.arms, self.declare_parameter("frames", [""]).value, strict=False)
+        )
         for topic, message in self.messages.items():
             message.header.frame_id = frames.get(arm_of(topic)) or "base_link"
-        for topic, names in (("joint_states", self.simulator.joint_names), ("gripper/state", ("gripper_opening",))):
+        for topic, names in (
+            ("joint_states", self.simulator.joint_names),
+            ("gripper/state", ("gripper_opening",)),
+        ):
             for channel in of_arms(topic, [arm for arm in self.simulator.arms if arm]):
                 if channel in self.messages:
                     self.messages[channel].name = list(names)
         self.outputs = {topic: publisher(self, topic) for topic in self.messages}
         self.images = {name: publisher(self, f"camera/{name}/image") for name in self.cameras}
-        self.jpegs = {name: publisher(self, f"camera/{name}/image/compressed") for name in self.cameras}
+        self.jpegs = {
+            name: publisher(self, f"camera/{name}/image/compressed") for name in self.cameras
+        }
         self.infos = {name: publisher(self, f"camera/{name}/camera_info") for name in self.cameras}
         self.viewed = {name: publisher(self, f"camera/{name}/view") for name in self.views}
         self.clock = publisher(self, "clock") if self.lockstep else None
@@ -113,12 +136,22 @@ class SimBridge(ControlNode):
             subscription(self, _of(arm, "gripper/command"), partial(self._on_gripper, arm))
         self.diagnostics = Diagnostics(self, self._health)
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
-        self.create_timer(0.5 if self.lockstep else self.simulator.tick_s,
-                          self._announce if self.lockstep else self._on_timer)
+        self.create_timer(
+            0.5 if self.lockstep else self.simulator.tick_s,
+            self._announce if self.lockstep else self._on_timer,
+        )
 
     def _health(self) -> Health:
-        silent = [arm or "the arm" for arm, at in self.target_at.items() if at and time.monotonic() - at > COMMAND_FRESH_S]
-        level, text = (WARN, f"no command for {', '.join(silent)}") if silent and not self.lockstep else (OK, "simulates")
+        silent = [
+            arm or "the arm"
+            for arm, at in self.target_at.items()
+            if at and time.monotonic() - at > COMMAND_FRESH_S
+        ]
+        level, text = (
+            (WARN, f"no command for {', '.join(silent)}")
+            if silent and not self.lockstep
+            else (OK, "simulates")
+        )
         return Health(level, text, {"ticks": self.index, "time_s": self.now_ns / NS})
 
     def _forget(self) -> None:
@@ -130,7 +163,10 @@ class SimBridge(ControlNode):
 
     def _on_target(self, arm: str, message: PoseStamped) -> None:
         p, q = message.pose.position, message.pose.orientation
-        self.targets[arm], self.target_at[arm] = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w]), time.monotonic()
+        self.targets[arm], self.target_at[arm] = (
+            np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w]),
+            time.monotonic(),
+        )
         if self.lockstep and to_ns(message.header.stamp) == self.now_ns:
             self.answered.add(arm)
             if len(self.answered) == len(self.simulator.arms):
@@ -148,17 +184,26 @@ class SimBridge(ControlNode):
 
     def _on_timer(self) -> None:
         oldest = time.monotonic() - COMMAND_FRESH_S
-        self._advance({arm: target if self.target_at[arm] > oldest else None for arm, target in self.targets.items()})
+        self._advance(
+            {
+                arm: target if self.target_at[arm] > oldest else None
+                for arm, target in self.targets.items()
+            }
+        )
 
     def _announce(self) -> None:
-        """Lockstep: republish the current state for new subscribers; this allows no further tick."""
+        """Lockstep: republish the current state for new subscribers; this allows no further
+        tick.
+        """
         self._publish()
 
     def _advance(self, targets: dict[str, np.ndarray | None]) -> None:
         self.simulator.advance_arms(targets, self.gripper_widths)
         self.answered.clear()
         self.index += 1
-        self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
+        self.now_ns = (
+            self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
+        )
         self._publish()
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
@@ -168,18 +213,28 @@ class SimBridge(ControlNode):
         self.now_ns = self._next_scene_ns() if self.lockstep else self.get_clock().now().nanoseconds
         self._publish()
         handle.succeed()
-        return ResetScene.Result(success=True, stamp=to_stamp(self.now_ns),
-                                 instruction=instruction_of(self.simulator) or "")
+        return ResetScene.Result(
+            success=True,
+            stamp=to_stamp(self.now_ns),
+            instruction=instruction_of(self.simulator) or "",
+        )
 
     def _next_scene_ns(self) -> int:
         """Return the next whole minute, so that recordings do not depend on idle time."""
         return (self.now_ns // SCENE_NS + 1) * SCENE_NS
 
     def _publish(self) -> None:
-        """Publish the pose at every tick; at control ticks also cameras and the rest, and last the clock."""
+        """Publish the pose at every tick; at control ticks also cameras and the rest, and last the
+        clock.
+        """
         slow = self.index % self.slow_ticks == 0
-        channels = self.simulator.channels() if slow else {
-            _of(arm, "current_pose"): pose for arm, pose in self.simulator.tcp_poses().items()}
+        channels = (
+            self.simulator.channels()
+            if slow
+            else {
+                _of(arm, "current_pose"): pose for arm, pose in self.simulator.tcp_poses().items()
+            }
+        )
         for topic, values in channels.items():
             message = self.messages[topic]
             set_stamp(message.header.stamp, self.now_ns)
@@ -196,7 +251,9 @@ class SimBridge(ControlNode):
         """Publish one of the views with subscribers, in turn; a slow renderer lowers the rate."""
         begun = time.monotonic()
         self.view_due = begun + VIEW_S
-        if watched := [name for name, output in self.viewed.items() if output.get_subscription_count()]:
+        if watched := [
+            name for name, output in self.viewed.items() if output.get_subscription_count()
+        ]:
             self.view_count += 1
             name = watched[self.view_count % len(watched)]
             self.viewed[name].publish(self._image(name, *self.views[name])[0])
@@ -204,7 +261,10 @@ class SimBridge(ControlNode):
             self.view_due = now + max(VIEW_S / len(watched), (now - begun) * (1 / VIEW_SHARE - 1))
 
     def _image(self, name: str, height: int, width: int) -> tuple[Image, np.ndarray]:
-        pixels, station = self.simulator.render(name, height, width), self.get_namespace().strip("/")
+        pixels, station = (
+            self.simulator.render(name, height, width),
+            self.get_namespace().strip("/"),
+        )
         message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
         message.header.frame_id = f"{station}/{name}_optical_frame"
         set_stamp(message.header.stamp, self.now_ns)
@@ -257,8 +317,13 @@ def _fill_status(message: TaskStatus, v: list[float]) -> None:
     message.success = v[0]
 
 
-_FILL = {PoseStamped: _fill_pose, TwistStamped: _fill_twist, WrenchStamped: _fill_wrench, JointState: _fill_joints,
-         TaskStatus: _fill_status}
+_FILL = {
+    PoseStamped: _fill_pose,
+    TwistStamped: _fill_twist,
+    WrenchStamped: _fill_wrench,
+    JointState: _fill_joints,
+    TaskStatus: _fill_status,
+}
 
 
 def main() -> None:

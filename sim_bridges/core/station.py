@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError, SpecError
-from rlinf_core.interlock import Applied, Chunk, Inputs, Limits, Mode, Other, State, load_limits, step
+from rlinf_core.interlock import (
+    Applied,
+    Chunk,
+    Inputs,
+    Limits,
+    Mode,
+    Other,
+    State,
+    load_limits,
+    step,
+)
 from rlinf_core.interlock.types import ALL, NS, Rows
 from rlinf_core.recipes import Recipe, station_robot, station_task
 from rlinf_core.recipes.schema import Randomise
@@ -37,47 +47,73 @@ class GuardedArm:
 
 
 class SimulatedStation:
-    """A simulator and its task, stepped at the control rate without ROS, with or without the interlock core.
+    """A simulator and its task, stepped at the control rate without ROS, with or without the
+    interlock core.
 
-    With the interlock it equals the station's processes in lockstep: the same ticks, limits and time
-    steps. Without it (``guarded`` False) the target moves by the requested action within the workspace.
-    This is faster, and meant for simulators that are faster than the interlock.
+    With the interlock it equals the station's processes in lockstep: the same ticks, limits and
+    time steps. Without it (``guarded`` False) the target moves by the requested action within the
+    workspace. This is faster, and meant for simulators that are faster than the interlock.
 
     Args:
         simulator: simulator of one or several arms.
         limits: limits of the arm, or of each arm by name.
 
     Raises:
-        RecipeError: tick or arms of simulator, limits and task differ, or the limits need contact or
-            joint measurements, which are not available here.
+        RecipeError: tick or arms of simulator, limits and task differ, or the limits need contact
+            or joint measurements, which are not available here.
     """
 
-    def __init__(self, simulator: Simulator | Arms, task: Task, limits: Limits | Mapping[str, Limits],
-                 guarded: bool = True) -> None:
+    def __init__(
+        self,
+        simulator: Simulator | Arms,
+        task: Task,
+        limits: Limits | Mapping[str, Limits],
+        guarded: bool = True,
+    ) -> None:
         self.simulator: Any = simulator
         self.robot, self.task, self.limits = arms_of(simulator), task, limits
         self._erring = simulator if isinstance(simulator, Erring) else None
         limits_by_arm = {"": limits} if isinstance(limits, Limits) else limits
         if not self.robot.arms == tuple(limits_by_arm) == (task.spec.action.arms or ("",)):
-            raise RecipeError(f"the simulator has {_named(self.robot.arms)}: expected limits and a task for that, got "
-                              f"limits for {_named(limits_by_arm)} and a task for {_named(task.spec.action.arms)}")
+            raise RecipeError(
+                f"the simulator has {_named(self.robot.arms)}: expected limits and a task for "
+                f"that, got "
+                f"limits for {_named(limits_by_arm)} and a task for {_named(task.spec.action.arms)}"
+            )
         ticks = 1.0 / task.spec.control_hz / simulator.tick_s
         self._ticks = round(ticks)
         for tick in (arm_limits.tick for arm_limits in limits_by_arm.values()):
-            if abs(tick - simulator.tick_s) > 1e-9 or abs(ticks - self._ticks) > 1e-6 or not self._ticks:
-                raise RecipeError(f"the simulator ticks every {simulator.tick_s} s: expected limits.tick to be that, got "
-                                  f"{tick}, and a step of the task ({1 / task.spec.control_hz:.3f} s) to be whole ticks")
+            if (
+                abs(tick - simulator.tick_s) > 1e-9
+                or abs(ticks - self._ticks) > 1e-6
+                or not self._ticks
+            ):
+                raise RecipeError(
+                    f"the simulator ticks every {simulator.tick_s} s: expected limits.tick to be "
+                    f"that, got "
+                    f"{tick}, and a step of the task ({1 / task.spec.control_hz:.3f} s) to be "
+                    f"whole ticks"
+                )
         self._tick_ns, self._now, self._seq = round(simulator.tick_s * NS), 0, 0
-        self._arms = [GuardedArm(name, arm_limits, task.spec.action) for name, arm_limits in limits_by_arm.items()]
+        self._arms = [
+            GuardedArm(name, arm_limits, task.spec.action)
+            for name, arm_limits in limits_by_arm.items()
+        ]
         for name, arm_limits in limits_by_arm.items() if guarded else ():
             _check_measured(name, arm_limits)
         self._play = self._guarded if guarded else self._straight
         for arm in () if guarded else self._arms:
-            names, sizes = task.spec.action.names[arm.slice], (3, 4) if arm.limits.gripper_width else (3,)
+            names, sizes = (
+                task.spec.action.names[arm.slice],
+                (3, 4) if arm.limits.gripper_width else (3,),
+            )
             if len(names) not in sizes:
-                raise RecipeError("simulation.interlock: expected true for a task whose actions are "
-                                  f"{', '.join(names)}: without the interlock nothing is moved but x, y, z, and the "
-                                  "gripper where it is the fourth")
+                raise RecipeError(
+                    "simulation.interlock: expected true for a task whose actions are "
+                    f"{', '.join(names)}: without the interlock nothing is moved but x, y, z, and "
+                    f"the "
+                    "gripper where it is the fourth"
+                )
         self._fractions = np.arange(1, self._ticks + 1)[:, None] / self._ticks
         self.script = make_script(task, noise=0.12) if task.script else None
         self.held = False
@@ -90,10 +126,25 @@ class SimulatedStation:
         """
         self.simulator.reset(seed)
         if any(arm.state.mode is Mode.FAULT for arm in self._arms):
-            self._tick({arm.name: {"reset_fault": arm.state.cause}
-                        for arm in self._arms if arm.state.mode is Mode.FAULT}, move=False)
-        self._tick({arm.name: {"end_episode": True, "restart": True, "arm": arm.state.mode is Mode.DISARMED or None}
-                    for arm in self._arms}, move=False)
+            self._tick(
+                {
+                    arm.name: {"reset_fault": arm.state.cause}
+                    for arm in self._arms
+                    if arm.state.mode is Mode.FAULT
+                },
+                move=False,
+            )
+        self._tick(
+            {
+                arm.name: {
+                    "end_episode": True,
+                    "restart": True,
+                    "arm": arm.state.mode is Mode.DISARMED or None,
+                }
+                for arm in self._arms
+            },
+            move=False,
+        )
         self._targets, self._gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
         self.step_index = 0
         self.channels = self._channels()
@@ -121,27 +172,52 @@ class SimulatedStation:
 
     @property
     def causes(self) -> list[str]:
-        """Return for each arm why the interlock holds it, such as ``FAULT divergence``; empty if it may move."""
-        return ["" if arm.state.mode in (Mode.ARMED, Mode.ACTIVE) else f"{arm.state.mode.name} {arm.state.cause}"
-                for arm in self._arms]
+        """Return for each arm why the interlock holds it, such as ``FAULT divergence``; empty if it
+        may move.
+        """
+        return [
+            ""
+            if arm.state.mode in (Mode.ARMED, Mode.ACTIVE)
+            else f"{arm.state.mode.name} {arm.state.cause}"
+            for arm in self._arms
+        ]
 
     def expert(self) -> np.ndarray:
         """Return the action of the task's script, (dim,)."""
         if self.script is None:
-            raise RecipeError("the task has no script that could show how it is done. Name one (its file's 'script')")
+            raise RecipeError(
+                "the task has no script that could show how it is done. Name one (its file's "
+                "'script')"
+            )
         return self.script.act(self.channels)
 
     def _guarded(self, si: np.ndarray) -> None:
         self._seq += 1
         actions = (tuple(si.tolist()),)
-        chunks = {arm.name: {"chunks": (Chunk(
-            "policy", "vector", self._seq, 0, self._now, self._ticks * self.simulator.tick_s,
-            self.task.spec.action.control_mode, arm.rows.part(actions)),)} for arm in self._arms}
+        chunks = {
+            arm.name: {
+                "chunks": (
+                    Chunk(
+                        "policy",
+                        "vector",
+                        self._seq,
+                        0,
+                        self._now,
+                        self._ticks * self.simulator.tick_s,
+                        self.task.spec.action.control_mode,
+                        arm.rows.part(actions),
+                    ),
+                )
+            }
+            for arm in self._arms
+        }
         executed = np.zeros(len(si))
         for tick in range(self._ticks):
             self._tick(chunks if tick == 0 else {})
             for arm in self._arms:
-                executed[arm.slice] += sum(np.array(record.executed) for record in arm.applied) if arm.applied else 0.0
+                executed[arm.slice] += (
+                    sum(np.array(record.executed) for record in arm.applied) if arm.applied else 0.0
+                )
         self.executed = self.task.spec.action.from_si(executed)
         self.held = any(arm.state.mode is not Mode.ACTIVE for arm in self._arms)
 
@@ -149,11 +225,16 @@ class SimulatedStation:
         near, befores, deltas, executed = self.robot.tcp_poses(), [], [], []
         for arm in self._arms:
             limits, step, before = arm.limits, si[arm.slice], self._targets[arm.name][:3].copy()
-            wanted = _within(before + step[:3], near[arm.name][:3] - limits.divergence,
-                             near[arm.name][:3] + limits.divergence)
+            wanted = _within(
+                before + step[:3],
+                near[arm.name][:3] - limits.divergence,
+                near[arm.name][:3] + limits.divergence,
+            )
             if len(step) == 4:
                 width = self._gripper_widths[arm.name] or 0.0
-                self._gripper_widths[arm.name] = float(np.clip(width + step[-1], 0.0, limits.gripper_width))
+                self._gripper_widths[arm.name] = float(
+                    np.clip(width + step[-1], 0.0, limits.gripper_width)
+                )
             befores.append(before)
             deltas.append(_within(wanted, *arm.box) - before)
             executed += [deltas[-1], step[3:]]
@@ -214,18 +295,26 @@ def _named(arms: Iterable[str]) -> str:
 
 
 def _check_measured(arm: str, limits: Limits) -> None:
-    """Check that the limits need only tool pose and gripper, since other limits could not be enforced here."""
-    unlike = {name: getattr(limits, name) for name in ("contact_force", "contact_torque", "contact_fault")
-              if getattr(limits, name) < math.inf}
+    """Check that the limits need only tool pose and gripper, since other limits could not be
+    enforced here.
+    """
+    unlike = {
+        name: getattr(limits, name)
+        for name in ("contact_force", "contact_torque", "contact_fault")
+        if getattr(limits, name) < math.inf
+    }
     unlike |= {"joint_names": list(limits.joint_names)} if limits.joint_names else {}
     unlike |= {"control_mode": limits.control_mode} if limits.control_mode != "tcp_delta" else {}
     if unlike:
         got = ", ".join(f"{name}: {value}" for name, value in unlike.items())
         whose = f"limits of {arm}" if arm else "limits"
         raise RecipeError(
-            f"{whose}: expected contact_force, contact_torque and contact_fault unlimited, no joint_names, and tcp_delta "
-            f"where a station is simulated without ROS, which measures neither contact nor joints; got {got}. Extend "
-            "sim_bridges/limits.yaml, or learn through the station (rlinf demo)")
+            f"{whose}: expected contact_force, contact_torque and contact_fault unlimited, no "
+            f"joint_names, and tcp_delta "
+            f"where a station is simulated without ROS, which measures neither contact nor joints; "
+            f"got {got}. Extend "
+            "sim_bridges/limits.yaml, or learn through the station (rlinf demo)"
+        )
 
 
 def _within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -234,20 +323,30 @@ def _within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
 
 
 def simulated_station(recipe: Recipe) -> SimulatedStation:
-    """Return the recipe's station without ROS: simulator, interlock core and task in this process."""
+    """Return the recipe's station without ROS: simulator, interlock core and task in this
+    process.
+    """
 
     robot = station_robot(recipe)
     if robot.driver != "simulator":
-        raise RecipeError(f"station.robot: expected a simulated one, got '{recipe.station.robot}', whose driver is "
-                          f"{robot.driver}")
+        raise RecipeError(
+            f"station.robot: expected a simulated one, got '{recipe.station.robot}', whose driver "
+            f"is "
+            f"{robot.driver}"
+        )
     task = station_task(recipe)
     if recipe.simulation.shaping:
         task = shaped(task, recipe.simulation.shaping)
     simulator: Any = make(robot.simulator, **robot.options)
     if recipe.simulation.randomise != Randomise():
         if robot.arms:
-            raise RecipeError(f"simulation.randomise: expected nothing for robot '{recipe.station.robot}', which has "
-                              "several arms: that is not supported. Leave it out")
+            raise RecipeError(
+                f"simulation.randomise: expected nothing for robot '{recipe.station.robot}', which "
+                f"has "
+                "several arms: that is not supported. Leave it out"
+            )
         simulator = Randomised(simulator, recipe.simulation.randomise)
     limits = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
-    return SimulatedStation(simulator, task, limits if robot.arms else limits[""], recipe.simulation.interlock)
+    return SimulatedStation(
+        simulator, task, limits if robot.arms else limits[""], recipe.simulation.interlock
+    )

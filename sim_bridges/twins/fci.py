@@ -52,7 +52,9 @@ class Simulator:
     cameras: tuple[str, ...] = ()
     joint_names = tuple(f"fr3_joint{number}" for number in range(1, 8))
 
-    def __init__(self, enforce_motion_limits: bool = True, enforce_communication: bool = False) -> None:
+    def __init__(
+        self, enforce_motion_limits: bool = True, enforce_communication: bool = False
+    ) -> None:
         import franka_sim  # noqa: F401  (fails here if the package is missing)
         import pylibfranka  # noqa: F401
 
@@ -60,7 +62,9 @@ class Simulator:
         self._folder = tempfile.TemporaryDirectory(prefix="rlinf-fci-")
         self._server = self._start()
         self._connection, theirs = multiprocessing.Pipe()
-        self._loop = multiprocessing.get_context("spawn").Process(target=drive, args=(theirs, "127.0.0.1"), daemon=True)
+        self._loop = multiprocessing.get_context("spawn").Process(
+            target=drive, args=(theirs, "127.0.0.1"), daemon=True
+        )
         self._loop.start()
         theirs.close()
         self._state = self._hear(BEGINS_S)
@@ -91,14 +95,22 @@ class Simulator:
 
     def channels(self) -> dict[str, np.ndarray]:
         state = self._state
-        return {"current_pose": self.tcp_pose(), "current_twist": np.array(state.twist), "wrench": -np.array(state.wrench),
-                "joint_states": np.array(state.q), "gripper/state": np.array([HELD_M]), "object_pose": self._object.copy()}
+        return {
+            "current_pose": self.tcp_pose(),
+            "current_twist": np.array(state.twist),
+            "wrench": -np.array(state.wrench),
+            "joint_states": np.array(state.q),
+            "gripper/state": np.array([HELD_M]),
+            "object_pose": self._object.copy(),
+        }
 
     def succeeded(self) -> None:
         """Return None: this simulator has no task of its own."""
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        raise RlinfError(f"camera '{camera}': expected none of franka-sim, which is run without pictures")
+        raise RlinfError(
+            f"camera '{camera}': expected none of franka-sim, which is run without pictures"
+        )
 
     # Faults
     @property
@@ -140,21 +152,37 @@ class Simulator:
             try:
                 probe.bind(("", PORT))
             except OSError as error:
-                raise RlinfError(f"franka-sim: expected port {PORT} of this machine to be free, which is that of a robot: "
-                                 f"{error}. Stop the other station with such a twin", code="RL-E205") from error
+                raise RlinfError(
+                    f"franka-sim: expected port {PORT} of this machine to be free, which is that "
+                    f"of a robot: "
+                    f"{error}. Stop the other station with such a twin",
+                    code="RL-E205",
+                ) from error
         (model := Path(self._folder.name) / "fr3.xml").write_text(_model())
         log = Path(self._folder.name) / "franka_sim.log"
-        options = [f"--{'' if on else 'no-'}enforce-{what}" for what, on in
-                   (("motion-limits", self._enforced[JUMP]), ("comm-constraints", self._enforced[LATE]))]
+        options = [
+            f"--{'' if on else 'no-'}enforce-{what}"
+            for what, on in (
+                ("motion-limits", self._enforced[JUMP]),
+                ("comm-constraints", self._enforced[LATE]),
+            )
+        ]
         with log.open("wb") as file:
-            server = subprocess.Popen([sys.executable, "-m", "franka_sim.run_server", "--no-gripper", *options],
-                                      stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                      env=os.environ | {"FR3_MJCF": str(model)}, preexec_fn=end_with_parent)
+            server = subprocess.Popen(
+                [sys.executable, "-m", "franka_sim.run_server", "--no-gripper", *options],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"FR3_MJCF": str(model)},
+                preexec_fn=end_with_parent,
+            )
         deadline = time.monotonic() + BEGINS_S
         while not _answers():
             if server.poll() is not None or time.monotonic() > deadline:
                 server.kill()
-                raise RlinfError(f"franka-sim: its server did not answer; it printed:\n{log.read_text()[-2000:]}")
+                raise RlinfError(
+                    f"franka-sim: its server did not answer; it printed:\n{log.read_text()[-2000:]}"
+                )
             time.sleep(0.1)
         self._folder.cleanup()  # the server has read its model; nobody reads its later output
         return server
@@ -163,8 +191,11 @@ class Simulator:
         deadline = time.monotonic() + START_S
         while np.linalg.norm(np.array(self._state.pose[:3]) - pose[:3]) > NEAR_M:
             if time.monotonic() > deadline:
-                raise RlinfError(f"franka-sim: expected the tool at {pose[:3]} m after {START_S:.0f} s, got "
-                                 f"{np.round(self._state.pose[:3], 3)}. Its machine is too busy for a robot's 1 kHz")
+                raise RlinfError(
+                    f"franka-sim: expected the tool at {pose[:3]} m after {START_S:.0f} s, got "
+                    f"{np.round(self._state.pose[:3], 3)}. Its machine is too busy for a robot's 1 "
+                    f"kHz"
+                )
             self.advance(pose)
 
     def _say(self, word: str, value: Any) -> None:
@@ -175,7 +206,11 @@ class Simulator:
 
     def _hear(self, patience_s: float) -> RobotState:
         try:
-            answer = self._connection.recv() if self._connection.poll(patience_s) else f"no state for {patience_s:.0f} s"
+            answer = (
+                self._connection.recv()
+                if self._connection.poll(patience_s)
+                else f"no state for {patience_s:.0f} s"
+            )
         except (EOFError, OSError):
             answer = "its client has ended"
         if isinstance(answer, str):
@@ -205,7 +240,9 @@ def _model() -> str:
     for link in robot.iter("link"):
         for shape in [*link.findall("visual"), *link.findall("collision")]:
             link.remove(shape)
-    xml.SubElement(xml.SubElement(robot, "mujoco"), "compiler", fusestatic="false", balanceinertia="true")
+    xml.SubElement(
+        xml.SubElement(robot, "mujoco"), "compiler", fusestatic="false", balanceinertia="true"
+    )
     spec = mujoco.MjSpec.from_string(xml.tostring(robot, encoding="unicode"))
     for joint in spec.joints:
         joint.armature = ARMATURE

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-STIFFNESS = np.array([1500.0] * 3 + [80.0] * 3)     # [N/m, Nm/rad]
+STIFFNESS = np.array([1500.0] * 3 + [80.0] * 3)  # [N/m, Nm/rad]
 DAMPING = np.array([110.0] * 3 + [6.0] * 3)
 POSTURE_STIFFNESS, POSTURE_DAMPING = 10.0, 3.0
 RATE = 0.9  # largest change of a torque in one cycle [Nm]; the robot allows 1
 SPEED, TURNING = 0.5, 1.5  # largest speeds of the set-point [m/s, rad/s]
 CYCLE_S, TIMEOUT_S = 0.001, 0.2  # after 0.2 s without a target, the arm holds its position
 COLLISION_N, COLLISION_NM = 100.0, 80.0
-FLANGE_M = 0.107                  # from joint 7 to the flange
+FLANGE_M = 0.107  # from joint 7 to the flange
 TOOL_M, TOOL_TURN = 0.1034, -np.pi / 4  # from the flange to between the fingers of the Franka hand
 EVERY = 2  # cycles between two reports
 JUMP_NM = 5.0  # jump of a torque that the robot refuses
@@ -49,7 +49,11 @@ def drive(connection: Connection, address: str) -> None:
 
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the owner has ended
         try:
-            Loop(connection, pylibfranka, pylibfranka.Robot(address, pylibfranka.RealtimeConfig.kIgnore)).run()
+            Loop(
+                connection,
+                pylibfranka,
+                pylibfranka.Robot(address, pylibfranka.RealtimeConfig.kIgnore),
+            ).run()
         # NetworkException and similar ones are RuntimeErrors
         except (pylibfranka.FrankaException, RuntimeError) as error:
             connection.send(f"{type(error).__name__}: {error}")
@@ -89,7 +93,9 @@ class Loop:
         while True:
             self._hear()
             wanted = self._torque(state)
-            torque = torque + (np.clip(wanted - torque, -RATE, RATE) if self.provoked != JUMP else JUMP_NM)
+            torque = torque + (
+                np.clip(wanted - torque, -RATE, RATE) if self.provoked != JUMP else JUMP_NM
+            )
             if self.provoked == LATE:
                 time.sleep(0.1)
             self.provoked = ""
@@ -122,22 +128,39 @@ class Loop:
 
         The library's Jacobian is that of the flange. The server's O_T_EE is that of joint 7.
         """
-        joint7, jacobian = np.array(state.O_T_EE).reshape(4, 4).T, np.array(self.model.zero_jacobian(state)).reshape(7, 6).T
+        joint7, jacobian = (
+            np.array(state.O_T_EE).reshape(4, 4).T,
+            np.array(self.model.zero_jacobian(state)).reshape(7, 6).T,
+        )
         self.tool = joint7 @ FROM_JOINT_7
         # from the flange to the tool, along joint 7's axis
         x, y, z = (joint7[:3, 2] * TOOL_M).tolist()
-        self.jacobian[:3] = jacobian[:3] - np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]]) @ jacobian[3:]
+        self.jacobian[:3] = (
+            jacobian[:3] - np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]]) @ jacobian[3:]
+        )
         self.jacobian[3:] = jacobian[3:]
         self.speeds = np.array(state.dq)
         self.cycles += 1
         # never wait here: the robot does not
         if self.cycles % EVERY == 0 and select.select([], [self.connection], [], 0)[1]:
-            errors = state.current_errors if self._names(state.current_errors) else state.last_motion_errors
+            errors = (
+                state.current_errors
+                if self._names(state.current_errors)
+                else state.last_motion_errors
+            )
             stopped = state.robot_mode != self.library.RobotMode.Move
-            self.connection.send(RobotState(self.cycles * CYCLE_S, list(state.q), self._pose().tolist(),
-                                      (self.jacobian @ self.speeds).tolist(), list(state.O_F_ext_hat_K),
-                                      state.robot_mode.name, self._names(errors) if stopped else [],
-                                      state.control_command_success_rate))
+            self.connection.send(
+                RobotState(
+                    self.cycles * CYCLE_S,
+                    list(state.q),
+                    self._pose().tolist(),
+                    (self.jacobian @ self.speeds).tolist(),
+                    list(state.O_F_ext_hat_K),
+                    state.robot_mode.name,
+                    self._names(errors) if stopped else [],
+                    state.control_command_success_rate,
+                )
+            )
 
     def _names(self, errors: Any) -> list[str]:
         return [name for name in self.flags if getattr(errors, name)]
@@ -165,7 +188,9 @@ class Loop:
         error[3:] = self.tool[:3, :3] @ error[3:]
         jacobian, away = self.jacobian, self.home - np.array(state.q)
         posture = POSTURE_STIFFNESS * away - POSTURE_DAMPING * self.speeds
-        posture -= jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-4 * np.eye(6), jacobian @ posture)
+        posture -= jacobian.T @ np.linalg.solve(
+            jacobian @ jacobian.T + 1e-4 * np.eye(6), jacobian @ posture
+        )
         wrench = STIFFNESS * error - DAMPING * (jacobian @ self.speeds)
         return jacobian.T @ wrench + posture + np.array(self.model.coriolis(state))
 
@@ -177,12 +202,21 @@ class Loop:
         delta, turn = target[:3] - self.setpoint[:3], np.empty(3)
         self.mujoco.mju_subQuat(turn, target[3:], self.setpoint[3:])
         self.setpoint[:3] += delta * min(1.0, SPEED * CYCLE_S / max(math.hypot(*delta), 1e-9))
-        self.mujoco.mju_quatIntegrate(self.setpoint[3:], turn, min(1.0, TURNING * CYCLE_S / max(math.hypot(*turn), 1e-9)))
+        self.mujoco.mju_quatIntegrate(
+            self.setpoint[3:], turn, min(1.0, TURNING * CYCLE_S / max(math.hypot(*turn), 1e-9))
+        )
 
 
 def _from_joint_7() -> np.ndarray:
     cos, sin = np.cos(TOOL_TURN), np.sin(TOOL_TURN)
-    return np.array([[cos, -sin, 0.0, 0.0], [sin, cos, 0.0, 0.0], [0.0, 0.0, 1.0, FLANGE_M + TOOL_M], [0.0, 0.0, 0.0, 1.0]])
+    return np.array(
+        [
+            [cos, -sin, 0.0, 0.0],
+            [sin, cos, 0.0, 0.0],
+            [0.0, 0.0, 1.0, FLANGE_M + TOOL_M],
+            [0.0, 0.0, 0.0, 1.0],
+        ]
+    )
 
 
 FROM_JOINT_7 = _from_joint_7()

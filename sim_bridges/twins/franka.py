@@ -30,7 +30,15 @@ from rlinf_ros.conversions import NS, to_stamp
 from rlinf_ros.qos import OVERHEARD
 from rlinf_ros.spinning import run
 from sim_bridges.core.ros_bridge import SimBridge
-from sim_bridges.twins.franka_state import BROADCASTER, HAND_NOT_HOMED, HAND_SILENT, JOINTS, WIDEST_M, Control, Controlled
+from sim_bridges.twins.franka_state import (
+    BROADCASTER,
+    HAND_NOT_HOMED,
+    HAND_SILENT,
+    JOINTS,
+    WIDEST_M,
+    Control,
+    Controlled,
+)
 from sim_bridges.twins.gripper_command import Orders
 
 HOMING_SPEED = 0.05
@@ -48,14 +56,21 @@ class Hand(Orders):
         homed: returns False while the hand refuses to open, as it does before its homing.
     """
 
-    def __init__(self, node: Node, between: Callable[[], float], answers: Callable[[], bool],
-                 homed: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        between: Callable[[], float],
+        answers: Callable[[], bool],
+        homed: Callable[[], bool],
+    ) -> None:
         self.node, self.between, self.answers, self.homed = node, between, answers, homed
         super().__init__(success=False, error="command aborted")
         self.width = WIDEST_M
         self.states = node.create_publisher(JointState, "franka_gripper/joint_states", 1)
-        self.servers = [self.serve(node, kind, f"franka_gripper/{name}")
-                        for name, kind in (("move", Move), ("grasp", Grasp), ("homing", Homing))]
+        self.servers = [
+            self.serve(node, kind, f"franka_gripper/{name}")
+            for name, kind in (("move", Move), ("grasp", Grasp), ("homing", Homing))
+        ]
         node.create_service(Trigger, "franka_gripper/stop", self._stop)
 
     def advance(self, seconds: float) -> None:
@@ -78,7 +93,9 @@ class Hand(Orders):
 
     def say(self, stamp: Any, names: list[str]) -> JointState:
         """Publish the width, and return the message."""
-        state = JointState(name=names, position=[self.width / 2] * 2, velocity=[0.0] * 2, effort=[0.0] * 2)
+        state = JointState(
+            name=names, position=[self.width / 2] * 2, velocity=[0.0] * 2, effort=[0.0] * 2
+        )
         state.header.stamp = stamp
         self.states.publish(state)
         return state
@@ -105,22 +122,50 @@ class Twin(SimBridge):
         self.control = Control(Errors.get_fields_and_field_types())
         super().__init__("twin")
         self.messages["current_twist"].header.frame_id = TOOL
-        self.hand = Hand(self, self.inside.gripper_width, lambda: self.control.injected != HAND_SILENT,
-                         lambda: self.control.injected != HAND_NOT_HOMED)
+        self.hand = Hand(
+            self,
+            self.inside.gripper_width,
+            lambda: self.control.injected != HAND_SILENT,
+            lambda: self.control.injected != HAND_NOT_HOMED,
+        )
         self.state = FrankaRobotState(control_command_success_rate=1.0)
-        names = {name: f"{BROADCASTER}/{name}" for name in ("current_pose", "external_wrench_in_base_frame")}
+        names = {
+            name: f"{BROADCASTER}/{name}"
+            for name in ("current_pose", "external_wrench_in_base_frame")
+        }
         self.states = self.create_publisher(FrankaRobotState, f"{BROADCASTER}/robot_state", 10)
         self.poses = self.create_publisher(PoseStamped, names["current_pose"], OVERHEARD)
-        self.wrenches = self.create_publisher(WrenchStamped, names["external_wrench_in_base_frame"], OVERHEARD)
-        self.measured = self.create_publisher(JointState, f"{BROADCASTER}/measured_joint_states", OVERHEARD)
+        self.wrenches = self.create_publisher(
+            WrenchStamped, names["external_wrench_in_base_frame"], OVERHEARD
+        )
+        self.measured = self.create_publisher(
+            JointState, f"{BROADCASTER}/measured_joint_states", OVERHEARD
+        )
         self.joints = self.create_publisher(JointState, "joint_states", 10)
-        self.recovering = ActionServer(self, ErrorRecovery, "action_server/error_recovery", self._recover)
-        self.create_service(SetHardwareComponentState, "controller_manager/set_hardware_component_state", self._hardware)
+        self.recovering = ActionServer(
+            self, ErrorRecovery, "action_server/error_recovery", self._recover
+        )
+        self.create_service(
+            SetHardwareComponentState,
+            "controller_manager/set_hardware_component_state",
+            self._hardware,
+        )
         self.create_service(SwitchController, "controller_manager/switch_controller", self._switch)
-        self.declare_parameter("inject", "", ParameterDescriptor(
-            description=f"what goes wrong now: one of {', '.join(filter(None, self.control.options))}; empty for nothing"))
-        self.declare_parameter("clock_offset_s", 0.0, ParameterDescriptor(
-            description="by how much the clock of franka_ros2's machine is ahead [s]"))
+        self.declare_parameter(
+            "inject",
+            "",
+            ParameterDescriptor(
+                description=f"what goes wrong now: one of "
+                f"{', '.join(filter(None, self.control.options))}; empty for nothing"
+            ),
+        )
+        self.declare_parameter(
+            "clock_offset_s",
+            0.0,
+            ParameterDescriptor(
+                description="by how much the clock of franka_ros2's machine is ahead [s]"
+            ),
+        )
         self.add_on_set_parameters_callback(self._inject)
 
     def around(self, simulator: Any) -> Any:
@@ -131,9 +176,12 @@ class Twin(SimBridge):
     def _inject(self, parameters: list[Parameter]) -> SetParametersResult:
         for parameter in parameters:
             if parameter.name == "inject" and parameter.value not in self.control.options:
-                return SetParametersResult(successful=False, reason="inject: expected nothing or one of "
-                                           f"{', '.join(self.control.options[1:])}; got '{parameter.value}'"
-                                           f"{nearest(str(parameter.value), self.control.options)}")
+                return SetParametersResult(
+                    successful=False,
+                    reason="inject: expected nothing or one of "
+                    f"{', '.join(self.control.options[1:])}; got '{parameter.value}'"
+                    f"{nearest(str(parameter.value), self.control.options)}",
+                )
         for parameter in parameters:
             if parameter.name == "inject":
                 self.control.inject(parameter.value)
@@ -145,14 +193,21 @@ class Twin(SimBridge):
         return ErrorRecovery.Result()
 
     def _hardware(self, request: Any, response: Any) -> Any:
-        active = request.target_state.id == State.PRIMARY_STATE_ACTIVE or request.target_state.label == "active"
+        active = (
+            request.target_state.id == State.PRIMARY_STATE_ACTIVE
+            or request.target_state.label == "active"
+        )
         response.ok = self.control.set_hardware(request.name, active)
         response.state = State(label="active" if self.control.hardware else "unconfigured")
         return response
 
     def _switch(self, request: Any, response: Any) -> Any:
-        response.ok = self.control.switch(request.activate_controllers, request.deactivate_controllers)
-        response.message = "" if response.ok else "the hardware is not active, or there is no such controller"
+        response.ok = self.control.switch(
+            request.activate_controllers, request.deactivate_controllers
+        )
+        response.message = (
+            "" if response.ok else "the hardware is not active, or there is no such controller"
+        )
         return response
 
     # Published state
@@ -180,18 +235,28 @@ class Twin(SimBridge):
         measured, target = state.measured_joint_state, self.targets[""]
         state.header.stamp, state.header.frame_id = stamp, BASE
         measured.name, measured.position = ARM, position
-        for message, frame in ((measured, BASE), (state.o_t_ee, BASE), (state.o_t_ee_d, BASE), (state.o_f_ext_hat_k, BASE),
-                               (state.k_f_ext_hat_k, TOOL)):
+        for message, frame in (
+            (measured, BASE),
+            (state.o_t_ee, BASE),
+            (state.o_t_ee_d, BASE),
+            (state.o_f_ext_hat_k, BASE),
+            (state.k_f_ext_hat_k, TOOL),
+        ):
             message.header.stamp, message.header.frame_id = stamp, frame
         state.o_t_ee.pose = _pose(pose)
         state.o_t_ee_d.pose = _pose(pose if target is None else target.tolist())
         exerted = (-channels["wrench"]).tolist()  # wrench that the robot exerts
-        for wrench, turn in ((state.o_f_ext_hat_k.wrench, (0.0, 0.0, 0.0, 1.0)),
-                             (state.k_f_ext_hat_k.wrench, inverse(tuple(pose[3:])))):
+        for wrench, turn in (
+            (state.o_f_ext_hat_k.wrench, (0.0, 0.0, 0.0, 1.0)),
+            (state.k_f_ext_hat_k.wrench, inverse(tuple(pose[3:]))),
+        ):
             for part, values in ((wrench.force, exerted[:3]), (wrench.torque, exerted[3:])):
                 part.x, part.y, part.z = turned(turn, values)
         state.time, state.robot_mode = self.index * self.simulator.tick_s, control.mode
-        for errors, names in ((state.current_errors, control.errors), (state.last_motion_errors, control.last_errors)):
+        for errors, names in (
+            (state.current_errors, control.errors),
+            (state.last_motion_errors, control.last_errors),
+        ):
             for name in control.flags:
                 setattr(errors, name, name in names)
 

@@ -64,7 +64,12 @@ class Control:
     @property
     def follows(self) -> bool:
         """Whether a controller moves the arm."""
-        return self.hardware and IMPEDANCE in self.active and not self.errors and self.injected != USER_STOP
+        return (
+            self.hardware
+            and IMPEDANCE in self.active
+            and not self.errors
+            and self.injected != USER_STOP
+        )
 
     def speaks(self, controller: str) -> bool:
         return self.hardware and controller in self.active
@@ -144,17 +149,24 @@ class Controlled:
         if target_pose is not None:
             self.target = target_pose
         self.followed = follows
-        self.arm.advance(self.target if follows and self.target is not None else self.arm.tcp_pose())
+        self.arm.advance(
+            self.target if follows and self.target is not None else self.arm.tcp_pose()
+        )
         self.control.last_errors |= self.control.errors
 
     def channels(self) -> dict[str, np.ndarray]:
         """Return the channels that the arm's driver does not report.
 
-        They come from trackers, judges and a controller. The controller reports the tool's twist along the tool's axes.
+        They come from trackers, judges and a controller. The controller reports the tool's twist
+        along the tool's axes.
         """
         channels = self.arm.channels()
         back = inverse(tuple(channels["current_pose"][3:]))
         twist = channels["current_twist"]
         channels["current_twist"] = np.array([*turned(back, twist[:3]), *turned(back, twist[3:])])
-        silent = self.STATE_TOPICS if self.control.speaks(TWIST) else (*self.STATE_TOPICS, "current_twist")
+        silent = (
+            self.STATE_TOPICS
+            if self.control.speaks(TWIST)
+            else (*self.STATE_TOPICS, "current_twist")
+        )
         return {name: value for name, value in channels.items() if name not in silent}

@@ -37,8 +37,14 @@ class Orders:
 
     def serve(self, node: Node, kind: Any, name: str) -> ActionServer:
         """Return an action server that accepts commands."""
-        return ActionServer(node, kind, name, self._result, goal_callback=lambda _: GoalResponse.ACCEPT,
-                            handle_accepted_callback=partial(self._begin, kind))
+        return ActionServer(
+            node,
+            kind,
+            name,
+            self._result,
+            goal_callback=lambda _: GoalResponse.ACCEPT,
+            handle_accepted_callback=partial(self._begin, kind),
+        )
 
     def _begin(self, kind: Any, handle: ServerGoalHandle) -> None:
         self.end(False, **self.replaced)
@@ -72,17 +78,34 @@ class Twin(ControlNode):
         self.width, self.orders = self.settings.width, Orders()
         self.server = self.orders.serve(self, GripperCommand, self.settings.action)
         self.states = self.create_publisher(JointState, self.settings.states, 10)
-        self.declare_parameter("inject", "", ParameterDescriptor(description="what goes wrong now: one of "
-                               f"{', '.join(INJECTIONS[1:])}; empty for nothing"))
-        self.declare_parameter("object_m", 0.0, ParameterDescriptor(description="how wide what is between the fingers is"))
+        self.declare_parameter(
+            "inject",
+            "",
+            ParameterDescriptor(
+                description="what goes wrong now: one of "
+                f"{', '.join(INJECTIONS[1:])}; empty for nothing"
+            ),
+        )
+        self.declare_parameter(
+            "object_m",
+            0.0,
+            ParameterDescriptor(description="how wide what is between the fingers is"),
+        )
         self.add_on_set_parameters_callback(self._check_parameters)
         self.diagnostics = Diagnostics(self, self._health)
         self.create_timer(TICK_S, self._tick)
 
     def _health(self) -> Health:
         injected, order = self.get_parameter("inject").value, self.orders.order
-        values = {"width": round(self.width, 4), "ordered": order[1].request.command.position if order else "nothing"}
-        return Health(WARN, f"injected: {injected}", values) if injected else Health(OK, "follows its orders", values)
+        values = {
+            "width": round(self.width, 4),
+            "ordered": order[1].request.command.position if order else "nothing",
+        }
+        return (
+            Health(WARN, f"injected: {injected}", values)
+            if injected
+            else Health(OK, "follows its orders", values)
+        )
 
     def _check_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
         for parameter in parameters:
@@ -90,7 +113,8 @@ class Twin(ControlNode):
                 return SetParametersResult(
                     successful=False,
                     reason=f"inject: expected nothing or one of "
-                    f"{', '.join(INJECTIONS[1:])}; got '{parameter.value}'{nearest(str(parameter.value), INJECTIONS)}",
+                    f"{', '.join(INJECTIONS[1:])}; got "
+                    f"'{parameter.value}'{nearest(str(parameter.value), INJECTIONS)}",
                 )
         return SetParametersResult(successful=True)
 
@@ -99,7 +123,9 @@ class Twin(ControlNode):
         if self.orders.order is not None and injected != SILENT:
             self._advance(self.settings.opening(self.orders.order[1].request.command.position))
         if injected != GONE:
-            state = JointState(name=[self.settings.joint], position=[self.settings.position(self.width)])
+            state = JointState(
+                name=[self.settings.joint], position=[self.settings.position(self.width)]
+            )
             state.header.stamp = self.get_clock().now().to_msg()
             self.states.publish(state)
 
@@ -109,7 +135,12 @@ class Twin(ControlNode):
         self.width += min(max(delta, -SPEED * TICK_S), SPEED * TICK_S)
         if abs(delta) < 1e-4:
             reached = wanted >= between
-            self.orders.end(reached, position=self.settings.position(self.width), stalled=not reached, reached_goal=reached)
+            self.orders.end(
+                reached,
+                position=self.settings.position(self.width),
+                stalled=not reached,
+                reached_goal=reached,
+            )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""The twin of a RealSense: librealsense's software device, which a thread fills with moving pictures."""
+"""The twin of a RealSense: librealsense's software device, which a thread fills with moving
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,29 @@ class Twin:
 
     def __init__(self, serial: str, size: tuple[int, int], fps: float, depth: bool) -> None:
         self.device, self.fps, self.over = rs.software_device(), fps, threading.Event()
-        for key, value in ((rs.camera_info.serial_number, serial), (rs.camera_info.name, "software device")):
+        for key, value in (
+            (rs.camera_info.serial_number, serial),
+            (rs.camera_info.name, "software device"),
+        ):
             self.device.register_info(key, value)
         height, width = size
         ramp = np.arange(width, dtype=np.uint8)
-        self.colours = np.ascontiguousarray(np.broadcast_to(ramp[None, :, None], (height, width, 3)))
+        self.colours = np.ascontiguousarray(
+            np.broadcast_to(ramp[None, :, None], (height, width, 3))
+        )
         metres = np.linspace(NEAR, FAR, width).astype(np.uint16)
-        self.sensors = [(self._sensor("RGB Camera", rs.stream.color, rs.format.rgb8, 3, size), self.colours, 3)]
+        self.sensors = [
+            (self._sensor("RGB Camera", rs.stream.color, rs.format.rgb8, 3, size), self.colours, 3)
+        ]
         if depth:
             millimetres = np.ascontiguousarray(np.broadcast_to(metres, (height, width)))
-            self.sensors.append((self._sensor("Stereo Module", rs.stream.depth, rs.format.z16, 2, size), millimetres, 2))
+            self.sensors.append(
+                (
+                    self._sensor("Stereo Module", rs.stream.depth, rs.format.z16, 2, size),
+                    millimetres,
+                    2,
+                )
+            )
             straight = rs.extrinsics()
             straight.rotation, straight.translation = list(np.eye(3).ravel()), [0.0, 0.0, 0.0]
             self.sensors[1][0][1].register_extrinsics_to(self.sensors[0][0][1], straight)
@@ -46,12 +61,25 @@ class Twin:
         self.thread.start()
         atexit.register(self.close)
 
-    def _sensor(self, name: str, stream: object, kind: object, size_b: int, size: tuple[int, int]) -> tuple:
+    def _sensor(
+        self, name: str, stream: object, kind: object, size_b: int, size: tuple[int, int]
+    ) -> tuple:
         sensor, video, lens = self.device.add_sensor(name), rs.video_stream(), rs.intrinsics()
         lens.height, lens.width = size
         lens.fx = lens.fy = float(lens.width)
-        lens.ppx, lens.ppy, lens.model, lens.coeffs = lens.width / 2, lens.height / 2, rs.distortion.none, [0.0] * 5
-        video.type, video.fmt, video.bpp, video.fps, video.intrinsics = stream, kind, size_b, round(self.fps), lens
+        lens.ppx, lens.ppy, lens.model, lens.coeffs = (
+            lens.width / 2,
+            lens.height / 2,
+            rs.distortion.none,
+            [0.0] * 5,
+        )
+        video.type, video.fmt, video.bpp, video.fps, video.intrinsics = (
+            stream,
+            kind,
+            size_b,
+            round(self.fps),
+            lens,
+        )
         video.height, video.width, video.index, video.uid = lens.height, lens.width, 0, size_b
         profile = sensor.add_video_stream(video).as_video_stream_profile()
         if kind == rs.format.z16:
@@ -67,7 +95,10 @@ class Twin:
             for (sensor, profile), pixels, size_b in self.sensors:
                 frame = rs.software_video_frame()
                 frame.pixels, frame.bpp, frame.stride = pixels, size_b, pixels.shape[1] * size_b
-                frame.timestamp, frame.domain = (time.monotonic() - began) * 1000, rs.timestamp_domain.hardware_clock
+                frame.timestamp, frame.domain = (
+                    (time.monotonic() - began) * 1000,
+                    rs.timestamp_domain.hardware_clock,
+                )
                 frame.frame_number, frame.profile = number, profile
                 sensor.on_video_frame(frame)
 

@@ -40,7 +40,12 @@ class Robotiq(Serial):
 
     def __init__(self, path: str | Path) -> None:
         self.out, self.fault, self.between, self.powered = [0, 0, 0], 0, float(CLOSED), True
-        self.position, self.blocked, self.activated_at, self.moved_at = float(OPEN), 0, 0.0, time.monotonic()
+        self.position, self.blocked, self.activated_at, self.moved_at = (
+            float(OPEN),
+            0,
+            0.0,
+            time.monotonic(),
+        )
         super().__init__(path)
 
     def deflect(self, values: dict[str, float]) -> None:
@@ -50,7 +55,11 @@ class Robotiq(Serial):
         self.powered = bool(values.get("power", self.powered))
         if not self.powered:
             self.out = [0, 0, 0]
-        self.between = CLOSED - values["object"] / WIDEST_M * (CLOSED - OPEN) if "object" in values else self.between
+        self.between = (
+            CLOSED - values["object"] / WIDEST_M * (CLOSED - OPEN)
+            if "object" in values
+            else self.between
+        )
 
     # The registers
     @property
@@ -95,7 +104,12 @@ class Robotiq(Serial):
         if len(request) < size:
             return request if size <= 9 + 2 * REGISTERS else b""
         packet, rest = request[:size], request[size:]
-        if checksum(packet[:-2]) == packet[-2:] and packet[0] == ID and self.powered and not self.mute:
+        if (
+            checksum(packet[:-2]) == packet[-2:]
+            and packet[0] == ID
+            and self.powered
+            and not self.mute
+        ):
             self._do(function, address, count, packet)
         return rest if checksum(packet[:-2]) == packet[-2:] else b""
 

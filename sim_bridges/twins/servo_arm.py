@@ -36,7 +36,8 @@ class Twin(ControlNode):
             "say",
             "",
             ParameterDescriptor(
-                description="words to the twin: '1 0.5' turns servo 1, 'fault 3', 'fault 0', silent, rest, garbage"
+                description="words to the twin: '1 0.5' turns servo 1, 'fault 3', 'fault 0', "
+                "silent, rest, garbage"
             ),
         )
         self.diagnostics = Diagnostics(self, lambda: Health(OK, "moves as its servos are told"))

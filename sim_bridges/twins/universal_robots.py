@@ -44,7 +44,14 @@ from sim_bridges.twins.universal_robots_state import (
 
 TICK_S = 0.01  # 100 Hz; the driver runs at 500 Hz
 NEAR_M, NOISE_A = 0.02, 0.01
-ARM = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
+ARM = (
+    "shoulder_pan_joint",
+    "shoulder_lift_joint",
+    "elbow_joint",
+    "wrist_1_joint",
+    "wrist_2_joint",
+    "wrist_3_joint",
+)
 DRIVER = "/ur_twin"  # the driver's namespace
 SERVO_TIMEOUT_S = 0.1  # MoveIt Servo's own default
 FOLLOWS = f"{DRIVER}/scaled_joint_trajectory_controller/joint_trajectory"
@@ -59,11 +66,22 @@ class Twin(ControlNode):
 
     def __init__(self) -> None:
         super().__init__("twin")
-        self.declare_parameter("inject", "", ParameterDescriptor(
-            description=f"what goes wrong now: one of {', '.join(INJECTIONS[1:])}; empty for nothing"))
-        self.declare_parameter("locked_s", 5.0, ParameterDescriptor(
-            description="for so long a protective stop is not unlocked [s]",
-            floating_point_range=[FloatingPointRange(from_value=0.0, to_value=60.0)]))
+        self.declare_parameter(
+            "inject",
+            "",
+            ParameterDescriptor(
+                description=f"what goes wrong now: one of {', '.join(INJECTIONS[1:])}; empty for "
+                f"nothing"
+            ),
+        )
+        self.declare_parameter(
+            "locked_s",
+            5.0,
+            ParameterDescriptor(
+                description="for so long a protective stop is not unlocked [s]",
+                floating_point_range=[FloatingPointRange(from_value=0.0, to_value=60.0)],
+            ),
+        )
         self.control, self.goal = Control(), tool_pose(np.array(HOME))
         self.published: dict[str, Any] = {}
         self.random, self.currents = np.random.default_rng(0), [0.0] * len(ARM)
@@ -74,28 +92,51 @@ class Twin(ControlNode):
 
     def _health(self) -> Health:
         injected = self.get_parameter("inject").value
-        return Health(WARN, f"injected: {injected}") if injected else Health(OK, "moves as it is commanded")
+        return (
+            Health(WARN, f"injected: {injected}")
+            if injected
+            else Health(OK, "moves as it is commanded")
+        )
 
     def _make_interfaces(self) -> None:
         status = f"{DRIVER}/io_and_status_controller"
-        kinds = {f"{status}/safety_mode": SafetyMode, f"{status}/robot_mode": RobotMode,
-                 f"{status}/robot_program_running": Bool}
-        self.latched = {name: self.create_publisher(kind, name, LATCHED) for name, kind in kinds.items()}
+        kinds = {
+            f"{status}/safety_mode": SafetyMode,
+            f"{status}/robot_mode": RobotMode,
+            f"{status}/robot_program_running": Bool,
+        }
+        self.latched = {
+            name: self.create_publisher(kind, name, LATCHED) for name, kind in kinds.items()
+        }
         self.joints = self.create_publisher(JointState, f"{DRIVER}/joint_states", 10)
         self.poses = self.create_publisher(PoseStamped, f"{DRIVER}/tcp_pose_broadcaster/pose", 10)
-        self.wrenches = self.create_publisher(WrenchStamped, f"{DRIVER}/force_torque_sensor_broadcaster/wrench", 10)
-        self.scaling = self.create_publisher(Float64, f"{DRIVER}/speed_scaling_state_broadcaster/speed_scaling", 10)
+        self.wrenches = self.create_publisher(
+            WrenchStamped, f"{DRIVER}/force_torque_sensor_broadcaster/wrench", 10
+        )
+        self.scaling = self.create_publisher(
+            Float64, f"{DRIVER}/speed_scaling_state_broadcaster/speed_scaling", 10
+        )
         self.create_subscription(JointTrajectory, FOLLOWS, self._on_trajectory, 10)
-        self.create_subscription(Float64MultiArray, f"{DRIVER}/forward_position_controller/commands", self._on_positions,
-                                 10)
-        self.create_subscription(PoseStamped, f"{DRIVER}/servo_node/pose_target_cmds", self._on_servo, 10)
-        for name, do in ((f"{DRIVER}/dashboard_client/close_safety_popup", lambda: ""),
-                         (f"{DRIVER}/dashboard_client/unlock_protective_stop", lambda: self.control.unlock(
-                             time.monotonic())),
-                         (f"{DRIVER}/dashboard_client/power_on", lambda: self.control.power(IDLE)),
-                         (f"{DRIVER}/dashboard_client/brake_release", lambda: self.control.power(RUNNING)),
-                         (f"{DRIVER}/dashboard_client/play", self.control.start),
-                         (f"{status}/resend_robot_program", self.control.start)):
+        self.create_subscription(
+            Float64MultiArray,
+            f"{DRIVER}/forward_position_controller/commands",
+            self._on_positions,
+            10,
+        )
+        self.create_subscription(
+            PoseStamped, f"{DRIVER}/servo_node/pose_target_cmds", self._on_servo, 10
+        )
+        for name, do in (
+            (f"{DRIVER}/dashboard_client/close_safety_popup", lambda: ""),
+            (
+                f"{DRIVER}/dashboard_client/unlock_protective_stop",
+                lambda: self.control.unlock(time.monotonic()),
+            ),
+            (f"{DRIVER}/dashboard_client/power_on", lambda: self.control.power(IDLE)),
+            (f"{DRIVER}/dashboard_client/brake_release", lambda: self.control.power(RUNNING)),
+            (f"{DRIVER}/dashboard_client/play", self.control.start),
+            (f"{status}/resend_robot_program", self.control.start),
+        ):
             self.create_service(Trigger, name, partial(self._answer, do))
         self.goals = publisher(self, "goal_pose")
         self.successes = publisher(self, "task/success")
@@ -112,7 +153,8 @@ class Twin(ControlNode):
                 return SetParametersResult(
                     successful=False,
                     reason="inject: expected nothing or one of "
-                    f"{', '.join(INJECTIONS[1:])}; got '{parameter.value}'{nearest(str(parameter.value), INJECTIONS)}",
+                    f"{', '.join(INJECTIONS[1:])}; got "
+                    f"'{parameter.value}'{nearest(str(parameter.value), INJECTIONS)}",
                 )
         for parameter in parameters:
             if parameter.name == "inject":
@@ -127,8 +169,10 @@ class Twin(ControlNode):
         # the controller refuses other trajectories
         if points and is_complete and sorted(names) == sorted(ARM):
             order = [names.index(name) for name in ARM]
-            self.control.command([to_ns(point.time_from_start) / NS for point in points],
-                                 np.array([point.positions for point in points])[:, order])
+            self.control.command(
+                [to_ns(point.time_from_start) / NS for point in points],
+                np.array([point.positions for point in points])[:, order],
+            )
 
     def _on_positions(self, positions: Float64MultiArray) -> None:
         """Forward a forward position controller's command: all joints, in the limits' order."""
@@ -163,8 +207,15 @@ class Twin(ControlNode):
         control.advance(TICK_S)
         if control.injected == SILENT:
             return
-        for (name, output), message in zip(self.latched.items(), (
-                SafetyMode(mode=control.safety), RobotMode(mode=control.robot), Bool(data=control.program)), strict=True):
+        for (name, output), message in zip(
+            self.latched.items(),
+            (
+                SafetyMode(mode=control.safety),
+                RobotMode(mode=control.robot),
+                Bool(data=control.program),
+            ),
+            strict=True,
+        ):
             if self.published.get(name) != message:  # publish at a change only
                 self.published[name] = message
                 output.publish(message)
@@ -174,13 +225,19 @@ class Twin(ControlNode):
         # the driver repeats the last values of a robot that it no longer hears
         if control.injected != FROZEN:
             self.currents = self.random.normal(0.0, NOISE_A, len(ARM)).tolist()
-        joints = JointState(name=names, position=[float(control.joints[ARM.index(name)]) for name in names],
-                            effort=self.currents)
+        joints = JointState(
+            name=names,
+            position=[float(control.joints[ARM.index(name)]) for name in names],
+            effort=self.currents,
+        )
         success = TaskStatus(success=float(np.linalg.norm(pose[:3] - self.goal[:3]) < NEAR_M))
         for output, message, frame in (
-                (self.joints, joints, "base_link"), (self.poses, _posed(pose), "base"),
-                (self.wrenches, WrenchStamped(), "tool0"), (self.goals, _posed(self.goal), "base"),
-                (self.successes, success, "")):
+            (self.joints, joints, "base_link"),
+            (self.poses, _posed(pose), "base"),
+            (self.wrenches, WrenchStamped(), "tool0"),
+            (self.goals, _posed(self.goal), "base"),
+            (self.successes, success, ""),
+        ):
             message.header.stamp, message.header.frame_id = now, frame
             output.publish(message)
 

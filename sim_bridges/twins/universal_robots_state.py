@@ -10,15 +10,28 @@ import numpy as np
 NORMAL, REDUCED, PROTECTIVE, SAFEGUARD, SYSTEM_ESTOP, ROBOT_ESTOP = 1, 2, 3, 5, 6, 7
 POWER_OFF, IDLE, RUNNING = 3, 5, 7  # values of RobotMode
 PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED = (
-    "protective_stop", "safeguard_stop", "robot_emergency_stop", "program_stopped", "silent", "frozen", "slowed")
+    "protective_stop",
+    "safeguard_stop",
+    "robot_emergency_stop",
+    "program_stopped",
+    "silent",
+    "frozen",
+    "slowed",
+)
 INJECTIONS = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED)
 SLOW = 20.0  # speed slider [%]
 HOME = (0.0, -1.57, 1.57, -1.57, -1.57, 0.0)
 SPEED, TAU_S = 3.14, 0.02  # largest joint speed [rad/s]; time constant of the joints' lag [s]
 # Denavit-Hartenberg parameters of a UR5e (universal-robots.com): a [m], d [m], alpha [rad], one row
 # per joint
-UR5E = ((0.0, 0.1625, math.pi / 2), (-0.425, 0.0, 0.0), (-0.3922, 0.0, 0.0), (0.0, 0.1333, math.pi / 2),
-        (0.0, 0.0997, -math.pi / 2), (0.0, 0.0996, 0.0))
+UR5E = (
+    (0.0, 0.1625, math.pi / 2),
+    (-0.425, 0.0, 0.0),
+    (-0.3922, 0.0, 0.0),
+    (0.0, 0.1333, math.pi / 2),
+    (0.0, 0.0997, -math.pi / 2),
+    (0.0, 0.0996, 0.0),
+)
 
 
 def tool_pose(joints: np.ndarray) -> np.ndarray:
@@ -29,8 +42,14 @@ def tool_pose(joints: np.ndarray) -> np.ndarray:
     transform = np.eye(4)
     for angle, (a, d, alpha) in zip(joints, UR5E, strict=True):
         c, s, ca, sa = math.cos(angle), math.sin(angle), math.cos(alpha), math.sin(alpha)
-        transform = transform @ np.array([[c, -s * ca, s * sa, a * c], [s, c * ca, -c * sa, a * s], [0.0, sa, ca, d],
-                                  [0.0, 0.0, 0.0, 1.0]])
+        transform = transform @ np.array(
+            [
+                [c, -s * ca, s * sa, a * c],
+                [s, c * ca, -c * sa, a * s],
+                [0.0, sa, ca, d],
+                [0.0, 0.0, 0.0, 1.0],
+            ]
+        )
     return np.concatenate([transform[:3, 3], quaternion(transform[:3, :3])])
 
 
@@ -40,10 +59,14 @@ def quaternion(rotation: np.ndarray) -> np.ndarray:
     It is the eigenvector of Bar-Itzhack's symmetric matrix, which has no singular case.
     """
     m = rotation
-    k = np.array([[m[0, 0] - m[1, 1] - m[2, 2], 0.0, 0.0, 0.0],
-                  [m[0, 1] + m[1, 0], m[1, 1] - m[0, 0] - m[2, 2], 0.0, 0.0],
-                  [m[0, 2] + m[2, 0], m[1, 2] + m[2, 1], m[2, 2] - m[0, 0] - m[1, 1], 0.0],
-                  [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], np.trace(m)]])
+    k = np.array(
+        [
+            [m[0, 0] - m[1, 1] - m[2, 2], 0.0, 0.0, 0.0],
+            [m[0, 1] + m[1, 0], m[1, 1] - m[0, 0] - m[2, 2], 0.0, 0.0],
+            [m[0, 2] + m[2, 0], m[1, 2] + m[2, 1], m[2, 2] - m[0, 0] - m[1, 1], 0.0],
+            [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], np.trace(m)],
+        ]
+    )
     return np.asarray(np.linalg.eigh(k / 3.0)[1][:, -1])  # eigh reads the lower triangle
 
 
@@ -75,8 +98,13 @@ def _rotation_vector(to: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Return the rotation vector (3,) [rad] from ``start`` to ``to`` (xyzw), in the base frame."""
     x, y, z, w = to
     sx, sy, sz, sw = -start[0], -start[1], -start[2], start[3]
-    vector = np.array([w * sx + x * sw + y * sz - z * sy, w * sy - x * sz + y * sw + z * sx,
-                       w * sz + x * sy - y * sx + z * sw])
+    vector = np.array(
+        [
+            w * sx + x * sw + y * sz - z * sy,
+            w * sy - x * sz + y * sw + z * sx,
+            w * sz + x * sy - y * sx + z * sw,
+        ]
+    )
     real = w * sw - x * sx - y * sy - z * sz
     length = float(np.linalg.norm(vector))
     angle = 2.0 * math.atan2(length, abs(real))
@@ -92,14 +120,25 @@ class Control:
 
     def __init__(self, locked_s: float = 5.0) -> None:
         self.locked_s = locked_s
-        self.safety, self.robot, self.program, self.injected, self.since = NORMAL, RUNNING, True, "", 0.0
+        self.safety, self.robot, self.program, self.injected, self.since = (
+            NORMAL,
+            RUNNING,
+            True,
+            "",
+            0.0,
+        )
         self.joints = np.array(HOME)
         self.place(self.joints)
 
     @property
     def follows(self) -> bool:
         """Whether a controller moves the arm."""
-        return self.safety in (NORMAL, REDUCED) and self.robot == RUNNING and self.program and self.injected != FROZEN
+        return (
+            self.safety in (NORMAL, REDUCED)
+            and self.robot == RUNNING
+            and self.program
+            and self.injected != FROZEN
+        )
 
     @property
     def scaling(self) -> float:
@@ -166,11 +205,20 @@ class Control:
         if self.follows:
             begins = [] if times[0] <= 0.0 else [(0.0, self.joints)]
             knots = [*begins, *zip(times, points, strict=True)]
-            self.times, self.points, self.played = [time for time, _ in knots], np.stack([point for _, point in knots]), 0.0
+            self.times, self.points, self.played = (
+                [time for time, _ in knots],
+                np.stack([point for _, point in knots]),
+                0.0,
+            )
 
     def place(self, joints: np.ndarray) -> None:
         """Put the joints (6,) [rad] there at once, without motion."""
-        self.joints, self.times, self.points, self.played = joints.copy(), [0.0], joints.copy()[None], 0.0
+        self.joints, self.times, self.points, self.played = (
+            joints.copy(),
+            [0.0],
+            joints.copy()[None],
+            0.0,
+        )
 
     def advance(self, seconds: float) -> None:
         """Move each joint towards the trajectory, within its largest speed.
@@ -179,6 +227,8 @@ class Control:
         """
         if self.follows:
             self.played += seconds * self.scaling / 100.0
-            target = np.array([np.interp(self.played, self.times, joint_path) for joint_path in self.points.T])
+            target = np.array(
+                [np.interp(self.played, self.times, joint_path) for joint_path in self.points.T]
+            )
             delta = (target - self.joints) * min(1.0, seconds / TAU_S)
             self.joints = self.joints + np.clip(delta, -SPEED * seconds, SPEED * seconds)

@@ -1,4 +1,6 @@
-"""The online coder as a run: it serves, learns, ends, and goes on behind the feedback that it learned from."""
+"""The online coder as a run: it serves, learns, ends, and goes on behind the feedback that it
+learned from.
+"""
 
 import json
 import signal
@@ -21,19 +23,31 @@ from rlinf_core.trainer.checkpoint import load_newest
 from tests.agentic.test_language import tiny
 
 pytest.importorskip("aiohttp")
-SMALL = ["policy.network={hidden_size: 32, intermediate_size: 64, num_attention_heads: 2, num_key_value_heads: 2}",
-         "simulation.environments=16", "simulation.evaluate_every=16", "device=cpu", "text.max_new_tokens=4"]
+SMALL = [
+    "policy.network={hidden_size: 32, intermediate_size: 64, num_attention_heads: 2, "
+    "num_key_value_heads: 2}",
+    "simulation.environments=16",
+    "simulation.evaluate_every=16",
+    "device=cpu",
+    "text.max_new_tokens=4",
+]
 
 
 class Editor:
     """A user at an editor of a run."""
 
     def __init__(self, run_dir, port):
-        self.token, self.address = (run_dir / "clients/editor.token").read_text().strip(), f"http://127.0.0.1:{port}/v1"
+        self.token, self.address = (
+            (run_dir / "clients/editor.token").read_text().strip(),
+            f"http://127.0.0.1:{port}/v1",
+        )
 
     def post(self, path, **body):
-        request = urllib.request.Request(f"{self.address}/{path}", json.dumps(body).encode() if body else None,
-                                         {"Authorization": f"Bearer {self.token}"})
+        request = urllib.request.Request(
+            f"{self.address}/{path}",
+            json.dumps(body).encode() if body else None,
+            {"Authorization": f"Bearer {self.token}"},
+        )
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)
 
@@ -58,8 +72,22 @@ class Served:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rlinf_core.cli.main", "train", "text_feedback", "--out", str(self.run_dir), "--set",
-             *SMALL, f"text.feedback.port={port}", *self.overrides], stdout=subprocess.PIPE, text=True)
+            [
+                sys.executable,
+                "-m",
+                "rlinf_core.cli.main",
+                "train",
+                "text_feedback",
+                "--out",
+                str(self.run_dir),
+                "--set",
+                *SMALL,
+                f"text.feedback.port={port}",
+                *self.overrides,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(600):
             try:
                 editor = Editor(self.run_dir, port)
@@ -90,7 +118,11 @@ def test_a_run_learns_from_an_editor_and_goes_on_behind_its_feedback(tmp_path):
     assert run.process.returncode == 0 and updates(tmp_path) == 2, run.output
     assert f"editors call {editor.address}" in run.output
     rows = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
-    assert rows[-1]["env_steps"] == 32 and rows[-1]["feedback_accepted"] >= 32 and 0 <= rows[-1]["success"] <= 1
+    assert (
+        rows[-1]["env_steps"] == 32
+        and rows[-1]["feedback_accepted"] >= 32
+        and 0 <= rows[-1]["success"] <= 1
+    )
     again = Served(tmp_path)
     with again as editor:
         editor.rate(["def f"] * 8, lambda text: True)  # eight were left of the first time
@@ -101,12 +133,19 @@ def test_a_run_learns_from_an_editor_and_goes_on_behind_its_feedback(tmp_path):
     assert updates(tmp_path) == 3, again.output
 
 
-@pytest.mark.parametrize("overrides, key", [
-    (["algorithm.name=grpo"], "algorithm.name"), (["text.options={a: 1}"], "text.options"),
-    (["algorithm.baseline=true"], "algorithm.baseline"), (["text.warm_start.steps=3"], "text.feedback.examples"),
-    (["text.feedback.host=0.0.0.0"], "host"), (["text.feedback.clients=[../x]"], "clients"),
-    (["text.feedback.clients=[a, a]"], "clients"),
-    (["text.engine_options={model: m}"], "engine_options")])
+@pytest.mark.parametrize(
+    "overrides, key",
+    [
+        (["algorithm.name=grpo"], "algorithm.name"),
+        (["text.options={a: 1}"], "text.options"),
+        (["algorithm.baseline=true"], "algorithm.baseline"),
+        (["text.warm_start.steps=3"], "text.feedback.examples"),
+        (["text.feedback.host=0.0.0.0"], "host"),
+        (["text.feedback.clients=[../x]"], "clients"),
+        (["text.feedback.clients=[a, a]"], "clients"),
+        (["text.engine_options={model: m}"], "engine_options"),
+    ],
+)
 def test_what_cannot_learn_from_feedback_is_refused(overrides, key):
     with pytest.raises(RecipeError, match=key):
         check_recipe(load_recipe("text_feedback", overrides))
@@ -131,26 +170,39 @@ def test_a_port_in_use_is_named(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         coder = OnlineCoder(Text(feedback=FeedbackServer(port=port)), tiny(), 4, tmp_path)
-        with pytest.raises(RlinfError, match=f"text.feedback: expected a free address, got 127.0.0.1:{port}"):
+        with pytest.raises(
+            RlinfError, match=f"text.feedback: expected a free address, got 127.0.0.1:{port}"
+        ):
             coder.start()
         coder.close()
 
 
 def test_examples_are_cloned(tmp_path):
     policy, file = tiny(), tmp_path / "examples.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"add {number} ", "completion": "ok"}) + "\n" for number in range(4)))
+    file.write_text(
+        "".join(
+            json.dumps({"prompt": f"add {number} ", "completion": "ok"}) + "\n"
+            for number in range(4)
+        )
+    )
     examples = read_examples(file, policy.tokenizer)
 
     def worst():
-        return min(value for (row, mask) in examples
-                   for value, counts in zip(policy.score([row])[0], mask, strict=True) if counts)
+        return min(
+            value
+            for (row, mask) in examples
+            for value, counts in zip(policy.score([row])[0], mask, strict=True)
+            if counts
+        )
 
     before = worst()
     clone_examples(policy, examples, WarmStart(steps=60, batch_size=8, learning_rate=1e-2), seed=0)
     assert before < -3.0 and worst() > -0.1
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"prompt": "a"}', '{"prompt": 1, "completion": "b"}', "[1]"])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"prompt": "a"}', '{"prompt": 1, "completion": "b"}', "[1]"]
+)
 def test_a_line_that_is_no_example_is_named(text, tmp_path):
     (tmp_path / "examples.jsonl").write_text(text)
     with pytest.raises(RecipeError, match=r"text\.feedback\.examples"):

@@ -1,4 +1,6 @@
-"""The language policy and its engine: log-probabilities padded, packed, cached; conversations as rows of tokens."""
+"""The language policy and its engine: log-probabilities padded, packed, cached; conversations as
+rows of tokens.
+"""
 
 import copy
 import itertools
@@ -22,7 +24,12 @@ from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.text import TextSpec
 from tests.algorithms.point import SPEC as STATE
 
-TINY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
 
 
 def tiny(seed=0, network=None, **config):
@@ -44,12 +51,17 @@ def by_transformers(policy, row, temperature=1.0):
     """Log-probabilities of one row alone, by transformers' own logits."""
     with torch.no_grad():
         logits = policy.network(torch.tensor([row])).logits[0, :-1] / temperature
-    return [0.0, *logits.log_softmax(-1).gather(-1, torch.tensor(row[1:])[:, None]).squeeze(-1).tolist()]
+    return [
+        0.0,
+        *logits.log_softmax(-1).gather(-1, torch.tensor(row[1:])[:, None]).squeeze(-1).tolist(),
+    ]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("computed", [{}, {"packed": True}, {"token_budget": 24}, {"packed": True, "token_budget": 24}])
+@pytest.mark.parametrize(
+    "computed", [{}, {"packed": True}, {"token_budget": 24}, {"packed": True, "token_budget": 24}]
+)
 def test_log_probabilities_are_those_of_each_row_alone(tied, temperature, computed):
     policy = tiny(network={"tie_word_embeddings": tied}, temperature=temperature, **computed)
     rows = rows_of(policy, [3, 17, 9, 1, 12])
@@ -72,7 +84,9 @@ def test_an_engines_log_probabilities_are_the_trainers_after_every_sync(tied):
 
 
 class StaleHead(InProcessEngine):
-    """Takes all of a policy's weights but its head's, as a server with a tied head after a reload."""
+    """Takes all of a policy's weights but its head's, as a server with a tied head after a
+    reload.
+    """
 
     def update(self, policy, version):
         head = self.policy.network.get_output_embeddings().weight.detach().clone()
@@ -82,7 +96,9 @@ class StaleHead(InProcessEngine):
 
 
 class StalePrefix(InProcessEngine):
-    """Answers a prompt that it has seen before by keys and values of then: as a prefix cache that no update clears."""
+    """Answers a prompt that it has seen before by keys and values of then: as a prefix cache that
+    no update clears.
+    """
 
     answers = None
 
@@ -100,27 +116,40 @@ def test_an_engine_that_keeps_something_old_is_refused(kind):
         for parameter in policy.parameters():
             parameter += 0.02 * torch.randn_like(parameter)
     engine.update(policy, 1)
-    with pytest.raises(EngineMismatchError, match=f"engine {kind.__name__}: after the update to version 1 expected"):
+    with pytest.raises(
+        EngineMismatchError, match=f"engine {kind.__name__}: after the update to version 1 expected"
+    ):
         engine.check(policy)
 
 
 def test_a_draw_depends_on_seed_and_place_alone(policy):
-    requests = [GenerationRequest(row, 9, 1.0, (), seed) for seed, row in enumerate(rows_of(policy, [4, 11, 2]))]
+    requests = [
+        GenerationRequest(row, 9, 1.0, (), seed)
+        for seed, row in enumerate(rows_of(policy, [4, 11, 2]))
+    ]
     generations = InProcessEngine(policy).generate(requests)
     for request, generation in zip(requests, generations, strict=True):
         alone = InProcessEngine(policy).generate([request])[0]
         assert alone.tokens == generation.tokens
-        first = InProcessEngine(policy).generate([GenerationRequest(request.tokens, 4, 1.0, (), request.seed)])[0]
-        rest = InProcessEngine(policy).generate([GenerationRequest([*request.tokens, *first.tokens], 5, 1.0, (),
-                                                                   request.seed)])[0]
+        first = InProcessEngine(policy).generate(
+            [GenerationRequest(request.tokens, 4, 1.0, (), request.seed)]
+        )[0]
+        rest = InProcessEngine(policy).generate(
+            [GenerationRequest([*request.tokens, *first.tokens], 5, 1.0, (), request.seed)]
+        )[0]
         assert first.tokens + rest.tokens == generation.tokens
     assert len({tuple(generation.tokens) for generation in generations}) == 3
 
 
 def test_draws_have_the_policys_distribution(policy):
     count = 4000
-    drawn = InProcessEngine(policy).generate([GenerationRequest([5, 6], 1, 1.0, (), seed) for seed in range(count)])
-    frequency = np.bincount([generation.tokens[0] for generation in drawn], minlength=policy.vocabulary) / count
+    drawn = InProcessEngine(policy).generate(
+        [GenerationRequest([5, 6], 1, 1.0, (), seed) for seed in range(count)]
+    )
+    frequency = (
+        np.bincount([generation.tokens[0] for generation in drawn], minlength=policy.vocabulary)
+        / count
+    )
     with torch.no_grad():
         expected = policy.network(torch.tensor([[5, 6]])).logits[0, -1].softmax(-1).numpy()
     assert np.abs(frequency - expected).max() < 5 * np.sqrt(expected.max() / count)
@@ -136,32 +165,51 @@ def gradient_of(policy, tokens, executed):
 
 def test_parts_of_a_budget_leave_the_gradient_as_it_is():
     policy = tiny()
-    tokens = torch.tensor(np.random.default_rng(1).integers(0, policy.vocabulary, (6, 10)))[..., None]
+    tokens = torch.tensor(np.random.default_rng(1).integers(0, policy.vocabulary, (6, 10)))[
+        ..., None
+    ]
     executed = (torch.rand(6, 10) < 0.5).float()
     expected = gradient_of(policy, tokens, executed)
-    for config in (Config(token_budget=20), Config(packed=True), Config(packed=True, token_budget=25)):
+    for config in (
+        Config(token_budget=20),
+        Config(packed=True),
+        Config(packed=True, token_budget=25),
+    ):
         policy.config = config
-        torch.testing.assert_close(gradient_of(policy, tokens, executed), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            gradient_of(policy, tokens, executed), expected, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_logits_of_others_tokens_have_no_gradient():
-    """Of a full forward pass, perturbed logits at a tool's tokens leave the gradient equal to the bit."""
+    """Of a full forward pass, perturbed logits at a tool's tokens leave the gradient equal to the
+    bit.
+    """
     policy = tiny(network={"tie_word_embeddings": False})
     tokens = torch.tensor(np.random.default_rng(2).integers(0, 200, (4, 8)))[..., None]
     executed = torch.zeros(4, 8)
     executed[:, [3, 6]] = 1.0
     policy._scaled = True  # as of networks that scale logits: all of them are computed
-    expected, noise = gradient_of(policy, tokens, executed), 10.0 * torch.randn(4, 8, policy.vocabulary)
+    expected, noise = (
+        gradient_of(policy, tokens, executed),
+        10.0 * torch.randn(4, 8, policy.vocabulary),
+    )
     noise[:, [2, 5]] = 0.0  # which say the policy's own tokens
-    hook = policy._head.register_forward_hook(lambda module, inputs, logits: logits + noise[:, :logits.shape[1]])
+    hook = policy._head.register_forward_hook(
+        lambda module, inputs, logits: logits + noise[:, : logits.shape[1]]
+    )
     perturbed = gradient_of(policy, tokens, executed)
     noise[:, [2, 5]] = 10.0 * torch.randn(4, 2, policy.vocabulary)
-    assert torch.equal(perturbed, expected) and not torch.equal(gradient_of(policy, tokens, executed), expected)
+    assert torch.equal(perturbed, expected) and not torch.equal(
+        gradient_of(policy, tokens, executed), expected
+    )
     hook.remove()
     policy._scaled = False
     counts = []
     policy._head.register_forward_hook(lambda module, inputs, logits: counts.append(len(logits)))
-    torch.testing.assert_close(gradient_of(policy, tokens, executed), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        gradient_of(policy, tokens, executed), expected, rtol=1e-4, atol=1e-6
+    )
     assert counts == [8], "no other logits are computed"
 
 
@@ -171,7 +219,8 @@ def test_a_policy_file_is_complete(tmp_path, policy):
     rows = rows_of(policy, [9, 4])
     assert loaded.score(rows) == policy.score(rows)
     assert loaded.tokenizer.prompt([{"role": "user", "content": "x"}]) == policy.tokenizer.prompt(
-        [{"role": "user", "content": "x"}])
+        [{"role": "user", "content": "x"}]
+    )
     with pytest.raises(SpecError, match="a language policy, which writes text"):
         load_policy(path, STATE)
 
@@ -194,8 +243,11 @@ def test_a_station_has_no_use_for_it():
 
 
 # Conversations
-REWRITING = ("{% for m in messages %}<|{{ m.role }}|>{% if m.role != 'assistant' or loop.last %}{{ m.content }}{% endif %}"
-             "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}")  # forgets earlier answers
+REWRITING = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.role != 'assistant' or loop.last %}{{ "
+    "m.content }}{% endif %}"
+    "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)  # forgets earlier answers
 
 
 def look_up(key: str) -> str:
@@ -230,7 +282,9 @@ def played(steps, drawn, template=None, max_tokens=500):
         assert not conversation.finished
         conversation.request()
         stop = tokens[-1] in tokenizer.stop_ids
-        conversation.take(Generation(tokens, [-0.5] * len(tokens), "stop" if stop else "length", version))
+        conversation.take(
+            Generation(tokens, [-0.5] * len(tokens), "stop" if stop else "length", version)
+        )
     return conversation, tokenizer
 
 
@@ -241,7 +295,9 @@ DONE = TextStep([], 1.0, True)
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 255), max_size=8), min_size=1, max_size=4))
 def test_rows_hold_the_tokens_that_were_drawn(messages):
-    """Any ids at all, also such as no text encodes to: a byte that is no UTF-8 decodes to another one."""
+    """Any ids at all, also such as no text encodes to: a byte that is no UTF-8 decodes to another
+    one.
+    """
     stop = ChatTokenizer.of_bytes().stop_ids[0]
     drawn = [[*message, stop] for message in messages]
     conversation, tokenizer = played([*[ANSWER] * (len(drawn) - 1), DONE], drawn)
@@ -249,11 +305,18 @@ def test_rows_hold_the_tokens_that_were_drawn(messages):
     drawn_ids = [token for token, kind in zip(row.tokens, row.kinds, strict=True) if kind == POLICY]
     assert drawn_ids == list(itertools.chain(*drawn))
     assert len(row.tokens) == len(row.kinds) == len(row.log_probs) == len(row.versions)
-    assert row.kinds.count(PROMPT) + row.kinds.count(POLICY) + row.kinds.count(TOOL) == len(row.tokens)
+    assert row.kinds.count(PROMPT) + row.kinds.count(POLICY) + row.kinds.count(TOOL) == len(
+        row.tokens
+    )
     assert {version for version in row.versions if version >= 0} == set(range(len(drawn)))
-    assert all((kind == POLICY) == (version >= 0) for kind, version in zip(row.kinds, row.versions, strict=True))
+    assert all(
+        (kind == POLICY) == (version >= 0)
+        for kind, version in zip(row.kinds, row.versions, strict=True)
+    )
     rollout = rollout_of([conversation])
-    assert rollout.counted.sum() == len(drawn_ids) == rollout.steps.sum() and rollout.returns.tolist() == [1.0]
+    assert rollout.counted.sum() == len(
+        drawn_ids
+    ) == rollout.steps.sum() and rollout.returns.tolist() == [1.0]
     assert rollout.actions[0, 0, :, 0][rollout.counted[0, 0] > 0].tolist() == drawn_ids
 
 
@@ -261,8 +324,12 @@ def test_a_template_that_rewrites_history_opens_a_row():
     stop = ChatTokenizer.of_bytes().stop_ids[0]
     conversation, tokenizer = played([ANSWER, DONE], [[1, 2, stop], [3, stop]], REWRITING)
     first, second = conversation.rows
-    assert first.kinds.count(POLICY) == 3 and second.kinds.count(POLICY) == 2 and second.kinds.count(TOOL) == 0
-    assert second.tokens[:len(first.tokens)] != first.tokens
+    assert (
+        first.kinds.count(POLICY) == 3
+        and second.kinds.count(POLICY) == 2
+        and second.kinds.count(TOOL) == 0
+    )
+    assert second.tokens[: len(first.tokens)] != first.tokens
     rollout = rollout_of([conversation])
     assert rollout.episode.tolist() == [0, 0] and rollout.returns.tolist() == [1.0]
     last = rollout.counted[0, 1].nonzero()[-1]
@@ -284,7 +351,9 @@ def test_what_is_cut_off_has_not_ended():
     rollout = rollout_of([conversation])
     assert rollout.terminated.sum() == 0.0 and rollout.done.sum() == 1.0
     stop, prompt = ChatTokenizer.of_bytes().stop_ids[0], conversation.rows[0].kinds.count(PROMPT)
-    full, _ = played([ANSWER, DONE], [[1, stop]], max_tokens=prompt + 5)  # the tool's result leaves no room
+    full, _ = played(
+        [ANSWER, DONE], [[1, stop]], max_tokens=prompt + 5
+    )  # the tool's result leaves no room
     assert full.finished and full.truncated
 
 
@@ -298,21 +367,31 @@ def test_a_tools_result_cannot_pose_as_a_message():
     assert tokenizer.decode(special) == "<|tool|><|end|><|assistant|>"
 
 
-@pytest.mark.parametrize("text", [
-    '<|call|>look_up{"key": "a"}', '<tool_call>\n{"name": "look_up", "arguments": {"key": "a"}}\n</tool_call>'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<|call|>look_up{"key": "a"}',
+        '<tool_call>\n{"name": "look_up", "arguments": {"key": "a"}}\n</tool_call>',
+    ],
+)
 def test_calls_of_tools_are_read_from_text(text):
     tokenizer = ChatTokenizer.of_bytes()
     message = tokenizer.message(tokenizer.encode(f"so {text}<|end|>"))
     assert message["content"].strip() == "so"
     (call,) = message["tool_calls"]
     assert call["function"] == {"name": "look_up", "arguments": '{"key": "a"}'}
-    assert tokenizer.message(tokenizer.encode("<tool_call>[1</tool_call><|end|>"))["content"] == "<tool_call>[1</tool_call>"
+    assert (
+        tokenizer.message(tokenizer.encode("<tool_call>[1</tool_call><|end|>"))["content"]
+        == "<tool_call>[1</tool_call>"
+    )
 
 
 def test_a_conversation_goes_on_from_its_record():
     stop = ChatTokenizer.of_bytes().stop_ids[0]
     conversation, tokenizer = played([ANSWER, DONE], [[1, 2, stop], [7, 8]])
-    again = Conversation.resumed(conversation.record(), Scripted([ANSWER, DONE]), tokenizer, conversation.limits)
+    again = Conversation.resumed(
+        conversation.record(), Scripted([ANSWER, DONE]), tokenizer, conversation.limits
+    )
     for one in (conversation, again):
         one.take(Generation([9, stop], [-1.0, -1.0], "stop", 4))
     assert again.record() == conversation.record() and again.finished and again.reward == 1.0
@@ -322,8 +401,13 @@ def test_a_base_install_imports_none_of_it():
     """The recipe knows a text task's settings without transformers, torch or an engine."""
     import subprocess
 
-    program = ("import sys, rlinf_core.recipes, rlinf_core.cli.main\n"
-               "rlinf_core.recipes.load_recipe('text_arithmetic')\n"
-               "print([n for n in ('torch', 'transformers', 'tokenizers', 'jinja2', 'openai') if n in sys.modules])")
-    out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    program = (
+        "import sys, rlinf_core.recipes, rlinf_core.cli.main\n"
+        "rlinf_core.recipes.load_recipe('text_arithmetic')\n"
+        "print([n for n in ('torch', 'transformers', 'tokenizers', 'jinja2', 'openai') if n in "
+        "sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout
     assert out.strip() == "[]"

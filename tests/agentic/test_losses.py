@@ -1,4 +1,6 @@
-"""Losses and gradients on conversations, beside those of TRL on the same ids, masks, log-probabilities and rewards."""
+"""Losses and gradients on conversations, beside those of TRL on the same ids, masks,
+log-probabilities and rewards.
+"""
 
 import json
 import os
@@ -22,20 +24,26 @@ RECORDED = Path(__file__).parent / "trl_losses.json"
 TRL = json.loads(RECORDED.read_text())
 MASKED = {"correction_high": 1.1}
 OURS = {
-    "grpo": {}, "grpo_kl": {"reference_kl": 0.05},
+    "grpo": {},
+    "grpo_kl": {"reference_kl": 0.05},
     "dr_grpo": {"scale": "none", "weighting": "constant", "constant_length": 6},
-    "dapo": {"name": "dapo"}, "rollout_scale": {"scale": "rollout"},
+    "dapo": {"name": "dapo"},
+    "rollout_scale": {"scale": "rollout"},
     "gspo": {"level": "mean", "clip_low": 0.03, "clip_high": 0.04},
     "cispo": {"objective": "cispo", "clip_high": 4.0, "weighting": "step"},
     "reinforce": {"name": "reinforce", "baseline": True, "beta": 0.0},
-    "tis": {"correction": "token_truncate", **MASKED}, "masked_tokens": {"correction": "token_mask", **MASKED},
+    "tis": {"correction": "token_truncate", **MASKED},
+    "masked_tokens": {"correction": "token_mask", **MASKED},
     "tis_sequences": {"correction": "sequence_truncate", "correction_high": 1.2},
     "masked_sequences": {"correction": "sequence_mask", "correction_high": 1.2},
-    "icepop": {"correction": "token_mask", "correction_low": 0.9, "correction_high": 1.1}}
+    "icepop": {"correction": "token_mask", "correction_low": 0.9, "correction_high": 1.1},
+}
 
 
 class Table(OnPolicyActor):
-    """A policy whose log-probabilities (N, L) are its parameters; an action is the number of its row."""
+    """A policy whose log-probabilities (N, L) are its parameters; an action is the number of its
+    row.
+    """
 
     def __init__(self, values):
         super().__init__(TextSpec(), PolicySettings(kind="table"))
@@ -48,7 +56,9 @@ class Table(OnPolicyActor):
 
 @pytest.fixture
 def recorded():
-    return {name: torch.tensor(values, dtype=torch.float64) for name, values in TRL["inputs"].items()}
+    return {
+        name: torch.tensor(values, dtype=torch.float64) for name, values in TRL["inputs"].items()
+    }
 
 
 def rollout(rewards, mask, log_probs, rows=None):
@@ -58,12 +68,26 @@ def rollout(rewards, mask, log_probs, rows=None):
     step_rewards[0, :, 0] = rewards
     ones, nothing = torch.ones(1, count, dtype=torch.float64), {"vectors": torch.zeros(1, count, 0)}
     actions = torch.arange(count)[None, :, None, None].expand(1, count, length, 1)
-    return Rollout(nothing, nothing, actions, log_probs[None], step_rewards, mask.sum(-1)[None], ones, ones, ones,
-                   torch.zeros(1, count), mask[None], torch.arange(count) if rows is None else rows)
+    return Rollout(
+        nothing,
+        nothing,
+        actions,
+        log_probs[None],
+        step_rewards,
+        mask.sum(-1)[None],
+        ones,
+        ones,
+        ones,
+        torch.zeros(1, count),
+        mask[None],
+        torch.arange(count) if rows is None else rows,
+    )
 
 
 def loss_and_gradient(recorded, name="grpo", **settings):
-    """Of a whole rollout as one minibatch, by the log-probabilities (N, L) of the policy as it is now."""
+    """Of a whole rollout as one minibatch, by the log-probabilities (N, L) of the policy as it is
+    now.
+    """
     part = algorithm(name)
     learner = part.Learner(Table(recorded["old"]), part.Config(group=4, **settings))
     if "reference" in learner.modules:
@@ -73,7 +97,11 @@ def loss_and_gradient(recorded, name="grpo", **settings):
     with torch.no_grad():
         data = learner.prepare(played)
     learner.policy.values.data.copy_(recorded["now"])
-    batch = data | {"actions": played.actions, "log_probs": played.log_probs, "executed": played.executed}
+    batch = data | {
+        "actions": played.actions,
+        "log_probs": played.log_probs,
+        "executed": played.executed,
+    }
     loss, _ = learner.loss({key: values.flatten(0, 1) for key, values in batch.items()})
     loss.backward()
     return loss.item(), learner.policy.values.grad
@@ -81,7 +109,9 @@ def loss_and_gradient(recorded, name="grpo", **settings):
 
 @pytest.mark.parametrize("name", OURS)
 def test_loss_and_gradient_are_trls(name, recorded, monkeypatch):
-    """TRL divides by a group's deviation plus 1e-4, this project by that plus 1e-6: the one difference, set alike."""
+    """TRL divides by a group's deviation plus 1e-4, this project by that plus 1e-6: the one
+    difference, set alike.
+    """
     from rlinf_core.algorithms.grpo import learner
 
     for module in (advantages, learner):
@@ -96,12 +126,16 @@ def test_every_loss_of_trl_is_compared():
     assert OURS.keys() == TRL["results"].keys()
     gradients = {name: np.array(result["gradient"]) for name, result in TRL["results"].items()}
     for name, gradient in gradients.items():
-        assert all(np.abs(gradient - other).max() > 1e-6 for key, other in gradients.items() if key != name), name
+        assert all(
+            np.abs(gradient - other).max() > 1e-6 for key, other in gradients.items() if key != name
+        ), name
 
 
 @pytest.mark.slow
 def test_the_recorded_values_are_trls_own(tmp_path):
-    """Recomputed by TRL itself, where RLINF_TRL_PYTHON names the Python of an environment that has it."""
+    """Recomputed by TRL itself, where RLINF_TRL_PYTHON names the Python of an environment that has
+    it.
+    """
     python = os.environ.get("RLINF_TRL_PYTHON")
     if not python:
         pytest.skip("RLINF_TRL_PYTHON: no environment with TRL is named; see scripts/trl_losses.py")
@@ -109,12 +143,19 @@ def test_the_recorded_values_are_trls_own(tmp_path):
     subprocess.run([python, script, tmp_path / "now.json"], check=True)
     now = json.loads((tmp_path / "now.json").read_text())
     for name, result in TRL["results"].items():
-        np.testing.assert_allclose(now["results"][name]["gradient"], result["gradient"], rtol=0, atol=1e-9)
+        np.testing.assert_allclose(
+            now["results"][name]["gradient"], result["gradient"], rtol=0, atol=1e-9
+        )
 
 
 def test_rows_of_an_episode_share_its_return_and_its_weight(recorded):
-    """Two rows of one episode, by hand: the reward of either counts for both, and together they weigh as one episode."""
-    mask, rewards = recorded["mask"][:5].clone(), torch.tensor([1.0, 0.0, 0.0, 2.0, 0.0], dtype=torch.float64)
+    """Two rows of one episode, by hand: the reward of either counts for both, and together they
+    weigh as one episode.
+    """
+    mask, rewards = (
+        recorded["mask"][:5].clone(),
+        torch.tensor([1.0, 0.0, 0.0, 2.0, 0.0], dtype=torch.float64),
+    )
     rows = torch.tensor([0, 0, 1, 2, 3])
     part = algorithm("grpo")
     learner = part.Learner(Table(recorded["old"]), part.Config(group=2))
@@ -122,21 +163,29 @@ def test_rows_of_an_episode_share_its_return_and_its_weight(recorded):
     data = learner.prepare(played)
     assert played.returns.tolist() == [1.0, 0.0, 2.0, 0.0]
     sign = data["advantages"][0].sign().tolist()
-    assert sign == [1.0, 1.0, -1.0, 1.0, -1.0] and data["advantages"][0, 0] == data["advantages"][0, 1]
-    weight = (data["weights"][0] * mask.sum(-1))
-    assert weight[0] + weight[1] == pytest.approx(1.0) and weight[2:].tolist() == pytest.approx([1.0, 1.0, 1.0])
+    assert (
+        sign == [1.0, 1.0, -1.0, 1.0, -1.0] and data["advantages"][0, 0] == data["advantages"][0, 1]
+    )
+    weight = data["weights"][0] * mask.sum(-1)
+    assert weight[0] + weight[1] == pytest.approx(1.0) and weight[2:].tolist() == pytest.approx(
+        [1.0, 1.0, 1.0]
+    )
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "reinforce"])
 def test_marks_of_a_robots_rollout_change_nothing(name, recorded):
-    """``counted`` as a prefix and ``episode`` as one's own are what None means: equal to the bit, but REINFORCE++'s."""
+    """``counted`` as a prefix and ``episode`` as one's own are what None means: equal to the bit,
+    but REINFORCE++'s.
+    """
     part = algorithm(name)
     prefix = (torch.arange(6) < recorded["mask"].sum(-1, keepdim=True)).double()
     marked = rollout(recorded["rewards"], prefix, recorded["old"])
     plain = replace(marked, counted=None, episode=None)
     results = []
     for played in (marked, plain):
-        learner = part.Learner(Table(recorded["now"]), part.Config(epochs=2, minibatches=2, group=4), seed=1)
+        learner = part.Learner(
+            Table(recorded["now"]), part.Config(epochs=2, minibatches=2, group=4), seed=1
+        )
         if name == "reinforce":  # a chunk's advantage: with marks it is a token's
             learner._judge_tokens = None
             played = replace(played, counted=None)
@@ -150,7 +199,9 @@ def test_rollouts_of_other_lengths_are_joined(recorded):
     short = rollout(recorded["rewards"][:4], recorded["mask"][:4, :3], recorded["old"][:4, :3])
     joined = long.concatenated_with(short)
     assert joined.counted.shape == (1, 12, 6) and joined.episode.tolist() == list(range(12))
-    assert joined.counted[0, 8:, 3:].sum() == 0 and torch.equal(joined.log_probs[0, 8:, :3], short.log_probs[0])
+    assert joined.counted[0, 8:, 3:].sum() == 0 and torch.equal(
+        joined.log_probs[0, 8:, :3], short.log_probs[0]
+    )
     assert torch.equal(joined.returns, torch.cat([long.returns, short.returns]))
 
 

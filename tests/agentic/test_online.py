@@ -99,7 +99,11 @@ def test_a_run_that_goes_on_learns_from_each_once(store):
     again = Feedback(store, 2, published.append)
     again.load_state_dict(state)
     assert again.take(4, {}).rollouts[0].actions[0, :, 0, 0].tolist() == [2, 3]
-    assert again.counts() == {"feedback_served": 5.0, "feedback_accepted": 5.0, "feedback_reward": 1.0}
+    assert again.counts() == {
+        "feedback_served": 5.0,
+        "feedback_accepted": 5.0,
+        "feedback_reward": 1.0,
+    }
 
 
 def test_each_refusal_has_a_name_and_is_counted(store):

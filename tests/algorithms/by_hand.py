@@ -13,32 +13,57 @@ from tests.algorithms.learning import buffer_of, make
 from tests.algorithms.point import misled
 
 SMALL = dict(critic_hidden=(16, 16), learning_rate=3e-3)
-SEEING = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (8, 8, 3), "uint8", "", (0.0,), (255.0,),
-                                                          "camera/front/image", "image")),
-                     ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
+SEEING = StationSpec(
+    (
+        ArraySpec("still", (1,)),
+        ArraySpec("front", (8, 8, 3), "uint8", "", (0.0,), (255.0,), "camera/front/image", "image"),
+    ),
+    ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")),
+    10.0,
+)
 
 
 class Adam:
     """Kingma and Ba 2015, algorithm 1, after the gradient's norm has been clipped."""
 
     def __init__(self, parameters, rate, beta=0.9, epsilon=1e-8):
-        self.parameters, self.rate, self.beta, self.epsilon, self.steps = list(parameters), rate, beta, epsilon, 0
+        self.parameters, self.rate, self.beta, self.epsilon, self.steps = (
+            list(parameters),
+            rate,
+            beta,
+            epsilon,
+            0,
+        )
         self.factors = [1.0] * len(self.parameters)  # of the rate
         self.first = [torch.zeros_like(p) for p in self.parameters]
         self.second = [torch.zeros_like(p) for p in self.parameters]
 
     def optimizer_step(self, loss, clip=float("inf")):
-        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(
-            self.parameters, torch.autograd.grad(loss, self.parameters, allow_unused=True), strict=True)]
+        gradients = [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(
+                self.parameters,
+                torch.autograd.grad(loss, self.parameters, allow_unused=True),
+                strict=True,
+            )
+        ]
         norm = torch.cat([g.flatten() for g in gradients]).norm()
         self.steps += 1
         with torch.no_grad():
-            for p, g, m, v, factor in zip(self.parameters, gradients, self.first, self.second, self.factors, strict=True):
+            for p, g, m, v, factor in zip(
+                self.parameters, gradients, self.first, self.second, self.factors, strict=True
+            ):
                 g = g * min(1.0, clip / (norm.item() + 1e-6))
                 m.copy_(self.beta * m + (1 - self.beta) * g)
                 v.copy_(0.999 * v + 0.001 * g * g)
-                corrected = v / (1 - 0.999 ** self.steps)
-                p -= factor * self.rate * m / (1 - self.beta ** self.steps) / (corrected.sqrt() + self.epsilon)
+                corrected = v / (1 - 0.999**self.steps)
+                p -= (
+                    factor
+                    * self.rate
+                    * m
+                    / (1 - self.beta**self.steps)
+                    / (corrected.sqrt() + self.epsilon)
+                )
         return norm.item()
 
 
@@ -58,7 +83,10 @@ def assert_alike(learner, reference, atol=2e-6):
         expected = reference.modules[name].state_dict()
         for key, value in module.state_dict().items():
             assert torch.allclose(value.float(), expected[key].float(), atol=atol), (
-                name, key, (value - expected[key]).abs().max())
+                name,
+                key,
+                (value - expected[key]).abs().max(),
+            )
 
 
 def seeing():
@@ -69,10 +97,18 @@ def seeing():
 
 def pictures(random, size=12):
     """A batch for it."""
-    batch = {"vectors": random.normal(size=(size, 1)), "next/vectors": random.normal(size=(size, 1)),
-             "action": random.uniform(-1, 1, (size, 2)), "reward": random.normal(size=size), "discount": np.ones(size)}
+    batch = {
+        "vectors": random.normal(size=(size, 1)),
+        "next/vectors": random.normal(size=(size, 1)),
+        "action": random.uniform(-1, 1, (size, 2)),
+        "reward": random.normal(size=size),
+        "discount": np.ones(size),
+    }
     batch = {name: values.astype(np.float32) for name, values in batch.items()}
-    return batch | {name: random.integers(0, 255, (size, 8, 8, 3)).astype(np.uint8) for name in ("front", "next/front")}
+    return batch | {
+        name: random.integers(0, 255, (size, 8, 8, 3)).astype(np.uint8)
+        for name in ("front", "next/front")
+    }
 
 
 def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
@@ -86,7 +122,10 @@ def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
 def batches(count, random, horizon=1, size=24):
     """Of misled episodes; some transitions end theirs."""
     data = buffer_of(misled(random, 0.9), 12)
-    return [data.sample(size, random, horizon, 0.9) if horizon > 1 else data.sample(size, random) for _ in range(count)]
+    return [
+        data.sample(size, random, horizon, 0.9) if horizon > 1 else data.sample(size, random)
+        for _ in range(count)
+    ]
 
 
 def parts(batch):

@@ -1,7 +1,8 @@
-"""One learning run of every algorithm on the points of ``point.py``: random fails, the algorithm succeeds.
+"""One learning run of every algorithm on the points of ``point.py``: random fails, the algorithm
+succeeds.
 
-The tests take one seed of each, and end a run once it is above ``ENOUGH``; ``benchmarks/algorithms.py``
-takes three, to their ends, with curves.
+The tests take one seed of each, and end a run once it is above ``ENOUGH``;
+``benchmarks/algorithms.py`` takes three, to their ends, with curves.
 """
 
 from __future__ import annotations
@@ -28,10 +29,17 @@ SMALL = dict(critic_hidden=(64, 64), discount=0.95, learning_rate=1e-3)
 SOON = dict(initial_temperature=0.1)  # from 1 it falls for a thousand updates
 EPISODE_RETURNS = dict(group=8, learning_rate=3e-3, epochs=4, minibatches=4)
 ROLLOUTS = dict(chunks=32, learning_rate=1e-3, epochs=6, minibatches=4)
-CONFIGS = {"ppo": ROLLOUTS, "async_ppo": ROLLOUTS, "grpo": EPISODE_RETURNS, "dapo": EPISODE_RETURNS,
-           "reinforce": EPISODE_RETURNS, "sac": SMALL | SOON,
-           "crossq": SMALL | SOON | dict(actor_every=1, renorm_warmup=200, learning_rate=3e-3),
-           "sac_flow": SMALL, "rlpd": SMALL | dict(critics=3, critic_warmup=200)}
+CONFIGS = {
+    "ppo": ROLLOUTS,
+    "async_ppo": ROLLOUTS,
+    "grpo": EPISODE_RETURNS,
+    "dapo": EPISODE_RETURNS,
+    "reinforce": EPISODE_RETURNS,
+    "sac": SMALL | SOON,
+    "crossq": SMALL | SOON | dict(actor_every=1, renorm_warmup=200, learning_rate=3e-3),
+    "sac_flow": SMALL,
+    "rlpd": SMALL | dict(critics=3, critic_warmup=200),
+}
 ENOUGH = 0.95
 
 
@@ -71,29 +79,42 @@ def make(kind="tanh_gaussian", seed=0, **config):
 
 
 def of_config(spec, config):
-    """A policy of any kind; one that corrects a base has a tanh-Gaussian as its base, and corrects it fully.
+    """A policy of any kind; one that corrects a base has a tanh-Gaussian as its base, and corrects
+    it fully.
 
-    A fresh pi0-FAST has words that are all actions: else it writes another word somewhere, and the chunk is its mean.
+    A fresh pi0-FAST has words that are all actions: else it writes another word somewhere, and the
+    chunk is its mean.
     """
     if config.kind == "pi0_fast":
-        return randomize_head(make_policy(spec, config.but(network=words_of_actions(), max_decoding_steps=24)))
+        return randomize_head(
+            make_policy(spec, config.but(network=words_of_actions(), max_decoding_steps=24))
+        )
     if config.kind != "residual":
         return make_policy(spec, config)
-    sizes = {name: getattr(config, name) for name in ("hidden", "horizon", "image_features", "channels")}
-    actor = ResidualActor(spec, config, make_policy(spec, policy_kind("tanh_gaussian").Config(**sizes)))
+    sizes = {
+        name: getattr(config, name) for name in ("hidden", "horizon", "image_features", "channels")
+    }
+    actor = ResidualActor(
+        spec, config, make_policy(spec, policy_kind("tanh_gaussian").Config(**sizes))
+    )
     actor.share.fill_(1.0)
     return actor
 
 
 def words_of_actions():
-    """FAST's tokens in a network from scratch: each of its 514 is one, of a number in about [-1, 1]."""
+    """FAST's tokens in a network from scratch: each of its 514 is one, of a number in about [-1,
+    1].
+    """
     from rlinf_core.policies.pretrained.pi0_fast.fast import letters
 
     return {"action_tokenizer": {"text": letters(514), "scale": 257.0, "least": -257}}
 
 
 def randomize_head(policy):
-    """A pi0-FAST with a head of its own. A fresh head is the embedding of words, and repeats the last word."""
+    """A pi0-FAST with a head of its own.
+
+    A fresh head is the embedding of words, and repeats the last word.
+    """
     with torch.no_grad():
         policy.network.lm_head.weight.normal_()
     return policy
@@ -102,14 +123,18 @@ def randomize_head(policy):
 def learner_of(name, seed=0, horizon=1, kind="gaussian", computing=PLAIN, **changes):
     """An algorithm with its configuration for the points."""
     module = algorithm(name)
-    learner = module.Learner(make(kind, seed, horizon=horizon), module.Config(**(CONFIGS[name] | changes)), seed)
+    learner = module.Learner(
+        make(kind, seed, horizon=horizon), module.Config(**(CONFIGS[name] | changes)), seed
+    )
     compute(learner, computing)
     return learner
 
 
 def solved(actor):
     """Success of a policy that does not explore."""
-    return success(lambda arrays: actor.act(Observation.of_arrays(SPEC, arrays), False).actions.numpy())
+    return success(
+        lambda arrays: actor.act(Observation.of_arrays(SPEC, arrays), False).actions.numpy()
+    )
 
 
 def buffer_of(act, episodes, latent=0, shaping=1.0):
@@ -121,7 +146,9 @@ def buffer_of(act, episodes, latent=0, shaping=1.0):
 
 
 def on_policy(name, seed=0, rollouts=60, size=64, stale=0, to_its_end=False, **changes) -> Run:
-    """``size`` environments; with ``stale``, every rollout is learned from only so many updates later."""
+    """``size`` environments; with ``stale``, every rollout is learned from only so many updates
+    later.
+    """
     learner = learner_of(name, seed, **changes)
     collector = ChunkRollouts(Points(size), learner.policy, seed)
     run, waiting, config = Run(solved(learner.policy), 0.0, 0), [], learner.config
@@ -139,11 +166,19 @@ def on_policy(name, seed=0, rollouts=60, size=64, stale=0, to_its_end=False, **c
 
 def off_policy(name, seed=0, steps=3000, kind="tanh_gaussian", to_its_end=False, **changes) -> Run:
     """One environment, one update a step."""
-    return online(learner_of(name, seed, kind=kind, **changes), np.random.default_rng(seed), steps, to_its_end=to_its_end)
+    return online(
+        learner_of(name, seed, kind=kind, **changes),
+        np.random.default_rng(seed),
+        steps,
+        to_its_end=to_its_end,
+    )
 
 
 def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=None) -> Run:
-    """Play, keep, learn. ``demonstrations`` fill half of every batch; of a noise policy the latent noise is kept too."""
+    """Play, keep, learn.
+
+    ``demonstrations`` fill half of every batch; of a noise policy the latent noise is kept too.
+    """
     actor, seed, draw = learner.actor, 0, torch.Generator().manual_seed(int(random.integers(2**31)))
     buffer = ReplayBuffer(actor.policy_spec, 50_000, actor.latent_size)
     run = Run(solved(actor), 0.0, 0)
@@ -163,9 +198,16 @@ def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=N
         buffer.insert_episode(*episode, latents=np.array(drawn) if actor.latent_size else None)
         seed += 1
         while buffer.inserted >= 300 and learner.updates < buffer.inserted - random_warmup:
-            learner.update(buffer.sample(batch, random) if demonstrations is None else
-                           mix(buffer.sample(batch // 2, random), demonstrations.sample(batch // 2, random)))
-        if buffer.inserted >= len(run.curve) * steps / 12 and run.look(actor, buffer.inserted, to_its_end):
+            learner.update(
+                buffer.sample(batch, random)
+                if demonstrations is None
+                else mix(
+                    buffer.sample(batch // 2, random), demonstrations.sample(batch // 2, random)
+                )
+            )
+        if buffer.inserted >= len(run.curve) * steps / 12 and run.look(
+            actor, buffer.inserted, to_its_end
+        ):
             break
     run.after, run.steps = solved(actor), buffer.inserted
     return run
@@ -186,19 +228,31 @@ def rlpd_run(seed=0, to_its_end=False) -> Run:
 
 
 def residual_run(seed=0, to_its_end=False) -> Run:
-    """A frozen base, cloned from a hand that is misled, gets a correction; before is the base alone."""
+    """A frozen base, cloned from a hand that is misled, gets a correction; before is the base
+    alone.
+    """
     random, base = np.random.default_rng(seed), make(seed=seed)
     demonstrations = buffer_of(misled(random, 0.8), 12)
     cloner = sft.Learner(base, sft.Config(learning_rate=1e-3), seed)
     for _ in range(20):
         cloner.update(demonstrations.sample(64, random))
     weights = {name: tensor.clone() for name, tensor in base.state_dict().items()}
-    actor = ResidualActor(SPEC, policy_kind("residual").Config(hidden=(64, 64), residual_bound=1.0), base)
+    actor = ResidualActor(
+        SPEC, policy_kind("residual").Config(hidden=(64, 64), residual_bound=1.0), base
+    )
     actor.share.fill_(1.0)
     learner = residual.Learner(actor, residual.Config(**CONFIGS["rlpd"]), seed)
-    run = online(learner, random, 2500, to_its_end=to_its_end, demonstrations=annotated(actor, demonstrations))
+    run = online(
+        learner,
+        random,
+        2500,
+        to_its_end=to_its_end,
+        demonstrations=annotated(actor, demonstrations),
+    )
     run.before, run.at_most = solved(base), 0.70
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in actor.base.state_dict().items())
+    assert all(
+        torch.equal(tensor, weights[name]) for name, tensor in actor.base.state_dict().items()
+    )
     return run
 
 
@@ -206,7 +260,12 @@ def annotated(actor, buffer):
     """The same episodes with the base's chunks."""
     result = ReplayBuffer(actor.policy_spec, buffer.capacity)
     for episode in buffer.trajectories("demonstration"):
-        result.insert_episode(actor.annotated(episode.observations), episode.actions, episode.rewards, episode.discounts)
+        result.insert_episode(
+            actor.annotated(episode.observations),
+            episode.actions,
+            episode.rewards,
+            episode.discounts,
+        )
     return result
 
 
@@ -230,7 +289,9 @@ def cloned(cloner, data, random, to_its_end) -> Run:
 
 
 def lora_run(seed=0, to_its_end=False) -> Run:
-    """A policy that was cloned from a misled hand is put right by sixty good demonstrations, through adapters of rank 4."""
+    """A policy that was cloned from a misled hand is put right by sixty good demonstrations,
+    through adapters of rank 4.
+    """
     random, actor = np.random.default_rng(seed), make(seed=seed)
     wrong, right = buffer_of(misled(random, 0.0), 60), buffer_of(lambda o: expert(o)[None], 60)
     cloner = sft.Learner(actor, sft.Config(learning_rate=1e-3), seed)
@@ -241,15 +302,22 @@ def lora_run(seed=0, to_its_end=False) -> Run:
 
 
 def dsrl_run(seed=0, to_its_end=False) -> Run:
-    """A frozen flow, cloned from misled demonstrations, gets a noise policy; before is the flow alone."""
-    random, latent_noise = np.random.default_rng(seed), make("latent_noise", seed, noise_policy=(64, 64))
+    """A frozen flow, cloned from misled demonstrations, gets a noise policy; before is the flow
+    alone.
+    """
+    random, latent_noise = (
+        np.random.default_rng(seed),
+        make("latent_noise", seed, noise_policy=(64, 64)),
+    )
     flow = latent_noise.flow
     data = buffer_of(misled(random), 60)
     cloner = sft.Learner(flow, sft.Config(min_std=0.0, learning_rate=1e-3), seed)
     for _ in range(1500):
         cloner.update(data.sample(128, random))
     alone = solved(flow)
-    run = online(dsrl.Learner(latent_noise, dsrl.Config(**SMALL), seed), random, 2500, to_its_end=to_its_end)
+    run = online(
+        dsrl.Learner(latent_noise, dsrl.Config(**SMALL), seed), random, 2500, to_its_end=to_its_end
+    )
     run.before, run.at_most = alone, 0.70
     return run
 
@@ -259,8 +327,11 @@ def iql_run(seed=0, to_its_end=False) -> Run:
     random, cloned = np.random.default_rng(seed), make(seed=seed)
     data = buffer_of(misled(random), 200)
     cloner = sft.Learner(cloned, sft.Config(min_std=0.0, learning_rate=1e-3), seed)
-    learner = iql.Learner(make(seed=seed), iql.Config(
-        steps=4000, **(SMALL | dict(expectile=0.8, temperature=10.0, target_rate=0.02))), seed)
+    learner = iql.Learner(
+        make(seed=seed),
+        iql.Config(steps=4000, **(SMALL | dict(expectile=0.8, temperature=10.0, target_rate=0.02))),
+        seed,
+    )
     run = Run(0.0, 0.0, data.inserted, at_most=0.70)
     for number in range(4000):
         if number % 250 == 0 and run.look(learner.actor, number, to_its_end):
@@ -277,9 +348,19 @@ def recap_run(seed=0, to_its_end=False) -> Run:
     random, cloned = np.random.default_rng(seed), make(seed=seed)
     data = buffer_of(misled(random), 200, shaping=0.0)
     cloner = sft.Learner(cloned, sft.Config(min_std=0.0, learning_rate=1e-3), seed)
-    learner = recap.Learner(make("conditioned", seed), recap.Config(
-        steps=2000, value_steps=800, value_hidden=(64, 64), learning_rate=3e-3, discount=0.9,
-        n_step=1, target_rate=0.05), seed)
+    learner = recap.Learner(
+        make("conditioned", seed),
+        recap.Config(
+            steps=2000,
+            value_steps=800,
+            value_hidden=(64, 64),
+            learning_rate=3e-3,
+            discount=0.9,
+            n_step=1,
+            target_rate=0.05,
+        ),
+        seed,
+    )
     labelled = annotated(learner.actor, data)
     learner.fit_normalisation(labelled.vectors())
     run = Run(0.0, 0.0, data.inserted, at_most=0.70)
@@ -296,7 +377,9 @@ def recap_run(seed=0, to_its_end=False) -> Run:
 def dagger_run(seed=0, gated=False, to_its_end=False) -> Run:
     """Sixty episodes, 25 gradient steps after each."""
     random, actor = np.random.default_rng(seed), make(seed=seed)
-    learner = dagger.Learner(actor, dagger.Config(gated=gated, learning_rate=1e-3, min_std=0.02), seed)
+    learner = dagger.Learner(
+        actor, dagger.Config(gated=gated, learning_rate=1e-3, min_std=0.02), seed
+    )
     run, draw = Run(solved(actor), 0.0, 0), torch.Generator().manual_seed(seed)
     data = {"vectors": np.zeros((0, 2), np.float32), "action": np.zeros((0, 2), np.float32)}
     for episode in range(60):
@@ -324,8 +407,12 @@ def dagger_run(seed=0, gated=False, to_its_end=False) -> Run:
 
 RUNS: dict[str, Callable[..., Run]] = {
     "PPO": partial(on_policy, "ppo"),
-    "PPO, chunks of 2, ratios of actions": partial(on_policy, "ppo", horizon=2, chunks=16, rollouts=110),
-    "PPO, chunks of 2, ratios of chunks": partial(on_policy, "ppo", horizon=2, chunks=16, rollouts=110, level="chunk"),
+    "PPO, chunks of 2, ratios of actions": partial(
+        on_policy, "ppo", horizon=2, chunks=16, rollouts=110
+    ),
+    "PPO, chunks of 2, ratios of chunks": partial(
+        on_policy, "ppo", horizon=2, chunks=16, rollouts=110, level="chunk"
+    ),
     "async PPO": partial(on_policy, "async_ppo", stale=2),
     "async PPO, interpolated": partial(on_policy, "async_ppo", stale=2, proximal="interpolated"),
     "GRPO": partial(on_policy, "grpo"),

@@ -1,20 +1,32 @@
-"""N points that must be brought into small holes: the toy of ``toy.py`` as a vector of environments."""
+"""N points that must be brought into small holes: the toy of ``toy.py`` as a vector of
+environments.
+"""
 
 import numpy as np
 
 from rlinf_core.rollouts.envs import Steps
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
-SPEC = StationSpec((ArraySpec("offset", (2,)), ), ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
+SPEC = StationSpec(
+    (ArraySpec("offset", (2,)),),
+    ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")),
+    10.0,
+)
 STEPS, RADIUS = 25, 0.08
 TURN = np.array([[0.5, -0.866], [0.866, 0.5]])  # the world turns every action by 60 degrees
 
-CIRCLE = -np.eye(3)[[1, 2, 0]]  # of another robot: it moves each number by the action of another, and backwards
-SPACE = StationSpec((ArraySpec("where", (3,)), ), ActionSpec("tcp_delta", tuple("xyz"), (0.1,) * 3, ("m",) * 3), 10.0)
+CIRCLE = -np.eye(3)[
+    [1, 2, 0]
+]  # of another robot: it moves each number by the action of another, and backwards
+SPACE = StationSpec(
+    (ArraySpec("where", (3,)),), ActionSpec("tcp_delta", tuple("xyz"), (0.1,) * 3, ("m",) * 3), 10.0
+)
 
 
 class Points:
-    """Reward 1 in the hole, and ``shaping`` times the way gained towards it; the episode ends there, or after 25 steps."""
+    """Reward 1 in the hole, and ``shaping`` times the way gained towards it; the episode ends
+    there, or after 25 steps.
+    """
 
     def __init__(self, size, shaping=1.0, spec=SPEC, turn=TURN):
         self.spec, self.size, self.shaping, self.turn, self.next = spec, size, shaping, turn, 10**6
@@ -33,7 +45,9 @@ class Points:
     def step(self, actions, active=None):
         active = np.ones(self.size, bool) if active is None else active
         away = np.linalg.norm(self.at, axis=1)
-        self.at = np.clip(self.at + active[:, None] * (0.1 * np.clip(actions, -1, 1) @ self.turn.T), -1.5, 1.5)
+        self.at = np.clip(
+            self.at + active[:, None] * (0.1 * np.clip(actions, -1, 1) @ self.turn.T), -1.5, 1.5
+        )
         self.steps += active
         now = np.linalg.norm(self.at, axis=1)
         terminated = (now < RADIUS) & active
@@ -44,7 +58,9 @@ class Points:
             self.at[index], self.steps[index] = self.start(self.next), 0
         reward = terminated + self.shaping * (away - now) * active
         terminated = terminated.astype(float)
-        return Steps(next_observations, reward, terminated, done - terminated, terminated, self.observation())
+        return Steps(
+            next_observations, reward, terminated, done - terminated, terminated, self.observation()
+        )
 
     def expert(self):
         return np.clip(-(self.at @ self.turn) / 0.1, -1, 1).astype(np.float32)
@@ -53,21 +69,37 @@ class Points:
         return {"at": self.at, "steps": self.steps, "next": self.next}
 
     def load_state_dict(self, state):
-        self.at, self.steps, self.next = np.array(state["at"]), np.array(state["steps"]), int(state["next"])
+        self.at, self.steps, self.next = (
+            np.array(state["at"]),
+            np.array(state["steps"]),
+            int(state["next"]),
+        )
 
     def close(self):
         pass
 
 
 def points(recipe, size):
-    """By the task of a recipe, one of two: that of two arms has three numbers, and another world."""
-    return Points(size, spec=SPACE, turn=CIRCLE) if recipe.station.task == "reach_both" else Points(size)
+    """By the task of a recipe, one of two: that of two arms has three numbers, and another
+    world.
+    """
+    return (
+        Points(size, spec=SPACE, turn=CIRCLE)
+        if recipe.station.task == "reach_both"
+        else Points(size)
+    )
 
 
 def success(act, episodes=64):
-    """Share of held-out scenes solved by ``act(what is seen of N) -> chunks (N, H, A)``, each chunk played to its end."""
+    """Share of held-out scenes solved by ``act(what is seen of N) -> chunks (N, H, A)``, each chunk
+    played to its end.
+    """
     env = Points(episodes)
-    observations, plays, solved = env.reset(range(10**7, 10**7 + episodes)), np.ones(episodes, bool), 0
+    observations, plays, solved = (
+        env.reset(range(10**7, 10**7 + episodes)),
+        np.ones(episodes, bool),
+        0,
+    )
     while plays.any():
         for actions in np.swapaxes(act(observations), 0, 1):
             steps = env.step(actions, plays)
@@ -82,7 +114,10 @@ def expert(observation):
 
 
 def misled(random, fraction=0.35):
-    """The expert now and then; otherwise 100 degrees past it. What it does on average leads nowhere."""
+    """The expert now and then; otherwise 100 degrees past it.
+
+    What it does on average leads nowhere.
+    """
     aside = np.array([[np.cos(1.75), -np.sin(1.75)], [np.sin(1.75), np.cos(1.75)]])
 
     def act(observation):
@@ -95,7 +130,13 @@ def misled(random, fraction=0.35):
 def play(act, seed, shaping=1.0):
     """One episode of ``act(observation of one) -> chunk (H, A)``, as a replay takes it."""
     env = Points(1, shaping)
-    positions, actions, rewards, discounts, done = [env.reset([seed])["vectors"][0]], [], [], [], False
+    positions, actions, rewards, discounts, done = (
+        [env.reset([seed])["vectors"][0]],
+        [],
+        [],
+        [],
+        False,
+    )
     while not done:
         for action in act({"offset": positions[-1]}):
             steps = env.step(np.clip(action, -1, 1)[None])
@@ -106,4 +147,9 @@ def play(act, seed, shaping=1.0):
             done = bool(steps.done[0])
             if done:
                 break
-    return {"vectors": np.array(positions)}, np.array(actions), np.array(rewards), np.array(discounts)
+    return (
+        {"vectors": np.array(positions)},
+        np.array(actions),
+        np.array(rewards),
+        np.array(discounts),
+    )

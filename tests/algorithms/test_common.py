@@ -22,12 +22,30 @@ from tests.algorithms.learning import buffer_of, make
 from tests.algorithms.point import expert, misled
 
 SLOW = {"actor", "encoder", "critics", "temperature", "target", "value_scale"}
-CHECKPOINTED = {"sac": SLOW, "sac_flow": SLOW, "rlpd": SLOW, "dsrl": SLOW, "crossq": SLOW - {"target"}, "dagger": {"actor"},
-        "iql": {"actor", "encoder", "critics", "target", "value"}, "sft": {"actor"}, "ppo": {"policy", "value", "returns"},
-        "async_ppo": {"policy", "value", "returns"}, "grpo": {"policy"}, "dapo": {"policy"},
-        "reinforce": {"policy", "reference"}}
-KINDS = {"sac_flow": "flow", "dsrl": "latent_noise", "ppo": "gaussian", "async_ppo": "gaussian", "grpo": "gaussian",
-         "dapo": "gaussian", "reinforce": "gaussian"}
+CHECKPOINTED = {
+    "sac": SLOW,
+    "sac_flow": SLOW,
+    "rlpd": SLOW,
+    "dsrl": SLOW,
+    "crossq": SLOW - {"target"},
+    "dagger": {"actor"},
+    "iql": {"actor", "encoder", "critics", "target", "value"},
+    "sft": {"actor"},
+    "ppo": {"policy", "value", "returns"},
+    "async_ppo": {"policy", "value", "returns"},
+    "grpo": {"policy"},
+    "dapo": {"policy"},
+    "reinforce": {"policy", "reference"},
+}
+KINDS = {
+    "sac_flow": "flow",
+    "dsrl": "latent_noise",
+    "ppo": "gaussian",
+    "async_ppo": "gaussian",
+    "grpo": "gaussian",
+    "dapo": "gaussian",
+    "reinforce": "gaussian",
+}
 
 
 @pytest.mark.parametrize("name", CHECKPOINTED)
@@ -37,10 +55,17 @@ def test_a_checkpoint_holds_all_that_learns_under_the_names_of_older_ones(name):
     state = learner.state_dict()
     assert set(state) == {"modules", "optimisers", "updates", "generator"} and state["updates"] == 0
     assert set(state["modules"]) == CHECKPOINTED[name]
-    trained = {"policy"} if "policy" in CHECKPOINTED[name] else {"actor"} if name in ("sft", "dagger") else {
-        "actor", "critic", "value" if name == "iql" else "temperature"}
+    trained = (
+        {"policy"}
+        if "policy" in CHECKPOINTED[name]
+        else {"actor"}
+        if name in ("sft", "dagger")
+        else {"actor", "critic", "value" if name == "iql" else "temperature"}
+    )
     assert set(state["optimisers"]) == trained
-    assert torch.equal(state["generator"], torch.Generator().manual_seed(0).get_state()), "the seed is 0 unless said"
+    assert torch.equal(state["generator"], torch.Generator().manual_seed(0).get_state()), (
+        "the seed is 0 unless said"
+    )
 
 
 @pytest.mark.parametrize("name", ["sac", "crossq"])
@@ -54,27 +79,39 @@ def test_an_actor_critic_goes_on_from_a_checkpoint_that_knows_no_scale_of_values
     other.load_state_dict(state)
     assert other.value_scale.scale.item() == 1.0 and other.updates == 1
     numbered = [*learner.encoder.parameters(), *learner.critics.parameters()]
-    assert [state["optimisers"]["critic"][str(index)]["exp_avg"].shape for index in range(len(numbered))] == [
-        p.shape for p in numbered]
+    assert [
+        state["optimisers"]["critic"][str(index)]["exp_avg"].shape for index in range(len(numbered))
+    ] == [p.shape for p in numbered]
 
 
 @pytest.mark.parametrize("name", ["sac", "crossq", "iql", "ppo"])
 def test_the_seed_is_0_unless_said(name):
     module, kind = algorithm(name), KINDS.get(name, "tanh_gaussian")
-    unsaid, zero = module.Learner(make(kind), module.Config()), module.Learner(make(kind), module.Config(), 0)
+    unsaid, zero = (
+        module.Learner(make(kind), module.Config()),
+        module.Learner(make(kind), module.Config(), 0),
+    )
     for part, mine in unsaid.modules.items():
         theirs = zero.modules[part].state_dict()
-        assert all(torch.equal(value, theirs[key]) for key, value in mine.state_dict().items()), part
+        assert all(torch.equal(value, theirs[key]) for key, value in mine.state_dict().items()), (
+            part
+        )
 
 
-@pytest.mark.parametrize("name, rate", [("sac", 1e-3), ("iql", 1e-3), ("sft", 1e-3), ("ppo", 1e-3), ("crossq", 1e-3)])
+@pytest.mark.parametrize(
+    "name, rate", [("sac", 1e-3), ("iql", 1e-3), ("sft", 1e-3), ("ppo", 1e-3), ("crossq", 1e-3)]
+)
 def test_every_optimiser_has_the_configs_rate_and_all_that_it_trains(name, rate):
     module, kind = algorithm(name), KINDS.get(name, "tanh_gaussian")
     learner = module.Learner(make(kind), module.Config(learning_rate=rate))
-    groups = [group for optimiser in learner.optimisers.values() for group in optimiser.param_groups]
+    groups = [
+        group for optimiser in learner.optimisers.values() for group in optimiser.param_groups
+    ]
     assert all(group["lr"] == rate for group in groups)
     trained = {id(p) for group in groups for p in group["params"]}
-    assert trained == {id(p) for part, m in learner.modules.items() for p in m.parameters() if part != "target"}
+    assert trained == {
+        id(p) for part, m in learner.modules.items() for p in m.parameters() if part != "target"
+    }
 
 
 def test_a_gradient_step_is_clipped_to_the_norm_over_all_parameters_and_says_it():
@@ -82,14 +119,18 @@ def test_a_gradient_step_is_clipped_to_the_norm_over_all_parameters_and_says_it(
     sgd = torch.optim.SGD([{"params": [a]}, {"params": [b]}], lr=1.0)
     assert optimizer_step(sgd, 3.0 * a.sum() - 4.0 * b.sum(), 1.0) == pytest.approx(5.0)
     assert (a.item(), b.item()) == (pytest.approx(-0.6, abs=1e-5), pytest.approx(0.8, abs=1e-5))
-    assert optimizer_step(sgd, 3.0 * a.sum(), 100.0) == pytest.approx(3.0), "gradients of the step before are forgotten"
+    assert optimizer_step(sgd, 3.0 * a.sum(), 100.0) == pytest.approx(3.0), (
+        "gradients of the step before are forgotten"
+    )
     assert (a.item(), b.item()) == (pytest.approx(-3.6, abs=1e-5), pytest.approx(0.8, abs=1e-5))
     assert optimizer_step(sgd, 7.0 * a.sum()) == 0.0 and a.item() == pytest.approx(-10.6, abs=1e-5)
 
 
 def test_a_scalar_is_kept_as_its_logarithm():
     scalar = Scalar(0.25)
-    assert scalar().item() == pytest.approx(0.25) and scalar.log.item() == pytest.approx(np.log(0.25))
+    assert scalar().item() == pytest.approx(0.25) and scalar.log.item() == pytest.approx(
+        np.log(0.25)
+    )
     assert scalar.log.requires_grad and list(scalar.state_dict()) == ["log"]
 
 
@@ -104,29 +145,45 @@ def test_batch_renormalisation_corrects_only_so_far_and_counts_its_steps():
         std = np.sqrt(scale**2 + 1e-3)
         return ((np.array([-1.0, 1.0]) * scale / std) * r + d) * 2.0 + 0.5
 
-    for steps, scale, offset, r, d in ((1, 50.0, 90.0, 1.0, 0.0), (2, 50.0, 90.0, 1.0, 0.0), (3, 50.0, 90.0, 3.0, 5.0),
-                                       (4, 50.0, -90.0, 3.0, -5.0), (5, 0.01, 0.0, 1 / 3, 0.0)):
+    for steps, scale, offset, r, d in (
+        (1, 50.0, 90.0, 1.0, 0.0),
+        (2, 50.0, 90.0, 1.0, 0.0),
+        (3, 50.0, 90.0, 3.0, 5.0),
+        (4, 50.0, -90.0, 3.0, -5.0),
+        (5, 0.01, 0.0, 1 / 3, 0.0),
+    ):
         got = norm(x * scale + offset)[0, :, 0].tolist()
         assert got == pytest.approx(normalised(scale, offset, r, d).tolist(), abs=1e-4), steps
         assert norm.steps.item() == steps
     norm.eval()
     norm.mean.fill_(3.0)
     norm.std.fill_(4.0)
-    assert norm(torch.tensor([[[7.0]]])).item() == pytest.approx(2.0 * 1.0 + 0.5) and norm.steps.item() == 5
+    assert (
+        norm(torch.tensor([[[7.0]]])).item() == pytest.approx(2.0 * 1.0 + 0.5)
+        and norm.steps.item() == 5
+    )
 
 
 def test_normalised_critics_are_of_their_own_widths_and_momentum():
-    critics = crossq.Critics(4, crossq.Config(critic_hidden=(8, 6), critics=3, renorm_momentum=0.25, renorm_warmup=9))
+    critics = crossq.Critics(
+        4, crossq.Config(critic_hidden=(8, 6), critics=3, renorm_momentum=0.25, renorm_warmup=9)
+    )
     assert [tuple(w.shape) for w in critics.weights] == [(3, 4, 8), (3, 8, 6), (3, 6, 1)]
     assert [tuple(b.shape) for b in critics.biases] == [(3, 1, 8), (3, 1, 6), (3, 1, 1)]
     assert [(n.momentum, n.warmup, tuple(n.scale.shape)) for n in critics.norms] == [
-        (0.25, 9, (3, 1, 4)), (0.25, 9, (3, 1, 8)), (0.25, 9, (3, 1, 6))]
+        (0.25, 9, (3, 1, 4)),
+        (0.25, 9, (3, 1, 8)),
+        (0.25, 9, (3, 1, 6)),
+    ]
     assert not any(b.any() for b in critics.biases)
 
 
 def test_normalised_critics_equal_layer_after_layer(random):
     critics = crossq.Critics(4, crossq.Config(critic_hidden=(8, 6), critics=2)).eval().double()
-    features, action = torch.tensor(random.normal(size=(5, 3))), torch.tensor(random.normal(size=(5, 1)))
+    features, action = (
+        torch.tensor(random.normal(size=(5, 3))),
+        torch.tensor(random.normal(size=(5, 1))),
+    )
     with torch.no_grad():
         for norm in critics.norms:
             for value in (norm.mean, norm.std, norm.scale, norm.shift):
@@ -136,15 +193,24 @@ def test_normalised_critics_equal_layer_after_layer(random):
         together = critics(features, action).numpy()
     for e in range(2):
         x = np.concatenate([features, action], axis=1)
-        for layer, (norm, weight, bias) in enumerate(zip(critics.norms, critics.weights, critics.biases, strict=True)):
+        for layer, (norm, weight, bias) in enumerate(
+            zip(critics.norms, critics.weights, critics.biases, strict=True)
+        ):
             x = np.maximum(x, 0) if layer else x
-            mean, std, scale, shift = (v.detach().numpy()[e] for v in (norm.mean, norm.std, norm.scale, norm.shift))
-            x = ((x - mean) / std * scale + shift) @ weight.detach().numpy()[e] + bias.detach().numpy()[e]
+            mean, std, scale, shift = (
+                v.detach().numpy()[e] for v in (norm.mean, norm.std, norm.scale, norm.shift)
+            )
+            x = ((x - mean) / std * scale + shift) @ weight.detach().numpy()[
+                e
+            ] + bias.detach().numpy()[e]
         assert together[e] == pytest.approx(x[:, 0], abs=1e-9)
 
 
 def test_moments_of_vectors_are_those_of_each_number_alone(random):
-    moments, data = RunningMoments(3), random.normal([1, -2, 5], [1, 0.1, 3], (60, 3)).astype(np.float32)
+    moments, data = (
+        RunningMoments(3),
+        random.normal([1, -2, 5], [1, 0.1, 3], (60, 3)).astype(np.float32),
+    )
     assert moments.mean.tolist() == [0, 0, 0] and moments.var.tolist() == [1, 1, 1]
     for part in np.array_split(data, 5):
         moments.update(torch.tensor(part))
@@ -153,21 +219,31 @@ def test_moments_of_vectors_are_those_of_each_number_alone(random):
     assert moments.count.item() == pytest.approx(60, abs=1e-3)
     again = RunningMoments(3)
     again.load_state_dict(moments.state_dict())
-    assert sorted(moments.state_dict()) == ["count", "mean", "var"] and torch.equal(again.var, moments.var)
+    assert sorted(moments.state_dict()) == ["count", "mean", "var"] and torch.equal(
+        again.var, moments.var
+    )
     moments.update(torch.zeros(0, 3))
-    assert torch.equal(again.mean, moments.mean) and torch.equal(again.var, moments.var), "nothing came"
+    assert torch.equal(again.mean, moments.mean) and torch.equal(again.var, moments.var), (
+        "nothing came"
+    )
 
 
 def test_two_means_are_put_together_by_their_counts():
     count, mean, var = torch.tensor(2.0), torch.tensor(1.0), torch.tensor(0.0)  # of 1, 1
     update_moments(count, mean, var, torch.tensor([4.0, 4.0, 4.0, 8.0]))
     numbers = np.array([1, 1, 4, 4, 4, 8.0])
-    assert (count.item(), mean.item(), var.item()) == (6, pytest.approx(numbers.mean()), pytest.approx(numbers.var()))
+    assert (count.item(), mean.item(), var.item()) == (
+        6,
+        pytest.approx(numbers.mean()),
+        pytest.approx(numbers.var()),
+    )
 
 
 def test_scaled_rewards_are_bounded_and_begin_anew_with_other_environments():
     scale = RunningReturn(0.5)
-    assert sorted(scale.state_dict()) == ["count", "mean", "running", "var"] and scale.var.item() == 1
+    assert (
+        sorted(scale.state_dict()) == ["count", "mean", "running", "var"] and scale.var.item() == 1
+    )
     rewards = torch.zeros(200, 2)
     rewards[7, 0], rewards[9, 1] = 900.0, -900.0
     got = scale.scaled(rewards, torch.ones(200, 2))
@@ -181,7 +257,9 @@ def test_scaled_rewards_are_bounded_and_begin_anew_with_other_environments():
     mask = (torch.arange(40) < 10).float()[:, None]
     padded.scaled(torch.cat([some, torch.zeros(30, 1)]), torch.ones(40, 1), mask=mask)
     alone.scaled(some, torch.ones(10, 1))
-    assert padded.var.item() == alone.var.item() and padded.count.item() == alone.count.item(), "what fills up is no reward"
+    assert padded.var.item() == alone.var.item() and padded.count.item() == alone.count.item(), (
+        "what fills up is no reward"
+    )
     again = RunningReturn(0.5)
     again.load_state_dict(scale.state_dict())
     assert again.running.tolist() == [1.875] * 5
@@ -204,12 +282,14 @@ def test_tensors_share_memory_unless_they_may_not():
 
 def test_every_image_is_moved_by_its_own_draw_with_its_edges_repeated(random):
     images = random.integers(0, 255, (30, 6, 5, 3)).astype(np.uint8)
-    got = shift_images({"front": torch.as_tensor(images)}, 2, torch.Generator().manual_seed(4))["front"].numpy()
+    got = shift_images({"front": torch.as_tensor(images)}, 2, torch.Generator().manual_seed(4))[
+        "front"
+    ].numpy()
     draws = torch.randint(-2, 3, (2, 30, 1), generator=torch.Generator().manual_seed(4)).numpy()
     assert {-2, 2} <= set(draws[0].ravel()) and {-2, 2} <= set(draws[1].ravel())
     for image, moved, down, right in zip(images, got, *draws[..., 0], strict=True):
         padded = np.pad(image, ((2, 2), (2, 2), (0, 0)), mode="edge")
-        assert np.array_equal(moved, padded[2 + down:8 + down, 2 + right:7 + right])
+        assert np.array_equal(moved, padded[2 + down : 8 + down, 2 + right : 7 + right])
 
 
 @pytest.mark.parametrize("rank", [2, 5])
@@ -220,8 +300,12 @@ def test_adapters_weigh_twice_their_rank_and_are_drawn_by_their_seed(rank):
     learner.update(data.sample(16, np.random.default_rng(0)))
     for name, layer in ((n, m) for n, m in learner.trained.named_modules() if hasattr(m, "lora_A")):
         change = learner.actor.get_submodule(name).weight - before[f"{name}.weight"]
-        assert torch.allclose(change, 2.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight, atol=1e-6)
-    unsaid, zero, other = (dict(adapters.adapted(make(), rank, *seed).named_parameters()) for seed in ((), (0,), (4,)))
+        assert torch.allclose(
+            change, 2.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight, atol=1e-6
+        )
+    unsaid, zero, other = (
+        dict(adapters.adapted(make(), rank, *seed).named_parameters()) for seed in ((), (0,), (4,))
+    )
     drawn = [name for name in zero if "lora_A" in name]
     assert drawn and all(torch.equal(unsaid[name], zero[name]) for name in drawn)
     assert not any(torch.equal(other[name], zero[name]) for name in drawn)
@@ -260,7 +344,14 @@ def test_a_masked_mean_is_one_also_of_weights_that_are_parts(weight):
 @pytest.mark.parametrize("log_ratio", [89.0, 200.0, 1e30])
 def test_a_ratio_that_overflows_leaves_a_finite_gradient(log_ratio, advantage):
     now = torch.tensor([log_ratio, 0.1], requires_grad=True)
-    loss = policy_loss(now, torch.zeros(2), torch.tensor([advantage, 1.0]), 0.2, 0.2, weights=torch.tensor([0.0, 1.0]))
+    loss = policy_loss(
+        now,
+        torch.zeros(2),
+        torch.tensor([advantage, 1.0]),
+        0.2,
+        0.2,
+        weights=torch.tensor([0.0, 1.0]),
+    )
     loss.sum().backward()
     assert loss.isfinite().all() and now.grad.isfinite().all() and now.grad[1] != 0.0
 
@@ -271,9 +362,11 @@ def test_a_ratio_as_they_are_is_clipped_to_the_bit_as_before():
     now.requires_grad_()
     ratio = (now - then).exp()
     expected = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.3) * advantages)
-    wanted, = torch.autograd.grad(expected.sum(), now)
+    (wanted,) = torch.autograd.grad(expected.sum(), now)
     got = policy_loss(now, then, advantages, 0.2, 0.3)
-    assert torch.equal(got, expected) and torch.equal(torch.autograd.grad(got.sum(), now)[0], wanted)
+    assert torch.equal(got, expected) and torch.equal(
+        torch.autograd.grad(got.sum(), now)[0], wanted
+    )
 
 
 @pytest.mark.parametrize("clip", [0.5, float("inf")])
@@ -282,8 +375,13 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_and_counted(wrong, clip)
     weight = torch.nn.Parameter(torch.ones(3))
     optimiser = adam([weight], lr=0.1)
     optimizer_step(optimiser, weight.sum(), clip)
-    before, moments = weight.detach().clone(), {key: value.clone() for key, value in optimiser.state[weight].items()}
-    assert not np.isfinite(optimizer_step(optimiser, (weight * torch.tensor([1.0, wrong, 1.0])).sum(), clip))
+    before, moments = (
+        weight.detach().clone(),
+        {key: value.clone() for key, value in optimiser.state[weight].items()},
+    )
+    assert not np.isfinite(
+        optimizer_step(optimiser, (weight * torch.tensor([1.0, wrong, 1.0])).sum(), clip)
+    )
     assert torch.equal(weight, before) and skipped[optimiser] == 1
     assert all(torch.equal(optimiser.state[weight][key], value) for key, value in moments.items())
     optimizer_step(optimiser, weight.sum(), clip)
@@ -294,7 +392,11 @@ def test_every_learner_reports_the_steps_that_were_skipped():
     class CustomLearner(Checkpointed):
         def __init__(self):
             self.weight = torch.nn.Parameter(torch.ones(1))
-            self.modules, self.optimisers, self.updates = {}, {"one": adam([self.weight], lr=0.1)}, 0
+            self.modules, self.optimisers, self.updates = (
+                {},
+                {"one": adam([self.weight], lr=0.1)},
+                0,
+            )
 
         def update(self, batch):
             optimizer_step(self.optimisers["one"], self.weight.sum() * batch)

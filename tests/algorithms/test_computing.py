@@ -1,4 +1,6 @@
-"""In bfloat16 or compiled, an update computes what it computes in float32, nearly; and what acts stays as it is."""
+"""In bfloat16 or compiled, an update computes what it computes in float32, nearly; and what acts
+stays as it is.
+"""
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ REDUCED, COMPILED = Computing(precision="bfloat16"), Computing(compile=True)
 
 @pytest.fixture
 def dynamo():
-    """Other tests' compiled networks do not count; what is compiled too often is an error, instead of eager."""
+    """Other tests' compiled networks do not count; what is compiled too often is an error, instead
+    of eager.
+    """
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
@@ -37,8 +41,13 @@ def pair(name, how, **changes):
 
 def acted(learner, random):
     policy, spec = policy_in(learner), spec_of(learner.config.name)
-    arrays = {"vectors": random.normal(size=(5, spec.vector_size)).astype(np.float32),
-              **{image.name: random.integers(0, 255, (5, *image.shape)).astype(np.uint8) for image in spec.images}}
+    arrays = {
+        "vectors": random.normal(size=(5, spec.vector_size)).astype(np.float32),
+        **{
+            image.name: random.integers(0, 255, (5, *image.shape)).astype(np.uint8)
+            for image in spec.images
+        },
+    }
     return policy.act(Observation.of_arrays(spec, arrays), True, torch.Generator().manual_seed(1))
 
 
@@ -59,18 +68,34 @@ def test_in_bfloat16_losses_are_near_and_all_but_the_layers_is_float32(name, mon
             if isinstance(part, Head):
                 part.register_forward_hook(lambda part, inputs, answer: answers.add(answer.dtype))
     for network in networks(learner):
-        network.register_forward_hook(lambda part, inputs, answer: answers.update(
-            part_answer.dtype for part_answer in (answer if isinstance(answer, tuple) else (answer,))))
+        network.register_forward_hook(
+            lambda part, inputs, answer: answers.update(
+                part_answer.dtype
+                for part_answer in (answer if isinstance(answer, tuple) else (answer,))
+            )
+        )
     backward = torch.Tensor.backward
-    monkeypatch.setattr(torch.Tensor, "backward", lambda loss, *rest: losses.add(loss.dtype) or backward(loss, *rest))
+    monkeypatch.setattr(
+        torch.Tensor,
+        "backward",
+        lambda loss, *rest: losses.add(loss.dtype) or backward(loss, *rest),
+    )
     batch = batch_of(name, np.random.default_rng(1))
     assert_near(learner.update(batch), expected := plain.update(batch), 0.02)
     assert (layers, answers, losses) == ({torch.bfloat16}, {torch.float32}, {torch.float32})
-    assert any(not torch.equal(p, q) for p, q in zip(policy_in(plain).parameters(), policy_in(learner).parameters(),
-                                                     strict=True)), "it made no difference"
-    tensors = [*(p for module in learner.modules.values() for p in module.parameters()),
-            *(value for optimiser in learner.optimisers.values() for moments in optimiser.state.values()
-              for value in moments.values())]
+    assert any(
+        not torch.equal(p, q)
+        for p, q in zip(policy_in(plain).parameters(), policy_in(learner).parameters(), strict=True)
+    ), "it made no difference"
+    tensors = [
+        *(p for module in learner.modules.values() for p in module.parameters()),
+        *(
+            value
+            for optimiser in learner.optimisers.values()
+            for moments in optimiser.state.values()
+            for value in moments.values()
+        ),
+    ]
     assert {value.dtype for value in tensors} == {torch.float32} and expected
     layers.clear()
     chunk = acted(learner, np.random.default_rng(2))
@@ -90,17 +115,26 @@ def test_what_learned_in_bfloat16_goes_on_in_float32_and_the_other_way_round(nam
     assert again.update(batches[1]) == expected, "a resumed run makes the same updates"
 
 
-@pytest.mark.parametrize("run, settings", [
-    pytest.param(off_policy, dict(name="sac"), id="SAC", marks=pytest.mark.slow),
-    pytest.param(on_policy, dict(name="ppo"), id="PPO")])
+@pytest.mark.parametrize(
+    "run, settings",
+    [
+        pytest.param(off_policy, dict(name="sac"), id="SAC", marks=pytest.mark.slow),
+        pytest.param(on_policy, dict(name="ppo"), id="PPO"),
+    ],
+)
 def test_it_learns_in_bfloat16(run, settings):
     """The thresholds of tests/algorithms/test_learning.py."""
     assert run(**settings, computing=REDUCED).learned
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in ("sac", "ppo", "sft") else pytest.mark.slow) for name in algorithms()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("sac", "ppo", "sft") else pytest.mark.slow)
+        for name in algorithms()
+    ],
+)
 def test_traced_losses_are_those_of_eager_ones(name, monkeypatch, dynamo):
     """By torch.compile's tracing alone, without a compiler behind it."""
     monkeypatch.setattr(computing, "BACKEND", "aot_eager")
@@ -109,8 +143,10 @@ def test_traced_losses_are_those_of_eager_ones(name, monkeypatch, dynamo):
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("name, how, tolerance", [
-    ("sac", COMPILED, 1e-4), ("ppo", COMPILED, 1e-4), ("sft", REDUCED.but(compile=True), 0.05)])
+@pytest.mark.parametrize(
+    "name, how, tolerance",
+    [("sac", COMPILED, 1e-4), ("ppo", COMPILED, 1e-4), ("sft", REDUCED.but(compile=True), 0.05)],
+)
 def test_so_are_compiled_ones(name, how, tolerance, dynamo):
     try:
         check_compiles(torch.device("cpu"), computing.BACKEND)
@@ -132,7 +168,8 @@ def assert_compiled(name, how, tolerance):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
     state = learner.state_dict()
     assert {key: set(part) for key, part in state["modules"].items()} == {
-        key: set(part) for key, part in plain.state_dict()["modules"].items()}
+        key: set(part) for key, part in plain.state_dict()["modules"].items()
+    }
     again = alone(name)
     again.load_state_dict(state)
     compute(again, how)
@@ -146,10 +183,17 @@ def assert_compiled(name, how, tolerance):
 def test_networks_are_the_outermost_modules_that_are_called_each_once():
     rlpd, dsrl, ppo = alone("rlpd"), alone("dsrl"), alone("ppo")
     averaged = rlpd.modules["averaged"]
-    assert [*networks(rlpd)] == [rlpd.actor, rlpd.critics, averaged, rlpd.target[1]], \
+    assert [*networks(rlpd)] == [rlpd.actor, rlpd.critics, averaged, rlpd.target[1]], (
         "without pictures an encoder has no matrix"
+    )
     flow = dsrl.actor.flow
-    assert [*networks(dsrl)] == [flow.field, flow.head, dsrl.actor.noise_policy, dsrl.critics, dsrl.target[1]]
+    assert [*networks(dsrl)] == [
+        flow.field,
+        flow.head,
+        dsrl.actor.noise_policy,
+        dsrl.critics,
+        dsrl.target[1],
+    ]
     assert [*networks(ppo)] == [ppo.policy, ppo.value]
     ppo.modules["twice"] = ppo.value
     assert [*networks(ppo)] == [ppo.policy, ppo.value]
@@ -163,8 +207,11 @@ def test_what_counts_batches_is_not_computed_once_more():
     for _ in range(3):
         batch = batch_of("crossq", random)
         assert other.update(batch) == pytest.approx(plain.update(batch))
-    for (name, value), again in zip(plain.state_dict()["modules"]["critics"].items(),
-                                    other.state_dict()["modules"]["critics"].values(), strict=True):
+    for (name, value), again in zip(
+        plain.state_dict()["modules"]["critics"].items(),
+        other.state_dict()["modules"]["critics"].values(),
+        strict=True,
+    ):
         assert torch.allclose(value, again), name
 
 
@@ -183,10 +230,17 @@ def test_an_update_that_fails_leaves_the_networks_as_they_were():
 
 def test_a_device_without_bfloat16_is_refused_in_words(monkeypatch):
     check_bfloat16(torch.device("cpu"))
-    with pytest.raises(RlinfError, match="learner.precision: expected a device .* bfloat16 .*, got meta: .* to float32"):
+    with pytest.raises(
+        RlinfError,
+        match="learner.precision: expected a device .* bfloat16 .*, got meta: .* to float32",
+    ):
         check_bfloat16(torch.device("meta"))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    with pytest.raises(RlinfError, match="got cuda:0: it would emulate it, .* Set learner.precision to float32"):
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
+    )
+    with pytest.raises(
+        RlinfError, match="got cuda:0: it would emulate it, .* Set learner.precision to float32"
+    ):
         check_bfloat16(torch.device("cuda:0"))
     learner = alone("sft")
     learner.device = torch.device("meta")
@@ -200,10 +254,14 @@ def test_a_machine_that_cannot_compile_is_refused_in_words(monkeypatch, dynamo):
     check_compiles.cache_clear()
     with monkeypatch.context() as patch, inductor.patch(force_disable_caches=True):
         patch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
-        with pytest.raises(RlinfError, match=r"learner.compile: .* needs a C\+\+ compiler \(g\+\+\) for cpu; got"):
+        with pytest.raises(
+            RlinfError, match=r"learner.compile: .* needs a C\+\+ compiler \(g\+\+\) for cpu; got"
+        ):
             compute(alone("sft"), COMPILED)
     monkeypatch.setattr(computing, "BACKEND", "no_such_backend")
-    with pytest.raises(RlinfError, match="learner.compile: .*no_such_backend.* set learner.compile to false"):
+    with pytest.raises(
+        RlinfError, match="learner.compile: .*no_such_backend.* set learner.compile to false"
+    ):
         compute(alone("sft"), COMPILED)
 
 
@@ -215,7 +273,10 @@ def test_a_network_that_cannot_be_compiled_says_so(monkeypatch, dynamo):
     monkeypatch.setattr(computing, "check_compiles", lambda *_: None)
     learner = alone("sft")
     compute(learner, COMPILED)
-    with pytest.raises(RlinfError, match="networks that torch.compile can compile, got: (.|\n)* learner.compile to false"):
+    with pytest.raises(
+        RlinfError,
+        match="networks that torch.compile can compile, got: (.|\n)* learner.compile to false",
+    ):
         learner.update(batch_of("sft", np.random.default_rng(1)))
 
 

@@ -1,4 +1,6 @@
-"""Nothing assumes the default device: with another one as default, all goes on where the policy is."""
+"""Nothing assumes the default device: with another one as default, all goes on where the
+policy is.
+"""
 
 from contextlib import contextmanager
 
@@ -19,13 +21,16 @@ from tests.algorithms.point import SPEC, Points, misled
 MUST_SEE = ("groot", "openvla", "pi0", "pi05", "pi0_fast", "qwen_vl", "smolvla")
 # a mask, a state, places, tokens: there are none on this device
 READ_NUMBERS = ("groot", "openvla", "pi05", "pi0_fast", "qwen_vl", "smolvla")
-# one has no actions of a robot, the other no network here: tests/agentic, tests/policies/test_lerobot_kind.py
+# one has no actions of a robot, the other no network here: tests/agentic,
+# tests/policies/test_lerobot_kind.py
 OTHERS = ("language", "lerobot")
 
 
 @contextmanager
 def elsewhere():
-    """What is made without saying where lies on a device whose tensors go together with no others."""
+    """What is made without saying where lies on a device whose tensors go together with no
+    others.
+    """
     torch.set_default_device("meta")
     try:
         yield
@@ -40,8 +45,11 @@ def test_policies_act_and_are_played_where_they_are(kind):
         with pytest.raises(RuntimeError):
             torch.ones(2) + torch.ones(2, device="cpu")
         for explore in (False, True):
-            chunk = policy.act(Observation.of_arrays(SPEC, Points(4).reset(range(4)), policy.device), explore,
-                               torch.Generator(policy.device))
+            chunk = policy.act(
+                Observation.of_arrays(SPEC, Points(4).reset(range(4)), policy.device),
+                explore,
+                torch.Generator(policy.device),
+            )
             assert chunk.actions.device == chunk.drawn.device == policy.device
         assert EpisodeRollouts(Points(2), policy).play(60).trajectories
         inputs = torch.ones(4, policy.input_spec.vector_size, device="cpu")
@@ -56,13 +64,24 @@ def test_a_policy_goes_where_it_is_sent_with_all_it_needs(kind):
     assert policy.device.type == "meta"
     assert {part.device.type for part in (*policy.parameters(), *policy.buffers())} == {"meta"}
     batch = {"vectors": np.zeros((3, 1), np.float32), "front": np.zeros((3, 8, 8, 3), np.uint8)}
-    chunk = policy.act(Observation.of_arrays(SEEING, batch, instruction="push").to(policy.device), explore=False)
+    chunk = policy.act(
+        Observation.of_arrays(SEEING, batch, instruction="push").to(policy.device), explore=False
+    )
     assert chunk.actions.device.type == "meta" and chunk.actions.shape == (3, 1, 2)
 
 
-@pytest.mark.parametrize("name, kind", [
-    ("sac", "tanh_gaussian"), ("crossq", "tanh_gaussian"), ("rlpd", "tanh_gaussian"), ("iql", "tanh_gaussian"),
-    ("sac_flow", "flow"), ("sft", "tanh_gaussian"), ("sft", "flow")])
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("sac", "tanh_gaussian"),
+        ("crossq", "tanh_gaussian"),
+        ("rlpd", "tanh_gaussian"),
+        ("iql", "tanh_gaussian"),
+        ("sac_flow", "flow"),
+        ("sft", "tanh_gaussian"),
+        ("sft", "flow"),
+    ],
+)
 def test_learners_of_batches_learn_where_their_policy_is(name, kind, random):
     module, policy = algorithm(name), make(kind)
     batch = buffer_of(misled(random), 8).sample(32, random)
@@ -79,7 +98,9 @@ def test_learners_of_rollouts_learn_where_their_policy_is(name):
     module, policy = algorithm(name), make("gaussian", horizon=2)
     learner = module.Learner(policy, module.Config(**CONFIGS[name]), 0)
     with elsewhere():
-        metrics = learner.update(*ChunkRollouts(Points(16), policy).play(**learner.config.rollout).rollouts)
+        metrics = learner.update(
+            *ChunkRollouts(Points(16), policy).play(**learner.config.rollout).rollouts
+        )
     assert np.isfinite(list(metrics.values())).all()
 
 
@@ -94,8 +115,12 @@ def test_pictures_are_shifted_where_they_are(random):
 
 def test_a_device_that_is_not_there_is_refused_with_those_that_are():
     assert device_of("cpu") == torch.device("cpu")
-    best = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    best = (
+        torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    )
     assert device_of("auto").type == best
     for name in ("cuda:99", "gpu", "meta"):
-        with pytest.raises(RlinfError, match=f"device: expected auto or one of cpu.*; got '{name}'"):
+        with pytest.raises(
+            RlinfError, match=f"device: expected auto or one of cpu.*; got '{name}'"
+        ):
             device_of(name)

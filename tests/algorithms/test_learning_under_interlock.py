@@ -1,4 +1,6 @@
-"""A policy that first pushes out of the box learns through the guard, from what it asked for or from what was done."""
+"""A policy that first pushes out of the box learns through the guard, from what it asked for or
+from what was done.
+"""
 
 import copy
 
@@ -15,9 +17,22 @@ from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from tests.algorithms.toy import acted
 
 SCALE, STEPS, RADIUS = 0.02, 25, 0.012
-SPEC = StationSpec((ArraySpec("offset", (2,)),), ActionSpec("tcp_delta", tuple("xyz"), (SCALE,) * 3, ("m",) * 3), 10.0)
-LIMITS = Limits(box_low=(0.3, -0.2, 0.1), box_high=(0.7, 0.2, 0.3), speed=0.25, acceleration=4.0, jerk=float("inf"),
-                divergence=0.05, orientation=(0.0, 1.0, 0.0, 0.0), cone=0.5, enable_lease=float("inf"))
+SPEC = StationSpec(
+    (ArraySpec("offset", (2,)),),
+    ActionSpec("tcp_delta", tuple("xyz"), (SCALE,) * 3, ("m",) * 3),
+    10.0,
+)
+LIMITS = Limits(
+    box_low=(0.3, -0.2, 0.1),
+    box_high=(0.7, 0.2, 0.3),
+    speed=0.25,
+    acceleration=4.0,
+    jerk=float("inf"),
+    divergence=0.05,
+    orientation=(0.0, 1.0, 0.0, 0.0),
+    cone=0.5,
+    enable_lease=float("inf"),
+)
 GOAL = np.array([0.69, 0.0])  # one centimetre from the wall
 
 
@@ -34,13 +49,26 @@ class Guarded:
         offsets.append(np.array(pose[:2]) - GOAL)
         for number in range(STEPS):
             requested = np.clip(act({"offset": offsets[-1].astype(np.float32)}), -1, 1)
-            chunk = Chunk("policy", "a", number + 1, 0, now, 0.1, "tcp_delta", (tuple((requested * SCALE).tolist()),))
+            chunk = Chunk(
+                "policy",
+                "a",
+                number + 1,
+                0,
+                now,
+                0.1,
+                "tcp_delta",
+                (tuple((requested * SCALE).tolist()),),
+            )
             done_so_far = np.zeros(3)
             for tick in range(10):
-                state, output, _ = step(LIMITS, state, Inputs(pose=pose, chunks=(chunk,) if tick == 0 else ()), now)
+                state, output, _ = step(
+                    LIMITS, state, Inputs(pose=pose, chunks=(chunk,) if tick == 0 else ()), now
+                )
                 pose, now = output.target, now + 10_000_000
-                assert all(lo - 1e-9 <= p <= hi + 1e-9
-                           for lo, p, hi in zip(LIMITS.box_low, pose, LIMITS.box_high, strict=False))
+                assert all(
+                    lo - 1e-9 <= p <= hi + 1e-9
+                    for lo, p, hi in zip(LIMITS.box_low, pose, LIMITS.box_high, strict=False)
+                )
                 for record in output.applied:
                     done_so_far += record.executed
                     self.limited += "position" in record.limits
@@ -52,15 +80,24 @@ class Guarded:
             discounts.append(0.0 if arrived else 1.0)
             if arrived:
                 break
-        return {"vectors": np.array(offsets, np.float32)}, np.array(actions), np.array(rewards), np.array(discounts)
+        return (
+            {"vectors": np.array(offsets, np.float32)},
+            np.array(actions),
+            np.array(rewards),
+            np.array(discounts),
+        )
 
     def success(self, act, episodes=40):
         return float(np.mean([self.play(act)[2][-1] for _ in range(episodes)]))
 
 
-@pytest.mark.parametrize("use_executed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["asked", "executed"])
+@pytest.mark.parametrize(
+    "use_executed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["asked", "executed"]
+)
 def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
-    """Thresholds: random at most 10 %, before at most 70 %, RLPD at least 90 %, seed 0; the box is never left."""
+    """Thresholds: random at most 10 %, before at most 70 %, RLPD at least 90 %, seed 0; the box is
+    never left.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     world = Guarded(random, use_executed)
@@ -81,8 +118,18 @@ def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
     for _ in range(60):
         cloner.update(demonstrations.sample(64, random))
     before = world.success(lambda o: acted(actor, o)[0])
-    learner = rlpd.Learner(actor, rlpd.Config(critic_hidden=(64, 64), batch_size=64, critics=3, critic_warmup=200,
-                                           discount=0.95, ema_rate=0.02), seed=0)
+    learner = rlpd.Learner(
+        actor,
+        rlpd.Config(
+            critic_hidden=(64, 64),
+            batch_size=64,
+            critics=3,
+            critic_warmup=200,
+            discount=0.95,
+            ema_rate=0.02,
+        ),
+        seed=0,
+    )
     online = ReplayBuffer(SPEC, 20_000)
     draw = torch.Generator().manual_seed(0)
     shipped, learned, limited, played = copy.deepcopy(actor), 0.0, 0, 0
@@ -98,5 +145,10 @@ def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
         if learned >= 0.95:
             break
     pushed = limited / played
-    assert untrained <= 0.10 and before <= 0.70 and learned >= 0.90, (untrained, before, learned, pushed)
+    assert untrained <= 0.10 and before <= 0.70 and learned >= 0.90, (
+        untrained,
+        before,
+        learned,
+        pushed,
+    )
     assert pushed > 0.05, "the guard had something to do"

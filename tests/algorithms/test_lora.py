@@ -1,4 +1,6 @@
-"""Low-rank adapters: what they compute, what they leave alone, and that the plain policy keeps up with them."""
+"""Low-rank adapters: what they compute, what they leave alone, and that the plain policy keeps up
+with them.
+"""
 
 import numpy as np
 import pytest
@@ -26,15 +28,25 @@ def test_the_merged_policy_is_w_plus_scaled_b_a(kind, data):
     learner = sft.Learner(actor, CONFIG)
     for _ in range(5):
         learner.update(data.sample(32, random))
-    layers = {name: module for name, module in learner.trained.named_modules() if hasattr(module, "lora_A")}
+    layers = {
+        name: module
+        for name, module in learner.trained.named_modules()
+        if hasattr(module, "lora_A")
+    }
     assert layers
     for name, layer in layers.items():
         a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
         assert a.shape[0] == b.shape[1] == 4
-        assert torch.allclose(actor.get_submodule(name).weight, before[f"{name}.weight"] + 2.0 * b @ a, atol=1e-6)
+        assert torch.allclose(
+            actor.get_submodule(name).weight, before[f"{name}.weight"] + 2.0 * b @ a, atol=1e-6
+        )
         assert not torch.equal(actor.get_submodule(name).weight, before[f"{name}.weight"])
     changed = {f"{name}.weight" for name in layers}
-    assert all(torch.equal(value, before[name]) for name, value in actor.state_dict().items() if name not in changed)
+    assert all(
+        torch.equal(value, before[name])
+        for name, value in actor.state_dict().items()
+        if name not in changed
+    )
 
 
 def test_it_begins_as_the_policy_and_ends_as_its_adapters(data):
@@ -50,7 +62,9 @@ def test_it_begins_as_the_policy_and_ends_as_its_adapters(data):
 
 def test_few_weights_are_trained():
     learner = sft.Learner(make(), CONFIG)
-    trained = sum(p.numel() for group in learner.optimisers["actor"].param_groups for p in group["params"])
+    trained = sum(
+        p.numel() for group in learner.optimisers["actor"].param_groups for p in group["params"]
+    )
     assert trained == 4 * ((2 + 64) + (64 + 64) + (64 + 4))
     assert trained < 0.3 * sum(p.numel() for p in learner.actor.parameters())
 

@@ -1,4 +1,6 @@
-"""PPO, asynchronous PPO, GRPO, DAPO and REINFORCE++: formulas by independent computations; checkpoints."""
+"""PPO, asynchronous PPO, GRPO, DAPO and REINFORCE++: formulas by independent computations;
+checkpoints.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,13 @@ import torch
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.async_ppo import decoupled_loss, interpolated
 from rlinf_core.algorithms.common.on_policy import log_probs_of, policy_loss, to_level, value_loss
-from rlinf_core.algorithms.common.rollout import combined, gae, group_advantages, normalised, rewards_to_go
+from rlinf_core.algorithms.common.rollout import (
+    combined,
+    gae,
+    group_advantages,
+    normalised,
+    rewards_to_go,
+)
 from rlinf_core.algorithms.common.tensors import RunningReturn, update_moments
 from rlinf_core.algorithms.dapo import has_gradient_signal, length_penalty
 from rlinf_core.algorithms.grpo import k3
@@ -32,7 +40,11 @@ def test_gae_equals_the_sum_of_its_definition(random):
         for t in range(7):
             total, weight = 0.0, 1.0
             for k in range(t, 7):
-                delta = rewards[k, n] + 0.9 * (0.0 if terminated[k, n] else next_observations[k, n]) - values[k, n]
+                delta = (
+                    rewards[k, n]
+                    + 0.9 * (0.0 if terminated[k, n] else next_observations[k, n])
+                    - values[k, n]
+                )
                 total, weight = total + weight * float(delta), weight * 0.9 * 0.8
                 if done[k, n]:
                     break
@@ -47,7 +59,9 @@ def test_the_clipped_objective_equals_an_independent_computation(random):
             ratio = np.exp(a - b)
             term = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
             expected.append(-(max(term, dual * advantage) if dual and advantage < 0 else term))
-        assert policy_loss(now, then, advantages, low, high, dual).numpy() == pytest.approx(expected, abs=1e-9)
+        assert policy_loss(now, then, advantages, low, high, dual).numpy() == pytest.approx(
+            expected, abs=1e-9
+        )
 
 
 def test_the_value_loss_is_the_worse_of_clipped_and_unclipped(random):
@@ -57,35 +71,50 @@ def test_the_value_loss_is_the_worse_of_clipped_and_unclipped(random):
         x = abs(x)
         return 0.5 * x * x if x <= delta else delta * (x - 0.5 * delta)
 
-    expected = [max(huber(v - r), huber(o + min(max(v - o, -0.2), 0.2) - r))
-                for v, o, r in zip(values.tolist(), old.tolist(), returns.tolist(), strict=True)]
+    expected = [
+        max(huber(v - r), huber(o + min(max(v - o, -0.2), 0.2) - r))
+        for v, o, r in zip(values.tolist(), old.tolist(), returns.tolist(), strict=True)
+    ]
     assert value_loss(values, old, returns, 0.2, 0.5).numpy() == pytest.approx(expected, abs=1e-9)
-    assert value_loss(values, old, returns, 0.0, 0.0).numpy() == pytest.approx(0.5 * (values - returns).numpy() ** 2)
+    assert value_loss(values, old, returns, 0.0, 0.0).numpy() == pytest.approx(
+        0.5 * (values - returns).numpy() ** 2
+    )
 
 
 def test_group_advantages_and_rewards_to_go(random):
     returns, rewards = tensors(random, (12,), (5, 2))
-    by_hand = np.concatenate([(g - g.mean()) / (g.std(ddof=1) + 1e-6) for g in returns.numpy().reshape(3, 4)])
+    by_hand = np.concatenate(
+        [(g - g.mean()) / (g.std(ddof=1) + 1e-6) for g in returns.numpy().reshape(3, 4)]
+    )
     assert group_advantages(returns, 4).numpy() == pytest.approx(by_hand, abs=1e-9)
     mask = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 0], [0, 0]]).double()
     got = rewards_to_go(rewards, mask, 0.9).numpy()
-    assert got[1, 0] == pytest.approx(float(rewards[1, 0] + 0.9 * rewards[2, 0] + 0.81 * rewards[3, 0]))
+    assert got[1, 0] == pytest.approx(
+        float(rewards[1, 0] + 0.9 * rewards[2, 0] + 0.81 * rewards[3, 0])
+    )
     assert got[1, 1] == pytest.approx(float(rewards[1, 1])) and got[4, 0] == 0
     unmasked = normalised(rewards, mask)[mask > 0].numpy()
-    assert (unmasked.mean(), unmasked.std(ddof=1)) == (pytest.approx(0, abs=1e-9), pytest.approx(1, abs=1e-6))
+    assert (unmasked.mean(), unmasked.std(ddof=1)) == (
+        pytest.approx(0, abs=1e-9),
+        pytest.approx(1, abs=1e-6),
+    )
 
 
 def test_the_decoupled_objective_weighs_by_how_far_the_behaviour_was(random):
     now, proximal, behaviour, advantages = tensors(random, (30,), (30,), (30,), (30,))
     expected = []
-    for a, p, b, advantage in zip(*(x.tolist() for x in (now, proximal, behaviour, advantages)), strict=True):
+    for a, p, b, advantage in zip(
+        *(x.tolist() for x in (now, proximal, behaviour, advantages)), strict=True
+    ):
         weight, ratio = np.exp(p - b), np.exp(a - p)
         weight = weight if weight <= 2.0 else 0.0
         expected.append(-weight * min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage))
     got = decoupled_loss(now, proximal, behaviour, advantages, 0.2, 0.2, 0.0, 2.0).numpy()
     assert got == pytest.approx(expected, abs=1e-9)
     same = decoupled_loss(now, behaviour, behaviour, advantages, 0.2, 0.2, 0.0, 2.0)
-    assert torch.equal(same, policy_loss(now, behaviour, advantages, 0.2, 0.2)), "on policy it is PPO's"
+    assert torch.equal(same, policy_loss(now, behaviour, advantages, 0.2, 0.2)), (
+        "on policy it is PPO's"
+    )
     line = interpolated(torch.tensor(2.0), torch.tensor(0.0), torch.tensor(1.0), 3)
     assert line.item() == pytest.approx(2.0 * 2 / 3), "versions 1 and 4: the proximal one is 3"
 
@@ -93,7 +122,12 @@ def test_the_decoupled_objective_weighs_by_how_far_the_behaviour_was(random):
 def test_dapo_leaves_out_what_teaches_nothing_and_shapes_length():
     returns = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
     assert has_gradient_signal(returns, 2).tolist() == [0, 0, 1, 1, 0, 0]
-    assert length_penalty(torch.tensor([5.0, 10.0, 15.0, 40.0]), 10, 10).tolist() == [0, 0, -0.5, -1]
+    assert length_penalty(torch.tensor([5.0, 10.0, 15.0, 40.0]), 10, 10).tolist() == [
+        0,
+        0,
+        -0.5,
+        -1,
+    ]
 
 
 def test_k3_is_never_negative_and_its_mean_is_the_divergence():
@@ -102,13 +136,17 @@ def test_k3_is_never_negative_and_its_mean_is_the_divergence():
     x = p.sample((200_000,))
     values = k3(p.log_prob(x), q.log_prob(x))
     assert values.min() >= 0
-    assert values.mean().item() == pytest.approx(torch.distributions.kl_divergence(p, q).item(), abs=2e-3)
+    assert values.mean().item() == pytest.approx(
+        torch.distributions.kl_divergence(p, q).item(), abs=2e-3
+    )
 
 
 def test_ratios_of_a_chunk_are_the_product_of_its_actions(random):
-    log_probs, = tensors(random, (4, 3))
+    (log_probs,) = tensors(random, (4, 3))
     assert to_level(log_probs, "action") is log_probs
-    assert to_level(log_probs, "chunk")[:, 0].exp().numpy() == pytest.approx(log_probs.exp().prod(dim=1).numpy())
+    assert to_level(log_probs, "chunk")[:, 0].exp().numpy() == pytest.approx(
+        log_probs.exp().prod(dim=1).numpy()
+    )
 
 
 def test_the_running_return_follows_its_definition(random):
@@ -120,7 +158,9 @@ def test_the_running_return_follows_its_definition(random):
         running = running * (1 - end)
     scale = RunningReturn(0.9)
     got = scale.scaled(*(torch.tensor(x, dtype=torch.float32) for x in (rewards, done)))
-    assert got.numpy() == pytest.approx(np.clip(rewards / np.sqrt(np.var(returns) + 1e-8), -10, 10), rel=1e-3)
+    assert got.numpy() == pytest.approx(
+        np.clip(rewards / np.sqrt(np.var(returns) + 1e-8), -10, 10), rel=1e-3
+    )
     count, mean, var = torch.tensor(0.0), torch.zeros(()), torch.zeros(())
     for part in np.array_split(np.array(returns), 4):
         update_moments(count, mean, var, torch.tensor(part))
@@ -131,7 +171,9 @@ def test_the_running_return_follows_its_definition(random):
 
 
 def test_an_unknown_algorithm_is_answered_with_the_nearest():
-    with pytest.raises(RecipeError, match="expected one of async_ppo, crossq, dagger, .*; got 'pppo'.*ppo"):
+    with pytest.raises(
+        RecipeError, match="expected one of async_ppo, crossq, dagger, .*; got 'pppo'.*ppo"
+    ):
         algorithm("pppo")
 
 
@@ -150,8 +192,15 @@ def test_going_on_from_a_saved_state_gives_the_same_updates(name, tmp_path):
 
 def test_where_all_returns_are_the_same_none_has_an_advantage(random):
     for group in range(2, 17):
-        same = torch.tensor(random.uniform(-100.0, 100.0, (200, 1)), dtype=torch.float32).repeat(1, group).flatten()
-        assert group_advantages(same, group).abs().max() < 1e-6 and group_advantages(same, group).dtype == torch.float32
+        same = (
+            torch.tensor(random.uniform(-100.0, 100.0, (200, 1)), dtype=torch.float32)
+            .repeat(1, group)
+            .flatten()
+        )
+        assert (
+            group_advantages(same, group).abs().max() < 1e-6
+            and group_advantages(same, group).dtype == torch.float32
+        )
         one = same[:group]
         assert normalised(one).abs().max() < 1e-5
 
@@ -167,16 +216,22 @@ def test_of_what_fills_a_rollout_up_no_policy_is_asked(name, network_name, chang
     both = long.concatenated_with(combined([long], lambda parts: parts[0][:2]))
     policy, batches = getattr(learner, network_name), []
     answer = policy.log_probs
-    monkeypatch.setattr(policy, "log_probs", lambda batch, actions: batches.append(batch) or answer(batch, actions))
+    monkeypatch.setattr(
+        policy, "log_probs", lambda batch, actions: batches.append(batch) or answer(batch, actions)
+    )
     with torch.no_grad():
         data = learner.prepare(both)
-        expected, _ = answer({name: values.flatten(0, 1) for name, values in long.observations.items()},
-                             long.actions.flatten(0, 1))
+        expected, _ = answer(
+            {name: values.flatten(0, 1) for name, values in long.observations.items()},
+            long.actions.flatten(0, 1),
+        )
     (batch,), counted = batches, both.mask > 0
     assert len(batch["vectors"]) == counted.sum() < counted.numel()
     if name == "async_ppo":
         played = long.mask > 0
-        assert torch.allclose(data["proximal"][:, :16][played], expected.view_as(long.log_probs)[played], atol=1e-6)
+        assert torch.allclose(
+            data["proximal"][:, :16][played], expected.view_as(long.log_probs)[played], atol=1e-6
+        )
         assert torch.equal(data["proximal"][~counted], both.log_probs[~counted])
         none = log_probs_of(policy, both, torch.zeros_like(both.mask)).flatten(0, 1)
         assert torch.equal(none[1:], both.log_probs.flatten(0, 1)[1:])

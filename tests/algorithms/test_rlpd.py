@@ -43,21 +43,37 @@ def test_a_batch_has_two_halves():
 
 def test_critic_target_and_losses_equal_an_independent_computation(random):
     values = random.normal(size=(3, 5))
-    reward, discount, bonus = random.normal(size=5), np.array([1, 1, 0, 1, 0.0]), random.normal(size=5)
-    target = actor_critic.critic_target(*map(torch.tensor, (reward, discount, values)), 0.9, torch.tensor(bonus)).numpy()
-    by_hand = [reward[i] + 0.9 * discount[i] * (min(values[e][i] for e in range(3)) - bonus[i]) for i in range(5)]
+    reward, discount, bonus = (
+        random.normal(size=5),
+        np.array([1, 1, 0, 1, 0.0]),
+        random.normal(size=5),
+    )
+    target = actor_critic.critic_target(
+        *map(torch.tensor, (reward, discount, values)), 0.9, torch.tensor(bonus)
+    ).numpy()
+    by_hand = [
+        reward[i] + 0.9 * discount[i] * (min(values[e][i] for e in range(3)) - bonus[i])
+        for i in range(5)
+    ]
     assert target == pytest.approx(by_hand, abs=1e-12)
     loss = actor_critic.critic_loss(torch.tensor(values), torch.tensor(target)).item()
-    assert loss == pytest.approx(sum(np.mean((values[e] - target) ** 2) for e in range(3)), abs=1e-12)
+    assert loss == pytest.approx(
+        sum(np.mean((values[e] - target) ** 2) for e in range(3)), abs=1e-12
+    )
     log_probs = random.normal(size=5)
-    loss = actor_critic.actor_loss(torch.tensor(values.mean(axis=0)), torch.tensor(log_probs), torch.tensor(0.3)).item()
+    loss = actor_critic.actor_loss(
+        torch.tensor(values.mean(axis=0)), torch.tensor(log_probs), torch.tensor(0.3)
+    ).item()
     assert loss == pytest.approx(np.mean(0.3 * log_probs - values.mean(axis=0)), abs=1e-7)
 
 
 def test_the_batched_ensemble_equals_each_critic_by_itself(random):
     torch.manual_seed(0)
     critics = actor_critic.Critics(6, (8, 8), 3).double()
-    features, action = torch.tensor(random.normal(size=(4, 4))), torch.tensor(random.normal(size=(4, 2)))
+    features, action = (
+        torch.tensor(random.normal(size=(4, 4))),
+        torch.tensor(random.normal(size=(4, 2))),
+    )
     together = critics(features, action).detach().numpy()
     for e in range(3):
         x = np.concatenate([features, action], axis=1)
@@ -78,23 +94,31 @@ def test_targets_follow_by_the_stated_rate(actor, demonstrations, random):
         assert torch.allclose(new, 0.75 * old + 0.25 * source, atol=1e-6)
 
 
-def test_the_cloning_loss_is_the_likelihood_of_the_demonstrated_action(actor, demonstrations, random):
+def test_the_cloning_loss_is_the_likelihood_of_the_demonstrated_action(
+    actor, demonstrations, random
+):
     batch = to_tensors(demonstrations.sample(16, random))
     mean, log_std = actor(batch)
     raw = torch.atanh(batch["action"].clamp(-0.97, 0.97))
     normal = torch.distributions.Normal(mean, log_std.exp())
-    by_torch = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform())
+    by_torch = torch.distributions.TransformedDistribution(
+        normal, torch.distributions.TanhTransform()
+    )
     expected = -by_torch.log_prob(torch.tanh(raw)).sum(-1).mean()
     assert sft.loss(actor, batch, 0.0).item() == pytest.approx(expected.item(), abs=1e-4)
 
 
 @pytest.mark.parametrize("size, shown", [(8, 4), (7, 3)])
-def test_of_an_odd_batch_the_smaller_half_is_what_was_demonstrated(actor, demonstrations, random, size, shown):
+def test_of_an_odd_batch_the_smaller_half_is_what_was_demonstrated(
+    actor, demonstrations, random, size, shown
+):
     learner = rlpd.Learner(actor, rlpd.Config(**SMALL, cloning_noise=0.0), seed=1)
     batch = to_tensors(demonstrations.sample(size, random))
     _, _, proposal = learner.actor_proposal(batch)
     _, metrics = learner.regularise(batch, proposal)
-    assert metrics["cloning"] == pytest.approx(imitation(batch["action"][-shown:], *proposal[:, -shown:]).item(), rel=1e-5)
+    assert metrics["cloning"] == pytest.approx(
+        imitation(batch["action"][-shown:], *proposal[:, -shown:]).item(), rel=1e-5
+    )
 
 
 def test_going_on_from_a_saved_state_gives_the_same_updates(actor, demonstrations, tmp_path):
@@ -116,7 +140,9 @@ def test_going_on_from_a_saved_state_gives_the_same_updates(actor, demonstration
 def test_shifted_images_are_the_same_picture_elsewhere():
     images = torch.zeros(64, 9, 9, 1, dtype=torch.uint8)
     images[:, 4, 4] = 200
-    moved = shift_images({"front": images, "vectors": torch.ones(64, 3)}, 2, torch.Generator().manual_seed(0))
+    moved = shift_images(
+        {"front": images, "vectors": torch.ones(64, 3)}, 2, torch.Generator().manual_seed(0)
+    )
     places = {tuple(place) for place in torch.nonzero(moved["front"])[:, 1:3].tolist()}
     assert moved["front"].dtype == torch.uint8 and (moved["front"].amax(dim=(1, 2, 3)) == 200).all()
     assert len(places) > 15 and all(2 <= row <= 6 and 2 <= column <= 6 for row, column in places)
@@ -134,12 +160,17 @@ def test_the_actor_climbs_a_lower_bound_of_the_ensemble(actor, random):
 
 
 def test_what_is_shipped_is_the_actors_moving_average(actor, demonstrations, random):
-    learner = rlpd.Learner(actor, rlpd.Config(**SMALL, ema_rate=0.25, critic_warmup=2, actor_every=2))
+    learner = rlpd.Learner(
+        actor, rlpd.Config(**SMALL, ema_rate=0.25, critic_warmup=2, actor_every=2)
+    )
     by_hand, shipped = [p.detach().clone() for p in actor.parameters()], copy.deepcopy(actor)
     for update in range(1, 9):
         learner.update(demonstrations.sample(64, random))
         if update > 2 and update % 2 == 0:
-            by_hand = [0.75 * old + 0.25 * new.detach() for old, new in zip(by_hand, actor.parameters(), strict=True)]
+            by_hand = [
+                0.75 * old + 0.25 * new.detach()
+                for old, new in zip(by_hand, actor.parameters(), strict=True)
+            ]
     learner.ship(shipped)
     for p, q, newest in zip(by_hand, shipped.parameters(), actor.parameters(), strict=True):
         assert torch.allclose(p, q, atol=1e-6) and not torch.equal(q, newest)
@@ -147,4 +178,6 @@ def test_what_is_shipped_is_the_actors_moving_average(actor, demonstrations, ran
     newest = rlpd.Learner(actor, rlpd.Config(**SMALL, ema_rate=1.0))
     before = [p.clone() for p in shipped.parameters()]
     newest.ship(shipped)
-    assert all(torch.equal(p, q) for p, q in zip(before, shipped.parameters(), strict=True)), "there is no average"
+    assert all(torch.equal(p, q) for p, q in zip(before, shipped.parameters(), strict=True)), (
+        "there is no average"
+    )

@@ -1,16 +1,24 @@
-"""A point that must be brought into a small hole: sparse reward, 2-D, fast enough for a learning test."""
+"""A point that must be brought into a small hole: sparse reward, 2-D, fast enough for a learning
+test.
+"""
 
 import numpy as np
 
 from rlinf_core.policies.base import Observation
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
-SPEC = StationSpec((ArraySpec("offset", (2,)), ), ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
+SPEC = StationSpec(
+    (ArraySpec("offset", (2,)),),
+    ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")),
+    10.0,
+)
 STEPS, RADIUS = 25, 0.05
 
 
 def play(act, random):
-    """One episode: moves are distorted by an unknown rotation, which cloning from clumsy demonstrations misses."""
+    """One episode: moves are distorted by an unknown rotation, which cloning from clumsy
+    demonstrations misses.
+    """
     position, positions, actions, rewards, discounts = random.uniform(-1, 1, 2), [], [], [], []
     positions.append(position.copy())
     for _ in range(STEPS):
@@ -23,15 +31,25 @@ def play(act, random):
         discounts.append(0.0 if done else 1.0)
         if done:
             break
-    return {"vectors": np.array(positions, np.float32)}, np.array(actions), np.array(rewards), np.array(discounts)
+    return (
+        {"vectors": np.array(positions, np.float32)},
+        np.array(actions),
+        np.array(rewards),
+        np.array(discounts),
+    )
 
 
 def clumsy(random, noise=0.9):
     """A demonstrator that gets there now and then."""
-    return lambda observation: np.clip(-observation["offset"] / 0.1, -1, 1) + noise * random.normal(size=2)
-
+    return lambda observation: (
+        np.clip(-observation["offset"] / 0.1, -1, 1) + noise * random.normal(size=2)
+    )
 
 
 def acted(actor, observation, explore=False, generator=None):
     """What a policy answers to one observation: a chunk of actions (H, A)."""
-    return actor.act(Observation.of_one(actor.spec, observation), explore, generator).actions[0].numpy()
+    return (
+        actor.act(Observation.of_one(actor.spec, observation), explore, generator)
+        .actions[0]
+        .numpy()
+    )

@@ -11,8 +11,13 @@ from rlinf_core.core.paths import VERSION
 
 def complete(script, *words):
     line = " ".join(f"'{word}'" for word in words)
-    code = f"{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _rlinf; echo ${{COMPREPLY[@]}}"
-    return subprocess.run(["bash", "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    code = (
+        f"{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _rlinf; echo "
+        f"${{COMPREPLY[@]}}"
+    )
+    return subprocess.run(
+        ["bash", "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
 
 
 def test_bash_completes_commands_below_commands_options_and_choices(capsys):

@@ -1,4 +1,6 @@
-"""`rlinf fleet up`: what cannot work is refused before anything starts, a station that dies is named, nothing is lost."""
+"""`rlinf fleet up`: what cannot work is refused before anything starts, a station that dies is
+named, nothing is lost.
+"""
 
 import json
 import os
@@ -29,24 +31,84 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.mark.parametrize("stations, changes, message", [
-    (["a", "b", "a"], [], "--stations: expected another name for each, got 'a' twice"),
-    (["0"], [], "--stations: expected 1 to 233, as each has a ROS_DOMAIN_ID of its own, from 0 to 232, got 0"),
-    (["9" * 30], [], "--stations: expected 1 to 233"),
-    (["3"], ["station.domain_id=231"], "--stations: expected 1 to 2, as each"),
-    (["lab/1"], [], "--stations: expected a number, or names of a letter, then .*, got 'lab/1'"),
-    (["2"], ["bridge.host=0.0.0.0"], "bridge.fleet: expected a folder, since bridge.host is '0.0.0.0'"),
-    (["a", "b"], ["bridge.fleet={}/fleet"], "bridge.credentials: expected a folder .* rlinf fleet enroll a --out"),
-    (["a", "b"], ["bridge.fleet={}/fleet", "bridge.credentials={}"], r"b to have ca.crt.*rlinf fleet enroll b --out"),
-    (["a", "gone"], ["bridge.fleet={}/fleet", "bridge.credentials={}"], "station 'gone', .*its certificate was revoked"),
-    (["2"], ["station.robot=franka_fr3"], "station.robot: expected one of a simulator.*by rlinf up, on its own PC"),
-    (["2"], ["station.operator.kind=keyboard"], "station.operator.kind: expected scripted, since nobody sits"),
-    (["2"], ["station.web.port=8080"], "station.web.port: expected 0, got 8080, which stations cannot share"),
-    (["2"], ["simulation.environments=4"], "expected one that stations feed, got one that learns from simulators"),
-    (["200"], [], "--stations: expected at most 1, since 2000 MB of memory are free, the trainer takes .* got 200"),
-    (["1"], ["bridge.host=192.0.2.1", "bridge.insecure=true"], "cannot listen on 192.0.2.1:.*another address of this"),
-    (["1"], ["bridge.port={taken}"], "bridge: cannot listen on 127.0.0.1:.*in use. Stop the other trainer")])
-def test_what_cannot_work_is_refused_and_nothing_starts(stations, changes, message, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "stations, changes, message",
+    [
+        (["a", "b", "a"], [], "--stations: expected another name for each, got 'a' twice"),
+        (
+            ["0"],
+            [],
+            "--stations: expected 1 to 233, as each has a ROS_DOMAIN_ID of its own, from 0 to 232, "
+            "got 0",
+        ),
+        (["9" * 30], [], "--stations: expected 1 to 233"),
+        (["3"], ["station.domain_id=231"], "--stations: expected 1 to 2, as each"),
+        (
+            ["lab/1"],
+            [],
+            "--stations: expected a number, or names of a letter, then .*, got 'lab/1'",
+        ),
+        (
+            ["2"],
+            ["bridge.host=0.0.0.0"],
+            "bridge.fleet: expected a folder, since bridge.host is '0.0.0.0'",
+        ),
+        (
+            ["a", "b"],
+            ["bridge.fleet={}/fleet"],
+            "bridge.credentials: expected a folder .* rlinf fleet enroll a --out",
+        ),
+        (
+            ["a", "b"],
+            ["bridge.fleet={}/fleet", "bridge.credentials={}"],
+            r"b to have ca.crt.*rlinf fleet enroll b --out",
+        ),
+        (
+            ["a", "gone"],
+            ["bridge.fleet={}/fleet", "bridge.credentials={}"],
+            "station 'gone', .*its certificate was revoked",
+        ),
+        (
+            ["2"],
+            ["station.robot=franka_fr3"],
+            "station.robot: expected one of a simulator.*by rlinf up, on its own PC",
+        ),
+        (
+            ["2"],
+            ["station.operator.kind=keyboard"],
+            "station.operator.kind: expected scripted, since nobody sits",
+        ),
+        (
+            ["2"],
+            ["station.web.port=8080"],
+            "station.web.port: expected 0, got 8080, which stations cannot share",
+        ),
+        (
+            ["2"],
+            ["simulation.environments=4"],
+            "expected one that stations feed, got one that learns from simulators",
+        ),
+        (
+            ["200"],
+            [],
+            "--stations: expected at most 1, since 2000 MB of memory are free, the trainer takes "
+            ".* got 200",
+        ),
+        (
+            ["1"],
+            ["bridge.host=192.0.2.1", "bridge.insecure=true"],
+            "cannot listen on 192.0.2.1:.*another address of this",
+        ),
+        (
+            ["1"],
+            ["bridge.port={taken}"],
+            "bridge: cannot listen on 127.0.0.1:.*in use. Stop the other trainer",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_and_nothing_starts(
+    stations, changes, message, tmp_path, capsys, monkeypatch
+):
     enrolled = Fleet(tmp_path / "fleet")
     for name in ("a", "gone"):
         enrolled.enroll(name, tmp_path / name)
@@ -59,7 +121,19 @@ def test_what_cannot_work_is_refused_and_nothing_starts(stations, changes, messa
             change.replace("{taken}", str(other.getsockname()[1])).replace("{}", str(tmp_path))
             for change in changes
         ]
-        code = main(["fleet", "up", "demo", "--out", str(tmp_path / "run"), "--stations", *stations, "--set", *overrides])
+        code = main(
+            [
+                "fleet",
+                "up",
+                "demo",
+                "--out",
+                str(tmp_path / "run"),
+                "--stations",
+                *stations,
+                "--set",
+                *overrides,
+            ]
+        )
     error = capsys.readouterr().err
     of_the_machine = re.search("ca.crt|revoked|cannot listen", message)
     assert code == (1 if of_the_machine else 2), error
@@ -67,12 +141,21 @@ def test_what_cannot_work_is_refused_and_nothing_starts(stations, changes, messa
     assert not (tmp_path / "run").exists()
 
 
-def test_each_station_has_its_own_name_domain_scenes_and_credentials_and_its_share_of_demonstrations(tmp_path, free_port):
+def test_each_station_has_its_own_name_domain_scenes_and_credentials_and_its_share_of_demonstrations(
+    tmp_path, free_port
+):
     enrolled = Fleet(tmp_path / "fleet")
     for name in ("kitchen", "lab", "hall"):
         enrolled.enroll(name, tmp_path / name)
-    overrides = ["bridge.host=0.0.0.0", f"bridge.port={free_port}", f"bridge.fleet={tmp_path}/fleet",
-            f"bridge.credentials={tmp_path}", "station.domain_id=40", "collect.episodes=20", "seed=5"]
+    overrides = [
+        "bridge.host=0.0.0.0",
+        f"bridge.port={free_port}",
+        f"bridge.fleet={tmp_path}/fleet",
+        f"bridge.credentials={tmp_path}",
+        "station.domain_id=40",
+        "collect.episodes=20",
+        "seed=5",
+    ]
     recipe, members = fleet.members("demo", overrides, ["kitchen", "lab", "hall"], tmp_path / "run")
     assert recipe.bridge.host == "0.0.0.0" and recipe.collect.episodes == 20
     recipes = [member.recipe for member in members]
@@ -84,25 +167,56 @@ def test_each_station_has_its_own_name_domain_scenes_and_credentials_and_its_sha
     for member in members:
         by_name = {process.name: process for process in member.prepare()}
         uplink = by_name["uplink"].parameters
-        assert uplink["address"] == f"127.0.0.1:{free_port}" and uplink["credentials"] == str(tmp_path / member.name)
+        assert uplink["address"] == f"127.0.0.1:{free_port}" and uplink["credentials"] == str(
+            tmp_path / member.name
+        )
         assert uplink["spool"] == str(tmp_path / "run/stations" / member.name / "spool")
         assert json.loads((member.folder / "plan.json").read_text())["collect"]["episodes"] == 7
     assert list(by_name)[-1] == "director" and by_name["director"].namespace == "/hall"
 
 
-def test_of_several_embodiments_stations_are_one_and_the_next_in_turn_and_no_fewer(tmp_path, free_port):
-    overrides = [f"bridge.port={free_port}", "simulation.environments=0", "collect.episodes=21", "station.domain_id=40"]
+def test_of_several_embodiments_stations_are_one_and_the_next_in_turn_and_no_fewer(
+    tmp_path, free_port
+):
+    overrides = [
+        f"bridge.port={free_port}",
+        "simulation.environments=0",
+        "collect.episodes=21",
+        "station.domain_id=40",
+    ]
     _, members = fleet.members("sim_embodiments", overrides, ["a", "b", "c"], tmp_path / "run")
     recipes = [member.recipe for member in members]
-    assert [(of_station.station.robot, of_station.station.task, of_station.collect.episodes) for of_station in recipes] == [
-        ("franka_sim", "reach", 11), ("two_franka_sim", "reach_both", 21), ("franka_sim", "reach", 11)]
-    nodes = [[node for process in member.prepare() for node in (process, *process.nodes)] for member in members]
-    assert [sum(node.executable == "interlock" for node in started) for started in nodes] == [1, 2, 1]
-    with pytest.raises(RecipeError, match="--stations: expected 2 or more, one of each of one, two, whose .*, got 1"):
+    assert [
+        (of_station.station.robot, of_station.station.task, of_station.collect.episodes)
+        for of_station in recipes
+    ] == [
+        ("franka_sim", "reach", 11),
+        ("two_franka_sim", "reach_both", 21),
+        ("franka_sim", "reach", 11),
+    ]
+    nodes = [
+        [node for process in member.prepare() for node in (process, *process.nodes)]
+        for member in members
+    ]
+    assert [sum(node.executable == "interlock" for node in started) for started in nodes] == [
+        1,
+        2,
+        1,
+    ]
+    with pytest.raises(
+        RecipeError,
+        match="--stations: expected 2 or more, one of each of one, two, whose .*, got 1",
+    ):
         fleet.members("sim_embodiments", overrides, ["a"], tmp_path / "run")
-    with pytest.raises(RecipeError, match="embodiments.two.robot: expected one of a simulator, .*got 'franka_fr3'"):
-        fleet.members("sim_embodiments", [*overrides, "embodiments.two={robot: franka_fr3, task: peg_insertion}"], ["2"],
-                      tmp_path / "run")
+    with pytest.raises(
+        RecipeError, match="embodiments.two.robot: expected one of a simulator, .*got 'franka_fr3'"
+    ):
+        fleet.members(
+            "sim_embodiments",
+            [*overrides, "embodiments.two={robot: franka_fr3, task: peg_insertion}"],
+            ["2"],
+            tmp_path / "run",
+        )
 
 
 class Scripted:
@@ -125,11 +239,17 @@ class Scripted:
     def prepare(self):
         self.prepared += 1
         restart = {"interlock": SHUTDOWN, "director": ONCE}
-        return [Process(name, "rlinf", name, f"its_{name}", "/kitchen", {}, (), restart.get(name, RESPAWN))
-                for name in self.programs]
+        return [
+            Process(
+                name, "rlinf", name, f"its_{name}", "/kitchen", {}, (), restart.get(name, RESPAWN)
+            )
+            for name in self.programs
+        ]
 
 
-FOR_EVER = "import signal, time\nsignal.pthread_sigmask(signal.SIG_UNBLOCK, (2, 15))\ntime.sleep(600)"
+FOR_EVER = (
+    "import signal, time\nsignal.pthread_sigmask(signal.SIG_UNBLOCK, (2, 15))\ntime.sleep(600)"
+)
 ENDS_ONCE = """import pathlib
 ended, again = pathlib.Path(__file__).with_name("ended"), pathlib.Path(__file__).with_name("again")
 if not ended.exists():
@@ -165,35 +285,78 @@ def living(tmp_path, monkeypatch):
 
 
 def test_a_station_that_dies_is_named_and_its_other_processes_end(living):
-    station, notes = living(False, lambda station: station.state != PLAYING, interlock="raise SystemExit('no latch')",
-                            recorder=FOR_EVER, director=FOR_EVER)
-    assert station.state == GONE and "interlock ended (exit code 1)" in station.words and "'no latch'" in station.words
+    station, notes = living(
+        False,
+        lambda station: station.state != PLAYING,
+        interlock="raise SystemExit('no latch')",
+        recorder=FOR_EVER,
+        director=FOR_EVER,
+    )
+    assert (
+        station.state == GONE
+        and "interlock ended (exit code 1)" in station.words
+        and "'no latch'" in station.words
+    )
     assert all(child.popen.poll() is not None for child in station.supervisor.children.values())
-    assert notes[-1].startswith("station 'kitchen' died: interlock ended") and "--respawn" in notes[-1]
+    assert (
+        notes[-1].startswith("station 'kitchen' died: interlock ended") and "--respawn" in notes[-1]
+    )
 
 
 def test_a_director_that_is_killed_is_not_said_to_have_failed_as_the_last_time(living, tmp_path):
     (tmp_path / "kitchen").mkdir()
-    (tmp_path / "kitchen/progress.jsonl").write_text('{"event": "error", "detail": "of the last time"}\n')
+    (tmp_path / "kitchen/progress.jsonl").write_text(
+        '{"event": "error", "detail": "of the last time"}\n'
+    )
     _, notes = living(False, lambda station: station.state == GONE, director="raise SystemExit(3)")
     assert "director ended (exit code 3): without a word" in notes[-1]
 
 
 def test_it_is_started_again_where_that_was_asked_for_but_not_for_ever(living, monkeypatch):
-    station, notes = living(True, lambda station: station.state == GONE, director="raise SystemExit(3)")
-    assert station.member.prepared == 6 and sum("It is started again" in note for note in notes) == 5
-    assert "director ended (exit code 3): without a word. 6 times within 10 minutes: it is left" in notes[-1]
+    station, notes = living(
+        True, lambda station: station.state == GONE, director="raise SystemExit(3)"
+    )
+    assert (
+        station.member.prepared == 6 and sum("It is started again" in note for note in notes) == 5
+    )
+    assert (
+        "director ended (exit code 3): without a word. 6 times within 10 minutes: it is left"
+        in notes[-1]
+    )
 
 
-def test_a_process_that_may_be_started_again_is_no_death_and_a_director_that_ends_is_the_end(living):
-    station, notes = living(False, lambda station: station.state != PLAYING, recorder=ENDS_ONCE + FOR_EVER,
-                            interlock=FOR_EVER, director=WHEN_IT_IS_BACK)
-    assert station.state == THROUGH and notes == ["kitchen: recorder ended (exit code 0) and was started again"]
+def test_a_process_that_may_be_started_again_is_no_death_and_a_director_that_ends_is_the_end(
+    living,
+):
+    station, notes = living(
+        False,
+        lambda station: station.state != PLAYING,
+        recorder=ENDS_ONCE + FOR_EVER,
+        interlock=FOR_EVER,
+        director=WHEN_IT_IS_BACK,
+    )
+    assert station.state == THROUGH and notes == [
+        "kitchen: recorder ended (exit code 0) and was started again"
+    ]
 
 
 def command(run_dir, port):
-    return [sys.executable, "-m", "rlinf_core.cli.main", "fleet", "up", "demo_tiny", "--stations", "2", "--respawn",
-            "--out", str(run_dir), "--set", f"bridge.port={port}", "station.domain_id=203"]
+    return [
+        sys.executable,
+        "-m",
+        "rlinf_core.cli.main",
+        "fleet",
+        "up",
+        "demo_tiny",
+        "--stations",
+        "2",
+        "--respawn",
+        "--out",
+        str(run_dir),
+        "--set",
+        f"bridge.port={port}",
+        "station.domain_id=203",
+    ]
 
 
 def arrived(run_dir):
@@ -204,18 +367,24 @@ def arrived(run_dir):
 
 
 def closed(run_dir, *folders):
-    return {path.name for folder in folders for path in run_dir.glob(f"stations/*/spool/{folder}/*")}
+    return {
+        path.name for folder in folders for path in run_dir.glob(f"stations/*/spool/{folder}/*")
+    }
 
 
 def pid_of(run_dir, process, station):
-    output = subprocess.check_output(["pgrep", "-f", f"{run_dir}/stations/{station}/params/{process}.yaml"], text=True)
+    output = subprocess.check_output(
+        ["pgrep", "-f", f"{run_dir}/stations/{station}/params/{process}.yaml"], text=True
+    )
     return int(output.split()[0])
 
 
 @pytest.mark.slow
 @pytest.mark.ros
 @pytest.mark.timeout(500)
-def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, free_port):
+def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_goes_on(
+    tmp_path, free_port
+):
     run_dir = tmp_path / "run"
 
     def until(running, log, ready):
@@ -230,33 +399,54 @@ def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_go
 
     first = tmp_path / "first.log"
     running = start(first)
-    until(running, first, lambda: {"station_1", "station_2"} <= {name.partition("-")[0] for name in arrived(run_dir)})
+    until(
+        running,
+        first,
+        lambda: {"station_1", "station_2"} <= {name.partition("-")[0] for name in arrived(run_dir)},
+    )
     os.kill(pid_of(run_dir, "sim_bridge", "station_2"), signal.SIGKILL)
     until(running, first, lambda: "It is started again" in first.read_text())
     assert "station 'station_2' died: sim_bridge ended (killed by SIGKILL)" in first.read_text()
     running.send_signal(signal.SIGINT)
     assert running.wait(100) == 130 and "Traceback" not in first.read_text()
     closed_ids = closed(run_dir, "closed", "sent")
-    assert closed_ids >= set(arrived(run_dir)) >= closed(run_dir, "sent"), "what was sent has arrived"
+    assert closed_ids >= set(arrived(run_dir)) >= closed(run_dir, "sent"), (
+        "what was sent has arrived"
+    )
 
     second = tmp_path / "second.log"
     running = start(second)
-    until(running, second, lambda: set(arrived(run_dir)) >= closed_ids and "evaluating after" in second.read_text())
+    until(
+        running,
+        second,
+        lambda: set(arrived(run_dir)) >= closed_ids and "evaluating after" in second.read_text(),
+    )
     running.send_signal(signal.SIGINT)
     running.wait(100)
     assert len(arrived(run_dir)) == len(set(arrived(run_dir))), "each once"
 
 
-@pytest.mark.parametrize("phase, trainer, backlog, lacks, ends", [
-    ("sft", "waiting", 0, True, True), ("sft", "sft", 0, True, False), ("sft", "waiting", 1, True, False),
-    ("collect", "waiting", 0, True, False), ("sft", "waiting", 0, False, False)])
-def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so(tmp_path, monkeypatch, phase, trainer,
-                                                                                backlog, lacks, ends):
+@pytest.mark.parametrize(
+    "phase, trainer, backlog, lacks, ends",
+    [
+        ("sft", "waiting", 0, True, True),
+        ("sft", "sft", 0, True, False),
+        ("sft", "waiting", 1, True, False),
+        ("collect", "waiting", 0, True, False),
+        ("sft", "waiting", 0, False, False),
+    ],
+)
+def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so(
+    tmp_path, monkeypatch, phase, trainer, backlog, lacks, ends
+):
     display, now = MagicMock(), [0.0]
     others = [Station(Scripted(tmp_path / name), False, print) for name in ("one", "two")]
     others[0].state = GONE
-    (tmp_path / "two/status.json").write_text(json.dumps(
-        {"phase": phase, "trainer": {"phase": trainer, "backlog": backlog, "episodes": 3}}))
+    (tmp_path / "two/status.json").write_text(
+        json.dumps(
+            {"phase": phase, "trainer": {"phase": trainer, "backlog": backlog, "episodes": 3}}
+        )
+    )
     monkeypatch.setattr(Scripted, "lacks", lacks, raising=False)
     display.stations = others
     monkeypatch.setattr(Station, "start", lambda station: None)
@@ -270,6 +460,9 @@ def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so
     monkeypatch.setattr(fleet_up, "time", MagicMock(monotonic=lambda: now[0], sleep=sleep))
     if not ends:
         return fleet_up._play(MagicMock(), display, 1.0)
-    with pytest.raises(RlinfError, match="waits for demonstrations that kitchen would have shown, and nobody else will"):
+    with pytest.raises(
+        RlinfError,
+        match="waits for demonstrations that kitchen would have shown, and nobody else will",
+    ):
         fleet_up._play(MagicMock(), display, 1.0)
     assert 30.0 < now[0] < 50.0

@@ -1,4 +1,6 @@
-"""What has a terminal in the foreground ends in its own time, is told of it once, and leaves the terminal as it was."""
+"""What has a terminal in the foreground ends in its own time, is told of it once, and leaves the
+terminal as it was.
+"""
 
 import fcntl
 import os
@@ -47,11 +49,20 @@ def started(at, tmp_path):
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     before = termios.tcgetattr(its)
-    process = subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path, preexec_fn=owns, text=True,
-                               stdin=its if at == "a terminal" else subprocess.DEVNULL, stderr=subprocess.PIPE,
-                               env=os.environ | {"PYTHONPATH": os.getcwd()})
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        cwd=tmp_path,
+        preexec_fn=owns,
+        text=True,
+        stdin=its if at == "a terminal" else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )
     until = time.monotonic() + 60.0
-    while not ((tmp_path / "said").exists() and (tmp_path / "said").read_text()) and time.monotonic() < until:
+    while (
+        not ((tmp_path / "said").exists() and (tmp_path / "said").read_text())
+        and time.monotonic() < until
+    ):
         time.sleep(0.05)
     yield process, mine, tmp_path / "said"
     assert termios.tcgetattr(its) == before
@@ -59,8 +70,10 @@ def started(at, tmp_path):
     os.close(its)
 
 
-@pytest.mark.parametrize("how, at", [
-    ("Ctrl-C", "a terminal"), ("SIGTERM", "a terminal"), ("SIGINT", "none"), ("SIGTERM", "none")])
+@pytest.mark.parametrize(
+    "how, at",
+    [("Ctrl-C", "a terminal"), ("SIGTERM", "a terminal"), ("SIGINT", "none"), ("SIGTERM", "none")],
+)
 def test_it_is_asked_once_and_waited_for(how, started):
     process, terminal, log_file = started
     os.write(terminal, b"\x03") if how == "Ctrl-C" else process.send_signal(getattr(signal, how))
@@ -77,7 +90,9 @@ def test_it_ends_with_whoever_started_it_however_that_ends(started):
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_a_program_that_starts_slowly_is_reported_until_it_tells_that_it_works(tells, capfd, monkeypatch, tmp_path):
+def test_a_program_that_starts_slowly_is_reported_until_it_tells_that_it_works(
+    tells, capfd, monkeypatch, tmp_path
+):
     monkeypatch.setattr(terminal, "REPORT_S", 0.05)
     mark = tmp_path / "mark"
     child = f"""import pathlib, time
@@ -92,6 +107,8 @@ time.sleep(1.0)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     assert terminal.foreground([sys.executable, "-c", child], environment, starts="the client") == 0
     lines = capfd.readouterr().err.splitlines()
-    assert lines and all(re.fullmatch(r"rlinf: \d+ s: the client starts; a busy .*", line) for line in lines)
+    assert lines and all(
+        re.fullmatch(r"rlinf: \d+ s: the client starts; a busy .*", line) for line in lines
+    )
     assert mark.exists() and terminal.foreground([sys.executable, "-c", "pass"], environment) == 0
     assert capfd.readouterr().err == "", "other programs report themselves"

@@ -1,4 +1,6 @@
-"""The help of every command teaches: purpose, examples that parse, options by group with unit and default."""
+"""The help of every command teaches: purpose, examples that parse, options by group with unit and
+default.
+"""
 
 import argparse
 import re
@@ -12,8 +14,35 @@ from rlinf_core.cli.main import _parser
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.loader import recipes
 
-NO_VERBS = {"a", "an", "the", "of", "what", "that", "which", "from", "to", "in", "its", "whose", "by"}
-UNITS = {"N", "SECONDS", "METRES", "MS", "SEED", "PORT", "RATIO", "FRACTION", "DAYS", "ANGLE", "T", "ID"}
+NO_VERBS = {
+    "a",
+    "an",
+    "the",
+    "of",
+    "what",
+    "that",
+    "which",
+    "from",
+    "to",
+    "in",
+    "its",
+    "whose",
+    "by",
+}
+UNITS = {
+    "N",
+    "SECONDS",
+    "METRES",
+    "MS",
+    "SEED",
+    "PORT",
+    "RATIO",
+    "FRACTION",
+    "DAYS",
+    "ANGLE",
+    "T",
+    "ID",
+}
 PARSER = _parser()
 
 
@@ -43,15 +72,23 @@ def test_help_begins_with_one_line_of_purpose_then_examples_then_usage(name):
     assert purpose.split()[0].lower() not in NO_VERBS, purpose
     sections = [part for part in re.findall(r"^(\w[\w ]*):$", text, re.M) if part != "usage"]
     assert sections[0] == "examples" and len(sections) == len(set(sections))
-    assert text.index("\nexamples:\n  ") < text.index("\nusage: ") < text.index(f"\n{sections[1]}:\n")
+    assert (
+        text.index("\nexamples:\n  ") < text.index("\nusage: ") < text.index(f"\n{sections[1]}:\n")
+    )
 
 
 def test_every_command_has_examples_and_every_example_a_command():
     assert EXAMPLES.keys() == set(LEAVES)
 
 
-@pytest.mark.parametrize("name, line", [(name, line.strip()) for name, lines in EXAMPLES.items()
-                                        for line in lines.strip().splitlines()])
+@pytest.mark.parametrize(
+    "name, line",
+    [
+        (name, line.strip())
+        for name, lines in EXAMPLES.items()
+        for line in lines.strip().splitlines()
+    ],
+)
 def test_examples_parse(name, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, mark, comment = (line + " ").partition(" #")
@@ -75,12 +112,19 @@ def test_the_command_itself_is_among_its_examples(name):
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_option_has_a_meaning_and_numbers_have_a_unit(name):
     for action in ALL[name]._actions:
-        assert action.help or action.metavar == "COMMAND" or action.choices or not action.option_strings, action.dest
+        assert (
+            action.help
+            or action.metavar == "COMMAND"
+            or action.choices
+            or not action.option_strings
+        ), action.dest
         if action.option_strings and action.nargs != 0 and not action.required:
             assert "(default" in action.help, f"{name} {action.option_strings}: {action.help}"
         kind = getattr(action.type, "__name__", "")
         if action.option_strings and kind in ("int", "float", "fraction", "_days"):
-            assert (action.metavar or action.dest.upper()) in UNITS, f"{name} {action.option_strings}: unit?"
+            assert (action.metavar or action.dest.upper()) in UNITS, (
+                f"{name} {action.option_strings}: unit?"
+            )
 
 
 def test_a_default_is_printed_once():

@@ -1,4 +1,6 @@
-"""``rlinf new robot``: from an MJCF or a URDF to a simulated robot that keeps every promise; errors with a remedy."""
+"""``rlinf new robot``: from an MJCF or a URDF to a simulated robot that keeps every promise; errors
+with a remedy.
+"""
 
 import re
 import struct
@@ -18,11 +20,13 @@ from sim_bridges.simulators.mujoco_arm import Simulator
 
 ARM6 = Path("sim_bridges/simulators/mujoco_arm/arm6_mujoco/arm6.xml").resolve()
 LINK = (
-    '<link name="{0}"><inertial><mass value="1"/><origin xyz="0 0 0.1"/><inertia ixx="0.01" iyy="0.01" izz="0.01" '
+    '<link name="{0}"><inertial><mass value="1"/><origin xyz="0 0 0.1"/><inertia ixx="0.01" '
+    'iyy="0.01" izz="0.01" '
     'ixy="0" ixz="0" iyz="0"/></inertial>{1}</link>'
 )
 JOINT = (
-    '<joint name="{0}" type="{1}"><parent link="{2}"/><child link="{3}"/><origin xyz="0 0 {4}"/><axis xyz="{5}"/>'
+    '<joint name="{0}" type="{1}"><parent link="{2}"/><child link="{3}"/><origin xyz="0 0 '
+    '{4}"/><axis xyz="{5}"/>'
     "{6}</joint>"
 )
 LIMIT = '<limit lower="-2.6" upper="2.6" effort="80" velocity="2"/>'
@@ -35,7 +39,9 @@ def urdf(
     mesh="package://arm_description/meshes/link.stl",
     extra="",
 ):
-    """A six-joint arm as an exporter of ROS writes one: a package's meshes, a continuous joint, a mimicking finger."""
+    """A six-joint arm as an exporter of ROS writes one: a package's meshes, a continuous joint, a
+    mimicking finger.
+    """
     shape = f'<visual><geometry><mesh filename="{mesh}"/></geometry></visual>'
     links = [LINK.format("base_link", ""), LINK.format("link1", shape)]
     links += [LINK.format(f"link{index}", "") for index in range(2, 7)] + [

@@ -46,7 +46,11 @@ def test_a_report_says_its_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "read_events", lambda run_dir: [result])
     with progress.Progress(report.REPORT_STEPS, lines.append) as steps:
         report.write_report(recipe, tmp_path, 0, steps)
-    assert [line[:8] for line in lines if "so far" not in line] == ["[1 of 3]", "[2 of 3]", "[3 of 3]"]
+    assert [line[:8] for line in lines if "so far" not in line] == [
+        "[1 of 3]",
+        "[2 of 3]",
+        "[3 of 3]",
+    ]
 
 
 def test_the_panel_has_no_version_minus_one_no_negative_time_and_no_trainer_that_went_before_it_came(
@@ -74,8 +78,14 @@ def test_a_run_that_is_too_short_to_learn_says_so_before_it_starts():
 
 
 def test_shares_of_time_count_a_warm_start_that_was_before_the_runs_clock():
-    entry = {"success": 0.5, "return": 1.0, "seconds": 1.0, "steps_per_second": 10.0, "seconds_warm_start": 99.0,
-             "seconds_learn": 1.0}
+    entry = {
+        "success": 0.5,
+        "return": 1.0,
+        "seconds": 1.0,
+        "steps_per_second": 10.0,
+        "seconds_warm_start": 99.0,
+        "seconds_learn": 1.0,
+    }
     assert "(warm_start 99%, learn 1%)" in train._line(10, entry)
     del entry["seconds_warm_start"]
     assert "(learn 100%)" in train._line(10, entry)

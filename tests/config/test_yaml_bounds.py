@@ -9,13 +9,17 @@ from rlinf_core.core.errors import RecipeError
 from rlinf_core.interlock.limits_file import load_limits
 
 LAUGHS = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)
+)
 ITSELF = "a: &a [*a]"
-BAD = [(LAUGHS, "each alias"), (ITSELF, "none that holds itself"),
-       ("a: " + "[" * 5000 + "]" * 5000, "not nested so deep"),
-       ("\n".join(" " * n + "a:" for n in range(1000)), "not nested so deep"),
-       ("a: [" + "1," * (yaml_source.MAX_NODES + 1) + "]", "each alias"),
-       ("a: '" + "x" * (yaml_source.MAX_BYTES + 1) + "'", "characters")]
+BAD = [
+    (LAUGHS, "each alias"),
+    (ITSELF, "none that holds itself"),
+    ("a: " + "[" * 5000 + "]" * 5000, "not nested so deep"),
+    ("\n".join(" " * n + "a:" for n in range(1000)), "not nested so deep"),
+    ("a: [" + "1," * (yaml_source.MAX_NODES + 1) + "]", "each alias"),
+    ("a: '" + "x" * (yaml_source.MAX_BYTES + 1) + "'", "characters"),
+]
 
 
 @pytest.mark.parametrize("text, words", BAD)

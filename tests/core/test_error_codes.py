@@ -24,8 +24,14 @@ from rlinf_core.recipes import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = Path(__file__).with_name("error_codes.txt")
-ROOTS = [(ROOT / "rlinf_core", ROOT), (ROOT / "sim_bridges", ROOT),
-         *((path.parent / path.parent.name, path.parent) for path in sorted(ROOT.glob("ros_ws/src/*/package.xml")))]
+ROOTS = [
+    (ROOT / "rlinf_core", ROOT),
+    (ROOT / "sim_bridges", ROOT),
+    *(
+        (path.parent / path.parent.name, path.parent)
+        for path in sorted(ROOT.glob("ros_ws/src/*/package.xml"))
+    ),
+]
 
 
 def modules():
@@ -33,7 +39,9 @@ def modules():
     for package, folder in ROOTS:
         for path in sorted(package.rglob("*.py")):
             if "_pb2" not in path.name:
-                name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+                name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(
+                    ".__init__"
+                )
                 yield name, ast.parse(path.read_text())
 
 
@@ -47,9 +55,14 @@ def errors():
     trees = dict(modules())
     bases = {"RlinfError": []}  # of each class of errors: the classes above it, nearest first
     while True:
-        more = {node.name: [base, *bases[base]] for tree in trees.values() for node in ast.walk(tree)
-                if isinstance(node, ast.ClassDef) and node.name not in bases
-                for base in map(name_of, node.bases) if base in bases}
+        more = {
+            node.name: [base, *bases[base]]
+            for tree in trees.values()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and node.name not in bases
+            for base in map(name_of, node.bases)
+            if base in bases
+        }
         if not more:
             break
         bases |= more
@@ -58,13 +71,21 @@ def errors():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and (kind := name_of(node.func)) in bases:
                 named = [keyword.value.value for keyword in node.keywords if keyword.arg == "code"]
-                rows.append((module, node.lineno, named[0] if named else code_by_place([kind, *bases[kind]], module)))
+                rows.append(
+                    (
+                        module,
+                        node.lineno,
+                        named[0] if named else code_by_place([kind, *bases[kind]], module),
+                    )
+                )
     return rows
 
 
 def test_every_error_has_a_code_and_every_code_an_error(errors):
     assert len(errors) > 800
-    assert [(module, line) for module, line, code in errors if code is None] == [], "give it a row in error_codes.yaml"
+    assert [(module, line) for module, line, code in errors if code is None] == [], (
+        "give it a row in error_codes.yaml"
+    )
     assert {code for *_, code in errors} == set(error_kinds()) - {OTHER}
 
 
@@ -74,9 +95,13 @@ def test_a_module_without_a_row_has_no_code():
 
 
 def test_a_code_keeps_its_meaning():
-    """A title may be worded anew here and there; a code that is in the list never goes, nor becomes another kind."""
+    """A title may be worded anew here and there; a code that is in the list never goes, nor becomes
+    another kind.
+    """
     pinned = dict(line.split(" ", 1) for line in PINNED.read_text().splitlines())
-    assert {code: kind.title for code, kind in error_kinds().items()} == pinned, "add new codes to error_codes.txt"
+    assert {code: kind.title for code, kind in error_kinds().items()} == pinned, (
+        "add new codes to error_codes.txt"
+    )
 
 
 def test_every_kind_has_cause_remedy_and_example_in_sentences():
@@ -104,7 +129,11 @@ def load(name):
 
 def test_the_code_comes_from_the_module_that_raises():
     error = raised(lambda: load("demmo"))
-    assert error.code == "RL-E104" and error.with_code().endswith(" [RL-E104]") and "RL-E" not in str(error)
+    assert (
+        error.code == "RL-E104"
+        and error.with_code().endswith(" [RL-E104]")
+        and "RL-E" not in str(error)
+    )
 
 
 def test_a_class_with_one_kind_has_its_code_anywhere():
@@ -133,17 +162,24 @@ def test_the_code_goes_to_another_process(kind):
 
 
 def test_a_command_in_a_process_of_its_own_shows_the_code_too():
-    done = subprocess.run([sys.executable, "-m", "rlinf_core.cli.main", "config", "demmo"], cwd=ROOT, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "rlinf_core.cli.main", "config", "demmo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2 and done.stderr.rstrip().endswith("[RL-E104]")
 
 
-@pytest.mark.parametrize(("line", "code", "name"), [
-    (["config", "demmo"], 2, "RL-E104"),
-    (["config", "demo_tiny", "--set", "online.max_minute=1"], 2, "RL-E102"),
-    (["eval", "missing.safetensors"], 1, "RL-E301"),
-    (["explain", "RL-E999"], 2, "RL-E110"),
-])
+@pytest.mark.parametrize(
+    ("line", "code", "name"),
+    [
+        (["config", "demmo"], 2, "RL-E104"),
+        (["config", "demo_tiny", "--set", "online.max_minute=1"], 2, "RL-E102"),
+        (["eval", "missing.safetensors"], 1, "RL-E301"),
+        (["explain", "RL-E999"], 2, "RL-E110"),
+    ],
+)
 def test_a_command_shows_the_code_and_ends_with_2_for_wrong_usage(capsys, line, code, name):
     assert main(line) == code
     assert capsys.readouterr().err.rstrip().endswith(f"[{name}]")

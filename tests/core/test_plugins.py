@@ -1,4 +1,6 @@
-"""Parts of one's own: by entry point, by ``package.module:name``, by path; and what is answered when they are not there."""
+"""Parts of one's own: by entry point, by ``package.module:name``, by path; and what is answered
+when they are not there.
+"""
 
 import os
 import re
@@ -101,14 +103,21 @@ def mine(tmp_path, monkeypatch):
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", package / "arm")
     (package / "arm/__init__.py").write_text("")
     (package / "arm/robot.yaml").write_text(
-        (package / "arm/robot.yaml").read_text().replace("franka_mujoco", "mine") + "options: {noise_m: 0.001}\n")
+        (package / "arm/robot.yaml").read_text().replace("franka_mujoco", "mine")
+        + "options: {noise_m: 0.001}\n"
+    )
     for name, code in CODE.items():
         (package / f"{name}.py").write_text(textwrap.dedent(code))
     task = yaml.safe_load(Path("configs/tasks/reach.yaml").read_text())
-    task |= {"reward": {"kind": "high", "height": 0.3}, "script": {"kind": "slow", "slowness": 3, "height": 0.05}}
+    task |= {
+        "reward": {"kind": "high", "height": 0.3},
+        "script": {"kind": "slow", "slowness": 3, "height": 0.05},
+    }
     (package / "task.yaml").write_text(yaml.safe_dump(task))
     (tmp_path / "mine-1.0.dist-info").mkdir()
-    (tmp_path / "mine-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (tmp_path / "mine-1.0.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n"
+    )
     (tmp_path / "mine-1.0.dist-info/entry_points.txt").write_text(POINTS)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield package
@@ -117,21 +126,53 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_an_installed_package_brings_a_part_of_every_kind(mine):
-    listed = {"high": rewards, "slow": scripts, "mine": simulators, "sgd": algorithms, "constant": kinds, "my_arm": robots}
+    listed = {
+        "high": rewards,
+        "slow": scripts,
+        "mine": simulators,
+        "sgd": algorithms,
+        "constant": kinds,
+        "my_arm": robots,
+    }
     assert all(name in names_of() for name, names_of in listed.items())
-    recipe = load_recipe("demo", ["station.robot=my_arm", "station.task=my_task", "policy={kind: constant, value: 2.0}",
-                                  "algorithm={name: sgd, momentum: 0.5}"])
-    assert (recipe.algorithm.momentum, recipe.policy.value, recipe.policy.kind) == (0.5, 2.0, "constant")
-    assert algorithm("sgd").Learner.__name__ == "Learner" and policy_kind("constant").Policy.__name__ == "Policy"
+    recipe = load_recipe(
+        "demo",
+        [
+            "station.robot=my_arm",
+            "station.task=my_task",
+            "policy={kind: constant, value: 2.0}",
+            "algorithm={name: sgd, momentum: 0.5}",
+        ],
+    )
+    assert (recipe.algorithm.momentum, recipe.policy.value, recipe.policy.kind) == (
+        0.5,
+        2.0,
+        "constant",
+    )
+    assert (
+        algorithm("sgd").Learner.__name__ == "Learner"
+        and policy_kind("constant").Policy.__name__ == "Policy"
+    )
     robot, task = station_robot(recipe), station_task(recipe)
     assert (robot.simulator, robot.options) == ("mine", {"noise_m": 0.001})
-    assert task.success.height == 0.3 and make_script(task).slowness == 3 and make_script(task).height == 0.05
+    assert (
+        task.success.height == 0.3
+        and make_script(task).slowness == 3
+        and make_script(task).height == 0.05
+    )
     assert make(robot.simulator, **robot.options).pose_noise_m == 0.001
 
 
 def test_package_module_and_name(mine):
-    recipe = load_recipe("demo", ["station.robot=mine.arm", "station.task='mine:TASK'", "algorithm={name: mine.sgd}",
-                                  "policy={kind: mine.constant}"])
+    recipe = load_recipe(
+        "demo",
+        [
+            "station.robot=mine.arm",
+            "station.task='mine:TASK'",
+            "algorithm={name: mine.sgd}",
+            "policy={kind: mine.constant}",
+        ],
+    )
     assert station_task(recipe).max_steps == 30 and station_robot(recipe).simulator == "mine"
     assert (recipe.algorithm.name, recipe.policy.kind) == ("mine.sgd", "mine.constant")
     assert make("mine.parts:Mine", noise_m=0.25).pose_noise_m == 0.25
@@ -141,7 +182,10 @@ def test_a_file_beside_the_yaml_that_names_it(mine, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(mine, elsewhere)
     task = yaml.safe_load((elsewhere / "task.yaml").read_text())
-    task |= {"reward": {"kind": "parts.py:High", "height": 0.4}, "script": {"kind": "./parts.py:Slow", "slowness": 4}}
+    task |= {
+        "reward": {"kind": "parts.py:High", "height": 0.4},
+        "script": {"kind": "./parts.py:Slow", "slowness": 4},
+    }
     (elsewhere / "task.yaml").write_text(yaml.safe_dump(task))
     loaded = load_task(elsewhere / "task.yaml")
     assert loaded.success.height == 0.4 and make_script(loaded).slowness == 4
@@ -149,20 +193,46 @@ def test_a_file_beside_the_yaml_that_names_it(mine, tmp_path):
     robot.write_text(robot.read_text().replace("simulator: mine", "simulator: ../parts.py:Mine"))
     loaded_robot = load_robot(str(elsewhere / "arm"))
     assert make(loaded_robot.simulator, **loaded_robot.options).pose_noise_m == 0.001
-    (elsewhere / "recipe.yaml").write_text("name: x\nstation: {robot: ./arm, task: ../elsewhere/task.yaml}\n")
+    (elsewhere / "recipe.yaml").write_text(
+        "name: x\nstation: {robot: ./arm, task: ../elsewhere/task.yaml}\n"
+    )
     assert station_task(load_recipe(elsewhere / "recipe.yaml")).success.height == 0.4
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"reward": {"kind": "high", "hight": 0.3}}, "unknown key 'reward.hight' (did you mean 'height'?)"),
-    ({"reward": {"kind": "high", "height": "0.3"}}, "'reward.height': expected a number, got str '0.3'"),
-    ({"reward": {"kind": "high", "strict": 1}}, "'reward.strict': expected true or false, got int 1"),
-    ({"reward": {"kind": "hihg"}}, "(did you mean 'high'?)"),
-    ({"reward": {"kind": "mine.parts:Hihg"}}, "mine.parts has no 'Hihg' (did you mean 'High'?)"),
-    ({"reward": {"kind": "mine.prts:High"}}, "expected what can be imported, got ModuleNotFoundError"),
-    ({"reward": {"kind": "prts.py:High"}}, "expected what can be imported, got FileNotFoundError"),
-    ({"script": {"kind": "slow", "slowness": 2.5}}, "'script.slowness': expected int, got float 2.5"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            {"reward": {"kind": "high", "hight": 0.3}},
+            "unknown key 'reward.hight' (did you mean 'height'?)",
+        ),
+        (
+            {"reward": {"kind": "high", "height": "0.3"}},
+            "'reward.height': expected a number, got str '0.3'",
+        ),
+        (
+            {"reward": {"kind": "high", "strict": 1}},
+            "'reward.strict': expected true or false, got int 1",
+        ),
+        ({"reward": {"kind": "hihg"}}, "(did you mean 'high'?)"),
+        (
+            {"reward": {"kind": "mine.parts:Hihg"}},
+            "mine.parts has no 'Hihg' (did you mean 'High'?)",
+        ),
+        (
+            {"reward": {"kind": "mine.prts:High"}},
+            "expected what can be imported, got ModuleNotFoundError",
+        ),
+        (
+            {"reward": {"kind": "prts.py:High"}},
+            "expected what can be imported, got FileNotFoundError",
+        ),
+        (
+            {"script": {"kind": "slow", "slowness": 2.5}},
+            "'script.slowness': expected int, got float 2.5",
+        ),
+    ],
+)
 def test_their_parameters_are_checked_like_ours(mine, change, message):
     path = mine / "task.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
@@ -178,21 +248,44 @@ def test_a_broken_file_says_what_breaks_it(tmp_path):
 
 
 def test_a_simulator_of_ones_own_that_lacks_a_package_says_which(mine):
-    with pytest.raises(RlinfError, match="a_package_that_nobody_has.*Run: pip install a_package_that_nobody_has"):
+    with pytest.raises(
+        RlinfError, match="a_package_that_nobody_has.*Run: pip install a_package_that_nobody_has"
+    ):
         make("mine.parts:Lacking")
 
 
-@pytest.mark.parametrize("text, message", [
-    ("station.robot=.", "station.robot: expected a folder with a robot.yaml, got '.'"),
-    ("station.task=..", "expected a readable YAML file, got: [Errno 21] Is a directory"),
-    ("station.task=mytask.yaml", "station.task: expected a name or a path, got 'mytask.yaml', which lies here: write ./my"),
-    ("station.task=yours.yaml", "'yours.yaml': expected what can be imported, got ModuleNotFoundError"),
-    ("station.robot=':x'", "station.robot: expected a name, package.module:name, or file.py:name, got ':x'"),
-    ("station.robot=.foo", "expected a name, package.module:name, or file.py:name, got '.foo'"),
-    ("station.robot='os:getcwd'", "station.robot: 'os:getcwd': expected a path (package.module:PATH), or a package that"),
-    ("station.task='sys:'", "station.task: 'sys:': expected a path (package.module:PATH)"),
-    ("policy.kind=.foo", "'policy.kind': expected a name, package.module:name, or file.py:name, got '.foo'"),
-    ("policy.kind=..", "'policy.kind': expected a name"), ("algorithm.name=':x'", "'algorithm.name': expected a name")])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("station.robot=.", "station.robot: expected a folder with a robot.yaml, got '.'"),
+        ("station.task=..", "expected a readable YAML file, got: [Errno 21] Is a directory"),
+        (
+            "station.task=mytask.yaml",
+            "station.task: expected a name or a path, got 'mytask.yaml', which lies here: write "
+            "./my",
+        ),
+        (
+            "station.task=yours.yaml",
+            "'yours.yaml': expected what can be imported, got ModuleNotFoundError",
+        ),
+        (
+            "station.robot=':x'",
+            "station.robot: expected a name, package.module:name, or file.py:name, got ':x'",
+        ),
+        ("station.robot=.foo", "expected a name, package.module:name, or file.py:name, got '.foo'"),
+        (
+            "station.robot='os:getcwd'",
+            "station.robot: 'os:getcwd': expected a path (package.module:PATH), or a package that",
+        ),
+        ("station.task='sys:'", "station.task: 'sys:': expected a path (package.module:PATH)"),
+        (
+            "policy.kind=.foo",
+            "'policy.kind': expected a name, package.module:name, or file.py:name, got '.foo'",
+        ),
+        ("policy.kind=..", "'policy.kind': expected a name"),
+        ("algorithm.name=':x'", "'algorithm.name': expected a name"),
+    ],
+)
 def test_what_is_no_reference_is_refused_in_words(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mytask.yaml").write_text("")
@@ -210,10 +303,17 @@ def test_a_robots_folder_may_be_named_by_dots(tmp_path, monkeypatch):
         assert load_robot(name).limits == tmp_path / "arm/limits.yaml"
 
 
-@pytest.mark.parametrize("group, names_of", [("rewards", rewards), ("algorithms", algorithms), ("robots", robots)])
+@pytest.mark.parametrize(
+    "group, names_of", [("rewards", rewards), ("algorithms", algorithms), ("robots", robots)]
+)
 def test_an_unknown_name_is_answered_with_all_and_the_ways_to_name_others(group, names_of):
-    find = {"rewards": lambda: plugins.find("rewards", "insertoin", dict.fromkeys(names_of(), ""), "here"),
-            "algorithms": lambda: algorithm("saq"), "robots": lambda: load_robot("frank_sim")}[group]
+    find = {
+        "rewards": lambda: plugins.find(
+            "rewards", "insertoin", dict.fromkeys(names_of(), ""), "here"
+        ),
+        "algorithms": lambda: algorithm("saq"),
+        "robots": lambda: load_robot("frank_sim"),
+    }[group]
     with pytest.raises(RecipeError, match="did you mean '(insertion|sac|franka_sim)'") as error:
         find()
     assert all(name in str(error.value) for name in names_of())
@@ -221,19 +321,42 @@ def test_an_unknown_name_is_answered_with_all_and_the_ways_to_name_others(group,
 
 def test_a_vendors_driver_is_gone_with_its_files(tmp_path):
     """No other code names it, and without it all others are there."""
-    vendor_paths = ("rlinf_core/robots/drivers/franka.py", "ros_ws/src/rlinf_drivers/rlinf_drivers/franka",
-                    "sim_bridges/twins/franka")
-    code = [path for folder in ("rlinf_core", "ros_ws/src", "sim_bridges", "launch")
-            for path in Path(folder).rglob("*.py")]
-    named = {str(path) for path in code if re.search(r"^(import|from) .*franka(_msgs|_hand|_recovery)?\b(?!_mujoco)",
-                                                     path.read_text(), re.M)}
-    assert named and not [name for name in named if not name.startswith((*vendor_paths, "sim_bridges/"))], named
+    vendor_paths = (
+        "rlinf_core/robots/drivers/franka.py",
+        "ros_ws/src/rlinf_drivers/rlinf_drivers/franka",
+        "sim_bridges/twins/franka",
+    )
+    code = [
+        path
+        for folder in ("rlinf_core", "ros_ws/src", "sim_bridges", "launch")
+        for path in Path(folder).rglob("*.py")
+    ]
+    named = {
+        str(path)
+        for path in code
+        if re.search(
+            r"^(import|from) .*franka(_msgs|_hand|_recovery)?\b(?!_mujoco)", path.read_text(), re.M
+        )
+    }
+    assert named and not [
+        name for name in named if not name.startswith((*vendor_paths, "sim_bridges/"))
+    ], named
     for folder in ("rlinf_core", "robots"):
         shutil.copytree(folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "configs").mkdir()  # by which it is known for a clone
     (tmp_path / "rlinf_core/robots/drivers/franka.py").unlink()
-    load = "from rlinf_core.robots.config import load_robot; print(load_robot('ur5e').driver); load_robot('franka_fr3')"
-    ran = subprocess.run([sys.executable, "-c", load], cwd=tmp_path, capture_output=True, text=True,
-                         env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
+    load = (
+        "from rlinf_core.robots.config import load_robot; print(load_robot('ur5e').driver); "
+        "load_robot('franka_fr3')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", load],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"},
+    )
     assert ran.stdout == "universal_robots\n", ran.stdout
-    assert "'driver': expected one of external, servo_arm, simulator, universal_robots" in ran.stderr, ran.stderr
+    assert (
+        "'driver': expected one of external, servo_arm, simulator, universal_robots" in ran.stderr
+    ), ran.stderr

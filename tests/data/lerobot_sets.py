@@ -1,4 +1,6 @@
-"""LeRobot data sets of three episodes, as their makers publish them; a test spoils one before it is written."""
+"""LeRobot data sets of three episodes, as their makers publish them; a test spoils one before it is
+written.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,9 @@ class OddSet:
         self.files: list[int] = []
 
     def with_images(self) -> OddSet:
-        """Pictures in columns of data/ instead of videos: PNG, grey 10 + 4 * frame as in the videos."""
+        """Pictures in columns of data/ instead of videos: PNG, grey 10 + 4 * frame as in the
+        videos.
+        """
         for camera in CAMERAS:
             self.info["features"][camera] = {
                 "dtype": "image",

@@ -169,9 +169,16 @@ def sqlite_bag(closed, tmp_path):
 
     folder = tmp_path / "bags/a-1"
     folder.parent.mkdir()
-    with Reader(closed) as reader, Writer(folder, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
-        connections = {one.id: writer.add_connection(
-            one.topic, one.msgtype, msgdef=one.msgdef.data, rihs01=one.digest) for one in reader.connections}
+    with (
+        Reader(closed) as reader,
+        Writer(folder, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer,
+    ):
+        connections = {
+            one.id: writer.add_connection(
+                one.topic, one.msgtype, msgdef=one.msgdef.data, rihs01=one.digest
+            )
+            for one in reader.connections
+        }
         for one, stamp, data in reader.messages():
             writer.write(connections[one.id], stamp, data)
     return folder
@@ -188,16 +195,24 @@ def with_more(records, topic, name, text, stamp=None, data=b"\x00\x01\x00\x00" +
     schema = type(schema)(id=900, name=name, encoding="ros2msg", data=text)
     channel = type(channel)(id=901, topic=topic, message_encoding="cdr", metadata={}, schema_id=900)
     message = type(message)(
-        channel_id=901, log_time=message.log_time if stamp is None else stamp, data=data, publish_time=0, sequence=0)
+        channel_id=901,
+        log_time=message.log_time if stamp is None else stamp,
+        data=data,
+        publish_time=0,
+        sequence=0,
+    )
     return [*records, (schema, channel, message)]
 
 
-@pytest.mark.parametrize("topic, name, text, stamp", [
-    ("/station_a/secret", "nobody_msgs/msg/Unknown", b"nobody_msgs/Other x", None),
-    ("/station_a/broken", "nobody_msgs/msg/Broken", b"%%% no definition %%%", None),
-    ("/station_a/late", "std_msgs/msg/String", b"string data", 2**63 - 1),
-    ("/station_a/never", "std_msgs/msg/String", b"string data", 2**63 + 5),
-])
+@pytest.mark.parametrize(
+    "topic, name, text, stamp",
+    [
+        ("/station_a/secret", "nobody_msgs/msg/Unknown", b"nobody_msgs/Other x", None),
+        ("/station_a/broken", "nobody_msgs/msg/Broken", b"%%% no definition %%%", None),
+        ("/station_a/late", "std_msgs/msg/String", b"string data", 2**63 - 1),
+        ("/station_a/never", "std_msgs/msg/String", b"string data", 2**63 + 5),
+    ],
+)
 @pytest.mark.parametrize("storage", ["mcap", ""])
 def test_topics_of_unknown_types_and_odd_times_change_no_episode(
     closed, tmp_path, topic, name, text, stamp, storage
@@ -213,7 +228,9 @@ def test_a_topic_of_two_types_is_refused_with_both(closed, tmp_path):
     topic = next(channel.topic for _, channel, _ in records if channel.topic.endswith("/timestep"))
     writer_of = with_more(records, topic, "std_msgs/msg/String", b"string data")
     folder = bag(closed, tmp_path, [(records, {}), (writer_of[-1:], {})], storage_identifier="")
-    with pytest.raises(EpisodeError, match="'/[a-z_]+/timestep' of type std_msgs/msg/String, not .*TimeStep"):
+    with pytest.raises(
+        EpisodeError, match="'/[a-z_]+/timestep' of type std_msgs/msg/String, not .*TimeStep"
+    ):
         read_episode(folder)
 
 

@@ -1,4 +1,6 @@
-"""What the project reads of a bag equals what rosbag2's readers read: rosbags, and mcap's own; no code is shared."""
+"""What the project reads of a bag equals what rosbag2's readers read: rosbags, and mcap's own; no
+code is shared.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -30,7 +32,9 @@ def closed(tmp_path, task):
 
 
 def store():
-    """Every type by the definitions that stand in this repository, without the project's own store."""
+    """Every type by the definitions that stand in this repository, without the project's
+    own store.
+    """
     types_store = get_typestore(Stores.ROS2_JAZZY)
     types = {}
     for path in Path("ros_ws/src/rlinf_msgs/msg").glob("*.msg"):
@@ -44,7 +48,10 @@ def as_sqlite(closed, tmp_path):
     folder = tmp_path / "bags/a-1"
     folder.parent.mkdir()
     types_store = store()
-    with Reader(closed) as reader, Writer(folder, version=8, storage_plugin=StoragePlugin.SQLITE3) as writer:
+    with (
+        Reader(closed) as reader,
+        Writer(folder, version=8, storage_plugin=StoragePlugin.SQLITE3) as writer,
+    ):
         connections = {
             one.topic: writer.add_connection(one.topic, one.msgtype, typestore=types_store)
             for one in reader.connections
@@ -75,43 +82,80 @@ BAGS = [
 
 def test_every_message_is_the_one_that_rosbags_reads(closed):
     with Reader(closed) as reader:
-        theirs = Counter((one.topic, one.msgtype, at_ns, bytes(data)) for one, at_ns, data in reader.messages())
+        theirs = Counter(
+            (one.topic, one.msgtype, at_ns, bytes(data)) for one, at_ns, data in reader.messages()
+        )
     ours = Counter((raw.topic, raw.kind, raw.at_ns, bytes(raw.data)) for raw in recorded(closed))
     assert ours == theirs and len(theirs) == 17
 
 
 def test_every_message_is_the_one_that_mcaps_own_reader_reads(closed):
     with next(closed.glob("*.mcap")).open("rb") as file:
-        theirs = Counter((channel.topic, schema.name, message.log_time, message.data)
-                         for schema, channel, message in make_reader(file).iter_messages())
-    assert Counter((raw.topic, raw.kind, raw.at_ns, bytes(raw.data)) for raw in recorded(closed)) == theirs
+        theirs = Counter(
+            (channel.topic, schema.name, message.log_time, message.data)
+            for schema, channel, message in make_reader(file).iter_messages()
+        )
+    assert (
+        Counter((raw.topic, raw.kind, raw.at_ns, bytes(raw.data)) for raw in recorded(closed))
+        == theirs
+    )
 
 
 @pytest.mark.parametrize("make", BAGS)
 def test_an_episode_is_what_its_messages_say(make, closed, tmp_path):
     folder = make(closed, tmp_path)
     with AnyReader([folder], default_typestore=store()) as reader:
-        everything = [(one.topic, reader.deserialize(data, one.msgtype)) for one, _, data in reader.messages()]
-    steps = sorted((message for topic, message in everything if topic.endswith("/timestep")),
-                   key=lambda step: step.step_index)
+        everything = [
+            (one.topic, reader.deserialize(data, one.msgtype)) for one, _, data in reader.messages()
+        ]
+    steps = sorted(
+        (message for topic, message in everything if topic.endswith("/timestep")),
+        key=lambda step: step.step_index,
+    )
     applied = [message for topic, message in everything if topic.endswith("/applied")]
-    ended = [message for topic, message in everything if topic.endswith("/episode") and message.kind == 1]
+    ended = [
+        message for topic, message in everything if topic.endswith("/episode") and message.kind == 1
+    ]
     episode = read_episode(folder)
-    assert (episode.id, episode.mode, episode.seed) == (ended[-1].episode_id, ended[-1].mode, ended[-1].seed)
-    assert (episode.success, episode.policy_version) == (bool(ended[-1].success), ended[-1].policy_version)
-    assert list(episode.instructions) == [step.instruction for step in steps] and len(episode) == len(steps) - 1
-    assert episode.stamps_ns.tolist() == [step.header.stamp.sec * 10**9 + step.header.stamp.nanosec for step in steps]
+    assert (episode.id, episode.mode, episode.seed) == (
+        ended[-1].episode_id,
+        ended[-1].mode,
+        ended[-1].seed,
+    )
+    assert (episode.success, episode.policy_version) == (
+        bool(ended[-1].success),
+        ended[-1].policy_version,
+    )
+    assert (
+        list(episode.instructions) == [step.instruction for step in steps]
+        and len(episode) == len(steps) - 1
+    )
+    assert episode.stamps_ns.tolist() == [
+        step.header.stamp.sec * 10**9 + step.header.stamp.nanosec for step in steps
+    ]
     assert episode.rewards.tolist() == [step.reward for step in steps[1:]]
     assert episode.discounts.tolist() == [step.discount for step in steps[1:]]
     for row, vector in enumerate(steps[0].vectors):
         values = np.stack([step.vectors[row].data for step in steps])
         assert np.array_equal(episode.observations[vector.name], values)
-    pictures = np.stack([np.frombuffer(bytes(step.images[0].data), np.uint8).reshape(*SHAPE, 3) for step in steps])
+    pictures = np.stack(
+        [np.frombuffer(bytes(step.images[0].data), np.uint8).reshape(*SHAPE, 3) for step in steps]
+    )
     assert np.array_equal(episode.observations["front"], pictures)
     for k, start in enumerate(episode.stamps_ns[:-1].tolist()):
-        during = [message for message in applied if
-                  start <= message.header.stamp.sec * 10**9 + message.header.stamp.nanosec < episode.stamps_ns[k + 1]]
+        during = [
+            message
+            for message in applied
+            if start
+            <= message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
+            < episode.stamps_ns[k + 1]
+        ]
         assert during and np.array_equal(episode.requested[k], during[-1].requested)
-        assert np.allclose(episode.executed[k], np.sum([message.executed for message in during], axis=0))
-        assert episode.sources[k] == ("operator" if any(record.source == "operator" for record in during)
-                                      else during[-1].source)
+        assert np.allclose(
+            episode.executed[k], np.sum([message.executed for message in during], axis=0)
+        )
+        assert episode.sources[k] == (
+            "operator"
+            if any(record.source == "operator" for record in during)
+            else during[-1].source
+        )

@@ -11,8 +11,10 @@ def episode(spec, length, start, terminal=True):
     """Vectors count up from ``start``; action and reward repeat the number of their own step."""
     numbers = np.arange(start, start + length + 1, dtype=np.float32)
     vectors = np.repeat(numbers[:, None], spec.vector_size, axis=1)
-    images = {image.name: np.repeat(numbers.astype(np.uint8), image.size).reshape(-1, *image.shape)
-              for image in spec.images}
+    images = {
+        image.name: np.repeat(numbers.astype(np.uint8), image.size).reshape(-1, *image.shape)
+        for image in spec.images
+    }
     actions = np.repeat(numbers[:-1, None], spec.action.dim, axis=1)
     discounts = np.ones(length)
     discounts[-1] = 0.0 if terminal else 1.0
@@ -25,7 +27,9 @@ def spec(task):
 
 
 def check(batch):
-    """Every transition hangs together: action and reward of its observation, and the observation after it."""
+    """Every transition hangs together: action and reward of its observation, and the observation
+    after it.
+    """
     here, after = batch["vectors"][:, 0], batch["next/vectors"][:, 0]
     assert np.array_equal(after, here + 1)
     assert np.array_equal(batch["action"][:, 0], here) and np.array_equal(batch["reward"], here)
@@ -128,16 +132,21 @@ def test_a_return_of_several_steps_sums_their_rewards_and_ends_with_the_episode(
         start = int(batch["vectors"][row, 0])
         span = min(3, 15 - start)
         assert batch["steps"][row] == span and batch["next/vectors"][row, 0] == start + span
-        assert batch["reward"][row] == sum(0.5 ** i * (start + i) for i in range(span))
+        assert batch["reward"][row] == sum(0.5**i * (start + i) for i in range(span))
         assert batch["discount"][row] == (0.0 if start + span == 15 else 1.0)
-        assert batch["action"].shape == (300, spec.action.dim) and (batch["action"][row] == start).all()
+        assert (
+            batch["action"].shape == (300, spec.action.dim)
+            and (batch["action"][row] == start).all()
+        )
 
 
 def test_a_chunk_longer_than_the_return_sums_its_own(spec, random):
     buffer = ReplayBuffer(spec, 100)
     buffer.insert_episode(*episode(spec, 9, 0))
     alone = buffer.sample(50, np.random.default_rng(1), horizon=6, gamma=0.9, execute=4)
-    with_return = buffer.sample(50, np.random.default_rng(1), horizon=6, gamma=0.9, execute=4, n_step=2)
+    with_return = buffer.sample(
+        50, np.random.default_rng(1), horizon=6, gamma=0.9, execute=4, n_step=2
+    )
     assert all(np.array_equal(alone[name], with_return[name]) for name in alone)
     longer = buffer.sample(50, np.random.default_rng(1), horizon=2, gamma=0.9, execute=1, n_step=5)
     assert longer["action"].shape == (50, 2 * spec.action.dim) and longer["steps"].max() == 5
@@ -148,28 +157,48 @@ def test_what_was_asked_for_is_kept_with_each_time_step(spec, random):
     reward_by_instruction = {"push": 0.0, "pull": 100.0}
     for word, start in reward_by_instruction.items():
         observations, *rest = episode(spec, 5, start)
-        buffer.insert_episode(observations | {"instruction": np.repeat(encoded([word]), 6, axis=0)}, *rest)
+        buffer.insert_episode(
+            observations | {"instruction": np.repeat(encoded([word]), 6, axis=0)}, *rest
+        )
     buffer.insert_episode(*episode(spec, 5, 200.0))  # does not say it: the station's own
     batch = buffer.sample(200, random)
-    expected = [["push", "pull", spec.instruction][int(number) // 100] for number in batch["vectors"][:, 0]]
-    assert list(decoded(batch["instruction"])) == list(decoded(batch["next/instruction"])) == expected
+    expected = [
+        ["push", "pull", spec.instruction][int(number) // 100] for number in batch["vectors"][:, 0]
+    ]
+    assert (
+        list(decoded(batch["instruction"])) == list(decoded(batch["next/instruction"])) == expected
+    )
     assert len(set(expected)) == 3
     observations, *rest = episode(spec, 5, 0.0)
     plain = ReplayBuffer(spec, 50)
-    plain.insert_episode(observations | {"instruction": np.repeat(encoded(["push"]), 6, axis=0)}, *rest)
+    plain.insert_episode(
+        observations | {"instruction": np.repeat(encoded(["push"]), 6, axis=0)}, *rest
+    )
     assert "instruction" not in plain.sample(10, random)
 
 
-@pytest.mark.parametrize("played, spans", [(None, 4), ([2, 1, 4, 9, 9, 9, 9, 9], 2), ([1] * 8, 1), ([9] * 8, 4)])
+@pytest.mark.parametrize(
+    "played, spans", [(None, 4), ([2, 1, 4, 9, 9, 9, 9, 9], 2), ([1] * 8, 1), ([9] * 8, 4)]
+)
 def test_what_came_after_a_chunk_was_left_is_none_of_its_noise(task, random, played, spans):
     """A person who takes over from a chunk and succeeds does not credit it."""
     buffer = ReplayBuffer(task.spec, 50, latent=3)
     observations, actions, _, discounts = episode(task.spec, 8, 0)
     rewards = np.where(np.arange(8) == 2, 1.0, 0.0)
-    buffer.insert_episode(observations, actions, rewards, discounts, counts=np.arange(8) == 0, latents=np.ones((8, 3)),
-                          played=None if played is None else np.array(played))
+    buffer.insert_episode(
+        observations,
+        actions,
+        rewards,
+        discounts,
+        counts=np.arange(8) == 0,
+        latents=np.ones((8, 3)),
+        played=None if played is None else np.array(played),
+    )
     batch = buffer.sample(5, random, horizon=4, gamma=0.5, execute=4)
-    assert batch["steps"].tolist() == [spans] * 5 and batch["reward"].tolist() == [0.25 if spans > 2 else 0.0] * 5
+    assert (
+        batch["steps"].tolist() == [spans] * 5
+        and batch["reward"].tolist() == [0.25 if spans > 2 else 0.0] * 5
+    )
     assert batch["next/vectors"][:, 0].tolist() == [spans] * 5 and (batch["action"] == 1.0).all()
     again = ReplayBuffer(task.spec, 50, latent=3)
     again.load_state_dict(buffer.state_dict())
@@ -180,15 +209,31 @@ def test_what_came_after_a_chunk_was_left_is_none_of_its_noise(task, random, pla
     assert again.sample(1, random, horizon=4, gamma=0.5, execute=4)["steps"].tolist() == [4]
 
 
-@pytest.mark.parametrize("sources, decided, played", [
-    (["policy"] * 6, [1, 0, 0, 1, 0, 0], [3, 2, 1, 3, 2, 1]),
-    (["policy", "policy", "operator", "operator", "policy", "policy"], [1, 0, 0, 0, 1, 0], [2, 1, 1, 1, 2, 1]),
-    (["policy", "", "policy", "policy"], [1, 0, 0, 1], [1, 2, 1, 1]), ((), [1, 0, 0], [3, 2, 1]),
-    (["policy"] * 3, None, [3, 2, 1])])
+@pytest.mark.parametrize(
+    "sources, decided, played",
+    [
+        (["policy"] * 6, [1, 0, 0, 1, 0, 0], [3, 2, 1, 3, 2, 1]),
+        (
+            ["policy", "policy", "operator", "operator", "policy", "policy"],
+            [1, 0, 0, 0, 1, 0],
+            [2, 1, 1, 1, 2, 1],
+        ),
+        (["policy", "", "policy", "policy"], [1, 0, 0, 1], [1, 2, 1, 1]),
+        ((), [1, 0, 0], [3, 2, 1]),
+        (["policy"] * 3, None, [3, 2, 1]),
+    ],
+)
 def test_how_far_a_chunk_was_played(sources, decided, played):
     zeros = np.zeros(len(played))
-    trajectory = Trajectory({}, zeros, zeros, zeros, True, sources=sources,
-                            chunk_starts=None if decided is None else np.array(decided, bool))
+    trajectory = Trajectory(
+        {},
+        zeros,
+        zeros,
+        zeros,
+        True,
+        sources=sources,
+        chunk_starts=None if decided is None else np.array(decided, bool),
+    )
     assert trajectory.played.tolist() == played
 
 
@@ -197,7 +242,10 @@ def test_the_state_of_another_replay_is_refused_before_anything_is_read(task, sp
     for index in range(4):
         large.insert_episode(*episode(task.spec, 9, 100 * index))
     for state in (large.state_dict(), {"shards": []}):
-        with pytest.raises(RlinfError, match="replay: expected the state of one of at most 20 time steps in one process"):
+        with pytest.raises(
+            RlinfError,
+            match="replay: expected the state of one of at most 20 time steps in one process",
+        ):
             small.load_state_dict(state)
     assert len(small) == 0
 
@@ -210,17 +258,29 @@ def test_a_transition_ends_where_something_else_was_asked_for(spec, random):
     buffer.insert_episode(observations | {"instruction": instructions}, actions, rewards, discounts)
     alone = ReplayBuffer(spec, 50)
     alone.insert_episode(observations, actions, rewards, discounts)
-    batch, plain = (replay.sample(400, np.random.default_rng(0), horizon=4, execute=4) for replay in (buffer, alone))
+    batch, plain = (
+        replay.sample(400, np.random.default_rng(0), horizon=4, execute=4)
+        for replay in (buffer, alone)
+    )
     here = batch["vectors"][:, :1]
     spans = np.minimum(np.where(here < 5, 5 - here, 10 - here), 4)[:, 0]
-    assert np.array_equal(batch["steps"], spans) and np.array_equal(batch["next/vectors"][:, 0], here[:, 0] + spans)
-    assert np.array_equal(batch["reward"], [sum(range(int(a), int(a + n))) for a, n in zip(here[:, 0], spans, strict=True)])
+    assert np.array_equal(batch["steps"], spans) and np.array_equal(
+        batch["next/vectors"][:, 0], here[:, 0] + spans
+    )
+    assert np.array_equal(
+        batch["reward"],
+        [sum(range(int(a), int(a + n))) for a, n in zip(here[:, 0], spans, strict=True)],
+    )
     assert np.array_equal(batch["discount"], np.where(here[:, 0] + spans == 10, 0.0, 1.0))
     chunks = batch["action"].reshape(400, 4, -1)[:, :, 0]
     assert np.array_equal(chunks, np.minimum(here + np.arange(4), np.where(here < 5, 4.0, 9.0)))
-    assert list(decoded(batch["instruction"])) == ["push" if number < 5 else "pull" for number in here[:, 0]]
+    assert list(decoded(batch["instruction"])) == [
+        "push" if number < 5 else "pull" for number in here[:, 0]
+    ]
     old = buffer.state_dict()
     del old["arrays"]["asked"]
     older = ReplayBuffer(spec, 50, instructions=True)
     older.load_state_dict(old)
-    assert np.array_equal(older.sample(400, np.random.default_rng(0), horizon=4, execute=4)["action"], plain["action"])
+    assert np.array_equal(
+        older.sample(400, np.random.default_rng(0), horizon=4, execute=4)["action"], plain["action"]
+    )

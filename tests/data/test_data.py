@@ -41,7 +41,11 @@ def data(capsys, *argv):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def flip(file, place, bit=1):
@@ -53,7 +57,13 @@ def flip(file, place, bit=1):
 def test_a_list_is_a_line_an_episode_with_its_size(spool, capsys):
     code, out, _ = data(capsys, "list", spool.root / "closed/a-1")
     size = sum(file.stat().st_size for file in (spool.root / "closed/a-1").iterdir()) / 1e6
-    assert code == 0 and "operator 20%" in out and f"{size:.2f}" in out and "sealed" in out and "topic" not in out
+    assert (
+        code == 0
+        and "operator 20%" in out
+        and f"{size:.2f}" in out
+        and "sealed" in out
+        and "topic" not in out
+    )
     code, out, _ = data(capsys, "show", spool.root / "closed/a-1")
     assert code == 0 and "/station/timestep" in out
 
@@ -61,14 +71,22 @@ def test_a_list_is_a_line_an_episode_with_its_size(spool, capsys):
 def test_what_is_whole_is_whole(spool, capsys, tmp_path):
     code, out, _ = data(capsys, "check", spool.root, "--json", tmp_path / "a.json")
     assert code == 0 and "2 of 2 recordings are whole" in out
-    assert json.loads((tmp_path / "a.json").read_text()) == {"recordings": 2, "whole": 2, "broken": 0}
+    assert json.loads((tmp_path / "a.json").read_text()) == {
+        "recordings": 2,
+        "whole": 2,
+        "broken": 0,
+    }
 
 
-@pytest.mark.parametrize("break_it, message", [
-    (lambda folder: flip(folder / "a-1.mcap", 2000), "a-1.mcap does not fit SHA256SUMS"),
-    (lambda folder: (folder / "SHA256SUMS").unlink(), "that was never closed"),
-    (lambda folder: (folder / "metadata.yaml").unlink(), "no metadata.yaml"),
-    (lambda folder: folder.rename(folder.with_name("b-1")), "expected a folder named a-1")])
+@pytest.mark.parametrize(
+    "break_it, message",
+    [
+        (lambda folder: flip(folder / "a-1.mcap", 2000), "a-1.mcap does not fit SHA256SUMS"),
+        (lambda folder: (folder / "SHA256SUMS").unlink(), "that was never closed"),
+        (lambda folder: (folder / "metadata.yaml").unlink(), "no metadata.yaml"),
+        (lambda folder: folder.rename(folder.with_name("b-1")), "expected a folder named a-1"),
+    ],
+)
 def test_what_is_not_whole_is_named_and_is_exit_code_1(spool, capsys, break_it, message):
     break_it(spool.root / "closed/a-1")
     code, out, _ = data(capsys, "check", spool.root)
@@ -103,58 +121,95 @@ def test_a_file_without_its_end_is_an_episode_again(spool, task, capsys, tmp_pat
     code, out, _ = data(capsys, "repair", spool.root, "--out", tmp_path / "new")
     assert code == 0 and "a whole episode, sealed" in out and contents(spool.root) == broken
     after = read_episode(tmp_path / "new/c-1", sealed=True)
-    assert all((after.observations[name] == values).all() for name, values in before.observations.items())
+    assert all(
+        (after.observations[name] == values).all() for name, values in before.observations.items()
+    )
     assert (after.requested == before.requested).all() and after.sources == before.sources
     assert data(capsys, "check", tmp_path / "new")[0] == 0
 
 
 @pytest.mark.parametrize("place", ["middle", "end"])
-def test_a_flipped_bit_and_a_cut_cost_what_they_hit_and_no_more(spool, task, capsys, tmp_path, place):
+def test_a_flipped_bit_and_a_cut_cost_what_they_hit_and_no_more(
+    spool, task, capsys, tmp_path, place
+):
     folder = record(spool, task.with_images(IMAGES).spec, "c-1", steps=8).close()
     file = folder / "c-1.mcap"
     size = file.stat().st_size
     flip(file, size // 2) if place == "middle" else file.write_bytes(file.read_bytes()[: size // 2])
     code, out, _ = data(capsys, "repair", folder, "--out", tmp_path / "new")
-    assert code == 1 and "no episode" in out and "lost: " in out and not (tmp_path / "new/c-1/SHA256SUMS").exists()
+    assert (
+        code == 1
+        and "no episode" in out
+        and "lost: " in out
+        and not (tmp_path / "new/c-1/SHA256SUMS").exists()
+    )
     from rosbags.rosbag2 import Reader
 
     with Reader(tmp_path / "new/c-1") as reader:  # it can be played
-        steps = sum(connection.msgtype.endswith("/TimeStep") for connection, *_ in reader.messages())
+        steps = sum(
+            connection.msgtype.endswith("/TimeStep") for connection, *_ in reader.messages()
+        )
     assert (7 <= steps < 9) if place == "middle" else (2 <= steps <= 4)
 
 
-def test_two_broken_recordings_of_one_name_do_not_lose_what_was_repaired(spool, task, capsys, tmp_path):
+def test_two_broken_recordings_of_one_name_do_not_lose_what_was_repaired(
+    spool, task, capsys, tmp_path
+):
     other = Spool(tmp_path / "run/other", min_free_mb=0)
     record(other, task.spec, "a-1", steps=3).close()
-    for folder in (tmp_path / "run/other/closed/a-1", spool.root / "closed/a-1", spool.root / "closed/a-2"):
+    for folder in (
+        tmp_path / "run/other/closed/a-1",
+        spool.root / "closed/a-1",
+        spool.root / "closed/a-2",
+    ):
         (folder / "SHA256SUMS").unlink()
     code, out, error = data(capsys, "repair", tmp_path / "run", "--out", tmp_path / "new")
     assert code == 1 and not error and "2 of 3 are whole again" in out
-    assert f"{spool.root}/closed/a-1: left out, as another of that name is in {tmp_path}/new; repair it to another" in out
+    assert (
+        f"{spool.root}/closed/a-1: left out, as another of that name is in {tmp_path}/new; repair "
+        f"it to another" in out
+    )
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"a-1", "a-2"}
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_what_was_attached_is_in_what_is_repaired_unless_it_is_damaged_itself(spool, task, capsys, tmp_path, damaged):
+def test_what_was_attached_is_in_what_is_repaired_unless_it_is_damaged_itself(
+    spool, task, capsys, tmp_path, damaged
+):
     spool.attachments = lambda: {"recipe.yaml": b"name: mine\n", "blob": bytes(range(256))}
     folder = record(spool, task.spec, "c-1", steps=8).close()
     file = folder / "c-1.mcap"
-    flip(file, file.read_bytes().index(b"name: mine")) if damaged else (folder / "SHA256SUMS").unlink()
+    flip(file, file.read_bytes().index(b"name: mine")) if damaged else (
+        folder / "SHA256SUMS"
+    ).unlink()
     code, out, _ = data(capsys, "repair", folder, "--out", tmp_path / "new")
-    assert code == 0 and ("lost: an attachment of " in out and "its checksum does not fit" in out) is damaged
+    assert (
+        code == 0
+        and ("lost: an attachment of " in out and "its checksum does not fit" in out) is damaged
+    )
     with open(tmp_path / "new/c-1/c-1.mcap", "rb") as stream:
         attachments = {
             attachment.name: attachment.data
             for attachment in make_reader(stream, validate_crcs=True).iter_attachments()
         }
-    assert attachments == {"blob": bytes(range(256))} | ({} if damaged else {"recipe.yaml": b"name: mine\n"})
+    assert attachments == {"blob": bytes(range(256))} | (
+        {} if damaged else {"recipe.yaml": b"name: mine\n"}
+    )
 
 
 def test_what_is_whole_and_yet_no_episode_is_not_sealed(spool, task, capsys, tmp_path):
-    record(spool, task.spec, "h-1", leave=("applied",)).abort()  # as one in which the arm was held all along
+    record(
+        spool, task.spec, "h-1", leave=("applied",)
+    ).abort()  # as one in which the arm was held all along
     code, out, _ = data(capsys, "repair", spool.root, "--out", tmp_path / "new")
-    assert code == 1 and "no episode: episode h-1: expected actions that the interlock applied, got none" in out
-    assert list((tmp_path / "new/h-1").glob("*.mcap")) and not (tmp_path / "new/h-1/SHA256SUMS").exists()
+    assert (
+        code == 1
+        and "no episode: episode h-1: expected actions that the interlock applied, got none" in out
+    )
+    assert (
+        list((tmp_path / "new/h-1").glob("*.mcap"))
+        and not (tmp_path / "new/h-1/SHA256SUMS").exists()
+    )
 
 
 def test_a_recorder_that_was_killed_leaves_what_was_written(task, capsys, tmp_path):
@@ -163,7 +218,7 @@ import os, signal
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.tasks.task import load_task
 from tests.messages import record
-record(Spool({str(tmp_path / 'spool')!r}, min_free_mb=0), load_task('configs/tasks/peg_insertion.yaml')
+record(Spool({str(tmp_path / "spool")!r}, min_free_mb=0), load_task('configs/tasks/peg_insertion.yaml')
        .with_images({IMAGES}).spec, 'k-1', steps=9)
 os.kill(os.getpid(), signal.SIGKILL)"""
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
@@ -183,63 +238,106 @@ def test_what_is_there_is_not_overwritten(spool, capsys, tmp_path):
     (tmp_path / "new").mkdir()
     for verb in ("merge", "split"):
         code, _, error = data(capsys, verb, spool.root, "--out", tmp_path / "new")
-        assert code == 1 and "expected a name that is free" in error and not list((tmp_path / "new").iterdir())
+        assert (
+            code == 1
+            and "expected a name that is free" in error
+            and not list((tmp_path / "new").iterdir())
+        )
 
 
 @pytest.mark.parametrize("named", ["a-2/a-2.mcap", None])
-def test_a_source_that_cannot_be_read_is_not_taken_for_a_full_disk(spool, capsys, tmp_path, monkeypatch, named):
+def test_a_source_that_cannot_be_read_is_not_taken_for_a_full_disk(
+    spool, capsys, tmp_path, monkeypatch, named
+):
     def fails(folder, *_):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), *[str(spool.root / "closed" / named)] if named else [])
+        raise OSError(
+            errno.EIO,
+            os.strerror(errno.EIO),
+            *[str(spool.root / "closed" / named)] if named else [],
+        )
 
     monkeypatch.setattr(episodes, "read_episode", fails)
     code, _, error = data(capsys, "merge", spool.root, "--out", tmp_path / "new")
-    message = (f"rlinf: {spool.root}/closed/{named or 'a-1'}: expected to read it, got: Input/output error. "
-               "Nothing is left at ")
+    message = (
+        f"rlinf: {spool.root}/closed/{named or 'a-1'}: expected to read it, got: Input/output "
+        f"error. "
+        "Nothing is left at "
+    )
     assert code == 1 and error.startswith(message) and not list(tmp_path.glob("new*"))
 
 
 def test_a_result_that_cannot_be_written_is_told(tmp_path):
-    with pytest.raises(RlinfError, match="new: cannot be written: No such file"), new_folder(tmp_path / "new") as folder:
+    with (
+        pytest.raises(RlinfError, match="new: cannot be written: No such file"),
+        new_folder(tmp_path / "new") as folder,
+    ):
         (folder / "none/x").write_text("")
     (tmp_path / "file").write_text("")
-    with pytest.raises(RlinfError, match="--out .*/new: cannot be written: Not a dir"), new_folder(tmp_path / "file/new"):
+    with (
+        pytest.raises(RlinfError, match="--out .*/new: cannot be written: Not a dir"),
+        new_folder(tmp_path / "file/new"),
+    ):
         pass
 
 
-def test_a_disk_that_fills_while_episodes_are_copied_is_said_in_its_own_words(spool, capsys, tmp_path, monkeypatch):
+def test_a_disk_that_fills_while_episodes_are_copied_is_said_in_its_own_words(
+    spool, capsys, tmp_path, monkeypatch
+):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "from", None, "to")  # as shutil says it
     monkeypatch.setattr(shutil, "copy2", MagicMock(side_effect=full))
     code, _, error = data(capsys, "merge", spool.root, "--out", tmp_path / "new")
     assert code == 1 and not list(tmp_path.glob("new*"))
-    assert error.startswith(f"rlinf: --out {tmp_path}/new: cannot be written: No space left on device. Nothing is left")
+    assert error.startswith(
+        f"rlinf: --out {tmp_path}/new: cannot be written: No space left on device. Nothing is left"
+    )
 
 
-def test_merged_recordings_are_the_same_to_the_last_bit_and_come_once(spool, task, capsys, tmp_path):
+def test_merged_recordings_are_the_same_to_the_last_bit_and_come_once(
+    spool, task, capsys, tmp_path
+):
     other = Spool(tmp_path / "other", min_free_mb=0)
     record(other, task.spec, "b-1").close()
     record(other, task.spec, "b-2", leave=("ended",)).abort()
     record(other, task.spec, "b-3").abort()  # whole, and yet announced as lost
     shutil.copytree(spool.root / "closed/a-1", tmp_path / "inbox/a-1")
-    code, out, _ = data(capsys, "merge", spool.root, tmp_path / "inbox", other.root, "--out", tmp_path / "new")
+    code, out, _ = data(
+        capsys, "merge", spool.root, tmp_path / "inbox", other.root, "--out", tmp_path / "new"
+    )
     assert code == 0 and "3 episodes" in out and "left out" in out and "b-2" in out and "b-3" in out
     expected = {**contents(spool.root / "closed"), **contents(other.root / "closed")}
     assert contents(tmp_path / "new") == expected
 
 
 def test_two_specs_or_two_of_one_id_are_refused_with_both_named(spool, task, capsys, tmp_path):
-    record(Spool(tmp_path / "seen", min_free_mb=0), task.with_images({"front": (8, 8)}).spec, "s-1").close()
+    record(
+        Spool(tmp_path / "seen", min_free_mb=0), task.with_images({"front": (8, 8)}).spec, "s-1"
+    ).close()
     code, _, error = data(capsys, "merge", spool.root, tmp_path / "seen", "--out", tmp_path / "new")
-    assert code == 1 and "closed/a-1" in error and "closed/s-1" in error and "observation 'front'" in error
+    assert (
+        code == 1
+        and "closed/a-1" in error
+        and "closed/s-1" in error
+        and "observation 'front'" in error
+    )
     record(Spool(tmp_path / "same", min_free_mb=0), task.spec, "a-1", steps=7).close()
     code, _, error = data(capsys, "merge", spool.root, tmp_path / "same", "--out", tmp_path / "new")
-    assert code == 1 and str(spool.root / "closed/a-1") in error and str(tmp_path / "same/closed/a-1") in error
+    assert (
+        code == 1
+        and str(spool.root / "closed/a-1") in error
+        and str(tmp_path / "same/closed/a-1") in error
+    )
     assert not list(tmp_path.glob("new*"))
 
 
 def test_a_damaged_episode_is_merged_with_nothing(spool, capsys, tmp_path):
     flip(spool.root / "closed/a-2/a-2.mcap", 2000)
     code, _, error = data(capsys, "merge", spool.root, "--out", tmp_path / "new")
-    assert code == 1 and "a-2" in error and "rlinf data repair" in error and not list(tmp_path.glob("new*"))
+    assert (
+        code == 1
+        and "a-2" in error
+        and "rlinf data repair" in error
+        and not list(tmp_path.glob("new*"))
+    )
 
 
 def test_a_split_is_by_outcome_or_drawn_the_same_each_time(spool, task, capsys, tmp_path):
@@ -250,28 +348,55 @@ def test_a_split_is_by_outcome_or_drawn_the_same_each_time(spool, task, capsys, 
     assert len(list((tmp_path / "out/success").iterdir())) == 9
     parts = []
     for name, seed in (("x", 1), ("y", 1), ("z", 2)):
-        code, out, _ = data(capsys, "split", spool.root, "--out", tmp_path / name, "--fractions", "train=0.8", "val=0.2",
-                            "--seed", seed)
+        code, out, _ = data(
+            capsys,
+            "split",
+            spool.root,
+            "--out",
+            tmp_path / name,
+            "--fractions",
+            "train=0.8",
+            "val=0.2",
+            "--seed",
+            seed,
+        )
         assert code == 0 and "8 train, 2 val" in out
         parts.append({path.name for path in (tmp_path / name / "val").iterdir()})
         assert len(list((tmp_path / name / "train").iterdir())) == 8
     assert parts[0] == parts[1] != parts[2]
 
 
-@pytest.mark.parametrize("fractions", [["train"], ["a=0.5", "b=0.6"], ["a=1.5", "b=-0.5"], ["a=0.5", "a=0.5"], ["../x=1"]])
+@pytest.mark.parametrize(
+    "fractions",
+    [["train"], ["a=0.5", "b=0.6"], ["a=1.5", "b=-0.5"], ["a=0.5", "a=0.5"], ["../x=1"]],
+)
 def test_fractions_that_are_none_are_told(fractions):
-    with pytest.raises(RlinfError, match="--fractions: expected names with fractions that are 1 together"):
+    with pytest.raises(
+        RlinfError, match="--fractions: expected names with fractions that are 1 together"
+    ):
         fractions_of(fractions)
 
 
 def test_statistics_are_those_of_numpy(spool, task, capsys, tmp_path):
     code, out, _ = data(capsys, "stats", spool.root, "--json", tmp_path / "a.json")
     statistics = json.loads((tmp_path / "a.json").read_text())
-    force = np.concatenate([read_episode(spool.root / "closed" / name).observations["force"] for name in ("a-1", "a-2")])
-    assert code == 0 and "2 episodes, 9 steps" in out and "success 50% (95 % interval 9% to 91%)" in out
+    force = np.concatenate(
+        [
+            read_episode(spool.root / "closed" / name).observations["force"]
+            for name in ("a-1", "a-2")
+        ]
+    )
+    assert (
+        code == 0
+        and "2 episodes, 9 steps" in out
+        and "success 50% (95 % interval 9% to 91%)" in out
+    )
     assert statistics["force[1]/mean"] == pytest.approx(force[:, 1].mean())
     assert statistics["force[1]/std"] == pytest.approx(force[:, 1].std())
-    assert statistics["force[1]/q90"] == pytest.approx(np.quantile(force[:, 1], 0.9)) and statistics["force[1]/max"] == 5
+    assert (
+        statistics["force[1]/q90"] == pytest.approx(np.quantile(force[:, 1], 0.9))
+        and statistics["force[1]/max"] == 5
+    )
     assert statistics["low"] == pytest.approx(0.0945, abs=1e-3) and statistics["steps/mean"] == 4.5
 
 
@@ -279,18 +404,30 @@ def test_statistics_of_pixels_are_those_of_numpy(random):
     images = random.integers(10, 240, (3, 16, 24, 3)).astype(np.uint8)
     statistics = described_histogram(histogram(images[:1]) + histogram(images[1:]))
     pixels = images[:, ::4, ::4].reshape(-1, 3) / 255.0
-    for name, expected in {"mean": pixels.mean(0), "std": pixels.std(0), "min": pixels.min(0), "max": pixels.max(0),
-                           "q50": np.quantile(pixels, 0.5, axis=0, method="inverted_cdf")}.items():
+    for name, expected in {
+        "mean": pixels.mean(0),
+        "std": pixels.std(0),
+        "min": pixels.min(0),
+        "max": pixels.max(0),
+        "q50": np.quantile(pixels, 0.5, axis=0, method="inverted_cdf"),
+    }.items():
         assert statistics[name] == pytest.approx(expected), name
     assert Statistics().outcomes == []
     long = np.repeat(np.arange(250, dtype=np.uint8)[:, None, None, None], 3, axis=3)
-    assert np.flatnonzero(histogram(long)[0]).tolist() == list(range(0, 250, 2)), "every second frame: 125 of 250"
+    assert np.flatnonzero(histogram(long)[0]).tolist() == list(range(0, 250, 2)), (
+        "every second frame: 125 of 250"
+    )
     assert histogram(long[:199]).sum() == 3 * 199, "up to 199 all of them"
 
 
 def test_none_of_it_needs_torch_or_ray(spool):
-    code = (f"import sys\nfrom rlinf_core.cli.main import main\nassert main(['data', 'check', {str(spool.root)!r}]) == 0\n"
-            f"assert main(['data', 'stats', {str(spool.root)!r}]) == 0\n"
-            "print(sorted({'torch', 'ray', 'rclpy', 'pyarrow', 'av'} & set(sys.modules)))")
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()).stdout
+    code = (
+        f"import sys\nfrom rlinf_core.cli.main import main\nassert main(['data', 'check', "
+        f"{str(spool.root)!r}]) == 0\n"
+        f"assert main(['data', 'stats', {str(spool.root)!r}]) == 0\n"
+        "print(sorted({'torch', 'ray', 'rclpy', 'pyarrow', 'av'} & set(sys.modules)))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
+    ).stdout
     assert output.splitlines()[-1] == "[]"

@@ -1,4 +1,6 @@
-"""Push and pull by the real ``huggingface_hub`` against a local server with the endpoints that it uses."""
+"""Push and pull by the real ``huggingface_hub`` against a local server with the endpoints that it
+uses.
+"""
 
 import base64
 import hashlib

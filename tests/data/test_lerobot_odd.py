@@ -1,4 +1,6 @@
-"""Data sets of others as public bug reports describe them: each is read right, or refused by name with a remedy."""
+"""Data sets of others as public bug reports describe them: each is read right, or refused by name
+with a remedy.
+"""
 
 import json
 import os
@@ -308,7 +310,8 @@ def depth(odd):
 REFUSED = [
     (
         gap,
-        "feature 'timestamp': episode 0, frame 3: expected 0.3000 s, 0.1 s after the frame before it, got 1.0000 s",
+        "feature 'timestamp': episode 0, frame 3: expected 0.3000 s, 0.1 s after the frame before "
+        "it, got 1.0000 s",
     ),
     (
         cell("timestamp", 8, float("nan")),
@@ -337,13 +340,15 @@ REFUSED = [
     ),
     (
         twice,
-        "feature 'frame_index': episode 1, frame 1: expected 1, as frames count from 0, got 0: a frame is missing, or "
+        "feature 'frame_index': episode 1, frame 1: expected 1, as frames count from 0, got 0: a "
+        "frame is missing, or "
         "there twice",
     ),
     (cell("index", 8, 2), "feature 'index': episode 1, frame 2: expected a number above 7"),
     (
         cell("task_index", 8, 4),
-        "feature 'task_index': episode 1, frame 2: expected a task of meta/tasks.parquet (0), got 4; "
+        "feature 'task_index': episode 1, frame 2: expected a task of meta/tasks.parquet (0), got "
+        "4; "
         "--instruction says one for all",
     ),
     (
@@ -384,7 +389,8 @@ REFUSED = [
     ),
     (
         two_texts,
-        "meta/tasks.parquet: expected a column or an index 'task' with the texts, got task_index, category, words",
+        "meta/tasks.parquet: expected a column or an index 'task' with the texts, got task_index, "
+        "category, words",
     ),
     (
         lambda odd: setattr(odd, "tasks", pa.table({"task_index": [0, 0], "task": ["a", "b"]})),
@@ -419,7 +425,8 @@ REFUSED = [
     (deep, f"feature '{FRONT}': episode 1, frame 1: expected 8 bits a channel, got uint16"),
     (
         small,
-        f"feature '{FRONT}': episode 1, frame 1: expected a picture of 48x48x3, as meta/info.json says, got 24x24x3",
+        f"feature '{FRONT}': episode 1, frame 1: expected a picture of 48x48x3, as meta/info.json "
+        f"says, got 24x24x3",
     ),
     (
         broken_picture,
@@ -427,16 +434,19 @@ REFUSED = [
     ),
     (
         outside,
-        f"feature '{FRONT}': episode 0, frame 0: expected the bytes of a picture, or its file below the data set's",
+        f"feature '{FRONT}': episode 0, frame 0: expected the bytes of a picture, or its file "
+        f"below the data set's",
     ),
     (
         empty_picture,
-        f"feature '{FRONT}': episode 0, frame 0: expected the bytes or the path of a picture, got an empty cell",
+        f"feature '{FRONT}': episode 0, frame 0: expected the bytes or the path of a picture, got "
+        f"an empty cell",
     ),
     (lost_picture, f"feature '{FRONT}': episode 1, frame 2: expected a picture at 0.8000 s"),
     (
         shorter,
-        f"feature '{FRONT}': episode 1, frame 3: expected a picture at 0.3000 s, got a video of 0.3000 s for this",
+        f"feature '{FRONT}': episode 1, frame 3: expected a picture at 0.3000 s, got a video of "
+        f"0.3000 s for this",
     ),
     (cut_video, f"feature '{FRONT}': episode 2, frame 4: expected a picture at 1.5000 s"),
     (lambda odd: odd.videos.pop(FRONT), "file-000.mp4: expected a video, got"),
@@ -502,7 +512,9 @@ def test_an_instruction_of_the_user_stands_for_tasks_that_are_lost(tmp_path):
     not (VENV / "bin/python").exists(), reason="not run: .venvs/lerobot is not there (make lerobot)"
 )
 def test_whatever_lerobot_itself_reads_is_read_as_lerobot_does(tmp_path):
-    """Where LeRobot's own reader gives a frame, ours gives the same; or ours refuses what that reader lets pass."""
+    """Where LeRobot's own reader gives a frame, ours gives the same; or ours refuses what that
+    reader lets pass.
+    """
     changes = [
         change for change in [*READ, *[spoil for spoil, _ in REFUSED]] if change is not by_path
     ]
@@ -530,7 +542,9 @@ def test_whatever_lerobot_itself_reads_is_read_as_lerobot_does(tmp_path):
             continue
         code, episodes = imported(Path(reference["root"]), tmp_path)
         for frame in reference["frames"] if code == 0 else ():
-            episode = next(candidate for candidate in episodes if candidate.seed == frame["episode"])
+            episode = next(
+                candidate for candidate in episodes if candidate.seed == frame["episode"]
+            )
             names = reference["names"] or ACTION
             if sorted(names) == sorted(ACTION):
                 requested = dict(zip(ACTION, episode.requested[frame["frame"]], strict=True))
@@ -573,8 +587,12 @@ def test_a_state_and_an_action_of_one_number_come_back(tmp_path, listed, names):
     (tmp_path / "one.yaml").write_text(ONE)
     root = odd.write(tmp_path / "set")
     recipe = ["--recipe", "demo", "--set", f"station.task={tmp_path / 'one.yaml'}"]
-    assert main(["data", "import", "lerobot", str(root), "--out", str(tmp_path / "new"), *recipe]) == 0
-    episodes = [read_episode(folder, sealed=True) for folder in sorted((tmp_path / "new").iterdir())]
+    assert (
+        main(["data", "import", "lerobot", str(root), "--out", str(tmp_path / "new"), *recipe]) == 0
+    )
+    episodes = [
+        read_episode(folder, sealed=True) for folder in sorted((tmp_path / "new").iterdir())
+    ]
     assert [len(episode) for episode in episodes] == list(LENGTHS)
     begin = 0
     for episode in episodes:

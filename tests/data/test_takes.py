@@ -1,4 +1,6 @@
-"""What collecting has left in a folder: counted, gone on with, and not mixed with what is of another task."""
+"""What collecting has left in a folder: counted, gone on with, and not mixed with what is of
+another task.
+"""
 
 import json
 import shlex
@@ -26,14 +28,19 @@ BY_HAND = [
 
 @pytest.fixture
 def run(tmp_path, task):
-    """Three takes, the second of which failed; one discarded, one of the policy, one that was sent to a trainer."""
+    """Three takes, the second of which failed; one discarded, one of the policy, one that was sent
+    to a trainer.
+    """
     spool = Spool(tmp_path / "run/spool", min_free_mb=0)
     for number in (1, 2, 3):
+
         def shown(topic, _, message, number=number):
             if topic == "episode":
                 message.seed = 10 + number
 
-        record(spool, task.spec, f"a-{number}", mode="demonstration", success=number != 2, change=shown).close()
+        record(
+            spool, task.spec, f"a-{number}", mode="demonstration", success=number != 2, change=shown
+        ).close()
     record(spool, task.spec, "a-4", mode="demonstration").abort()
     record(spool, task.spec, "a-5", mode="evaluate").close()
     spool.mark_sent("a-1")
@@ -43,7 +50,12 @@ def run(tmp_path, task):
 
 def test_what_counts_is_what_was_closed_and_succeeded(run, tmp_path):
     takes = takes_of(run, load_recipe("demo"))
-    assert (takes.succeeded, takes.failed, len(takes), takes.next_seed) == (2, 1, 3, 14) and takes.size > 1000
+    assert (takes.succeeded, takes.failed, len(takes), takes.next_seed) == (
+        2,
+        1,
+        3,
+        14,
+    ) and takes.size > 1000
     assert takes_of(tmp_path / "nothing", load_recipe("demo")) == DemonstrationStats()
 
 
@@ -53,23 +65,50 @@ def test_a_second_call_goes_on_from_there(run, capsys):
     names = [process.name for process in collecting_processes(recipe, run, before, terminal=True)]
     assert names == ["sim_bridge", "interlock", "environment", "recorder", "operator", "director"]
     plan = json.loads((run / "plan.json").read_text())["collect"]
-    assert (plan["episodes"], plan["first_seed"], plan["ends"], plan["person"]) == (3, 14, True, True)
+    assert (plan["episodes"], plan["first_seed"], plan["ends"], plan["person"]) == (
+        3,
+        14,
+        True,
+        True,
+    )
     assert main(["collect", "demo", "--out", str(run), "--episodes", "2"]) == 0
     output = capsys.readouterr().out
-    assert "2 of 2 demonstrations succeeded and count, 1 did not" in output and not (run / "logs").exists()
-    assert f"""rlinf train demo --set 'collect.recordings=[{run}]' simulation.environments=1""" in output
+    assert (
+        "2 of 2 demonstrations succeeded and count, 1 did not" in output
+        and not (run / "logs").exists()
+    )
+    assert (
+        f"""rlinf train demo --set 'collect.recordings=[{run}]' simulation.environments=1"""
+        in output
+    )
 
 
-@pytest.mark.parametrize("recipe, overrides, message", [
-    ("demo", ["station.task=reach"], "expected takes of station.task 'reach', got some of 'peg_insertion'"),
-    ("demo", ["station.robot=panda_gym_hil"], "expected takes of station.robot 'panda_gym_hil', got some of 'franka_sim'"),
-    ("demo_vision", ["station.task=peg_insertion"], "observation 'wrist'")])
-def test_takes_of_another_task_or_other_specs_are_refused_with_both_named(run, capsys, recipe, overrides, message):
+@pytest.mark.parametrize(
+    "recipe, overrides, message",
+    [
+        (
+            "demo",
+            ["station.task=reach"],
+            "expected takes of station.task 'reach', got some of 'peg_insertion'",
+        ),
+        (
+            "demo",
+            ["station.robot=panda_gym_hil"],
+            "expected takes of station.robot 'panda_gym_hil', got some of 'franka_sim'",
+        ),
+        ("demo_vision", ["station.task=peg_insertion"], "observation 'wrist'"),
+    ],
+)
+def test_takes_of_another_task_or_other_specs_are_refused_with_both_named(
+    run, capsys, recipe, overrides, message
+):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert main(["collect", recipe, "--out", str(run), "--set", *overrides]) == 1
     error = capsys.readouterr().err
     assert message in error and "choose another --out" in error
-    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before, "nothing was changed"
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before, (
+        "nothing was changed"
+    )
 
 
 def test_a_task_is_the_same_by_name_and_by_path_and_a_damaged_take_is_named(run):
@@ -85,7 +124,9 @@ def test_what_was_discarded_demonstrates_nothing(run):
     assert {folder.name for folder in recorded((str(run),))} == {"a-1", "a-2", "a-3", "a-5"}
 
 
-def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(monkeypatch, capsys):
+def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(
+    monkeypatch, capsys
+):
     web = ["station.web.port=8080"]
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     by_hand = load_recipe("demo", BY_HAND)
@@ -94,11 +135,23 @@ def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(
     assert moves_of(joints).startswith("w/s joint 1, a/d joint 2") and not _shows_picture(joints)
     assert moves_of(load_recipe("demo")) == "" == moves_of(load_recipe("demo", [*BY_HAND, *web]))
     served = load_recipe("demo", [*BY_HAND, *web])
-    assert moves_of(served, pictured=True) and "on the page" not in roles_of(served, pictured=True)["success"]
+    assert (
+        moves_of(served, pictured=True)
+        and "on the page" not in roles_of(served, pictured=True)["success"]
+    )
     monkeypatch.setattr("rlinf_core.cli.collect.why_taken", lambda *_: "")
-    assert _shows_picture(by_hand) and not _shows_picture(served) and not _shows_picture(load_recipe("demo"))
-    monkeypatch.setattr("rlinf_core.cli.collect.why_taken", lambda *_: "another program has port 8080")
-    assert not _shows_picture(by_hand) and "no picture of the scene: another program" in capsys.readouterr().out
+    assert (
+        _shows_picture(by_hand)
+        and not _shows_picture(served)
+        and not _shows_picture(load_recipe("demo"))
+    )
+    monkeypatch.setattr(
+        "rlinf_core.cli.collect.why_taken", lambda *_: "another program has port 8080"
+    )
+    assert (
+        not _shows_picture(by_hand)
+        and "no picture of the scene: another program" in capsys.readouterr().out
+    )
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
     assert not _shows_picture(by_hand) and moves_of(by_hand) == ""
 
@@ -108,14 +161,25 @@ def test_it_says_which_key_and_button_does_what(monkeypatch):
     roles = roles_of(load_recipe("demo", BY_HAND))
     assert roles["ready"] == ["g", "r3 (gamepad)", "a (pedal)"] and roles["discard"] == ["x"]
     assert roles_of(load_recipe("demo")) == {}
-    assert roles_of(load_recipe("demo", [*BY_HAND, "station.web.port=8080"]))["discard"] == ["on the page"]
+    assert roles_of(load_recipe("demo", [*BY_HAND, "station.web.port=8080"]))["discard"] == [
+        "on the page"
+    ]
 
 
-@pytest.mark.parametrize("argv, message", [
-    (["--set", "station.operator.kind=keyboard"], "expected a terminal for the keyboard, got none"),
-    (["--set", "collect.episodes=0"], "--episodes: expected at least 1"),
-    (["--set", "env=gym:Pendulum-v1"], "is no station")])
-def test_what_cannot_be_collected_is_told_before_anything_starts(tmp_path, capsys, monkeypatch, argv, message):
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (
+            ["--set", "station.operator.kind=keyboard"],
+            "expected a terminal for the keyboard, got none",
+        ),
+        (["--set", "collect.episodes=0"], "--episodes: expected at least 1"),
+        (["--set", "env=gym:Pendulum-v1"], "is no station"),
+    ],
+)
+def test_what_cannot_be_collected_is_told_before_anything_starts(
+    tmp_path, capsys, monkeypatch, argv, message
+):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert main(["collect", "demo", "--out", str(tmp_path / "run"), *argv]) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
@@ -141,8 +205,9 @@ def test_the_folder_of_takes_may_have_any_name(tmp_path):
     lines = [line.partition("    # ")[0] for line in commands.splitlines() if " --set " in line]
     assert len(lines) == 2
     for words in map(shlex.split, lines):
-        assert load_recipe("demo", [word for word in words if word.startswith("collect.rec")]).collect.recordings == (
-            str(run),)
+        assert load_recipe(
+            "demo", [word for word in words if word.startswith("collect.rec")]
+        ).collect.recordings == (str(run),)
 
 
 def test_of_a_fleet_what_the_trainer_refused_is_recorded_again(run):

@@ -22,4 +22,4 @@ def test_of_faults_the_oldest_give_way_and_none_is_lost_for_want_of_room(tmp_pat
     box.add(Message("/t", "std_msgs/msg/String", NS, b"x" * 20_000))
     written = [box.write(f"fault {number}") for number in range(8)]
     left = sorted((tmp_path / "closed").iterdir())
-    assert 1 < len(left) < 8 and left[-1] == written[-1] and left == written[-len(left):]
+    assert 1 < len(left) < 8 and left[-1] == written[-1] and left == written[-len(left) :]

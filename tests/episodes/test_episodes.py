@@ -27,29 +27,58 @@ def test_an_episode_comes_back_as_it_was(spool, task):
     spec = task.with_images({"front": (8, 8)}).spec
     folder = record(spool, spec, steps=5, sources={2: "operator"}).close()
     episode = read_episode(folder)
-    assert (episode.id, episode.mode, episode.seed, episode.success, len(episode)) == ("a-1", "train", 3, True, 5)
+    assert (episode.id, episode.mode, episode.seed, episode.success, len(episode)) == (
+        "a-1",
+        "train",
+        3,
+        True,
+        5,
+    )
     assert episode.observations["force"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    assert episode.observations["front"].shape == (6, 8, 8, 3) and episode.observations["front"][4].max() == 4
-    assert episode.requested[:, 0] == pytest.approx(0.02) and episode.executed[:, 0] == pytest.approx(0.01)
+    assert (
+        episode.observations["front"].shape == (6, 8, 8, 3)
+        and episode.observations["front"][4].max() == 4
+    )
+    assert episode.requested[:, 0] == pytest.approx(0.02) and episode.executed[
+        :, 0
+    ] == pytest.approx(0.01)
     assert episode.sources == ("policy", "policy", "operator", "policy", "policy")
     assert episode.limits[1] == ("speed",) and episode.limits_hash == "beef"
     assert episode.rewards.dtype == episode.discounts.dtype == np.float32
-    assert episode.rewards.tolist() == [0, 0, 0, 0, 1] and episode.discounts.tolist() == [1, 1, 1, 1, 0]
+    assert episode.rewards.tolist() == [0, 0, 0, 0, 1] and episode.discounts.tolist() == [
+        1,
+        1,
+        1,
+        1,
+        0,
+    ]
 
 
-@pytest.mark.parametrize("how, ended", [
-    (dict(success=True), (True, False, False)), (dict(success=False, failure=True), (False, True, False)),
-    (dict(success=False), (False, False, True))], ids=["success", "failure", "time limit"])
+@pytest.mark.parametrize(
+    "how, ended",
+    [
+        (dict(success=True), (True, False, False)),
+        (dict(success=False, failure=True), (False, True, False)),
+        (dict(success=False), (False, False, True)),
+    ],
+    ids=["success", "failure", "time limit"],
+)
 def test_a_recording_says_how_its_episode_ended(spool, task, how, ended):
     episode = read_episode(record(spool, task.spec, **how).close())
     assert (episode.success, episode.failure, episode.truncated) == ended
-    assert episode.discounts[-1] == float(episode.truncated) and (episode.discounts[:-1] == 1.0).all()
+    assert (
+        episode.discounts[-1] == float(episode.truncated) and (episode.discounts[:-1] == 1.0).all()
+    )
     check_episode(episode, task.spec, 100)
     broken = replace(episode, failure=True, success=True)
-    with pytest.raises(EpisodeError, match="expected one end of success, failure and time limit, got"):
+    with pytest.raises(
+        EpisodeError, match="expected one end of success, failure and time limit, got"
+    ):
         check_episode(broken, task.spec, 100)
     wrong = replace(episode, discounts=1.0 - episode.discounts)
-    with pytest.raises(EpisodeError, match=f"discounts: expected {float(episode.truncated)} at its end"):
+    with pytest.raises(
+        EpisodeError, match=f"discounts: expected {float(episode.truncated)} at its end"
+    ):
         check_episode(wrong, task.spec, 100)
 
 
@@ -58,13 +87,18 @@ def test_a_recording_of_before_failures_were_told_is_still_read(spool, task, suc
     """Its messages have their own definitions, without what was added since."""
     types, added = {}, ("terminated", "truncated", "success  ", "failure")
     for path in sorted(Path("ros_ws/src/rlinf_msgs/msg").glob("*.msg")):
-        lines = [line for line in path.read_text().splitlines()
-                if not line.startswith(tuple(f"bool {name}" for name in added))]
+        lines = [
+            line
+            for line in path.read_text().splitlines()
+            if not line.startswith(tuple(f"bool {name}" for name in added))
+        ]
         types |= get_types_from_msg("\n".join(lines), f"rlinf_msgs/msg/{path.stem}")
     store = get_typestore(Stores.ROS2_JAZZY)
     store.register(types)
-    fields = store.types["rlinf_msgs/msg/TimeStep"].__dataclass_fields__, store.types[
-        "rlinf_msgs/msg/EpisodeEvent"].__dataclass_fields__
+    fields = (
+        store.types["rlinf_msgs/msg/TimeStep"].__dataclass_fields__,
+        store.types["rlinf_msgs/msg/EpisodeEvent"].__dataclass_fields__,
+    )
     assert "failure" not in fields[0] and "failure" not in fields[1] and "success" in fields[1]
     monkeypatch.setattr("rlinf_core.episodes.spool.typestore", lambda: store)
     episode = read_episode(record(spool, task.spec, success=success, store=store).close())
@@ -89,13 +123,26 @@ def test_the_recording_is_a_rosbag2_that_other_readers_open(spool, task):
 
 def test_its_metadata_are_those_that_the_writer_of_rosbags_would_write(spool, task, tmp_path):
     folder = record(spool, task.spec, steps=3).close()
-    with Reader(folder) as reader, Writer(tmp_path / folder.name, version=8, storage_plugin=StoragePlugin.MCAP) as writer:
-        topics = {source.id: writer.add_connection(
-            source.topic, source.msgtype, msgdef=source.msgdef.data, rihs01=source.digest,
-            offered_qos_profiles=source.ext.offered_qos_profiles) for source in reader.connections}
+    with (
+        Reader(folder) as reader,
+        Writer(tmp_path / folder.name, version=8, storage_plugin=StoragePlugin.MCAP) as writer,
+    ):
+        topics = {
+            source.id: writer.add_connection(
+                source.topic,
+                source.msgtype,
+                msgdef=source.msgdef.data,
+                rihs01=source.digest,
+                offered_qos_profiles=source.ext.offered_qos_profiles,
+            )
+            for source in reader.connections
+        }
         for connection, stamp, raw in reader.messages():
             writer.write(topics[connection.id], stamp, raw)
-    ours, theirs = (yaml.safe_load((path / "metadata.yaml").read_text()) for path in (folder, tmp_path / folder.name))
+    ours, theirs = (
+        yaml.safe_load((path / "metadata.yaml").read_text())
+        for path in (folder, tmp_path / folder.name)
+    )
     profiles = [
         topic["topic_metadata"].pop("offered_qos_profiles")
         for document in (ours, theirs)
@@ -114,17 +161,37 @@ def test_several_actions_within_one_transition_add_up(spool, task):
 
     types = typestore().types
     message = types["rlinf_msgs/msg/Applied"](
-        header=types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](0, 150_000_000), ""), source="operator",
-        session="o", seq=1, index=0, policy_version=-1, observation_stamp=types["builtin_interfaces/msg/Time"](0, 0),
-        requested=np.array([0.0, 0.005, 0.0]), executed=np.array([0.0, 0.004, 0.0]), limits=[], limits_hash="beef")
-    writer.write("/station/applied", "rlinf_msgs/msg/Applied", 1,
-                 typestore().serialize_cdr(message, "rlinf_msgs/msg/Applied"))
+        header=types["std_msgs/msg/Header"](
+            types["builtin_interfaces/msg/Time"](0, 150_000_000), ""
+        ),
+        source="operator",
+        session="o",
+        seq=1,
+        index=0,
+        policy_version=-1,
+        observation_stamp=types["builtin_interfaces/msg/Time"](0, 0),
+        requested=np.array([0.0, 0.005, 0.0]),
+        executed=np.array([0.0, 0.004, 0.0]),
+        limits=[],
+        limits_hash="beef",
+    )
+    writer.write(
+        "/station/applied",
+        "rlinf_msgs/msg/Applied",
+        1,
+        typestore().serialize_cdr(message, "rlinf_msgs/msg/Applied"),
+    )
     episode = read_episode(writer.close())
-    assert episode.executed[1] == pytest.approx([0.01, 0.004, 0.001]) and episode.sources[1] == "operator"
+    assert (
+        episode.executed[1] == pytest.approx([0.01, 0.004, 0.001])
+        and episode.sources[1] == "operator"
+    )
     assert episode.requested[1] == pytest.approx([0.0, 0.005, 0.0]), "the last one asked for"
 
 
-@pytest.mark.parametrize("leave, message", [(("ended",), "It was not finished"), (("timestep",), "Messages were lost")])
+@pytest.mark.parametrize(
+    "leave, message", [(("ended",), "It was not finished"), (("timestep",), "Messages were lost")]
+)
 def test_unfinished_or_torn_episodes_are_refused(spool, task, leave, message):
     folder = record(spool, task.spec, leave=leave).close()
     with pytest.raises(EpisodeError, match=message):
@@ -157,12 +224,17 @@ def test_sent_episodes_are_kept_up_to_a_number(spool, task):
     assert [path.name for path in small.closed()] == ["a", "b", "c"]
     for name in ("a", "b", "c"):
         small.mark_sent(name)
-    assert not small.closed() and sorted(p.name for p in (spool.root / "sent").iterdir()) == ["b", "c"]
+    assert not small.closed() and sorted(p.name for p in (spool.root / "sent").iterdir()) == [
+        "b",
+        "c",
+    ]
 
 
 def test_a_spool_is_bounded_sent_episodes_go_first_and_nothing_else_ever_does(spool, task):
     def size(name):
-        return sum(path.lstat().st_size for path in (spool.root / name, *(spool.root / name).iterdir()))
+        return sum(
+            path.lstat().st_size for path in (spool.root / name, *(spool.root / name).iterdir())
+        )
 
     record(spool, task.spec, "a").close()
     gb = 3.5 * size("closed/a") / 1e9
@@ -172,7 +244,9 @@ def test_a_spool_is_bounded_sent_episodes_go_first_and_nothing_else_ever_does(sp
         record(small, task.spec, name).close()
     assert small.full() == pytest.approx(3 / 3.5, 0.02), "sent episodes do not make it full"
     small.mark_sent("b")
-    assert sorted(path.name for path in (spool.root / "sent").iterdir()) == ["b"], "a was the oldest of four"
+    assert sorted(path.name for path in (spool.root / "sent").iterdir()) == ["b"], (
+        "a was the oldest of four"
+    )
     small.refuse("c", "it is no good")
     record(small, task.spec, "e").abort()
     before, writer = small.full(), record(small, task.spec, "f")
@@ -181,9 +255,14 @@ def test_a_spool_is_bounded_sent_episodes_go_first_and_nothing_else_ever_does(sp
     assert small.set_aside() == 0, "though the reason still lies there"
     moved.rename(spool.root / "refused/c")
     writer.close()
-    with pytest.raises(SpoolError, match="nothing is recorded until some are sent.*station.spool_gb; closed"):
+    with pytest.raises(
+        SpoolError, match="nothing is recorded until some are sent.*station.spool_gb; closed"
+    ):
         small.open_episode("g")
-    left = {name: sorted(path.name for path in (spool.root / name).iterdir()) for name in ("closed", "refused", "broken")}
+    left = {
+        name: sorted(path.name for path in (spool.root / name).iterdir())
+        for name in ("closed", "refused", "broken")
+    }
     assert left == {"closed": ["d", "f"], "refused": ["c", "c.reason.txt"], "broken": ["e"]}
     assert Spool(spool.root, max_gb=3 * gb).open_episode("g")
 
@@ -194,15 +273,21 @@ def test_while_the_trainer_is_away_sent_episodes_make_room_for_new_ones(spool, t
     for name in "abc":
         spool.mark_sent(name)
     Spool(spool.root, max_gb=3.5 * gb).open_episode("e").abort()
-    assert sorted(path.name for path in (spool.root / "sent").iterdir()) == ["b", "c"], "by its own bound"
+    assert sorted(path.name for path in (spool.root / "sent").iterdir()) == ["b", "c"], (
+        "by its own bound"
+    )
 
     def usage(root):
         return SimpleNamespace(free=1e9 - 4e8 * len([*(spool.root / "sent").iterdir()]))
 
     monkeypatch.setattr("rlinf_core.episodes.spool.shutil.disk_usage", usage)
     Spool(spool.root, min_free_mb=500).open_episode("f").abort()
-    assert [path.name for path in (spool.root / "sent").iterdir()] == ["c"], "the oldest, and no more than it takes"
-    with pytest.raises(SpoolError, match="at least 2000 MB free, got 1000 MB, and no sent episode is left"):
+    assert [path.name for path in (spool.root / "sent").iterdir()] == ["c"], (
+        "the oldest, and no more than it takes"
+    )
+    with pytest.raises(
+        SpoolError, match="at least 2000 MB free, got 1000 MB, and no sent episode is left"
+    ):
         Spool(spool.root, min_free_mb=2000).open_episode("g")
     assert [path.name for path in spool.closed()] == ["d"]
 
@@ -231,7 +316,9 @@ def test_how_full_a_spool_is_can_be_asked_while_another_process_moves_episodes(s
 
 def test_a_full_disk_is_said_and_loses_nothing_closed(spool, task, monkeypatch):
     record(spool, task.spec, "one").close()
-    with pytest.raises(SpoolError, match="expected at least 1000000000 MB free.*closed episodes are safe"):
+    with pytest.raises(
+        SpoolError, match="expected at least 1000000000 MB free.*closed episodes are safe"
+    ):
         Spool(spool.root, min_free_mb=1e9).open_episode("two")
     writer = record(spool, task.spec, "three")
 
@@ -244,7 +331,9 @@ def test_a_full_disk_is_said_and_loses_nothing_closed(spool, task, monkeypatch):
     assert [path.name for path in spool.closed()] == ["one"]
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "too many"), OSError(errno.EIO, "of the disk")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(errno.EMFILE, "too many"), OSError(errno.EIO, "of the disk")]
+)
 def test_what_the_machine_lacks_is_no_word_on_the_episode(error, spool, task, monkeypatch):
     folder = record(spool, task.spec, "one").close()
 

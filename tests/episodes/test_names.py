@@ -28,7 +28,10 @@ def test_episodes_wait_in_the_order_in_which_they_were_played_also_in_a_copy(spo
         folder = record(spool, task.spec, f"{REQUEST}-{number:03d}").close()
         os.utime(folder, (1e9 - number, 1e9 - number))  # the clock runs backwards
     record(spool, task.spec, "a-20261122T040049-ffffffff-001").close()
-    expected = ["a-20261122T040049-ffffffff-001", *[f"{REQUEST}-{number:03d}" for number in numbers]]
+    expected = [
+        "a-20261122T040049-ffffffff-001",
+        *[f"{REQUEST}-{number:03d}" for number in numbers],
+    ]
     assert order(spool) == expected
     for name in expected[::-1]:  # copied one by one, the last first
         shutil.copytree(spool.root / "closed" / name, tmp_path / "copy/closed" / name)
@@ -46,8 +49,14 @@ def test_the_oldest_that_were_sent_are_removed_first(tmp_path, task):
 
 
 def test_faults_and_parts_of_sessions_have_an_order_too(tmp_path):
-    expected = ["fault-20261122T040052-002-robot_error", "a-session-20261122T040053-001", "fault-20261122T040054-001-x"]
-    assert [path.name for path in sorted(map(tmp_path.joinpath, expected[::-1]), key=names.order_of)] == expected
+    expected = [
+        "fault-20261122T040052-002-robot_error",
+        "a-session-20261122T040053-001",
+        "fault-20261122T040054-001-x",
+    ]
+    assert [
+        path.name for path in sorted(map(tmp_path.joinpath, expected[::-1]), key=names.order_of)
+    ] == expected
 
 
 def test_a_path_of_another_name_is_as_old_as_its_file(tmp_path):
@@ -71,4 +80,8 @@ def test_time_stamps_of_names_rise_while_the_clock_is_set_back(monkeypatch):
     monkeypatch.setattr(names, "datetime", Clock)
     monkeypatch.setattr(names, "_latest", Clock.min)
     assert [names.time_stamp() for _ in range(4)] == [
-        "20261122T040000", "20261122T040001", "20261122T040002", "20261122T230000"]
+        "20261122T040000",
+        "20261122T040001",
+        "20261122T040002",
+        "20261122T230000",
+    ]

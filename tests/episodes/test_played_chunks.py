@@ -1,4 +1,6 @@
-"""What is learned from of a recorded policy's chunks: those that were played, as far as they were."""
+"""What is learned from of a recorded policy's chunks: those that were played, as far as
+they were.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,17 +29,32 @@ def stamp(ms):
 
 
 def sent(seq, at, **changes):
-    """Chunk ``seq`` answers what was observed at ``at`` [ms]: four actions, of which two are meant to be played."""
-    chunk = dict(session="s", seq=seq, observation_stamp=stamp(at), horizon=4, execute=2, drawn_dim=3,
-                 drawn=np.full(12, seq, np.float32),
-                 log_probs=-10.0 * seq - np.arange(4, dtype=np.float32), policy_version=7)
+    """Chunk ``seq`` answers what was observed at ``at`` [ms]: four actions, of which two are meant
+    to be played.
+    """
+    chunk = dict(
+        session="s",
+        seq=seq,
+        observation_stamp=stamp(at),
+        horizon=4,
+        execute=2,
+        drawn_dim=3,
+        drawn=np.full(12, seq, np.float32),
+        log_probs=-10.0 * seq - np.arange(4, dtype=np.float32),
+        policy_version=7,
+    )
     return SimpleNamespace(**chunk | changes)
 
 
 def applied(seq, index, answers, source="policy", session="s"):
     """Action ``index`` of the chunk that answers ``answers`` [ms]."""
-    return SimpleNamespace(source=source, session=session, seq=seq, index=index,
-                           header=SimpleNamespace(stamp=stamp(answers + 100 * index)))
+    return SimpleNamespace(
+        source=source,
+        session=session,
+        seq=seq,
+        index=index,
+        header=SimpleNamespace(stamp=stamp(answers + 100 * index)),
+    )
 
 
 def played(chunks, records, steps=LOCKSTEP, operator=()):
@@ -45,18 +62,30 @@ def played(chunks, records, steps=LOCKSTEP, operator=()):
     stamps = np.array([10**12 + ms * MS for ms in steps])
     sources = ["operator" if step in operator else "policy" for step in range(len(steps) - 1)]
     result = played_chunks("episode x", chunks, records, stamps, sources)
-    assert len(result) == len(result.starts) == len(result.drawn) == len(result.log_probs) == len(result.versions)
+    assert (
+        len(result)
+        == len(result.starts)
+        == len(result.drawn)
+        == len(result.log_probs)
+        == len(result.versions)
+    )
     for start, drawn, log_probs in zip(result.starts, result.drawn, result.log_probs, strict=True):
         chunk = next(candidate for candidate in chunks if candidate.seq == drawn[0])
         assert to_ns(chunk.observation_stamp) == stamps[start]
-        assert np.array_equal(log_probs, chunk.log_probs[:chunk.execute])
+        assert np.array_equal(log_probs, chunk.log_probs[: chunk.execute])
     return list(zip(result.starts.tolist(), result.played.tolist(), strict=True))
 
 
 def test_each_chunk_counts_until_the_next_one_or_the_end():
     chunks = [sent(1, 0), sent(2, 200), sent(3, 400)]
-    records = [applied(1, 0, 0), applied(1, 1, 0), applied(2, 0, 200), applied(2, 1, 200), applied(3, 0, 400),
-               applied(3, 1, 400)]  # begun after the last time step
+    records = [
+        applied(1, 0, 0),
+        applied(1, 1, 0),
+        applied(2, 0, 200),
+        applied(2, 1, 200),
+        applied(3, 0, 400),
+        applied(3, 1, 400),
+    ]  # begun after the last time step
     assert played(chunks, records) == [(0, 2), (2, 2), (4, 1)]
     assert played(chunks[::-1], records[::-1]) == [(0, 2), (2, 2), (4, 1)], "topics are not ordered"
 
@@ -65,83 +94,170 @@ def test_each_chunk_counts_until_the_next_one_or_the_end():
 def test_in_real_time_the_last_chunk_goes_on_until_the_next_one_is_there(steps):
     """Time steps come some milliseconds early or late, and inference takes a part of one."""
     chunks = [sent(1, steps[0]), sent(2, steps[2]), sent(3, steps[4])]
-    records = [applied(1, 0, steps[0]), applied(1, 1, steps[0]), applied(1, 2, steps[0]), applied(2, 0, steps[2]),
-               applied(2, 1, steps[2]), applied(2, 2, steps[2]), applied(3, 0, steps[4])]
+    records = [
+        applied(1, 0, steps[0]),
+        applied(1, 1, steps[0]),
+        applied(1, 2, steps[0]),
+        applied(2, 0, steps[2]),
+        applied(2, 1, steps[2]),
+        applied(2, 2, steps[2]),
+        applied(3, 0, steps[4]),
+    ]
     assert played(chunks, records, steps) == [(0, 2), (2, 2), (4, 1)]
 
 
 def test_a_chunk_whose_first_action_came_too_late_does_not_count_and_the_one_before_counts_as_meant():
     chunks = [sent(1, 0), sent(2, 200), sent(3, 400)]
-    records = [applied(1, 0, 0), applied(1, 1, 0), applied(1, 2, 0), applied(2, 1, 200), applied(3, 0, 400)]
+    records = [
+        applied(1, 0, 0),
+        applied(1, 1, 0),
+        applied(1, 2, 0),
+        applied(2, 1, 200),
+        applied(3, 0, 400),
+    ]
     assert played(chunks, records) == [(0, 2), (4, 1)]
 
 
 def test_a_chunk_that_another_one_replaced_counts_as_far_as_it_was_played():
     chunks = [sent(1, 0), sent(2, 100), sent(3, 100), sent(4, 300)]
-    records = [applied(1, 0, 0), applied(1, 1, 0), applied(2, 0, 100), applied(3, 0, 100), applied(3, 1, 100),
-               applied(4, 0, 300), applied(4, 1, 300)]
+    records = [
+        applied(1, 0, 0),
+        applied(1, 1, 0),
+        applied(2, 0, 100),
+        applied(3, 0, 100),
+        applied(3, 1, 100),
+        applied(4, 0, 300),
+        applied(4, 1, 300),
+    ]
     assert played(chunks, records) == [(0, 1), (1, 2), (3, 2)]
-    result = played_chunks("", chunks, records, np.array([10**12 + ms * MS for ms in LOCKSTEP]), ["policy"] * 5)
+    result = played_chunks(
+        "", chunks, records, np.array([10**12 + ms * MS for ms in LOCKSTEP]), ["policy"] * 5
+    )
     assert result.drawn[:, 0].tolist() == [1, 3, 4], "of two for one time step the second"
 
 
-@pytest.mark.parametrize("operator, expected", [
-    ((1,), [(0, 1), (2, 2), (4, 1)]), ((2, 3), [(0, 2), (4, 1)]), ((3,), [(0, 2), (2, 1), (4, 1)]),
-    ((0, 1, 2, 3, 4), [])], ids=["second action", "a whole chunk", "from the second", "all along"])
+@pytest.mark.parametrize(
+    "operator, expected",
+    [
+        ((1,), [(0, 1), (2, 2), (4, 1)]),
+        ((2, 3), [(0, 2), (4, 1)]),
+        ((3,), [(0, 2), (2, 1), (4, 1)]),
+        ((0, 1, 2, 3, 4), []),
+    ],
+    ids=["second action", "a whole chunk", "from the second", "all along"],
+)
 def test_a_takeover_ends_a_chunk_before_its_time_step(operator, expected):
     chunks = [sent(1, 0), sent(2, 200), sent(3, 400)]
-    records = [applied(1, 0, 0), applied(1, 1, 0), applied(2, 0, 200), applied(2, 1, 200), applied(3, 0, 400)]
+    records = [
+        applied(1, 0, 0),
+        applied(1, 1, 0),
+        applied(2, 0, 200),
+        applied(2, 1, 200),
+        applied(3, 0, 400),
+    ]
     assert played(chunks, records, operator=operator) == expected
 
 
 def test_what_was_sent_while_the_arm_was_held_does_not_count():
     chunks = [sent(1, 0), sent(2, 100), sent(3, 200), sent(4, 300)]
-    assert played(chunks, [applied(1, 0, 0), applied(4, 0, 300), applied(4, 1, 300)]) == [(0, 1), (3, 2)]
+    assert played(chunks, [applied(1, 0, 0), applied(4, 0, 300), applied(4, 1, 300)]) == [
+        (0, 1),
+        (3, 2),
+    ]
     assert played(chunks, []) == []
 
 
 def test_a_time_step_that_took_two_periods_ends_a_chunk():
     """What is played in it are two actions; of one time step only one can be learned."""
     steps = (0, 100, 310, 410, 510, 610)
-    records = [applied(1, 0, 0), applied(1, 1, 0), applied(1, 2, 0), applied(2, 0, 310), applied(2, 1, 310)]
-    assert played([sent(1, 0, execute=3), sent(2, 310, execute=3)], records, steps) == [(0, 1), (2, 2)]
+    records = [
+        applied(1, 0, 0),
+        applied(1, 1, 0),
+        applied(1, 2, 0),
+        applied(2, 0, 310),
+        applied(2, 1, 310),
+    ]
+    assert played([sent(1, 0, execute=3), sent(2, 310, execute=3)], records, steps) == [
+        (0, 1),
+        (2, 2),
+    ]
 
 
 def test_other_episodes_other_sessions_and_other_people_do_not_count():
     earlier = [sent(8, -200, horizon=9, drawn=np.zeros(1)), sent(9, -110)]
-    records = [applied(8, 1, -200), applied(9, 1, -110), applied(9, 2, -110), applied(1, 0, 0), applied(1, 1, 0),
-               applied(2, 0, 200, session="t"), applied(3, 0, 400, source="operator")]
+    records = [
+        applied(8, 1, -200),
+        applied(9, 1, -110),
+        applied(9, 2, -110),
+        applied(1, 0, 0),
+        applied(1, 1, 0),
+        applied(2, 0, 200, session="t"),
+        applied(3, 0, 400, source="operator"),
+    ]
     assert played([*earlier, sent(1, 0), sent(2, 200), sent(3, 400)], records) == [(0, 2)]
-    assert played([sent(2, 200)], [applied(1, 0, 0), applied(2, 0, 200)]) == [(2, 1)], "a chunk that was not recorded"
+    assert played([sent(2, 200)], [applied(1, 0, 0), applied(2, 0, 200)]) == [(2, 1)], (
+        "a chunk that was not recorded"
+    )
 
 
 def test_a_replay_gets_it_by_time_steps():
     chunks = [sent(1, 0), sent(2, 200)]
-    result = played_chunks("", chunks, [applied(1, 0, 0), applied(2, 0, 200), applied(2, 1, 200)],
-                          np.array([10**12 + ms * MS for ms in LOCKSTEP]), ["policy"] * 5)
+    result = played_chunks(
+        "",
+        chunks,
+        [applied(1, 0, 0), applied(2, 0, 200), applied(2, 1, 200)],
+        np.array([10**12 + ms * MS for ms in LOCKSTEP]),
+        ["policy"] * 5,
+    )
     assert result.chunk_starts(5).tolist() == [True, False, True, False, False]
-    assert result.latents(5).shape == (5, 12) and result.latents(5)[:, 0].tolist() == [1, 0, 2, 0, 0]
-    assert result.versions.tolist() == [7, 7] and result.execute == 2 and result.drawn.dtype == np.float32
+    assert result.latents(5).shape == (5, 12) and result.latents(5)[:, 0].tolist() == [
+        1,
+        0,
+        2,
+        0,
+        0,
+    ]
+    assert (
+        result.versions.tolist() == [7, 7]
+        and result.execute == 2
+        and result.drawn.dtype == np.float32
+    )
 
 
-@pytest.mark.parametrize("changes, message", [
-    (dict(drawn=np.zeros(11)), "chunk 2 of the policy: drawn: expected 1 or 4 rows of 3, at most 32768 numbers, got 11"),
-    (dict(drawn=np.zeros(6)), "drawn: expected 1 or 4 rows of 3, at most 32768 numbers, got 6"),
-    (dict(drawn=np.zeros(0)), "got 0"), (dict(drawn=np.zeros(0), drawn_dim=0), "rows of 0, at most 32768 numbers, got 0"),
-    (dict(drawn_dim=0), "rows of 0"),
-    (dict(drawn=np.zeros(40_000), drawn_dim=40_000), "at most 32768 numbers, got 40000"),
-    (dict(log_probs=np.zeros(2)), r"log_probs: expected none, 1 or 4 \(its horizon\), got 2"),
-    (dict(execute=0), r"execute: expected 1 to 4 \(its horizon\), got 0"), (dict(execute=5), "got 5"),
-    (dict(drawn_dim=12, drawn=np.zeros(48)), "expected chunks of one size"), (dict(log_probs=np.zeros(0)), "of one size"),
-    (dict(execute=1), "of one size")])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            dict(drawn=np.zeros(11)),
+            "chunk 2 of the policy: drawn: expected 1 or 4 rows of 3, at most 32768 numbers, got "
+            "11",
+        ),
+        (dict(drawn=np.zeros(6)), "drawn: expected 1 or 4 rows of 3, at most 32768 numbers, got 6"),
+        (dict(drawn=np.zeros(0)), "got 0"),
+        (dict(drawn=np.zeros(0), drawn_dim=0), "rows of 0, at most 32768 numbers, got 0"),
+        (dict(drawn_dim=0), "rows of 0"),
+        (dict(drawn=np.zeros(40_000), drawn_dim=40_000), "at most 32768 numbers, got 40000"),
+        (dict(log_probs=np.zeros(2)), r"log_probs: expected none, 1 or 4 \(its horizon\), got 2"),
+        (dict(execute=0), r"execute: expected 1 to 4 \(its horizon\), got 0"),
+        (dict(execute=5), "got 5"),
+        (dict(drawn_dim=12, drawn=np.zeros(48)), "expected chunks of one size"),
+        (dict(log_probs=np.zeros(0)), "of one size"),
+        (dict(execute=1), "of one size"),
+    ],
+)
 def test_a_chunk_that_does_not_hang_together_is_refused_by_name(changes, message):
     with pytest.raises(EpisodeError, match=message):
         played([sent(1, 0), sent(2, 200, **changes)], [applied(1, 0, 0)])
 
 
-@pytest.mark.parametrize("changes, sizes", [
-    (dict(drawn_dim=12, log_probs=np.full(1, 5.0)), (12, 1)), (dict(drawn=np.zeros(5), drawn_dim=5), (5, 2))],
-    ids=["one row, one log-probability", "noise of another size"])
+@pytest.mark.parametrize(
+    "changes, sizes",
+    [
+        (dict(drawn_dim=12, log_probs=np.full(1, 5.0)), (12, 1)),
+        (dict(drawn=np.zeros(5), drawn_dim=5), (5, 2)),
+    ],
+    ids=["one row, one log-probability", "noise of another size"],
+)
 def test_latent_noise_is_one_row(changes, sizes):
     stamps = np.array([10**12, 10**12 + 100 * MS])
     result = played_chunks("", [sent(1, 0, **changes)], [applied(1, 0, 0)], stamps, ["policy"])
@@ -155,31 +271,49 @@ def spool(tmp_path):
 
 
 def test_a_recording_says_what_was_drawn_to_the_last_bit(spool, task):
-    episode = read_episode(record(spool, task.spec, steps=5, chunk=(4, 2), sources={2: "operator"}).close())
+    episode = read_episode(
+        record(spool, task.spec, steps=5, chunk=(4, 2), sources={2: "operator"}).close()
+    )
     chunks = episode.chunks
-    assert chunks.starts.tolist() == [0, 4] and chunks.played.tolist() == [2, 1] and chunks.versions.tolist() == [4, 4]
+    assert (
+        chunks.starts.tolist() == [0, 4]
+        and chunks.played.tolist() == [2, 1]
+        and chunks.versions.tolist() == [4, 4]
+    )
     expected = np.arange(12, dtype=np.float32) / 7
-    assert chunks.drawn.dtype == np.float32 and np.array_equal(chunks.drawn, [expected, expected + np.float32(4)])
+    assert chunks.drawn.dtype == np.float32 and np.array_equal(
+        chunks.drawn, [expected, expected + np.float32(4)]
+    )
     assert np.array_equal(chunks.log_probs, [-expected[:2], -expected[:2] - np.float32(4)])
     check_episode(episode, task.spec, 100)
 
 
 def test_in_real_time_actions_are_of_the_time_steps_that_they_were_meant_for(spool, task):
-    """Every other time step comes 4 ms late; and until the second chunk is there, the first one goes on."""
+    """Every other time step comes 4 ms late; and until the second chunk is there, the first one
+    goes on.
+    """
+
     def late(topic, number, message):
         if topic == "timestep" and number % 2:
             message.header.stamp.nanosec += 4 * MS
 
     messages, kind = raw_messages(task.spec, chunk=(4, 2), change=late), "rlinf_msgs/msg/Applied"
-    (first,) = [raw for topic, _, ns, raw in messages if topic == "/station/applied" and ns == 100 * MS]
+    (first,) = [
+        raw for topic, _, ns, raw in messages if topic == "/station/applied" and ns == 100 * MS
+    ]
     more = typestore().deserialize_cdr(first, kind)
     more.index, more.header.stamp.nanosec, more.requested = 2, 203 * MS, np.full(3, 0.5)
-    messages.append(("/station/applied", kind, 203 * MS, bytes(typestore().serialize_cdr(more, kind))))
+    messages.append(
+        ("/station/applied", kind, 203 * MS, bytes(typestore().serialize_cdr(more, kind)))
+    )
     episode = read_episode(write_raw(spool, "a-1", messages).close())
     assert episode.sources == ("policy",) * 5
     assert episode.requested[:, 2] == pytest.approx([0.0, 0.001, 0.002, 0.003, 0.004])
     assert episode.executed[:, 0] == pytest.approx([0.01, 0.01, 0.02, 0.01, 0.01])
-    assert (episode.chunks.starts.tolist(), episode.chunks.played.tolist()) == ([0, 2, 4], [2, 2, 1])
+    assert (episode.chunks.starts.tolist(), episode.chunks.played.tolist()) == (
+        [0, 2, 4],
+        [2, 2, 1],
+    )
 
 
 def test_a_recording_without_what_was_drawn_is_read_as_before(spool, task, monkeypatch):
@@ -207,20 +341,31 @@ def test_a_wrong_count_is_refused_by_name(spool, task):
         if topic == "policy/action" and number == 1:
             message.log_probs = message.log_probs[:3]
 
-    with pytest.raises(EpisodeError, match="chunk 2 of the policy: log_probs: expected none, 1 or 4 .its horizon., got 3"):
+    with pytest.raises(
+        EpisodeError,
+        match="chunk 2 of the policy: log_probs: expected none, 1 or 4 .its horizon., got 3",
+    ):
         read_episode(record(spool, task.spec, chunk=(4, 2), change=shorter).close())
 
 
-@pytest.mark.parametrize("name, value, message", [
-    ("log_probs", np.nan, "log-probabilities: expected finite values within 1e.06, got nan"),
-    ("log_probs", -np.inf, "log-probabilities: expected finite values within 1e.06, got -inf"),
-    ("drawn", np.inf, "what the policy drew: expected finite values within 1e.06, got inf"),
-    ("versions", 5, "chunks: expected them of the episode's policy, version 4, got 5")])
-def test_what_is_not_finite_or_of_another_policy_is_refused_by_name(spool, task, name, value, message):
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("log_probs", np.nan, "log-probabilities: expected finite values within 1e.06, got nan"),
+        ("log_probs", -np.inf, "log-probabilities: expected finite values within 1e.06, got -inf"),
+        ("drawn", np.inf, "what the policy drew: expected finite values within 1e.06, got inf"),
+        ("versions", 5, "chunks: expected them of the episode's policy, version 4, got 5"),
+    ],
+)
+def test_what_is_not_finite_or_of_another_policy_is_refused_by_name(
+    spool, task, name, value, message
+):
     episode = read_episode(record(spool, task.spec, chunk=(4, 2)).close())
     spoiled = getattr(episode.chunks, name).copy()
     spoiled[-1:] = value
     with pytest.raises(EpisodeError, match=message):
-        check_episode(replace(episode, chunks=replace(episode.chunks, **{name: spoiled})), task.spec, 100)
+        check_episode(
+            replace(episode, chunks=replace(episode.chunks, **{name: spoiled})), task.spec, 100
+        )
     without = replace(episode, chunks=replace(episode.chunks, log_probs=None))
     check_episode(without, task.spec, 100)

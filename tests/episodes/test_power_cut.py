@@ -1,4 +1,6 @@
-"""After a power cut at any moment, what is there is whole or absent, and what was acknowledged is there."""
+"""After a power cut at any moment, what is there is whole or absent, and what was acknowledged is
+there.
+"""
 
 import contextlib
 
@@ -24,7 +26,9 @@ def root(tmp_path):
 
 
 def every_cut(disk, tmp_path, monkeypatch):
-    """Each disk that a cut may have left, restored in a folder of its own, with what had been acknowledged."""
+    """Each disk that a cut may have left, restored in a folder of its own, with what had been
+    acknowledged.
+    """
     monkeypatch.undo()
     assert len(disk.cuts) > 6
     for number, (acknowledged, tree) in enumerate(disk.cuts):
@@ -61,7 +65,9 @@ def an_inbox(folder):
 
 
 def test_storing_an_episode_at_the_trainer(root, task, tmp_path, monkeypatch):
-    """What was acknowledged is in the journal, and what is in the journal is whole; the rest is sent again, or goes on."""
+    """What was acknowledged is in the journal, and what is in the journal is whole; the rest is
+    sent again, or goes on.
+    """
     spool = Spool(tmp_path / "spool")
     folders = [record(spool, task.spec, name).close() for name in "ab"]
     disk = Disk(root, monkeypatch)
@@ -96,13 +102,17 @@ def test_publishing_a_policy(root, tmp_path, monkeypatch):
 
 
 def test_a_checkpoint(root, tmp_path, monkeypatch):
-    """Also one under a name that there is already, as when a run is resumed and stopped before its first update."""
+    """Also one under a name that there is already, as when a run is resumed and stopped before its
+    first update.
+    """
     disk = Disk(root, monkeypatch)
     for number, name in enumerate(["u-1", "u-2", "u-2", "u-3", "u-4"], 1):
         checkpoint.save(root / "run/checkpoints", name, {"n": number, "x": np.full(100, number)})
         disk.acknowledge(number)
     for acknowledged, folder in every_cut(disk, tmp_path, monkeypatch):
-        states = [checkpoint.load(path) for path in checkpoint.checkpoints(folder / "run/checkpoints")]
+        states = [
+            checkpoint.load(path) for path in checkpoint.checkpoints(folder / "run/checkpoints")
+        ]
         assert all((state["x"] == state["n"]).all() for state in states)
         assert (states[-1]["n"] if states else 0) >= max(acknowledged, default=0)
         checkpoint.save(folder / "run/checkpoints", "u-5", {"n": 6, "x": np.full(100, 6)})

@@ -37,8 +37,13 @@ def play(recording, task, episode_id="a-1", steps=5, moves=5, **how):
     kinds = []
 
     def note(topic, number, message):
-        kinds.append(SimpleNamespace(kind=message.kind, episode_id=message.episode_id, steps=message.steps, detail="")
-                     if topic == "episode" else None)
+        kinds.append(
+            SimpleNamespace(
+                kind=message.kind, episode_id=message.episode_id, steps=message.steps, detail=""
+            )
+            if topic == "episode"
+            else None
+        )
 
     messages = raw_messages(task.spec, episode_id, steps=steps, change=note, **how)
     for (topic, kind, ns, raw), event in zip(messages, kinds, strict=True):
@@ -52,21 +57,30 @@ def test_an_episode_is_closed_once_it_is_complete(recording, spool, task, report
     assert len(read_episode(spool.root / "closed/a-1")) == 5
 
 
-def test_what_is_not_complete_after_a_grace_is_closed_where_the_arm_moved_and_else_aborted(recording, task, reports):
+def test_what_is_not_complete_after_a_grace_is_closed_where_the_arm_moved_and_else_aborted(
+    recording, task, reports
+):
     play(recording, task, "held", moves=3)
     assert not reports
     recording.look(round((0.5 + GRACE_S + 0.01) * NS))
     assert [what[:2] for what in reports] == [(CLOSED, "held")], "from then on it was held"
     play(recording, task, "idle", moves=0)
     recording.look(2 * NS)
-    assert reports[-1][:2] == (ABORTED, "idle") and "applied no action: nobody commanded the arm" in reports[-1][3]
+    assert (
+        reports[-1][:2] == (ABORTED, "idle")
+        and "applied no action: nobody commanded the arm" in reports[-1][3]
+    )
     play(recording, task, "torn", leave=("timestep",))
     recording.look(4 * NS)
     assert reports[-1][:2] == (ABORTED, "torn") and "expected 6 time steps, got 5" in reports[-1][3]
 
 
-def test_two_actions_in_one_time_step_do_not_stand_for_the_last_one(recording, spool, task, reports):
-    """A person takes over within the second; the last comes after the end is told, as topics are not ordered."""
+def test_two_actions_in_one_time_step_do_not_stand_for_the_last_one(
+    recording, spool, task, reports
+):
+    """A person takes over within the second; the last comes after the end is told, as topics are
+    not ordered.
+    """
     messages, late = raw_messages(task.spec, "a-1", steps=5), []
     for topic, kind, ns, raw in messages:
         applied = topic.endswith("applied")
@@ -74,7 +88,11 @@ def test_two_actions_in_one_time_step_do_not_stand_for_the_last_one(recording, s
             late.append(Message(topic, kind, ns, raw))
             continue
         is_event = topic.endswith("episode")
-        event = SimpleNamespace(kind=int(ns > 0), episode_id="a-1", steps=5, detail="") if is_event else None
+        event = (
+            SimpleNamespace(kind=int(ns > 0), episode_id="a-1", steps=5, detail="")
+            if is_event
+            else None
+        )
         for _ in range(1 + (applied and ns == NS // 10)):
             recording.take(Message(topic, kind, ns, raw), event)
     assert not reports, "five actions, and none of the last time step"
@@ -83,21 +101,32 @@ def test_two_actions_in_one_time_step_do_not_stand_for_the_last_one(recording, s
     assert read_episode(spool.root / "closed/a-1").sources[-1] == "policy"
 
 
-def test_whatever_a_disk_says_at_the_beginning_the_episode_is_given_up_aloud(recording, task, reports, monkeypatch):
+def test_whatever_a_disk_says_at_the_beginning_the_episode_is_given_up_aloud(
+    recording, task, reports, monkeypatch
+):
     def broken(_):
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as disk:
         disk.setattr("rlinf_core.episodes.spool.shutil.disk_usage", broken)
         play(recording, task)
-    assert [what[:2] for what in reports] == [(ABORTED, "a-1")] and "Input/output error. Check the folder" in reports[0][3]
+    assert [what[:2] for what in reports] == [
+        (ABORTED, "a-1")
+    ] and "Input/output error. Check the folder" in reports[0][3]
     play(recording, task, "next")
     assert reports[-1][:2] == (CLOSED, "next")
 
 
-def test_what_comes_of_an_episode_that_was_given_up_is_no_part_of_the_next(recording, spool, task, reports):
-    """Its last time steps lie behind what gave it up, and may come as late as the next one's first."""
-    old = [Message(topic, kind, ns, raw) for topic, kind, ns, raw in raw_messages(task.spec, "a-1", steps=5)]
+def test_what_comes_of_an_episode_that_was_given_up_is_no_part_of_the_next(
+    recording, spool, task, reports
+):
+    """Its last time steps lie behind what gave it up, and may come as late as the next
+    one's first.
+    """
+    old = [
+        Message(topic, kind, ns, raw)
+        for topic, kind, ns, raw in raw_messages(task.spec, "a-1", steps=5)
+    ]
     steps = [message for message in old if message.topic.endswith("timestep")]
     started = SimpleNamespace(kind=0, episode_id="a-1", steps=0, detail="")
     recording.take(old[0], started)
@@ -106,9 +135,16 @@ def test_what_comes_of_an_episode_that_was_given_up_is_no_part_of_the_next(recor
     recording.abort("the disk is too slow")
     for message in steps[2:4]:
         recording.take(message)
-    new = [Message(topic, kind, ns, raw) for topic, kind, ns, raw in raw_messages(task.spec, "b-1", steps=5)]
-    events = iter([SimpleNamespace(kind=0, episode_id="b-1", steps=0, detail=""),
-                   SimpleNamespace(kind=1, episode_id="b-1", steps=5, detail="")])
+    new = [
+        Message(topic, kind, ns, raw)
+        for topic, kind, ns, raw in raw_messages(task.spec, "b-1", steps=5)
+    ]
+    events = iter(
+        [
+            SimpleNamespace(kind=0, episode_id="b-1", steps=0, detail=""),
+            SimpleNamespace(kind=1, episode_id="b-1", steps=5, detail=""),
+        ]
+    )
     for number, message in enumerate(new):
         recording.take(message, next(events) if message.topic.endswith("episode") else None)
         if number == 2:
@@ -117,8 +153,10 @@ def test_what_comes_of_an_episode_that_was_given_up_is_no_part_of_the_next(recor
     assert len(read_episode(spool.root / "closed/b-1")) == 5
 
 
-@pytest.mark.parametrize("name, message", [("../../outside", "plain name"), ("a-1", "closed/ already"),
-                                        ("x" * 500, "plain name")])
+@pytest.mark.parametrize(
+    "name, message",
+    [("../../outside", "plain name"), ("a-1", "closed/ already"), ("x" * 500, "plain name")],
+)
 def test_ids_that_cannot_be_had_are_aborted_and_the_next_episode_is_recorded(
     recording, spool, task, reports, name, message
 ):
@@ -126,11 +164,15 @@ def test_ids_that_cannot_be_had_are_aborted_and_the_next_episode_is_recorded(
     play(recording, task, name)
     assert reports[-1][:2] == (ABORTED, name) and message in reports[-1][3]
     play(recording, task, "next")
-    assert reports[-1][:2] == (CLOSED, "next") and len(read_episode(spool.root / "closed/next")) == 5
+    assert (
+        reports[-1][:2] == (CLOSED, "next") and len(read_episode(spool.root / "closed/next")) == 5
+    )
     assert not list(spool.root.parent.glob("outside*"))
 
 
-def test_an_id_that_is_open_already_ends_that_episode_and_is_recorded_anew(recording, spool, task, reports):
+def test_an_id_that_is_open_already_ends_that_episode_and_is_recorded_anew(
+    recording, spool, task, reports
+):
     messages = raw_messages(task.spec)
     started = SimpleNamespace(kind=0, episode_id="a-1", steps=0, detail="")
     recording.take(Message(*messages[0][:2], 0, messages[0][3]), started)
@@ -138,7 +180,9 @@ def test_an_id_that_is_open_already_ends_that_episode_and_is_recorded_anew(recor
     assert [what[:2] for what in reports] == [(ABORTED, "a-1"), (CLOSED, "a-1")]
 
 
-def test_a_disk_that_fails_at_the_end_aborts_the_episode(recording, spool, task, reports, monkeypatch):
+def test_a_disk_that_fails_at_the_end_aborts_the_episode(
+    recording, spool, task, reports, monkeypatch
+):
     def fails(_):
         raise OSError(28, "No space left on device")
 
@@ -147,7 +191,9 @@ def test_a_disk_that_fails_at_the_end_aborts_the_episode(recording, spool, task,
     monkeypatch.undo()
     assert reports[-1][:2] == (ABORTED, "a-1") and "Free the disk" in reports[-1][3]
     play(recording, task, "next")
-    assert reports[-1][:2] == (CLOSED, "next") and [path.name for path in spool.closed()] == ["next"]
+    assert reports[-1][:2] == (CLOSED, "next") and [path.name for path in spool.closed()] == [
+        "next"
+    ]
 
 
 def test_a_ring_is_bounded_by_number_age_and_bytes():
@@ -159,22 +205,32 @@ def test_a_ring_is_bounded_by_number_age_and_bytes():
     assert fill(Ring(1000, max_messages=3), [1] * 6) == [3, 4, 5]
     assert fill(Ring(1000, seconds=2.0), [1] * 6) == [3, 4, 5]
     ring = Ring(1000)
-    assert fill(ring, [200] * 8 + [10_000]) == [3, 4, 5, 6, 7] and ring.bytes == 1000, "one absurd message forgets nothing"
+    assert fill(ring, [200] * 8 + [10_000]) == [3, 4, 5, 6, 7] and ring.bytes == 1000, (
+        "one absurd message forgets nothing"
+    )
     assert len(ring.take_all()) == 5 and len(ring) == ring.bytes == 0
 
 
 def test_what_comes_before_an_episode_is_bounded_by_bytes(recording, monkeypatch):
     for number in range(64):
-        recording.early.add(Message("/station/timestep", "rlinf_msgs/msg/TimeStep", number, bytes(4 << 20)))
+        recording.early.add(
+            Message("/station/timestep", "rlinf_msgs/msg/TimeStep", number, bytes(4 << 20))
+        )
     assert recording.early.bytes <= 64 << 20
 
 
-def test_the_black_box_is_bounded_by_bytes_and_writes_faults_of_any_name_within_one_second(tmp_path, task):
+def test_the_black_box_is_bounded_by_bytes_and_writes_faults_of_any_name_within_one_second(
+    tmp_path, task
+):
     box = BlackBox(tmp_path / "faults", max_bytes=4000)
     for topic, kind, ns, raw in raw_messages(task.spec, steps=40):
         box.add(Message(topic, kind, ns, raw))
-    folders = [box.write(cause) for cause in ("estop:pendant", "estop:pendant", "../" * 100, "ü\n" * 200)]
-    assert len({path.name for path in folders}) == 4 and all(path.parent == tmp_path / "faults/closed" for path in folders)
+    folders = [
+        box.write(cause) for cause in ("estop:pendant", "estop:pendant", "../" * 100, "ü\n" * 200)
+    ]
+    assert len({path.name for path in folders}) == 4 and all(
+        path.parent == tmp_path / "faults/closed" for path in folders
+    )
     assert 1000 < (folders[0] / f"{folders[0].name}.mcap").stat().st_size < 20_000
 
 
@@ -213,7 +269,9 @@ def test_a_worker_that_has_looked_around_is_idle(monkeypatch):
 @pytest.mark.ros
 @pytest.mark.timeout(120)
 def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp_path, monkeypatch):
-    """In an episode at 100 Hz a fault is recorded, which waits a second for each fsync; the topics hold 50 messages."""
+    """In an episode at 100 Hz a fault is recorded, which waits a second for each fsync; the topics
+    hold 50 messages.
+    """
     rclpy = pytest.importorskip("rclpy")
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.parameter import Parameter
@@ -225,14 +283,22 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
     rclpy.init(domain_id=94)
     parameters = [Parameter("spool", value=str(tmp_path / "spool"))]
     base, make_node = module.StationNode, module.StationNode.__init__
-    monkeypatch.setattr(base, "__init__", lambda self, name: make_node(self, name, parameter_overrides=parameters))
+    monkeypatch.setattr(
+        base, "__init__", lambda self, name: make_node(self, name, parameter_overrides=parameters)
+    )
     node = module.Recorder()
     node.begin_life()
     monkeypatch.undo()
     peer, events = rclpy.create_node("peer"), []
-    say = {topic: peer.create_publisher(kind, topic, profile(topic))
-           for topic, kind in (("timestep", TimeStep), ("applied", Applied), ("episode", EpisodeEvent),
-                               ("safety", SafetyState))}
+    say = {
+        topic: peer.create_publisher(kind, topic, profile(topic))
+        for topic, kind in (
+            ("timestep", TimeStep),
+            ("applied", Applied),
+            ("episode", EpisodeEvent),
+            ("safety", SafetyState),
+        )
+    }
     peer.create_subscription(EpisodeEvent, "episode", events.append, profile("episode"))
     executors = [SingleThreadedExecutor(), SingleThreadedExecutor()]
     for executor, one in zip(executors, (node, peer), strict=True):
@@ -258,10 +324,22 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
 
     flush = os.fsync
     try:
-        wait(lambda: all(one.get_subscription_count() >= 1 + (topic == "episode") for topic, one in say.items()))
+        wait(
+            lambda: all(
+                one.get_subscription_count() >= 1 + (topic == "episode")
+                for topic, one in say.items()
+            )
+        )
         monkeypatch.setattr(os, "fsync", lambda handle: (time.sleep(1.0), flush(handle)))
         episode("one", 200)
-        wait(lambda: [event for event in events if event.kind in (EpisodeEvent.CLOSED, EpisodeEvent.ABORTED)], 40)
+        wait(
+            lambda: [
+                event
+                for event in events
+                if event.kind in (EpisodeEvent.CLOSED, EpisodeEvent.ABORTED)
+            ],
+            40,
+        )
     finally:
         monkeypatch.undo()
         for executor, one in zip(executors, (node, peer), strict=True):
@@ -291,21 +369,39 @@ def test_where_too_much_waits_what_is_left_out_is_told_and_the_end_of_an_episode
 
 def test_time_steps_without_a_message_of_an_observed_topic_are_noted(spool, task, reports):
     """Of a topic that the task does not observe only where the station has it."""
-    observed, absent, seldom = "/station_a/wrench", "/station_a/joint_states", "/station_a/object_pose"
-    recording = Recording(spool, lambda *what: reports.append(what), observed=[observed, "/station_a/current_pose"],
-                          sampled=[observed, absent, seldom])
+    observed, absent, seldom = (
+        "/station_a/wrench",
+        "/station_a/joint_states",
+        "/station_a/object_pose",
+    )
+    recording = Recording(
+        spool,
+        lambda *what: reports.append(what),
+        observed=[observed, "/station_a/current_pose"],
+        sampled=[observed, absent, seldom],
+    )
     messages = raw_messages(task.spec, "a-1", steps=5)
     for number, (topic, kind, ns, raw) in enumerate(messages):
-        event = SimpleNamespace(kind=int(number > 0), episode_id="a-1", steps=5, detail="") \
-            if topic.endswith("episode") else None
+        event = (
+            SimpleNamespace(kind=int(number > 0), episode_id="a-1", steps=5, detail="")
+            if topic.endswith("episode")
+            else None
+        )
         recording.take(Message(topic, kind, ns, raw), event)
         if topic.endswith("timestep") and ns < 5 * NS // 10:
-            recording.take(Message("/station_a/current_pose", "geometry_msgs/msg/PoseStamped", ns, bytes(60)))
+            recording.take(
+                Message("/station_a/current_pose", "geometry_msgs/msg/PoseStamped", ns, bytes(60))
+            )
             for topic_name in (observed, seldom) if ns < 3 * NS // 10 else ():
-                recording.take(Message(topic_name, "geometry_msgs/msg/WrenchStamped", ns, bytes(60)))
+                recording.take(
+                    Message(topic_name, "geometry_msgs/msg/WrenchStamped", ns, bytes(60))
+                )
     assert reports[-1][:2] == (CLOSED, "a-1")
     assert missed(spool.root / "closed/a-1") == {
-        observed: "3", seldom: "3", "/station_a/current_pose": "1"}
+        observed: "3",
+        seldom: "3",
+        "/station_a/current_pose": "1",
+    }
 
 
 def test_a_message_is_logged_by_simulated_time_then_by_the_wall_clock():
@@ -313,21 +409,36 @@ def test_a_message_is_logged_by_simulated_time_then_by_the_wall_clock():
     assert Message("t", "k", 1, b"", 2).log_ns == 2
     assert Message("t", "k", 1, b"", 2, 0).log_ns == 0, "simulated time begins at zero"
     other = Message("o", "k", 4, b"x", 5, 6).at_time_of(Message("t", "k", 1, b"", 2))
-    assert (other.at_ns, other.wall_ns, other.simulated_ns, other.topic, other.raw) == (1, 2, None, "o", b"x")
+    assert (other.at_ns, other.wall_ns, other.simulated_ns, other.topic, other.raw) == (
+        1,
+        2,
+        None,
+        "o",
+        b"x",
+    )
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_is_set_within_an_episode_ends_none(recording, task, reports, monkeypatch, hours):
-    """An hour ahead ended the grace of its last messages at once; an hour back kept it open for an hour."""
+def test_a_clock_that_is_set_within_an_episode_ends_none(
+    recording, task, reports, monkeypatch, hours
+):
+    """An hour ahead ended the grace of its last messages at once; an hour back kept it open for an
+    hour.
+    """
     items, real_ns = [], time.time_ns
-    node = SimpleNamespace(recording=recording, _put=lambda _, message: items.append(message),
-                           sampled=SimpleNamespace(lockstep=False))
+    node = SimpleNamespace(
+        recording=recording,
+        _put=lambda _, message: items.append(message),
+        sampled=SimpleNamespace(lockstep=False),
+    )
     messages = raw_messages(task.spec, "a-1", steps=5, leave=("timestep",))
     for topic, kind, _, raw in messages:
         Recorder._on_raw(node, "episode", topic, kind, raw)
         if len(items) == len(messages) // 2:
             monkeypatch.setattr(time, "time_ns", lambda: real_ns() + hours * 3600 * 10**9)
-    events = iter([SimpleNamespace(kind=kind, episode_id="a-1", steps=5, detail="") for kind in (0, 1)])
+    events = iter(
+        [SimpleNamespace(kind=kind, episode_id="a-1", steps=5, detail="") for kind in (0, 1)]
+    )
     for message in items:
         recording.take(message, next(events) if message.topic.endswith("episode") else None)
     Recorder._look(node)

@@ -1,4 +1,6 @@
-"""Delay, lag and gain of an arm, found again in what it did; against an integration that shares no code with the fit."""
+"""Delay, lag and gain of an arm, found again in what it did; against an integration that shares no
+code with the fit.
+"""
 
 from dataclasses import replace
 
@@ -17,10 +19,27 @@ from tests.messages import record
 
 def episode(executed, velocity, step=0.1):
     count = len(executed)
-    return Episode("a-1", "a", "train", 0, True, False, False, 0, "", "", ("",) * (count + 1),
-                   {"tcp_velocity": velocity}, executed, executed,
-                   ("policy",) * count, ((),) * count, np.zeros(count), np.ones(count),
-                   np.arange(count + 1) * round(step * 1e9))
+    return Episode(
+        "a-1",
+        "a",
+        "train",
+        0,
+        True,
+        False,
+        False,
+        0,
+        "",
+        "",
+        ("",) * (count + 1),
+        {"tcp_velocity": velocity},
+        executed,
+        executed,
+        ("policy",) * count,
+        ((),) * count,
+        np.zeros(count),
+        np.ones(count),
+        np.arange(count + 1) * round(step * 1e9),
+    )
 
 
 def driven(delay, lag, gain, seed, steps=60, noise=0.0, step=0.1):
@@ -34,10 +53,14 @@ def driven(delay, lag, gain, seed, steps=60, noise=0.0, step=0.1):
         speed = speed + fine / lag * (gain * u - speed)
         if (k + 1) % round(step / fine) == 0:
             velocities.append(speed.copy())
-    return episode(executed, np.array(velocities) + noise * random.normal(size=(steps + 1, 3)), step)
+    return episode(
+        executed, np.array(velocities) + noise * random.normal(size=(steps + 1, 3)), step
+    )
 
 
-@pytest.mark.parametrize("delay, lag, gain", [(0.0, 0.05, 1.0), (0.08, 0.12, 0.9), (0.23, 0.3, 1.0), (0.15, 0.08, 1.0)])
+@pytest.mark.parametrize(
+    "delay, lag, gain", [(0.0, 0.05, 1.0), (0.08, 0.12, 0.9), (0.23, 0.3, 1.0), (0.15, 0.08, 1.0)]
+)
 def test_what_was_put_in_is_found(delay, lag, gain):
     response = identify([driven(delay, lag, gain, seed) for seed in range(2)])
     assert response.delay_s == pytest.approx(delay, abs=0.006)
@@ -48,7 +71,10 @@ def test_what_was_put_in_is_found(delay, lag, gain):
 
 def test_noise_is_averaged_out():
     response = identify([driven(0.1, 0.15, 1.0, seed, noise=0.03) for seed in range(6)])
-    assert (response.delay_s, response.lag_s) == (pytest.approx(0.1, abs=0.02), pytest.approx(0.15, abs=0.03))
+    assert (response.delay_s, response.lag_s) == (
+        pytest.approx(0.1, abs=0.02),
+        pytest.approx(0.15, abs=0.03),
+    )
     assert 0.8 < response.explained < 1.0
 
 
@@ -59,7 +85,8 @@ def test_a_randomised_simulators_delay_and_lag_are_found(delay_s, lag_s):
     changed = f"simulation.randomise={{delay_s: {delay_s}, lag_s: {lag_s}}}"
     response, simulator = identify([played("simulation.interlock=true", changed)]), played.simulator
     assert response.delay_s + response.lag_s - baseline.delay_s - baseline.lag_s == pytest.approx(
-        simulator.delay_ticks * simulator.tick_s + simulator.lag_s, abs=0.06)
+        simulator.delay_ticks * simulator.tick_s + simulator.lag_s, abs=0.06
+    )
 
 
 def played(*overrides, scene=3, steps=60):
@@ -67,7 +94,9 @@ def played(*overrides, scene=3, steps=60):
     random, executed = np.random.default_rng(0), []
     velocities = [station.reset(scene)["tcp_velocity"]]
     for k in range(steps):
-        action = 0.5 * np.sign(np.sin(0.7 * k + np.array([0, 2, 4, 0]))) * random.uniform(0.5, 1.0, 4)
+        action = (
+            0.5 * np.sign(np.sin(0.7 * k + np.array([0, 2, 4, 0]))) * random.uniform(0.5, 1.0, 4)
+        )
         velocities.append(station.step(action)[0]["tcp_velocity"])
         executed.append(station.task.spec.action.to_si(station.executed))
     played.simulator = station.simulator
@@ -76,7 +105,9 @@ def played(*overrides, scene=3, steps=60):
 
 def test_without_motion_or_a_velocity_it_is_said_what_to_record():
     still = episode(np.zeros((5, 3)), np.zeros((6, 3)))
-    with pytest.raises(EpisodeError, match=r"expected a tool that moves, .* in all\. Record some episodes"):
+    with pytest.raises(
+        EpisodeError, match=r"expected a tool that moves, .* in all\. Record some episodes"
+    ):
         identify([still])
     with pytest.raises(EpisodeError, match=r"expected an observation 'speed' of shape \(3,\)"):
         identify([still], "speed")
@@ -93,7 +124,9 @@ def test_the_command_reads_recordings_and_says_when_there_are_none(tmp_path, tas
     assert "nothing: expected a recording, or a folder with some" in capsys.readouterr().err
 
 
-def test_takes_that_were_set_aside_are_left_out_and_each_episode_counts_once(tmp_path, task, capsys):
+def test_takes_that_were_set_aside_are_left_out_and_each_episode_counts_once(
+    tmp_path, task, capsys
+):
     for name in ("spool", "inbox"):
         spool = Spool(tmp_path / name, min_free_mb=0)
         record(spool, task.spec, "a-1", steps=12).close()
@@ -101,13 +134,19 @@ def test_takes_that_were_set_aside_are_left_out_and_each_episode_counts_once(tmp
     assert main(["find-dynamics", str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "1 episodes" in output
-    assert f"left out: {spool.root}/broken/a-2: no SHA256SUMS: it was interrupted or aborted" in output
+    assert (
+        f"left out: {spool.root}/broken/a-2: no SHA256SUMS: it was interrupted or aborted" in output
+    )
 
 
-@pytest.mark.parametrize("stamps", [lambda count: np.zeros(count), lambda count: -np.arange(count) * 10**8])
+@pytest.mark.parametrize(
+    "stamps", [lambda count: np.zeros(count), lambda count: -np.arange(count) * 10**8]
+)
 def test_stamps_that_do_not_increase_are_refused(stamps):
     """A recording from outside: it was a division by zero."""
     recorded = driven(0.1, 0.1, 1.0, 0)
     recorded = replace(recorded, stamps_ns=stamps(len(recorded.stamps_ns)).astype(np.int64))
-    with pytest.raises(EpisodeError, match="episode a-1: expected stamps of time steps that increase, got"):
+    with pytest.raises(
+        EpisodeError, match="episode a-1: expected stamps of time steps that increase, got"
+    ):
         identify([recorded])

@@ -1,4 +1,6 @@
-"""What a closed episode is sealed with, and what happens to one that is no longer what was closed."""
+"""What a closed episode is sealed with, and what happens to one that is no longer what was
+closed.
+"""
 
 import random
 import shutil
@@ -31,7 +33,9 @@ def closed(spool, task):
 
 
 def test_sha256sum_itself_agrees_with_the_seal_and_other_readers_still_open_the_folder(closed):
-    process = subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=closed, capture_output=True, text=True)
+    process = subprocess.run(
+        ["sha256sum", "--check", "--strict", SUMS], cwd=closed, capture_output=True, text=True
+    )
     assert process.returncode == 0 and process.stdout.count(": OK") == 2, process
     with Reader(closed) as reader:
         assert reader.message_count == 13
@@ -61,8 +65,15 @@ def test_every_chunk_and_the_summary_carry_a_checksum_that_readers_check(closed)
     file = closed / f"{closed.name}.mcap"
     data = bytearray(file.read_bytes())
     with open(file, "rb") as stream:
-        records = {type(record).__name__: record for record in StreamReader(stream, emit_chunks=True).records}
-    assert records["Chunk"].uncompressed_crc and records["DataEnd"].data_section_crc and records["Footer"].summary_crc
+        records = {
+            type(record).__name__: record
+            for record in StreamReader(stream, emit_chunks=True).records
+        }
+    assert (
+        records["Chunk"].uncompressed_crc
+        and records["DataEnd"].data_section_crc
+        and records["Footer"].summary_crc
+    )
     data[data.index(b"do it")] ^= 1
     file.write_bytes(data)
     (closed / SUMS).unlink()
@@ -78,19 +89,28 @@ def test_each_flipped_bit_in_any_file_is_found(closed):
             bad, at = bytearray(good), numbers.randrange(len(good))
             bad[at] ^= 1 << numbers.randrange(8)
             file.write_bytes(bad)
-            with pytest.raises(EpisodeError, match=f"expected a whole rosbag2 recording.*does not fit {SUMS}"):
+            with pytest.raises(
+                EpisodeError, match=f"expected a whole rosbag2 recording.*does not fit {SUMS}"
+            ):
                 read_episode(closed)
         file.write_bytes(good)
     verify(closed)
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda folder: (folder / "more").write_bytes(b""), lambda folder: (folder / "metadata.yaml").unlink(),
-    lambda folder: (folder / "sub").mkdir(), lambda folder: (folder / "link").symlink_to("/etc/passwd"),
-    lambda folder: [(folder / f"f{number}").write_bytes(b"") for number in range(20)],
-    lambda folder: (folder / SUMS).write_text((folder / SUMS).read_text() * 2),
-    lambda folder: (folder / SUMS).write_bytes(b"\xff" * 100_000),
-    lambda folder: shutil.rmtree(folder), lambda folder: shutil.rmtree(folder) or folder.write_text("a file")])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "more").write_bytes(b""),
+        lambda folder: (folder / "metadata.yaml").unlink(),
+        lambda folder: (folder / "sub").mkdir(),
+        lambda folder: (folder / "link").symlink_to("/etc/passwd"),
+        lambda folder: [(folder / f"f{number}").write_bytes(b"") for number in range(20)],
+        lambda folder: (folder / SUMS).write_text((folder / SUMS).read_text() * 2),
+        lambda folder: (folder / SUMS).write_bytes(b"\xff" * 100_000),
+        lambda folder: shutil.rmtree(folder),
+        lambda folder: shutil.rmtree(folder) or folder.write_text("a file"),
+    ],
+)
 def test_a_file_too_many_or_too_few_is_found(closed, spoil):
     spoil(closed)
     with pytest.raises(EpisodeError):
@@ -135,22 +155,69 @@ def test_a_sealed_episode_cannot_hide_any_amount_of_data_in_little(task, tmp_pat
 
 
 def test_only_what_the_recorder_writes_is_read_of_a_sealed_episode(closed):
-    (closed / "metadata.yaml").write_text("a: &a [x]\nb: &b [*a,*a]\nrosbag2_bagfile_information: {relative_file_paths: ["
-                                          "/etc/passwd], compression_mode: file}")
+    (closed / "metadata.yaml").write_text(
+        "a: &a [x]\nb: &b [*a,*a]\nrosbag2_bagfile_information: {relative_file_paths: ["
+        "/etc/passwd], compression_mode: file}"
+    )
     seal(closed)
     assert len(read_episode(closed, sealed=True)) == 5
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda topic, n, m: topic == "timestep" and n == 2 and setattr(m.vectors[0], "name", "x"), "same observations"),
-    (lambda topic, n, m: topic == "timestep" and n == 2 and m.vectors.pop(), "same observations"),
-    (lambda topic, n, m: topic == "timestep" and n == 2 and setattr(m.images[0], "encoding", "mono8"), "mono8"),
-    (lambda topic, n, m: topic == "timestep" and n == 2 and setattr(m.images[0], "height", 1 << 30), "reshape"),
-    (lambda topic, n, m: topic == "applied" and n == 2 and setattr(m, "requested", np.zeros(4)), r"one size, got \[3, 4\]"),
-    (lambda topic, n, m: topic == "applied" and n == 2 and setattr(m, "executed", np.zeros(1)), r"one size, got \[1, 3\]"),
-    (lambda topic, n, m: topic == "episode" and n == 1 and setattr(m, "steps", 4), "without gaps"),
-    (lambda topic, n, m: topic == "episode" and n == 1 and setattr(m, "steps", 4_000_000_000), "0..4000000000 without"),
-    (lambda topic, n, m: topic == "timestep" and n == 5 and setattr(m, "step_index", 4_000_000_000), "without gaps")])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lambda topic, n, m: (
+                topic == "timestep" and n == 2 and setattr(m.vectors[0], "name", "x")
+            ),
+            "same observations",
+        ),
+        (
+            lambda topic, n, m: topic == "timestep" and n == 2 and m.vectors.pop(),
+            "same observations",
+        ),
+        (
+            lambda topic, n, m: (
+                topic == "timestep" and n == 2 and setattr(m.images[0], "encoding", "mono8")
+            ),
+            "mono8",
+        ),
+        (
+            lambda topic, n, m: (
+                topic == "timestep" and n == 2 and setattr(m.images[0], "height", 1 << 30)
+            ),
+            "reshape",
+        ),
+        (
+            lambda topic, n, m: (
+                topic == "applied" and n == 2 and setattr(m, "requested", np.zeros(4))
+            ),
+            r"one size, got \[3, 4\]",
+        ),
+        (
+            lambda topic, n, m: (
+                topic == "applied" and n == 2 and setattr(m, "executed", np.zeros(1))
+            ),
+            r"one size, got \[1, 3\]",
+        ),
+        (
+            lambda topic, n, m: topic == "episode" and n == 1 and setattr(m, "steps", 4),
+            "without gaps",
+        ),
+        (
+            lambda topic, n, m: (
+                topic == "episode" and n == 1 and setattr(m, "steps", 4_000_000_000)
+            ),
+            "0..4000000000 without",
+        ),
+        (
+            lambda topic, n, m: (
+                topic == "timestep" and n == 5 and setattr(m, "step_index", 4_000_000_000)
+            ),
+            "without gaps",
+        ),
+    ],
+)
 def test_what_does_not_hang_together_is_refused_by_name(spool, task, change, message):
     folder = record(spool, task.with_images({"front": (8, 8)}).spec, change=change).close()
     with pytest.raises(EpisodeError, match=message):
@@ -161,35 +228,53 @@ def test_messages_in_any_order_and_written_twice_make_the_same_episode(spool, ta
     messages = raw_messages(task.spec, sources={1: "operator"})
     plain = read_episode(write_raw(spool, "plain", messages).close())
     random.Random(3).shuffle(messages)
-    messages = [(topic, kind, ns, raw) for ns, (topic, kind, _, raw) in enumerate(messages + messages[:8])]
+    messages = [
+        (topic, kind, ns, raw) for ns, (topic, kind, _, raw) in enumerate(messages + messages[:8])
+    ]
     other = read_episode(write_raw(spool, "other", messages).close())
-    assert np.array_equal(plain.executed, other.executed) and np.array_equal(plain.requested, other.requested)
+    assert np.array_equal(plain.executed, other.executed) and np.array_equal(
+        plain.requested, other.requested
+    )
     assert np.array_equal(plain.stamps_ns, other.stamps_ns) and plain.sources == other.sources
-    assert all(np.array_equal(plain.observations[name], other.observations[name]) for name in plain.observations)
+    assert all(
+        np.array_equal(plain.observations[name], other.observations[name])
+        for name in plain.observations
+    )
 
 
 def test_wrong_types_and_several_stations_are_refused(spool, task):
     messages = raw_messages(task.spec)
-    wrong = [(topic, kind.replace("Applied", "NamedVector"), *rest) for topic, kind, *rest in messages]
+    wrong = [
+        (topic, kind.replace("Applied", "NamedVector"), *rest) for topic, kind, *rest in messages
+    ]
     with pytest.raises(EpisodeError, match="of type rlinf_msgs/msg/NamedVector, not"):
         read_episode(write_raw(spool, "wrong", wrong).close())
-    both = messages + [(topic.replace("station", "other"), kind, ns, raw) for topic, kind, ns, raw in messages]
+    both = messages + [
+        (topic.replace("station", "other"), kind, ns, raw) for topic, kind, ns, raw in messages
+    ]
     with pytest.raises(EpisodeError, match="not '/(station|other)/episode' of"):
         read_episode(write_raw(spool, "both", both).close())
 
 
 def test_an_operators_label_stays_whatever_else_moved_in_that_transition(spool, task):
     """Two actions within one transition, the operator's first or last."""
-    extra = raw_messages(task.spec, sources={1: "operator", 2: "operator"},
-                         change=lambda topic, n, m: topic == "applied" and setattr(m, "session", "other"))
+    extra = raw_messages(
+        task.spec,
+        sources={1: "operator", 2: "operator"},
+        change=lambda topic, n, m: topic == "applied" and setattr(m, "session", "other"),
+    )
     for first in (True, False):
         operators = [message for message in extra if "applied" in message[0]][1:3]
-        messages = operators + raw_messages(task.spec) if first else raw_messages(task.spec) + operators
+        messages = (
+            operators + raw_messages(task.spec) if first else raw_messages(task.spec) + operators
+        )
         episode = read_episode(write_raw(spool, f"first-{first}", messages).close())
         assert episode.sources == ("policy", "operator", "operator", "policy", "policy")
 
 
-@pytest.mark.parametrize("name", ["../x", "x/y", "", ".", "..", ".hidden", "a" * 129, "a\n", "ä", "a b", "a\0"])
+@pytest.mark.parametrize(
+    "name", ["../x", "x/y", "", ".", "..", ".hidden", "a" * 129, "a\n", "ä", "a b", "a\0"]
+)
 def test_ids_that_are_not_plain_never_leave_the_spool(spool, name):
     assert not is_plain(name)
     with pytest.raises(SpoolError, match="plain name"):
@@ -209,7 +294,9 @@ def test_an_id_comes_once_whether_it_is_open_closed_or_sent(spool, task):
 def test_absurdly_large_messages_and_episodes_are_refused(spool, task, monkeypatch):
     writer = spool.open_episode("large")
     with pytest.raises(SpoolError, match="64 MiB.*Record smaller images"):
-        writer.write("/station/timestep", "rlinf_msgs/msg/TimeStep", 0, bytes(MAX_MESSAGE_BYTES + 1))
+        writer.write(
+            "/station/timestep", "rlinf_msgs/msg/TimeStep", 0, bytes(MAX_MESSAGE_BYTES + 1)
+        )
     monkeypatch.setattr("rlinf_core.episodes.spool.MAX_BYTES", 1 << 20)
     with pytest.raises(SpoolError, match="in all"):
         for _ in range(20):
@@ -233,13 +320,20 @@ def test_what_is_set_aside_is_kept_with_its_reason_also_twice(tmp_path):
         quarantine(tmp_path / "x", tmp_path / "refused", f"reason {number} \udcff")
     by_name = {path.name: path for path in (tmp_path / "refused").iterdir()}
     assert sorted(by_name) == ["x", "x.2", "x.2.reason.txt", "x.reason.txt"]
-    assert (by_name["x"] / "file").read_text() == "1" and "reason 2" in by_name["x.2.reason.txt"].read_text()
+    assert (by_name["x"] / "file").read_text() == "1" and "reason 2" in by_name[
+        "x.2.reason.txt"
+    ].read_text()
 
 
-@pytest.mark.parametrize("bound, message", [("MAX_MESSAGES", "more than 3 messages on"),
-                                         ("BEGINNING", "4 that begin alike"),
-                                         ("MAX_CHUNK_BYTES", "exceeds limit 3"),
-                                         ("MAX_DEFINITIONS", "of type")])
+@pytest.mark.parametrize(
+    "bound, message",
+    [
+        ("MAX_MESSAGES", "more than 3 messages on"),
+        ("BEGINNING", "4 that begin alike"),
+        ("MAX_CHUNK_BYTES", "exceeds limit 3"),
+        ("MAX_DEFINITIONS", "of type"),
+    ],
+)
 def test_what_reading_may_take_is_bounded(spool, task, monkeypatch, bound, message):
     folder = record(spool, task.spec, steps=40).close()
     monkeypatch.setattr(f"rlinf_core.episodes.read.{bound}", 3)
@@ -259,13 +353,22 @@ def test_a_checksum_of_the_data_is_compared_also_where_the_seal_fits(spool, task
 def test_one_transition_is_an_episode_and_none_or_more_than_fit_are_refused(spool, task):
     one = read_episode(record(spool, task.spec, steps=1).close())
     check_episode(one, task.spec, 1)
-    with pytest.raises(EpisodeError, match=r"episode a-1: expected 1 to 0 transitions .* got 1. It is not trained on"):
+    with pytest.raises(
+        EpisodeError,
+        match=r"episode a-1: expected 1 to 0 transitions .* got 1. It is not trained on",
+    ):
         check_episode(one, task.spec, 0)
 
 
-@pytest.mark.parametrize("make, got", [
-    (lambda path: None, "nothing"), (lambda path: path.write_text(""), "something else")], ids=["nothing", "a file"])
+@pytest.mark.parametrize(
+    "make, got",
+    [(lambda path: None, "nothing"), (lambda path: path.write_text(""), "something else")],
+    ids=["nothing", "a file"],
+)
 def test_what_is_no_folder_is_no_episode_and_named(tmp_path, make, got):
     make(tmp_path / "a-1")
-    with pytest.raises(EpisodeError, match=rf"a-1: expected a whole rosbag2 recording \(a folder\), got {got}\. It is not"):
+    with pytest.raises(
+        EpisodeError,
+        match=rf"a-1: expected a whole rosbag2 recording \(a folder\), got {got}\. It is not",
+    ):
         episode_files(tmp_path / "a-1")

@@ -1,4 +1,6 @@
-"""What is recorded of a session beside its episodes: what is news, how much of the disk it takes, what a kill costs."""
+"""What is recorded of a session beside its episodes: what is news, how much of the disk it takes,
+what a kill costs.
+"""
 
 import signal
 import subprocess
@@ -20,8 +22,17 @@ from rlinf_core.episodes.storage import kind_of
 from rlinf_core.specs.topics import TOPICS, topic
 from tests.messages import NS, record
 
-EMPTY = {"state": 1, "source": "", "cause": "", "ticks": 0, "holds": 0, "refused": 0, "dropped": 0, "limited": 0,
-         "limits_hash": "beef"}
+EMPTY = {
+    "state": 1,
+    "source": "",
+    "cause": "",
+    "ticks": 0,
+    "holds": 0,
+    "refused": 0,
+    "dropped": 0,
+    "limited": 0,
+    "limits_hash": "beef",
+}
 
 
 def message(name, at_s, kind=None, **fields):
@@ -29,9 +40,15 @@ def message(name, at_s, kind=None, **fields):
     store, kind = typestore(), kind or topic(name).type
     types = store.types
     if "header" in types[kind].__dataclass_fields__:
-        fields["header"] = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](int(at_s), 0), "")
-    return Message(name if name.startswith("/") else f"/s/{name}", kind, round(at_s * NS),
-                   bytes(store.serialize_cdr(types[kind](**fields), kind)))
+        fields["header"] = types["std_msgs/msg/Header"](
+            types["builtin_interfaces/msg/Time"](int(at_s), 0), ""
+        )
+    return Message(
+        name if name.startswith("/") else f"/s/{name}",
+        kind,
+        round(at_s * NS),
+        bytes(store.serialize_cdr(types[kind](**fields), kind)),
+    )
 
 
 def diagnostics(at_s, level, text, name="s/camera"):
@@ -48,7 +65,9 @@ def troubles():
 
 @pytest.fixture
 def session(tmp_path, troubles):
-    return Session(tmp_path / "run/sessions", "s", 1.0, lambda: {"recipe.yaml": b"name: x"}, troubles.append)
+    return Session(
+        tmp_path / "run/sessions", "s", 1.0, lambda: {"recipe.yaml": b"name: x"}, troubles.append
+    )
 
 
 def closed_messages(root):
@@ -56,7 +75,9 @@ def closed_messages(root):
     rows = []
     for folder in sorted((root / "closed").iterdir()):
         with Reader(folder) as reader:
-            rows += [(connection.topic, at_ns / NS, raw) for connection, at_ns, raw in reader.messages()]
+            rows += [
+                (connection.topic, at_ns / NS, raw) for connection, at_ns, raw in reader.messages()
+            ]
     return rows
 
 
@@ -64,8 +85,15 @@ def test_what_is_said_again_is_kept_when_it_changes_and_every_ten_seconds(sessio
     for tenth in range(250):
         at = 100 + tenth / 10
         held = 13.0 <= tenth / 10 < 15.0
-        session.take("safety", message("safety", at, **EMPTY | {"ticks": tenth, "state": 3 if held else 1,
-                                                               "cause": "stale" if held else ""}))
+        session.take(
+            "safety",
+            message(
+                "safety",
+                at,
+                **EMPTY
+                | {"ticks": tenth, "state": 3 if held else 1, "cause": "stale" if held else ""},
+            ),
+        )
         session.take("estop/pendant", message("estop/pendant", at, data=bool(tenth == 50)))
         session.take("/diagnostics", diagnostics(at, int(held), "late" if held else "fine"))
         session.take("/diagnostics", diagnostics(at, 0, "another", "s/page"))
@@ -73,10 +101,15 @@ def test_what_is_said_again_is_kept_when_it_changes_and_every_ten_seconds(sessio
         session.take("label", message("label", 125, data=word))
     session.close()
     rows = closed_messages(session.root)
-    times = {name: [at - 100 for topic, at, _ in rows if topic == name] for name in {row[0] for row in rows}}
+    times = {
+        name: [at - 100 for topic, at, _ in rows if topic == name]
+        for name in {row[0] for row in rows}
+    }
     assert times["/s/safety"] == pytest.approx([0, 10, 13, 15])
     assert times["/s/estop/pendant"] == pytest.approx([0, 5, 5.1, 15.1])
-    assert times["/diagnostics"] == pytest.approx([0, 0, 10, 10, 13, 15, 20], abs=0.01), "of each who says it"
+    assert times["/diagnostics"] == pytest.approx([0, 0, 10, 10, 13, 15, 20], abs=0.01), (
+        "of each who says it"
+    )
     assert times["/s/label"] == pytest.approx([25, 25]), "each word of a person counts"
 
 
@@ -94,10 +127,15 @@ def test_parts_tell_of_themselves_are_sealed_and_the_oldest_go(session, monkeypa
         with Reader(folder) as reader:
             first, at_ns, raw = next(reader.messages())
             assert first.topic == "/s/robot/fault" and at_ns > 1000 * NS
-            assert typestore().deserialize_cdr(raw, first.msgtype).data == "reflex", "though it was said once, long ago"
+            assert typestore().deserialize_cdr(raw, first.msgtype).data == "reflex", (
+                "though it was said once, long ago"
+            )
     assert closed_messages(session.root)[-1][1] == 3001, "the newest is there"
     with next(folders[-1].glob("*.mcap")).open("rb") as file:
-        assert [attachment.data for attachment in make_reader(file, validate_crcs=True).iter_attachments()] == [b"name: x"]
+        assert [
+            attachment.data
+            for attachment in make_reader(file, validate_crcs=True).iter_attachments()
+        ] == [b"name: x"]
 
 
 def test_the_next_part_begins_after_an_hour(session, monkeypatch):
@@ -146,21 +184,39 @@ def test_of_a_session_that_was_killed_every_message_is_there(tmp_path, capsys, t
 
 
 @pytest.mark.parametrize("place, count", [(b"std_msgs/msg/String", 20), (b"/s/estop/pendant", 40)])
-def test_messages_whose_topic_nothing_describes_any_more_are_counted_as_lost(place, count, session, tmp_path, capsys):
-    """Each topic is described once, before its first message; two are of one type, which is described once, too."""
+def test_messages_whose_topic_nothing_describes_any_more_are_counted_as_lost(
+    place, count, session, tmp_path, capsys
+):
+    """Each topic is described once, before its first message; two are of one type, which is
+    described once, too.
+    """
     for number in range(20):
-        for name, content in (("label", str(number)), ("prompt", str(number)), ("estop/pendant", bool(number % 2))):
+        for name, content in (
+            ("label", str(number)),
+            ("prompt", str(number)),
+            ("estop/pendant", bool(number % 2)),
+        ):
             session.take(name, message(name, number, data=content))
-    (cut,) = (session.root / "open").iterdir()  # as a recorder that is killed leaves it: nothing at its end says it again
+    (cut,) = (
+        session.root / "open"
+    ).iterdir()  # as a recorder that is killed leaves it: nothing at its end says it again
     file = next(cut.glob("*.mcap"))
     read = bytearray(file.read_bytes())
     read[read.index(place)] ^= 1
     file.write_bytes(read)
     assert main(["data", "repair", str(session.root), "--out", str(tmp_path / "new")]) == 1
     out = capsys.readouterr().out
-    assert f"{count} messages kept; lost: a chunk of " in out and "; what is left of a session, sealed" in out
-    assert f"; {59 - count} messages of topics whose description is lost; " in out and "0 of 1 are whole again" in out
-    assert main(["data", "check", str(tmp_path / "new")]) == 0, "of what is left, nothing has been changed"
+    assert (
+        f"{count} messages kept; lost: a chunk of " in out
+        and "; what is left of a session, sealed" in out
+    )
+    assert (
+        f"; {59 - count} messages of topics whose description is lost; " in out
+        and "0 of 1 are whole again" in out
+    )
+    assert main(["data", "check", str(tmp_path / "new")]) == 0, (
+        "of what is left, nothing has been changed"
+    )
 
 
 def test_bytes_lost_in_the_middle_cost_what_they_hit(session, tmp_path, capsys):
@@ -172,12 +228,17 @@ def test_bytes_lost_in_the_middle_cost_what_they_hit(session, tmp_path, capsys):
     read = bytearray(file.read_bytes())
     read[len(read) // 3] ^= 1
     file.write_bytes(read)
-    assert main(["data", "check", str(folder)]) == 1 and "does not fit SHA256SUMS" in capsys.readouterr().out
+    assert (
+        main(["data", "check", str(folder)]) == 1
+        and "does not fit SHA256SUMS" in capsys.readouterr().out
+    )
     main(["data", "repair", str(folder), "--out", str(tmp_path / "new")])
     assert int(capsys.readouterr().out.split(" messages kept")[0].split()[-1]) >= 49
 
 
-def test_a_disk_that_refuses_is_told_and_it_goes_on_once_it_takes_it(tmp_path, troubles, monkeypatch):
+def test_a_disk_that_refuses_is_told_and_it_goes_on_once_it_takes_it(
+    tmp_path, troubles, monkeypatch
+):
     (tmp_path / "sessions").write_text("a file")
     session = Session(tmp_path / "sessions", "s", 1.0, dict, troubles.append)
     now = [1000.0]
@@ -190,7 +251,10 @@ def test_a_disk_that_refuses_is_told_and_it_goes_on_once_it_takes_it(tmp_path, t
     now[0] += module.AGAIN_S + 0.1
     session.take("label", message("label", 2, data="success"))
     session.close()
-    assert [(name, at) for name, at, _ in closed_messages(session.root)] == [("/s/prompt", 2), ("/s/label", 2)]
+    assert [(name, at) for name, at, _ in closed_messages(session.root)] == [
+        ("/s/prompt", 2),
+        ("/s/label", 2),
+    ]
 
 
 def test_a_folder_that_is_taken_away_ends_nothing(session, troubles, monkeypatch, tmp_path):
@@ -213,24 +277,45 @@ def test_none_is_recorded_where_it_may_take_nothing(tmp_path, troubles):
 
 
 def test_what_cannot_be_read_is_kept_as_it_came(session):
-    for name, kind in (("safety", topic("safety").type), ("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray")):
+    for name, kind in (
+        ("safety", topic("safety").type),
+        ("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray"),
+    ):
         session.take(name, Message(name, kind, NS, b"\0\1\0\0nonsense"))
     session.close()
     assert [raw for *_, raw in closed_messages(session.root)] == [b"\0\1\0\0nonsense"] * 2
 
 
-def test_a_list_knows_it_a_look_tells_what_happened_and_episodes_are_taken_without_it(session, task, tmp_path, capsys):
-    for at, state, cause in ((1, 0, ""), (2, 1, ""), (3, 4, "estop:pendant"), (4, 4, "estop:pendant")):
+def test_a_list_knows_it_a_look_tells_what_happened_and_episodes_are_taken_without_it(
+    session, task, tmp_path, capsys
+):
+    for at, state, cause in (
+        (1, 0, ""),
+        (2, 1, ""),
+        (3, 4, "estop:pendant"),
+        (4, 4, "estop:pendant"),
+    ):
         session.take("safety", message("safety", at, **EMPTY | {"state": state, "cause": cause}))
     session.take("label", message("label", 5, data="rerecord"))
     session.take("/diagnostics", diagnostics(6, 1, "no images"))
     types = typestore().types
     empty = [np.empty(0, kind) for kind in (np.uint8, bool, np.int64, np.float64)]
-    value = types["rcl_interfaces/msg/ParameterValue"](4, False, 0, 0.0, "to the red mark", *empty, [])
-    session.take("/parameter_events", message(
-        "/parameter_events", 7, "rcl_interfaces/msg/ParameterEvent", stamp=types["builtin_interfaces/msg/Time"](7, 0),
-        node="/s/environment", new_parameters=[], deleted_parameters=[],
-        changed_parameters=[types["rcl_interfaces/msg/Parameter"]("instruction", value)]))
+    value = types["rcl_interfaces/msg/ParameterValue"](
+        4, False, 0, 0.0, "to the red mark", *empty, []
+    )
+    session.take(
+        "/parameter_events",
+        message(
+            "/parameter_events",
+            7,
+            "rcl_interfaces/msg/ParameterEvent",
+            stamp=types["builtin_interfaces/msg/Time"](7, 0),
+            node="/s/environment",
+            new_parameters=[],
+            deleted_parameters=[],
+            changed_parameters=[types["rcl_interfaces/msg/Parameter"]("instruction", value)],
+        ),
+    )
     session.close()
     (folder,) = (session.root / "closed").iterdir()
     record(Spool(tmp_path / "run/spool", min_free_mb=0), task.spec, "a-1").close()
@@ -239,7 +324,9 @@ def test_a_list_knows_it_a_look_tells_what_happened_and_episodes_are_taken_witho
     assert main(["show", str(folder)]) == 0
     out = capsys.readouterr().out
     assert out.count("/s/safety: FAULT estop:pendant") == 1 and '/s/label: "rerecord"' in out
-    assert "s/camera: WARN no images" in out and "/s/environment instruction: to the red mark" in out
+    assert (
+        "s/camera: WARN no images" in out and "/s/environment instruction: to the red mark" in out
+    )
     assert out.index("DISARMED") < out.index("FAULT") < out.index("rerecord")
     assert [name.name for name, _ in intact_episodes([tmp_path / "run"])] == ["a-1"]
     assert main(["data", "merge", str(tmp_path / "run"), "--out", str(tmp_path / "all")]) == 0
@@ -247,8 +334,16 @@ def test_a_list_knows_it_a_look_tells_what_happened_and_episodes_are_taken_witho
 
 def test_the_fields_by_which_a_topic_says_something_new_are_its_own():
     rows = [row for row in TOPICS if row.session is not None]
-    assert {"safety", "safety/events", "label", "prompt", "enable", "estop/<name>", "robot/fault", "episode"} <= {
-        row.name for row in rows}
+    assert {
+        "safety",
+        "safety/events",
+        "label",
+        "prompt",
+        "enable",
+        "estop/<name>",
+        "robot/fault",
+        "episode",
+    } <= {row.name for row in rows}
     for row in rows:
         assert set(row.session) <= set(typestore().types[row.type].__dataclass_fields__), row.name
         assert not row.type.endswith("/Image")

@@ -11,19 +11,38 @@ JOINTS = (0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785)
 
 
 def limits(**changes):
-    values = dict(box_low=(0.3, -0.25, 0.005), box_high=(0.7, 0.25, 0.45), speed=0.25, acceleration=4.0,
-                  jerk=math.inf, divergence=0.03, orientation=HOME[3:], cone=0.5, enable_lease=math.inf)
+    values = dict(
+        box_low=(0.3, -0.25, 0.005),
+        box_high=(0.7, 0.25, 0.45),
+        speed=0.25,
+        acceleration=4.0,
+        jerk=math.inf,
+        divergence=0.03,
+        orientation=HOME[3:],
+        cone=0.5,
+        enable_lease=math.inf,
+    )
     return Limits(**(values | changes))
 
 
 def joint_limits(**changes):
-    ranges = dict(joint_names=tuple(f"fr3_joint{i}" for i in range(1, 8)),
-                  joint_low=(-2.74, -1.78, -2.90, -3.04, -2.81, 0.54, -3.02),
-                  joint_high=(2.74, 1.78, 2.90, -0.15, 2.81, 4.52, 3.02))
+    ranges = dict(
+        joint_names=tuple(f"fr3_joint{i}" for i in range(1, 8)),
+        joint_low=(-2.74, -1.78, -2.90, -3.04, -2.81, 0.54, -3.02),
+        joint_high=(2.74, 1.78, 2.90, -0.15, 2.81, 4.52, 3.02),
+    )
     return limits(control_mode="joint_delta", **(ranges | changes))
 
 
-def chunk(seq=1, stamp_ns=0, actions=((0.01, 0.0, 0.0),), dt_s=0.1, source="policy", session="a", mode="tcp_delta"):
+def chunk(
+    seq=1,
+    stamp_ns=0,
+    actions=((0.01, 0.0, 0.0),),
+    dt_s=0.1,
+    source="policy",
+    session="a",
+    mode="tcp_delta",
+):
     return Chunk(source, session, seq, 7, stamp_ns, dt_s, mode, tuple(map(tuple, actions)))
 
 
@@ -46,7 +65,9 @@ class Rig:
 
     def tick(self, *chunks, **inputs):
         inputs = {"pose": self.pose, "joints": self.joints, "gripper": self.gripper} | inputs
-        self.state, self.output, self.events = step(self.limits, self.state, Inputs(chunks=chunks, **inputs), self.now)
+        self.state, self.output, self.events = step(
+            self.limits, self.state, Inputs(chunks=chunks, **inputs), self.now
+        )
         if self.follow and self.output.target is not None and self.pose is not None:
             self.pose = self.output.target
         if self.follow and self.output.joints:
@@ -84,7 +105,9 @@ def stream(rig, action, actions=10, source="policy", seq=1, ticks=10, **inputs):
     """Chunks of one action each, back to back; returns what was commanded, tick by tick."""
     outputs = []
     for number in range(actions):
-        command = chunk(seq + number, rig.now, (action,), source=source, mode=rig.limits.control_mode)
+        command = chunk(
+            seq + number, rig.now, (action,), source=source, mode=rig.limits.control_mode
+        )
         outputs += [rig.tick(*([command] if tick == 0 else []), **inputs) for tick in range(ticks)]
     return outputs
 

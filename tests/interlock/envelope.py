@@ -1,7 +1,7 @@
 """What a group of coordinates may do from tick to tick: an independent computation of it.
 
-Speed and position are met to 1e-9. Acceleration and jerk are differences of published targets, in which float64 leaves
-about 1e-12 and 1e-9; the tolerances say so.
+Speed and position are met to 1e-9. Acceleration and jerk are differences of published targets, in
+which float64 leaves about 1e-12 and 1e-9; the tolerances say so.
 """
 
 import math
@@ -10,16 +10,23 @@ from collections import defaultdict
 import numpy as np
 
 TOLERANCE = {"position": 1e-9, "speed": 1e-9, "acceleration": 1e-8, "jerk": 1e-5}
-WORST: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: -math.inf))  # excess over the limit, by shape
+WORST: dict[str, dict[str, float]] = defaultdict(
+    lambda: defaultdict(lambda: -math.inf)
+)  # excess over the limit, by shape
 
 
 def rotation_vector(nominal, q):
     """log(nominal^-1 q) by way of matrices: an independent computation."""
+
     def matrix(q):
         x, y, z, w = np.asarray(q) / np.linalg.norm(q)
-        return np.array([[1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-                         [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-                         [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)]])
+        return np.array(
+            [
+                [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+                [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+                [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+            ]
+        )
 
     r = matrix(nominal).T @ matrix(q)
     axis = np.array([r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]])
@@ -45,12 +52,20 @@ class Envelope:
         velocity = (position - self.position) / group.tick
         acceleration = (velocity - self.velocity) / group.tick
         jerk = (acceleration - self.acceleration) / group.tick
-        excess = {"speed": size(velocity) - group.speed, "acceleration": size(acceleration) - group.acceleration,
-                  "jerk": size(jerk) - group.jerk, "position": np.linalg.norm(position) - group.radius}
+        excess = {
+            "speed": size(velocity) - group.speed,
+            "acceleration": size(acceleration) - group.acceleration,
+            "jerk": size(jerk) - group.jerk,
+            "position": np.linalg.norm(position) - group.radius,
+        }
         if group.low:
-            excess["position"] = max((np.array(group.low) - position).max(), (position - np.array(group.high)).max())
+            excess["position"] = max(
+                (np.array(group.low) - position).max(), (position - np.array(group.high)).max()
+            )
         outside, self.outside = self.outside, max(excess["position"], 0.0)
-        if outside > TOLERANCE["position"]:  # an arm that was put outside is held where it is, or comes back in
+        if (
+            outside > TOLERANCE["position"]
+        ):  # an arm that was put outside is held where it is, or comes back in
             assert excess.pop("position") <= outside + 1e-9, f"{group.name}: further outside"
         for name, value in excess.items():
             self.worst[name] = max(self.worst[name], value)

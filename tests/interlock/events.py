@@ -9,7 +9,10 @@ from tests.interlock.conftest import HOME, Rig, limits, stream
 NAN = math.nan
 NS = 10**9
 PRESSED = (EStop("pendant", True, 0.0),)
-AWAY = (HOME[0] + 0.02, *HOME[1:])  # more than what sends a set-point back, less than what it may diverge by
+AWAY = (
+    HOME[0] + 0.02,
+    *HOME[1:],
+)  # more than what sends a set-point back, less than what it may diverge by
 
 
 def chunk(seq, stamp_ns, actions=((0.002, 0.0, 0.0),), **changes):
@@ -22,7 +25,14 @@ def mode(name):
 
 
 def about(kind, cause, command, index=0):
-    return (kind, cause, command.source, command.session, command.seq, command.actions[index] if command.actions else ())
+    return (
+        kind,
+        cause,
+        command.source,
+        command.session,
+        command.seq,
+        command.actions[index] if command.actions else (),
+    )
 
 
 def tick(rig, *chunks, **inputs):
@@ -31,7 +41,9 @@ def tick(rig, *chunks, **inputs):
     rig.tick(*chunks, **inputs)
     assert all(event.now_ns == now for event in rig.events)
     assert rig.output.cause == rig.state.cause == str(rig.output.cause)
-    assert (rig.output.cause != "") is (rig.output.mode is rig.state.mode in (Mode.HOLD, Mode.FAULT))
+    assert (rig.output.cause != "") is (
+        rig.output.mode is rig.state.mode in (Mode.HOLD, Mode.FAULT)
+    )
     return [(e.kind, e.cause, e.source, e.session, e.seq, e.requested) for e in rig.events]
 
 

@@ -15,7 +15,9 @@ FREE, STOPPED = "", ("disarmed", "fault")
 
 
 class Two:
-    """Two rigs that hear of each other what each said a tick before, as on a station in lockstep."""
+    """Two rigs that hear of each other what each said a tick before, as on a station in
+    lockstep.
+    """
 
     def __init__(self, **changes):
         self.rigs = {"left": Rig(limits(**changes)), "right": Rig(limits(**changes))}
@@ -25,12 +27,19 @@ class Two:
         return self.rigs[name]
 
     def tick(self, actions=None, **inputs):
-        """One tick of both; ``actions`` are commanded to each, ``inputs`` is what one hears besides."""
+        """One tick of both; ``actions`` are commanded to each, ``inputs`` is what one hears
+        besides.
+        """
         before, self.seq = dict(self.blocked), self.seq + 1
         for name, rig in self.rigs.items():
             chunks = () if actions is None else (chunk(self.seq, self.now, (actions[name],)),)
-            rig.tick(*chunks, others=tuple(Other(other, blocked) for other, blocked in before.items() if other != name),
-                     **inputs.get(name, {}))
+            rig.tick(
+                *chunks,
+                others=tuple(
+                    Other(other, blocked) for other, blocked in before.items() if other != name
+                ),
+                **inputs.get(name, {}),
+            )
             self.blocked[name] = rig.output.blocked
         self.now += TICK_NS
         return self
@@ -44,9 +53,15 @@ class Two:
         return self
 
     def stream(self, ticks, *sources, **inputs):
-        """Chunks of each source back to back, of a policy for both arms, of an operator for the right one; who commands."""
+        """Chunks of each source back to back, of a policy for both arms, of an operator for the
+        right one; who commands.
+        """
         for _ in range(ticks):
-            before, self.seq, begins = dict(self.blocked), self.seq + 1, (self.now // TICK_NS) % 10 == 0
+            before, self.seq, begins = (
+                dict(self.blocked),
+                self.seq + 1,
+                (self.now // TICK_NS) % 10 == 0,
+            )
             for name, rig in self.rigs.items():
                 hears = {
                     "others": tuple(
@@ -54,8 +69,14 @@ class Two:
                     )
                 } | inputs.get(name, {})
                 speeds = {"policy": 0.02, "operator": 0.02 if name == "right" else 0.0}
-                rig.tick(*(chunk(self.seq, self.now, ((speeds[source], 0.0, 0.0),), source=source)
-                           for source in sources if begins), **hears)
+                rig.tick(
+                    *(
+                        chunk(self.seq, self.now, ((speeds[source], 0.0, 0.0),), source=source)
+                        for source in sources
+                        if begins
+                    ),
+                    **hears,
+                )
                 self.blocked[name] = rig.output.blocked
             self.now += TICK_NS
             yield [rig.output.source for rig in self.rigs.values()]
@@ -87,9 +108,18 @@ def two(request):
     return two
 
 
-@pytest.mark.parametrize("blocked, restart, held", [
-    (FREE, False, []), ("contact", False, ["arm:right"]), ("disarmed", False, ["arm:right"]),
-    (FREE, True, []), ("contact", True, []), ("disarmed", True, ["arm:right"]), ("fault", True, ["arm:right"])])
+@pytest.mark.parametrize(
+    "blocked, restart, held",
+    [
+        (FREE, False, []),
+        ("contact", False, ["arm:right"]),
+        ("disarmed", False, ["arm:right"]),
+        (FREE, True, []),
+        ("contact", True, []),
+        ("disarmed", True, ["arm:right"]),
+        ("fault", True, ["arm:right"]),
+    ],
+)
 def test_s27_what_another_arm_says_and_what_a_new_scene_makes_of_it(blocked, restart, held):
     assert others(Inputs(others=(Other("right", blocked),), restart=restart)) == held
 
@@ -113,14 +143,20 @@ def test_s27_neither_moves_before_both_are_armed():
 def test_s27_a_fault_of_one_holds_the_other_a_tick_later_until_it_is_reset_and_armed(two, evidence):
     two.play(20)
     two.tick(left={"robot_fault": "reflex"})
-    assert two.modes() == [(Mode.FAULT, "robot:reflex"), (Mode.ACTIVE, "")] and two.blocked["left"] == "fault"
+    assert (
+        two.modes() == [(Mode.FAULT, "robot:reflex"), (Mode.ACTIVE, "")]
+        and two.blocked["left"] == "fault"
+    )
     two.tick()
     assert two.modes()[1] == (Mode.HOLD, "arm:left")
     evidence("S27", "the other brakes 1 tick after the tick that latches", "1 tick")
     two.play(100)
     assert two.modes()[1] == (Mode.HOLD, "arm:left") and two.still() == [True, True]
     two.tick(left={"reset_fault": "robot:reflex"}).play(30)
-    assert two.modes() == [(Mode.DISARMED, ""), (Mode.HOLD, "arm:left")] and two.still() == [True, True]
+    assert two.modes() == [(Mode.DISARMED, ""), (Mode.HOLD, "arm:left")] and two.still() == [
+        True,
+        True,
+    ]
     two.tick(left={"arm": True}).play(30)
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
 
@@ -139,7 +175,10 @@ def test_s27_a_silence_does_not_hide_the_fault_of_another(two):
 
 def test_s27_what_stands_in_the_way_of_one_holds_both_and_both_go_on_when_it_has_gone(two):
     two.play(20).play(40, right={"wrench": (25.0, 0.0)})
-    assert two.modes() == [(Mode.HOLD, "arm:right"), (Mode.HOLD, "contact")] and two.still() == [True, True]
+    assert two.modes() == [(Mode.HOLD, "arm:right"), (Mode.HOLD, "contact")] and two.still() == [
+        True,
+        True,
+    ]
     two.play(20, right={"wrench": (0.0, 0.0)})
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
 
@@ -150,16 +189,23 @@ def test_s27_an_action_refused_for_one_stops_the_other_within_a_tick_each_time(t
         while (two.now // TICK_NS) % 10:
             two.tick()
         two.tick({"left": (0.3, 0.0, 0.0), "right": (0.01, 0.0, 0.0)})
-        assert two.modes()[0] == (Mode.HOLD, "invalid_command") and two.blocked["left"] == "invalid_command"
+        assert (
+            two.modes()[0] == (Mode.HOLD, "invalid_command")
+            and two.blocked["left"] == "invalid_command"
+        )
         two.tick()
         assert two.modes() == [(Mode.HOLD, "invalid_command"), (Mode.HOLD, "arm:left")]
-        assert two.blocked == {"left": FREE, "right": FREE}, "both wait for the next command, and not for each other"
+        assert two.blocked == {"left": FREE, "right": FREE}, (
+            "both wait for the next command, and not for each other"
+        )
     two.play(20)
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
 
 
 def test_s27_two_that_must_realign_do_not_wait_for_each_other(two):
-    """Both arms were pushed away while they were held: each set-point goes to its arm, then both go on."""
+    """Both arms were pushed away while they were held: each set-point goes to its arm, then both go
+    on.
+    """
     two.play(20).play(40, left={"wrench": (25.0, 0.0)})
     for rig in two.rigs.values():
         rig.follow = False
@@ -201,7 +247,9 @@ def test_s27_a_new_scene_forgets_what_held_another_arm(two):
 @pytest.mark.parametrize("two", [S9], indirect=True)
 @pytest.mark.parametrize("silent_ticks", [10, 13, 22])
 def test_s27_arms_of_which_one_still_brakes_are_handed_back_together(two, silent_ticks):
-    """An arm that rests does not follow the policy alone, while the other has not come to rest of the operator (S16)."""
+    """An arm that rests does not follow the policy alone, while the other has not come to rest of
+    the operator (S16).
+    """
     *_, commands = two.stream(78, "policy", "operator")
     assert commands == ["operator"] * 2 and two.still() == [True, False]
     list(two.stream(silent_ticks - 1))  # in the first ten the operator's last chunk still counts
@@ -241,9 +289,27 @@ def test_s27_where_one_is_not_enabled_the_policy_moves_neither_and_an_operator_b
     assert commands == ["policy"] * 2
 
 
-@given(st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from([
-    {"robot_fault": "x"}, {"wrench": (25.0, 0.0)}, {"wrench": (0.0, 0.0)}, {"arm": False}, {"arm": True},
-    {"silent": ("y",)}, {"reset_fault": "robot:x"}, {}]), st.integers(1, 25)), max_size=12))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["left", "right"]),
+            st.sampled_from(
+                [
+                    {"robot_fault": "x"},
+                    {"wrench": (25.0, 0.0)},
+                    {"wrench": (0.0, 0.0)},
+                    {"arm": False},
+                    {"arm": True},
+                    {"silent": ("y",)},
+                    {"reset_fault": "robot:x"},
+                    {},
+                ]
+            ),
+            st.integers(1, 25),
+        ),
+        max_size=12,
+    )
+)
 def test_s27_where_one_has_stopped_for_good_the_other_rests_and_nobody_is_stuck(steps):
     two = Two()
     for _ in range(20):
@@ -257,27 +323,47 @@ def test_s27_where_one_has_stopped_for_good_the_other_rests_and_nobody_is_stuck(
                 two.tick()
                 assert two.rigs[other].state.mode is not Mode.ACTIVE
     for _ in range(2):
-        calm = {name: {"wrench": (0.0, 0.0), "reset_fault": rig.state.cause} for name, rig in two.rigs.items()}
+        calm = {
+            name: {"wrench": (0.0, 0.0), "reset_fault": rig.state.cause}
+            for name, rig in two.rigs.items()
+        }
         two.tick(**calm).tick().tick(left={"arm": True}, right={"arm": True})
     two.play(200)
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
 
 
-@pytest.mark.parametrize("reasons, counts", [
-    (["", "handing_back"], "handing_back"), (["handing_back", ""], "handing_back"), (["enable", "contact", ""], "contact"),
-    (["contact", "enable"], "contact"), (["", ""], FREE)])
-def test_s27_what_only_the_policy_waits_for_hides_nothing_that_was_said_since_the_last_tick(reasons, counts):
+@pytest.mark.parametrize(
+    "reasons, counts",
+    [
+        (["", "handing_back"], "handing_back"),
+        (["handing_back", ""], "handing_back"),
+        (["enable", "contact", ""], "contact"),
+        (["contact", "enable"], "contact"),
+        (["", ""], FREE),
+    ],
+)
+def test_s27_what_only_the_policy_waits_for_hides_nothing_that_was_said_since_the_last_tick(
+    reasons, counts
+):
     other_arm = pytest.importorskip("rlinf_interlock.interlock_inputs").OtherArm("left")
     for stamp_ns, blocked in enumerate(reasons):
         other_arm.hear(stamp_ns, blocked)
     assert other_arm.now(None) == Other("left", counts)
 
 
-@pytest.mark.parametrize("rows, share, among", [
-    (ALL, ((1.0, 2.0, 3.0, 4.0),), (5.0,)), (Rows(0, 2, 4), ((1.0, 2.0),), (5.0, 6.0, 0.0, 0.0)),
-    (Rows(2, 4, 4), ((3.0, 4.0),), (0.0, 0.0, 5.0, 6.0))])
+@pytest.mark.parametrize(
+    "rows, share, among",
+    [
+        (ALL, ((1.0, 2.0, 3.0, 4.0),), (5.0,)),
+        (Rows(0, 2, 4), ((1.0, 2.0),), (5.0, 6.0, 0.0, 0.0)),
+        (Rows(2, 4, 4), ((3.0, 4.0),), (0.0, 0.0, 5.0, 6.0)),
+    ],
+)
 def test_an_arms_share_of_an_action_and_its_place_in_it(rows, share, among):
-    assert rows.part(((1.0, 2.0, 3.0, 4.0),)) == share and rows.among((5.0, 6.0)[:max(1, rows.end - rows.first)]) == among
+    assert (
+        rows.part(((1.0, 2.0, 3.0, 4.0),)) == share
+        and rows.among((5.0, 6.0)[: max(1, rows.end - rows.first)]) == among
+    )
 
 
 def test_s05_a_number_that_is_none_refuses_the_actions_of_all_arms():

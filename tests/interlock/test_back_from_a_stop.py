@@ -1,4 +1,6 @@
-"""What nobody asked for: an arm that follows again, is found elsewhere, or is told what belongs to before."""
+"""What nobody asked for: an arm that follows again, is found elsewhere, or is told what belongs to
+before.
+"""
 
 import math
 from dataclasses import replace
@@ -7,7 +9,17 @@ import pytest
 
 from rlinf_core.interlock import Mode, State, unwatched
 from rlinf_core.interlock.types import Other
-from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits, release, stream, until
+from tests.interlock.conftest import (
+    HOME,
+    JOINTS,
+    Rig,
+    chunk,
+    joint_limits,
+    limits,
+    release,
+    stream,
+    until,
+)
 
 AWAY = (0.56, 0.0, 0.2, *HOME[3:])
 
@@ -35,13 +47,26 @@ def test_a_robot_that_was_lost_is_brought_back_from_where_it_is_found(by):
     ticks(rig, 30, **lost)
     rig.pose = (rig.pose[0], rig.pose[1] - by, *rig.pose[2:])
     before = rig.tick(recover=True, **lost)
-    assert (before.mode, before.suppress_setpoint, before.cause) == (Mode.FAULT, True, "robot:control_lost")
-    assert all(output.suppress_setpoint for output in ticks(rig, 20, robot_fault="recovering", pose_age_ns=10**9))
+    assert (before.mode, before.suppress_setpoint, before.cause) == (
+        Mode.FAULT,
+        True,
+        "robot:control_lost",
+    )
+    assert all(
+        output.suppress_setpoint
+        for output in ticks(rig, 20, robot_fault="recovering", pose_age_ns=10**9)
+    )
     outputs = ticks(rig, 12, robot_fault="recovering")
-    assert [output.suppress_setpoint for output in outputs] == [True] * 9 + [False] * 3, "once it has been seen at rest"
+    assert [output.suppress_setpoint for output in outputs] == [True] * 9 + [False] * 3, (
+        "once it has been seen at rest"
+    )
     assert outputs[-1].target == rig.pose and outputs[-1].mode is Mode.FAULT
     rig.tick(reset_fault="robot:control_lost")
-    assert rig.state.mode is Mode.DISARMED and not rig.output.suppress_setpoint and rig.output.target == rig.pose
+    assert (
+        rig.state.mode is Mode.DISARMED
+        and not rig.output.suppress_setpoint
+        and rig.output.target == rig.pose
+    )
 
 
 @pytest.mark.parametrize("by", [0.0, 0.03, 0.2])
@@ -68,8 +93,17 @@ def test_what_was_asked_before_it_was_armed_again_is_forgotten():
 
 
 # S17: it may follow again without anybody's reset
-@pytest.mark.parametrize("why, follows", [("safeguard_stop", False), ("program_stopped", False), ("gripper_stuck", True),
-                                          ("recovering", True), ("unreadable", True), ("interlock", True)])
+@pytest.mark.parametrize(
+    "why, follows",
+    [
+        ("safeguard_stop", False),
+        ("program_stopped", False),
+        ("gripper_stuck", True),
+        ("recovering", True),
+        ("unreadable", True),
+        ("interlock", True),
+    ],
+)
 def test_a_robot_that_stopped_by_itself_goes_nowhere_when_it_follows_again(why, follows):
     rig = moving()
     rig.pose = (rig.pose[0] - 0.01, *rig.pose[1:])
@@ -79,7 +113,9 @@ def test_a_robot_that_stopped_by_itself_goes_nowhere_when_it_follows_again(why, 
     ticks(rig, 40, robot_fault=why)
     assert (rig.output.target == rig.pose) is not follows
     at = rig.output.target
-    assert [output.target for output in ticks(rig, 40)] == [at] * 40 and rig.state.mode is Mode.FAULT
+    assert [output.target for output in ticks(rig, 40)] == [
+        at
+    ] * 40 and rig.state.mode is Mode.FAULT
     rig.pose = (rig.pose[0], 0.0, *rig.pose[2:])
     assert ticks(rig, 40)[-1].target == at, "and once it follows, what moves it is no set-point's"
 
@@ -89,7 +125,9 @@ def test_joints_too():
     stream(rig, (0.03,) * 7, 3)
     rig.follow = False
     rig.joints = tuple(angle - 0.02 for angle in rig.joints)
-    assert until(rig, lambda: rig.output.joints == rig.joints, 40, robot_fault="protective_stop") > 9
+    assert (
+        until(rig, lambda: rig.output.joints == rig.joints, 40, robot_fault="protective_stop") > 9
+    )
 
 
 @pytest.mark.parametrize("mode", [Mode.FAULT, Mode.DISARMED])
@@ -113,8 +151,15 @@ def test_an_arm_that_was_lost_is_begun_from_where_it_is_found_without_anybodys_a
 
 
 def test_an_arm_that_sinks_while_nobody_says_that_it_follows_nothing_is_not_led_on():
-    """Some faults are of what speaks, and the arm follows on, a little below its set-point: going there would go on."""
-    for why in ("silent (no robot_state)", "error (joint_p2p)", "unreadable", "frozen (joint_states never change)"):
+    """Some faults are of what speaks, and the arm follows on, a little below its set-point: going
+    there would go on.
+    """
+    for why in (
+        "silent (no robot_state)",
+        "error (joint_p2p)",
+        "unreadable",
+        "frozen (joint_states never change)",
+    ):
         rig = moving()
         ticks(rig, 10, robot_fault=why)
         for _ in range(300):
@@ -124,7 +169,9 @@ def test_an_arm_that_sinks_while_nobody_says_that_it_follows_nothing_is_not_led_
         assert rig.output.target[2] == pytest.approx(HOME[2]), why
 
 
-@pytest.mark.parametrize("inputs", [{"robot_fault": "reflex"}, {"robot_fault": "reflex", "recover": True}])
+@pytest.mark.parametrize(
+    "inputs", [{"robot_fault": "reflex"}, {"robot_fault": "reflex", "recover": True}]
+)
 def test_what_a_gripper_holds_is_not_let_go_of(inputs):
     rig = Rig(limits(gripper_width=0.08), gripper=0.08).arm()
     stream(rig, (0.02, 0.0, 0.0, -0.02), 6)
@@ -156,7 +203,9 @@ def test_a_clock_that_is_set_back_does_not_keep_the_policy_out():
 
 
 @pytest.mark.parametrize("by, is_reset", [(0.0019, True), (0.00021, True), (0.00019, False)])
-def test_a_set_point_a_little_beside_a_stopped_arm_is_put_there_or_the_arm_would_move_when_it_follows(by, is_reset):
+def test_a_set_point_a_little_beside_a_stopped_arm_is_put_there_or_the_arm_would_move_when_it_follows(
+    by, is_reset
+):
     rig = moving()
     until(rig, lambda: rig.state.still)
     at = rig.output.target
@@ -178,7 +227,9 @@ def test_a_noisy_arm_that_is_stopped_moves_its_set_point_ten_times_a_second_and_
 
 
 @pytest.mark.parametrize("by", [0.009, 0.0006])
-def test_joints_that_lag_behind_when_their_robot_stops_are_their_set_point_before_it_follows_again(by):
+def test_joints_that_lag_behind_when_their_robot_stops_are_their_set_point_before_it_follows_again(
+    by,
+):
     rig = Rig(joint_limits(), joints=JOINTS).arm()
     stream(rig, (0.03,) * 7, 3)
     rig.follow = False
@@ -188,18 +239,28 @@ def test_joints_that_lag_behind_when_their_robot_stops_are_their_set_point_befor
     assert rig.output.joints == rig.joints
     ticks(rig, 25, robot_fault="recovering")
     rig.tick(reset_fault="robot:protective_stop")
-    assert rig.state.mode is Mode.DISARMED and rig.output.joints == rig.joints, "a reset moves nothing"
+    assert rig.state.mode is Mode.DISARMED and rig.output.joints == rig.joints, (
+        "a reset moves nothing"
+    )
 
 
 # S21: nothing is armed, and the arm is somewhere else
 def test_where_it_was_first_seen_by_mistake_is_told_nobody():
-    rig = Rig(limits(box_low=(-1.0, -1.0, -1.0), box_high=(1.0, 1.0, 1.0)), pose=(0.0, 0.0, 0.0, *HOME[3:]), follow=False)
+    rig = Rig(
+        limits(box_low=(-1.0, -1.0, -1.0), box_high=(1.0, 1.0, 1.0)),
+        pose=(0.0, 0.0, 0.0, *HOME[3:]),
+        follow=False,
+    )
     rig.settle()
     rig.pose = HOME
     ticks(rig, 20)
     assert rig.output.suppress_setpoint and rig.state.mode is Mode.DISARMED
     rig.tick(arm=True)
-    assert (rig.output.target, rig.output.suppress_setpoint, rig.state.mode) == (HOME, False, Mode.ARMED)
+    assert (rig.output.target, rig.output.suppress_setpoint, rig.state.mode) == (
+        HOME,
+        False,
+        Mode.ARMED,
+    )
     assert reseeded(rig) == ["adrift"]
 
 
@@ -220,7 +281,9 @@ def test_an_arm_that_was_guided_far_while_its_controller_was_off_is_begun_from_w
 
 
 def test_an_arming_never_moves_a_set_point_that_was_published_a_tick_ago():
-    """A controller that follows it would jump: the interlock first withholds it, and the person arms once more."""
+    """A controller that follows it would jump: the interlock first withholds it, and the person
+    arms once more.
+    """
     rig = Rig(follow=False).settle()
     rig.pose = (HOME[0] + 0.05, *HOME[1:])
     published = rig.output.target
@@ -233,7 +296,12 @@ def test_an_arming_never_moves_a_set_point_that_was_published_a_tick_ago():
         if rig.state.mode is Mode.ARMED:
             break
         assert rig.state.mode is Mode.DISARMED and rig.output.target == published
-    assert was.suppress_setpoint and len(at) > 1 and rig.output.target == rig.pose and reseeded(rig) == ["adrift"]
+    assert (
+        was.suppress_setpoint
+        and len(at) > 1
+        and rig.output.target == rig.pose
+        and reseeded(rig) == ["adrift"]
+    )
 
 
 def test_an_arm_that_is_guided_while_it_is_armed_does_not_begin_where_it_passes():
@@ -243,7 +311,11 @@ def test_an_arm_that_is_guided_while_it_is_armed_does_not_begin_where_it_passes(
     for _ in range(8):
         rig.pose = (rig.pose[0], rig.pose[1] + 0.01, *rig.pose[2:])
         rig.tick(arm=True)
-        assert rig.state.mode is Mode.DISARMED and rig.output.suppress_setpoint and rig.output.target == HOME
+        assert (
+            rig.state.mode is Mode.DISARMED
+            and rig.output.suppress_setpoint
+            and rig.output.target == HOME
+        )
     until(rig, lambda: rig.state.mode is Mode.ARMED, ticks=12, arm=True)
     assert rig.output.target == rig.pose
 
@@ -260,10 +332,17 @@ def test_s13_a_reset_and_an_arming_of_one_tick_reset_alone():
 
 
 # S21: a simulator's scene
-@pytest.mark.parametrize("age_s, begins_anew", [(0.0, True), (0.049, True), (0.051, False), (10.0, False)])
+@pytest.mark.parametrize(
+    "age_s, begins_anew", [(0.0, True), (0.049, True), (0.051, False), (10.0, False)]
+)
 def test_where_the_arm_was_put_is_said_by_a_sample_that_is_not_stale(age_s, begins_anew):
     rig = Rig(follow=False).arm()
-    rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0),)), restart=True, pose=AWAY, pose_age_ns=round(age_s * 1e9))
+    rig.tick(
+        chunk(1, rig.now, ((0.0, 0.0, 0.0),)),
+        restart=True,
+        pose=AWAY,
+        pose_age_ns=round(age_s * 1e9),
+    )
     assert (rig.output.target == AWAY) is begins_anew and rig.state.track.valid is begins_anew
     assert (rig.state.mode is Mode.ACTIVE) is begins_anew
 
@@ -282,12 +361,18 @@ def test_an_arm_that_was_carried_out_of_its_workspace_is_held_until_it_is_back(s
     at = rig.output.target
     for number in range(2, 20):
         rig.tick(chunk(number, rig.now, along, source=source))
-        assert (rig.state.mode, rig.state.cause, rig.output.target) == (Mode.HOLD, "outside_box", at)
+        assert (rig.state.mode, rig.state.cause, rig.output.target) == (
+            Mode.HOLD,
+            "outside_box",
+            at,
+        )
     while rig.pose[0] > 0.69:
         rig.pose = (rig.pose[0] - 0.006, *rig.pose[1:])
         rig.tick()
     seq = iter(range(20, 500))
-    until(rig, lambda: rig.tick(chunk(next(seq), rig.now, along, source=source)).mode is Mode.ACTIVE)
+    until(
+        rig, lambda: rig.tick(chunk(next(seq), rig.now, along, source=source)).mode is Mode.ACTIVE
+    )
 
 
 def test_an_arm_that_follows_a_little_beyond_its_wall_goes_on():
@@ -328,7 +413,9 @@ def test_a_chunk_that_answers_what_was_seen_before_the_episode_ended_is_dropped(
     rig.tick(end_episode=True)
     ended = rig.now - 10_000_000
     rig.tick(chunk(2, observed_ns, ((0.02, 0.0, 0.0),) * 8))
-    assert rig.state.mode is Mode.ARMED and [event.cause for event in rig.events][:1] == ["episode_ended"]
+    assert rig.state.mode is Mode.ARMED and [event.cause for event in rig.events][:1] == [
+        "episode_ended"
+    ]
     rig.tick(chunk(3, ended - 1, ((0.02, 0.0, 0.0),) * 8))
     assert rig.state.mode is Mode.ARMED
     rig.tick(chunk(1, observed_ns, ((0.02, 0.0, 0.0),) * 8, source="operator"))
@@ -343,7 +430,9 @@ def test_s16_also_at_an_episodes_end_the_policy_follows_a_person_after_a_pause()
     rig = Rig().arm()
     stream(rig, (0.02, 0.0, 0.0), 3, source="operator")
     rig.tick(chunk(1, rig.now, ((-0.02, 0.0, 0.0),) * 20), end_episode=True)
-    assert not rig.state.still and rig.state.mode is Mode.ARMED and rig.state.commander == "operator"
+    assert (
+        not rig.state.still and rig.state.mode is Mode.ARMED and rig.state.commander == "operator"
+    )
     rig.tick(release(4, rig.now))
     seq = 2
     while not rig.state.still:
@@ -355,10 +444,19 @@ def test_s16_also_at_an_episodes_end_the_policy_follows_a_person_after_a_pause()
 
 
 # S22, S10, S11, S23, S4, S27: on the way back to the arm, too
-@pytest.mark.parametrize("inputs, auto_reset", [
-    ({"silent": ("wrench",)}, False), ({"doubled": ("policy/action",)}, False), ({"clock_stepped": True}, False),
-    ({"distance": (0.0, 0.0)}, False), ({"others": (Other("left", "fault"),)}, False),
-    ({"others": (Other("left", "realigning"),)}, True), ({"wrench": (25.0, 0.0)}, True), ({}, True)])
+@pytest.mark.parametrize(
+    "inputs, auto_reset",
+    [
+        ({"silent": ("wrench",)}, False),
+        ({"doubled": ("policy/action",)}, False),
+        ({"clock_stepped": True}, False),
+        ({"distance": (0.0, 0.0)}, False),
+        ({"others": (Other("left", "fault"),)}, False),
+        ({"others": (Other("left", "realigning"),)}, True),
+        ({"wrench": (25.0, 0.0)}, True),
+        ({}, True),
+    ],
+)
 def test_what_holds_the_arm_holds_its_way_back(inputs, auto_reset):
     rig = Rig(limits(contact_samples=1, divergence=0.1), follow=False).settle()
     rig.pose = (0.6, *HOME[1:])
@@ -367,7 +465,9 @@ def test_what_holds_the_arm_holds_its_way_back(inputs, auto_reset):
     assert rig.state.goal is not None and not rig.state.still
     at = rig.output.target[0]
     ticks(rig, 20, **inputs)
-    assert (rig.output.target[0] - at > 0.03) is auto_reset and (rig.state.goal is not None) is auto_reset
+    assert (rig.output.target[0] - at > 0.03) is auto_reset and (
+        rig.state.goal is not None
+    ) is auto_reset
     assert rig.state.mode is Mode.ARMED
     ticks(rig, 80)
     assert rig.output.target[0] == pytest.approx(0.6), "and goes on when it has gone"
@@ -383,14 +483,21 @@ def test_the_cone_holds_for_the_tool_of_an_arm_that_is_told_by_joints():
     assert rig.tick(pose=(*HOME[:3], 0.2, 0.9798, 0.0, 0.0)).mode is Mode.ACTIVE
     rig.tick(pose=tilted)
     assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_rotation")
-    assert rig.tick(pose=(*HOME[:3], 0.0, 0.0, 0.0, 0.0)).cause == "outside_rotation", "nor is it known to be inside"
+    assert rig.tick(pose=(*HOME[:3], 0.0, 0.0, 0.0, 0.0)).cause == "outside_rotation", (
+        "nor is it known to be inside"
+    )
     rig.tick(pose=tilted, end_episode=True)
     assert rig.state.mode is Mode.ARMED
     rig.tick(chunk(2, rig.now, ((0.01,) * 7,), mode="joint_delta"), pose=tilted)
-    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_rotation"), "in the next episode, too, that is said"
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_rotation"), (
+        "in the next episode, too, that is said"
+    )
 
 
-@pytest.mark.parametrize("value, dt_s, cause", [(1e308, 0.01, "not_finite"), (-1e308, 0.5, "not_finite"), (1e300, 0.1, "")])
+@pytest.mark.parametrize(
+    "value, dt_s, cause",
+    [(1e308, 0.01, "not_finite"), (-1e308, 0.5, "not_finite"), (1e300, 0.1, "")],
+)
 def test_an_action_whose_velocity_is_no_number_is_refused(value, dt_s, cause):
     wide = limits(speed=math.inf, rotation_speed=math.inf, acceleration=math.inf, cone=2.8)
     rig = Rig(wide).arm()

@@ -61,9 +61,18 @@ def test_s03_holds_after_50_ms_and_faults_after_500_ms_without_state(rig):
 
 
 # S5 validity
-@pytest.mark.parametrize("bad", [
-    chunk(2, 0, ((NAN, 0, 0),)), chunk(2, 0, ((0, INF, 0),)), chunk(2, 0, ((0.0, 0.0),)), chunk(2, 0, ()),
-    chunk(2, 0, mode="joint"), chunk(2, 0, dt_s=0.0), chunk(2, 0, dt_s=NAN)])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        chunk(2, 0, ((NAN, 0, 0),)),
+        chunk(2, 0, ((0, INF, 0),)),
+        chunk(2, 0, ((0.0, 0.0),)),
+        chunk(2, 0, ()),
+        chunk(2, 0, mode="joint"),
+        chunk(2, 0, dt_s=0.0),
+        chunk(2, 0, dt_s=NAN),
+    ],
+)
 def test_s05_a_bad_sample_is_answered_with_a_hold_in_the_same_tick_and_leaves_no_trace(rig, bad):
     play(rig, ticks=5)
     sessions = rig.state.sessions
@@ -85,7 +94,9 @@ def test_s05_a_nan_pose_is_no_pose(rig):
     assert rig.state.mode is Mode.HOLD and all(map(math.isfinite, rig.output.target))
     for _ in range(50):
         rig.tick(pose=(*HOME[:3], 0.0, 0.0, 0.0, 0.0))
-    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "stale_state"), "nor half a second of no quaternion"
+    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "stale_state"), (
+        "nor half a second of no quaternion"
+    )
 
 
 # S6 order and authority
@@ -115,7 +126,9 @@ def test_s06_a_new_session_needs_arming_again(rig):
 
 def test_s06_the_operator_beats_the_policy_in_the_same_tick(rig):
     play(rig, ticks=3)
-    output = rig.tick(chunk(1, rig.now, ((0, 0.01, 0),), source="operator", session="o"), chunk(2, rig.now))
+    output = rig.tick(
+        chunk(1, rig.now, ((0, 0.01, 0),), source="operator", session="o"), chunk(2, rig.now)
+    )
     assert output.source == "operator"
     assert output.applied[0].source == "policy", "what the policy did until then is accounted for"
     rig.tick(chunk(3, rig.now))
@@ -186,7 +199,9 @@ def test_s13_a_fault_ends_only_by_naming_its_cause_and_never_resumes_motion(rig)
     assert rig.state.mode is Mode.DISARMED and rig.output.target == HOME
 
 
-@pytest.mark.parametrize("cause, unseen", [("stale_state", {"pose_age_ns": 10**9}), ("state_frame", {"frame": "camera"})])
+@pytest.mark.parametrize(
+    "cause, unseen", [("stale_state", {"pose_age_ns": 10**9}), ("state_frame", {"frame": "camera"})]
+)
 def test_s13_a_fault_of_an_arm_that_is_not_seen_stands_until_it_is(rig, cause, unseen):
     for _ in range(60):
         rig.tick(**unseen)

@@ -9,11 +9,21 @@ import pytest
 
 from rlinf_core.interlock import load_limits
 from rlinf_core.interlock.latch import Latch
-from rlinf_interlock.interlock_desk import NO_ANSWER, REQUESTS_CLOSED, Channel, Desk, Front, LimitsFileWatch, _listed
+from rlinf_interlock.interlock_desk import (
+    NO_ANSWER,
+    REQUESTS_CLOSED,
+    Channel,
+    Desk,
+    Front,
+    LimitsFileWatch,
+    _listed,
+)
 from tests.interlock.conftest import limits
 
 
-@pytest.mark.parametrize("answer, written", [("", "ARMED"), ("this stands: estop:pendant", "DISARMED")])
+@pytest.mark.parametrize(
+    "answer, written", [("", "ARMED"), ("this stands: estop:pendant", "DISARMED")]
+)
 def test_s14_a_refused_arming_is_not_remembered_as_armed(tmp_path, answer, written):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     interlock, front = Channel(ours), Front(Channel(theirs))
@@ -38,9 +48,15 @@ def test_s14_an_arming_without_an_answer_stays_written_down(tmp_path):
     assert (tmp_path / "memory").read_text() == "ARMED"
 
 
-@pytest.mark.parametrize("first", ["this stands: estop:pendant", None], ids=["refused", "unanswered"])
-def test_s14_armings_are_counted_alike_at_both_ends_whatever_became_of_them(tmp_path, monkeypatch, first):
-    """The interlock counts what it has dealt with, granted or not: one that it comes to late is one of them."""
+@pytest.mark.parametrize(
+    "first", ["this stands: estop:pendant", None], ids=["refused", "unanswered"]
+)
+def test_s14_armings_are_counted_alike_at_both_ends_whatever_became_of_them(
+    tmp_path, monkeypatch, first
+):
+    """The interlock counts what it has dealt with, granted or not: one that it comes to late is one
+    of them.
+    """
     monkeypatch.setattr("rlinf_interlock.interlock_desk.ANSWER_S", 0.1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     interlock, front = Channel(ours), Front(Channel(theirs))
@@ -72,7 +88,15 @@ def test_s14_a_new_desk_goes_on_counting_armings_and_believes_no_older_word(tmp_
     """Else the disk would say DISARMED of an arm that was armed in the meantime, or never again."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     interlock, front = Channel(ours), Front(Channel(theirs))
-    interlock.send({"hello": {"settings": {"latch_file": str(tmp_path / "memory")}, "limits": {}, "armings": 1}})
+    interlock.send(
+        {
+            "hello": {
+                "settings": {"latch_file": str(tmp_path / "memory")},
+                "limits": {},
+                "armings": 1,
+            }
+        }
+    )
     front.listen()
     interlock.send({"reply": 1, "reason": ""})
     assert front.arm(True) == ""
@@ -110,12 +134,16 @@ def test_s25_where_no_process_can_be_had_the_interlock_goes_on_and_tries_again(m
         desk.log("info", "nobody hears it")
         assert desk.requests() == []
     assert len(processes) == 4 and desk.process is processes[-1]
-    assert desk._hello["limits"] == _listed(asdict(limits(speed=0.1))), "those of now, not those of its start"
+    assert desk._hello["limits"] == _listed(asdict(limits(speed=0.1))), (
+        "those of now, not those of its start"
+    )
     desk.close()
 
 
 def test_s14_an_arming_is_as_old_as_its_arrival_however_long_the_disk_takes(tmp_path, monkeypatch):
-    """A slow fsync makes it no younger: the interlock refuses it after three seconds, as it says."""
+    """A slow fsync makes it no younger: the interlock refuses it after three seconds, as it
+    says.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     interlock, front = Channel(ours), Front(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
@@ -147,8 +175,12 @@ class Line:
         return []
 
 
-@pytest.mark.parametrize("writing, silent_s, beats", [(False, 0.0, True), (False, 1.0, False), (True, 9.0, True)])
-def test_s25_a_desk_beats_unless_its_main_loop_hangs_and_a_slow_disk_is_no_hang(monkeypatch, writing, silent_s, beats):
+@pytest.mark.parametrize(
+    "writing, silent_s, beats", [(False, 0.0, True), (False, 1.0, False), (True, 9.0, True)]
+)
+def test_s25_a_desk_beats_unless_its_main_loop_hangs_and_a_slow_disk_is_no_hang(
+    monkeypatch, writing, silent_s, beats
+):
     line = Line()
     front = Front(line)
     front.writing, front.listened_s = writing, time.monotonic() - silent_s
@@ -163,11 +195,22 @@ def test_s25_a_desk_beats_unless_its_main_loop_hangs_and_a_slow_disk_is_no_hang(
     assert line.sent == [{"beat": True}] * (3 if beats else 0)
 
 
-@pytest.mark.parametrize("silent_s, starved, check_gap_s, replaced", [
-    (0.5, False, 0.1, False), (0.8, False, 0.1, True), (0.8, True, 0.1, False), (11.0, True, 0.1, True),
-    (11.0, False, 1.0, False)])
-def test_s25_a_desk_that_hangs_is_killed_and_replaced(monkeypatch, silent_s, starved, check_gap_s, replaced):
-    """One that waits for a CPU does not hang; and an interlock that stood still itself cannot tell yet."""
+@pytest.mark.parametrize(
+    "silent_s, starved, check_gap_s, replaced",
+    [
+        (0.5, False, 0.1, False),
+        (0.8, False, 0.1, True),
+        (0.8, True, 0.1, False),
+        (11.0, True, 0.1, True),
+        (11.0, False, 1.0, False),
+    ],
+)
+def test_s25_a_desk_that_hangs_is_killed_and_replaced(
+    monkeypatch, silent_s, starved, check_gap_s, replaced
+):
+    """One that waits for a CPU does not hang; and an interlock that stood still itself cannot tell
+    yet.
+    """
     processes, killed = [], []
     Process.pid, Process.kill = 1, lambda self: killed.append(self)
     monkeypatch.setattr(
@@ -198,7 +241,9 @@ def test_s25_a_desk_that_never_begins_is_replaced_too(monkeypatch):
 
 
 def test_s25_beats_are_no_requests(monkeypatch):
-    monkeypatch.setattr("rlinf_interlock.interlock_desk.subprocess.Popen", lambda *_, **__: Process())
+    monkeypatch.setattr(
+        "rlinf_interlock.interlock_desk.subprocess.Popen", lambda *_, **__: Process()
+    )
     desk = Desk({"latch_file": ""}, limits())
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     desk.channel.close()
@@ -221,7 +266,9 @@ cone: 0.5
 """
 
 
-def test_s19_a_limits_file_that_is_swapped_behind_its_link_is_noticed_once_and_loads_nothing(tmp_path):
+def test_s19_a_limits_file_that_is_swapped_behind_its_link_is_noticed_once_and_loads_nothing(
+    tmp_path,
+):
     for name, speed in (("slow", 0.1), ("fast", 0.3)):
         (tmp_path / f"{name}.yaml").write_text(LIMITS.format(speed=speed))
     link = tmp_path / "limits.yaml"
@@ -246,7 +293,9 @@ def test_s19_a_limits_file_that_is_swapped_behind_its_link_is_noticed_once_and_l
 
 
 def test_s19_the_desk_is_told_the_hash_of_the_file_also_after_limits_were_set(monkeypatch):
-    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: SimpleNamespace(poll=lambda: None, kill=lambda: None))
+    monkeypatch.setattr(
+        "subprocess.Popen", lambda *_, **__: SimpleNamespace(poll=lambda: None, kill=lambda: None)
+    )
     desk = Desk({"latch_file": ""}, limits())
     desk.limits_are(limits(speed=0.1))
     assert desk._hello["file_hash"] == limits().hash and desk._hello["limits"]["speed"] == 0.1

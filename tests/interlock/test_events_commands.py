@@ -1,4 +1,6 @@
-"""core.py branch by branch: chunks, how they are played, and what is published; all events of each."""
+"""core.py branch by branch: chunks, how they are played, and what is published; all events
+of each.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +8,19 @@ import pytest
 
 from rlinf_core.interlock import Inputs, Mode, State, step
 from tests.interlock.conftest import HOME, JOINTS, TICK_NS, Rig, joint_limits, limits, release
-from tests.interlock.events import AWAY, NAN, NS, about, active, chunk, fast, faulty, held, mode, tick
+from tests.interlock.events import (
+    AWAY,
+    NAN,
+    NS,
+    about,
+    active,
+    chunk,
+    fast,
+    faulty,
+    held,
+    mode,
+    tick,
+)
 
 
 # Chunks that do not command
@@ -21,10 +35,17 @@ def test_s20_what_comes_to_an_arm_that_is_not_armed(make, cause):
 
 def test_s05_a_refusal_holds_and_shuts_the_door_for_this_tick():
     rig = active(ticks=2)
-    wrong, empty, right = chunk(2, rig.now, ((9.0, 0.0, 0.0),)), chunk(3, rig.now, ()), chunk(4, rig.now)
+    wrong, empty, right = (
+        chunk(2, rig.now, ((9.0, 0.0, 0.0),)),
+        chunk(3, rig.now, ()),
+        chunk(4, rig.now),
+    )
     now = rig.now
-    assert tick(rig, wrong, right) == [about("refused", "jump", wrong), mode("HOLD:invalid_command"),
-                                       about("dropped", "refused_now", right)]
+    assert tick(rig, wrong, right) == [
+        about("refused", "jump", wrong),
+        mode("HOLD:invalid_command"),
+        about("dropped", "refused_now", right),
+    ]
     assert rig.state.refusals_ns == (now,) and rig.state.sessions == (("policy", "a", 4),)
     assert tick(rig, empty) == [about("refused", "size", empty)]
     tick(rig, chunk(5, rig.now))
@@ -42,8 +63,14 @@ def test_s05_the_third_refusal_within_a_second_latches():
     assert tick(rig, wrong[2]) == [about("refused", "jump", wrong[2])], "the first was a second ago"
     assert rig.state.refusals_ns == (first + NS - TICK_NS, first + NS)
     rig.now -= TICK_NS
-    assert tick(rig, wrong[3]) == [about("refused", "jump", wrong[3]), mode("FAULT:invalid_command")]
-    assert tick(rig, reset_fault="invalid_command") == [mode("DISARMED")] and rig.state.refusals_ns == ()
+    assert tick(rig, wrong[3]) == [
+        about("refused", "jump", wrong[3]),
+        mode("FAULT:invalid_command"),
+    ]
+    assert (
+        tick(rig, reset_fault="invalid_command") == [mode("DISARMED")]
+        and rig.state.refusals_ns == ()
+    )
 
 
 def test_s05_refusals_of_a_time_to_come_do_not_count():
@@ -87,8 +114,10 @@ def test_s06_another_session_of_who_does_not_command_is_dropped_alone(commands, 
     assert rig.state.mode is Mode.ACTIVE and rig.output.source == commands
 
 
-@pytest.mark.parametrize("age_ns, late", [
-    (99_999_999, False), (100_000_000, True), (199_999_999, False), (200_000_000, True)])
+@pytest.mark.parametrize(
+    "age_ns, late",
+    [(99_999_999, False), (100_000_000, True), (199_999_999, False), (200_000_000, True)],
+)
 def test_s06_a_chunk_is_late_when_its_last_action_has_ended(age_ns, late):
     rig = Rig().arm()
     actions = ((0.0, 0.0, 0.0),) * (1 if age_ns < 150_000_000 else 2)
@@ -117,7 +146,10 @@ def test_s16_an_arm_that_holds_already_keeps_its_reason_while_it_is_handed_back(
     events = [tick(rig) for _ in range(11)]
     assert events[-1] == [mode("HOLD:stale_command")] and not rig.state.still
     command = chunk(1, rig.now)
-    assert tick(rig, command) == [about("dropped", "handing_back", command)] and rig.state.cause == "stale_command"
+    assert (
+        tick(rig, command) == [about("dropped", "handing_back", command)]
+        and rig.state.cause == "stale_command"
+    )
 
 
 def test_s16_an_operator_takes_over_at_once_and_the_one_before_is_accounted_for():
@@ -127,10 +159,17 @@ def test_s16_an_operator_takes_over_at_once_and_the_one_before_is_accounted_for(
     assert [record.source for record in rig.output.applied] == ["policy"]
 
 
-@pytest.mark.parametrize("inputs, cause", [
-    (dict(silent=("x",)), "silent:x"), (dict(distance=(0.0, 0.0)), "obstacle"),
-    (dict(pose_age_ns=60_000_000), "stale_state"), (dict(frame="camera"), "state_frame"),
-    (dict(pose=(0.6, *HOME[1:])), "state_jump"), (dict(silent=("x",), pose_age_ns=60_000_000), "silent:x")])
+@pytest.mark.parametrize(
+    "inputs, cause",
+    [
+        (dict(silent=("x",)), "silent:x"),
+        (dict(distance=(0.0, 0.0)), "obstacle"),
+        (dict(pose_age_ns=60_000_000), "stale_state"),
+        (dict(frame="camera"), "state_frame"),
+        (dict(pose=(0.6, *HOME[1:])), "state_jump"),
+        (dict(silent=("x",), pose_age_ns=60_000_000), "silent:x"),
+    ],
+)
 def test_what_keeps_a_chunk_from_commanding_while_armed(inputs, cause):
     """What is in the way is said: armed with no cause, nobody would know why nothing moves."""
     rig = Rig().arm()
@@ -191,8 +230,11 @@ def test_a_set_point_that_brakes_beside_the_arm_goes_on_and_one_far_away_realign
         assert not rig.state.still
         events = tick(rig, command, pose=(pose[0], pose[1] + away / 2, *pose[2:]))
         assert rig.state.mode is expected
-        assert events == ([mode("ACTIVE")] if expected is Mode.ACTIVE
-                          else [mode("HOLD:realigning"), about("dropped", "realigning", command)])
+        assert events == (
+            [mode("ACTIVE")]
+            if expected is Mode.ACTIVE
+            else [mode("HOLD:realigning"), about("dropped", "realigning", command)]
+        )
 
 
 def test_s08_a_blocked_arm_is_waited_for_and_not_held():
@@ -205,8 +247,13 @@ def test_s08_a_blocked_arm_is_waited_for_and_not_held():
     assert rig.output.target[0] - HOME[0] > 0.03 and "divergence" in rig.output.applied[0].limits
 
 
-@pytest.mark.parametrize("pose, cause", [
-    ((0.71, *HOME[1:]), "outside_box"), ((0.5, 0.0, 0.2, 0.29, 0.957, 0.0, 0.0), "outside_rotation")])
+@pytest.mark.parametrize(
+    "pose, cause",
+    [
+        ((0.71, *HOME[1:]), "outside_box"),
+        ((0.5, 0.0, 0.2, 0.29, 0.957, 0.0, 0.0), "outside_rotation"),
+    ],
+)
 def test_an_arm_outside_is_held_by_name(pose, cause):
     rig = Rig(pose=pose, follow=False).arm()
     command = chunk(1, rig.now)
@@ -241,7 +288,11 @@ def test_s02_in_the_second_of_them_and_before_the_first_it_asks_for_rest():
         tick(rig)
         assert rig.state.mode is Mode.ACTIVE and rig.state.still and rig.output.target == HOME
     tick(rig)
-    assert rig.output.target[0] > HOME[0] and rig.state.window.index == 0 and rig.now == start + 4 * TICK_NS
+    assert (
+        rig.output.target[0] > HOME[0]
+        and rig.state.window.index == 0
+        and rig.now == start + 4 * TICK_NS
+    )
 
 
 def test_s20_a_limited_action_is_named_with_what_was_asked():
@@ -249,7 +300,9 @@ def test_s20_a_limited_action_is_named_with_what_was_asked():
     command = chunk(4, rig.now, ((0.0, 0.0, 0.0), (0.2, 0.0, 0.0)))
     assert tick(rig, command) == [mode("ACTIVE")]
     events = [tick(rig) for _ in range(19)]
-    assert [event for some in events for event in some] == [about("limited", "acceleration,speed", command, 1)]
+    assert [event for some in events for event in some] == [
+        about("limited", "acceleration,speed", command, 1)
+    ]
     assert events[-1] != [], "in the last tick of its window"
 
 
@@ -265,21 +318,41 @@ def test_s11_an_obstacle_slows_what_is_played():
 def test_what_is_published_speaks_of_what_is_commanded():
     rig = active()
     assert (rig.output.mode, rig.output.cause, rig.output.source) == (Mode.ACTIVE, "", "policy")
-    assert (len(rig.output.target), rig.output.joints, rig.output.gripper, rig.output.applied) == (7, (), None, ())
+    assert (len(rig.output.target), rig.output.joints, rig.output.gripper, rig.output.applied) == (
+        7,
+        (),
+        None,
+        (),
+    )
     joints = Rig(joint_limits(gripper_width=0.08), joints=JOINTS, gripper=0.05).arm()
-    assert (joints.output.target, joints.output.joints, joints.output.gripper) == (None, JOINTS, 0.05)
+    assert (joints.output.target, joints.output.joints, joints.output.gripper) == (
+        None,
+        JOINTS,
+        0.05,
+    )
     tool = Rig(limits(gripper_width=0.08), gripper=0.05).arm()
     assert (tool.output.target, tool.output.joints, tool.output.gripper) == (HOME, (), 0.05)
     for unseen in (joint_limits(gripper_width=0.08), limits(gripper_width=0.08)):
         output = step(unseen, State(), Inputs(), 0)[1]
-        assert (output.target, output.joints, output.gripper, output.mode) == (None, (), None, Mode.DISARMED)
+        assert (output.target, output.joints, output.gripper, output.mode) == (
+            None,
+            (),
+            None,
+            Mode.DISARMED,
+        )
 
 
 def test_the_state_remembers_all_that_it_needs():
     rig = active(ticks=2)
     state = rig.state
-    assert (state.mode, state.cause, state.commander, state.contacts, state.lost, state.diverged_ticks) == (
-        Mode.ACTIVE, "", "policy", (0, 0), 0, 0)
+    assert (
+        state.mode,
+        state.cause,
+        state.commander,
+        state.contacts,
+        state.lost,
+        state.diverged_ticks,
+    ) == (Mode.ACTIVE, "", "policy", (0, 0), 0, 0)
     assert state.chunk.seq == 1 and state.window.index == 0 and state.window.chunk is state.chunk
     assert state.track.valid and state.track.sampled_ns == rig.now - TICK_NS and state.goal is None
     tick(rig, wrench=(25.0, 0.0))
@@ -290,10 +363,17 @@ def test_the_state_remembers_all_that_it_needs():
 def test_a_state_that_contradicts_itself_moves_nothing_and_raises_nothing():
     rig = Rig().arm()
     command = chunk(1, rig.now, ((0.02, 0.0, 0.0),))
-    for wrong in (replace(rig.state, mode=Mode.ACTIVE), replace(rig.state, mode=Mode.HOLD, cause="x", chunk=command)):
+    for wrong in (
+        replace(rig.state, mode=Mode.ACTIVE),
+        replace(rig.state, mode=Mode.HOLD, cause="x", chunk=command),
+    ):
         state, output, _ = step(rig.limits, wrong, Inputs(pose=HOME), rig.now)
-        assert output.target == HOME and state.still and output.source == "" and output.applied == ()
+        assert (
+            output.target == HOME and state.still and output.source == "" and output.applied == ()
+        )
     sessions = (("policy", "a", 1),)
     wrong = replace(rig.state, mode=Mode.ACTIVE, sessions=sessions)
-    state, _, events = step(rig.limits, wrong, Inputs(pose=HOME, chunks=(chunk(2, rig.now, session="b"),)), rig.now)
+    state, _, events = step(
+        rig.limits, wrong, Inputs(pose=HOME, chunks=(chunk(2, rig.now, session="b"),)), rig.now
+    )
     assert [event.cause for event in events] == ["new_session", "HOLD:new_session"]

@@ -1,11 +1,24 @@
-"""core.py branch by branch: arming, restart, faults and holds; all events of each, and the state that it leaves."""
-
+"""core.py branch by branch: arming, restart, faults and holds; all events of each, and the state
+that it leaves.
+"""
 
 import pytest
 
 from rlinf_core.interlock import Mode
 from tests.interlock.conftest import HOME, TICK_NS, Rig, limits
-from tests.interlock.events import AWAY, NAN, PRESSED, about, active, chunk, fast, faulty, held, mode, tick
+from tests.interlock.events import (
+    AWAY,
+    NAN,
+    PRESSED,
+    about,
+    active,
+    chunk,
+    fast,
+    faulty,
+    held,
+    mode,
+    tick,
+)
 
 
 # Arming and disarming
@@ -16,8 +29,17 @@ def test_s13_arming_and_disarming():
     assert tick(rig) == []
 
 
-@pytest.mark.parametrize("inputs", [dict(estops=PRESSED), dict(silent=("x",)), dict(pose=(NAN, *HOME[1:])),
-                                    dict(frame="camera"), dict(pose_age_ns=50_000_001), dict(arm=None)])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        dict(estops=PRESSED),
+        dict(silent=("x",)),
+        dict(pose=(NAN, *HOME[1:])),
+        dict(frame="camera"),
+        dict(pose_age_ns=50_000_001),
+        dict(arm=None),
+    ],
+)
 def test_s13_what_keeps_it_from_being_armed(inputs):
     rig = Rig().settle()
     assert tick(rig, **({"arm": True} | inputs)) == [] and rig.state.mode is Mode.DISARMED
@@ -40,10 +62,18 @@ def test_s13_a_fault_is_neither_armed_nor_disarmed():
 def test_s06_arming_forgets_sessions_in_every_mode_and_a_hold_for_them():
     for rig in (active(), held()):
         before = rig.state.mode, rig.state.cause
-        assert tick(rig, arm=True) == [] and (rig.state.mode, rig.state.cause) == before and rig.state.sessions == ()
+        assert (
+            tick(rig, arm=True) == []
+            and (rig.state.mode, rig.state.cause) == before
+            and rig.state.sessions == ()
+        )
     rig = active()
     tick(rig, chunk(2, rig.now, session="b"))
-    assert tick(rig, arm=True) == [mode("ARMED")] and rig.state.commander == "" and rig.state.sessions == ()
+    assert (
+        tick(rig, arm=True) == [mode("ARMED")]
+        and rig.state.commander == ""
+        and rig.state.sessions == ()
+    )
     rig = held()
     tick(rig, arm=True, silent=("x",))
     assert rig.state.sessions == (("policy", "a", 1),), "not if it may not be armed now"
@@ -74,7 +104,9 @@ def test_a_scene_that_was_reset_puts_the_set_point_where_the_arm_is():
     assert rig.state.mode is Mode.ACTIVE and rig.output.target != AWAY
     rig = faulty()
     rig.follow = False
-    assert tick(rig, restart=True, pose=(0.4, 0.1, 0.3, *HOME[3:])) == [] and not rig.state.track.valid
+    assert (
+        tick(rig, restart=True, pose=(0.4, 0.1, 0.3, *HOME[3:])) == [] and not rig.state.track.valid
+    )
 
 
 # Faults
@@ -83,8 +115,12 @@ def test_s13_a_fault_names_its_first_cause_and_is_cleared_by_it_alone():
     assert tick(rig, estops=PRESSED, robot_fault="reflex") == [mode("FAULT:estop:pendant")]
     assert len(rig.output.applied) == 1 and rig.state.chunk is None
     assert tick(rig, robot_fault="reflex") == [] and rig.state.cause == "estop:pendant"
-    for inputs in (dict(reset_fault="robot:reflex"), dict(reset_fault=""),
-                   dict(reset_fault="estop:pendant", robot_fault="x"), dict(reset_fault="estop:pendant", estops=PRESSED)):
+    for inputs in (
+        dict(reset_fault="robot:reflex"),
+        dict(reset_fault=""),
+        dict(reset_fault="estop:pendant", robot_fault="x"),
+        dict(reset_fault="estop:pendant", estops=PRESSED),
+    ):
         assert tick(rig, **inputs) == []
     assert tick(rig, reset_fault="estop:pendant") == [mode("DISARMED")]
     assert tick(rig, reset_fault="") == []
@@ -95,7 +131,9 @@ def test_s15_a_fault_is_cleared_with_the_enable_held():
     tick(rig, robot_fault="reflex")
     assert tick(rig, reset_fault="robot:reflex", enable=False, enable_age_s=0.0) == []
     assert tick(rig, reset_fault="robot:reflex", enable=True, enable_age_s=61.0) == []
-    assert tick(rig, reset_fault="robot:reflex", enable=True, enable_age_s=0.0) == [mode("DISARMED")]
+    assert tick(rig, reset_fault="robot:reflex", enable=True, enable_age_s=0.0) == [
+        mode("DISARMED")
+    ]
 
 
 def test_s13_a_reset_names_the_cause_of_a_fault_and_of_nothing_else():
@@ -111,19 +149,34 @@ def test_s14_while_disarmed_nothing_latches():
 
 
 # Holds
-@pytest.mark.parametrize("inputs, cause", [
-    (dict(silent=("x",)), "silent:x"), (dict(distance=(0.0, 0.0)), "obstacle"), (dict(late_s=0.1001), "stalled"),
-    (dict(late_s=0.1), None), (dict(frame="camera"), "state_frame"), (dict(pose_age_ns=50_000_000), None),
-    (dict(pose_age_ns=50_000_001), "stale_state"), (dict(pose=(NAN, *HOME[1:])), "stale_state"),
-    (dict(pose=(500.0, *HOME[1:])), "state_units"), (dict(pose=(10.69, *HOME[1:])), "state_jump"),
-    (dict(distance=(100.0, 0.0)), None), (dict(distance=(500.0, 0.0)), "distance_units"),
-    (dict(pose=(0.6, *HOME[1:])), "state_jump"), (dict(pose=(0.6, *HOME[1:]), pose_age_ns=50_000_000), "state_jump"),
-    (dict(pose=(0.6, *HOME[1:]), pose_age_ns=50_000_001), "stale_state"), (dict(frame="base_link"), None)])
+@pytest.mark.parametrize(
+    "inputs, cause",
+    [
+        (dict(silent=("x",)), "silent:x"),
+        (dict(distance=(0.0, 0.0)), "obstacle"),
+        (dict(late_s=0.1001), "stalled"),
+        (dict(late_s=0.1), None),
+        (dict(frame="camera"), "state_frame"),
+        (dict(pose_age_ns=50_000_000), None),
+        (dict(pose_age_ns=50_000_001), "stale_state"),
+        (dict(pose=(NAN, *HOME[1:])), "stale_state"),
+        (dict(pose=(500.0, *HOME[1:])), "state_units"),
+        (dict(pose=(10.69, *HOME[1:])), "state_jump"),
+        (dict(distance=(100.0, 0.0)), None),
+        (dict(distance=(500.0, 0.0)), "distance_units"),
+        (dict(pose=(0.6, *HOME[1:])), "state_jump"),
+        (dict(pose=(0.6, *HOME[1:]), pose_age_ns=50_000_000), "state_jump"),
+        (dict(pose=(0.6, *HOME[1:]), pose_age_ns=50_000_001), "stale_state"),
+        (dict(frame="base_link"), None),
+    ],
+)
 def test_what_holds_in_the_same_tick_while_active_and_nothing_while_armed(inputs, cause):
     rig = active(ticks=2)
     assert tick(rig, **inputs) == ([mode(f"HOLD:{cause}")] if cause else [])
-    assert len(rig.output.applied) == (1 if cause else 0) and (rig.output.cause, rig.output.source) == (
-        (cause, "") if cause else ("", "policy"))
+    assert len(rig.output.applied) == (1 if cause else 0) and (
+        rig.output.cause,
+        rig.output.source,
+    ) == ((cause, "") if cause else ("", "policy"))
     rig = Rig().arm()
     assert tick(rig, **inputs) == [] and rig.state.mode is Mode.ARMED
 
@@ -142,7 +195,9 @@ def test_s15_the_enable_is_asked_of_the_policy_alone():
     assert tick(rig) == [] and rig.state.mode is Mode.ACTIVE
     rig = Rig(leased).arm()
     late = chunk(1, rig.now)
-    assert tick(rig, late) == [about("dropped", "enable", late)] and rig.state.sessions == (("policy", "a", 1),)
+    assert tick(rig, late) == [about("dropped", "enable", late)] and rig.state.sessions == (
+        ("policy", "a", 1),
+    )
 
 
 def test_s24_a_late_tick_begins_from_rest_and_an_even_one_does_not():
@@ -154,10 +209,16 @@ def test_s24_a_late_tick_begins_from_rest_and_an_even_one_does_not():
 
 
 # S3, S21: how long it may be unknown
-@pytest.mark.parametrize("inputs, ticks, cause", [
-    (dict(pose=(NAN, *HOME[1:])), 51, "stale_state"), (dict(pose=(0.6, *HOME[1:])), 51, "state_jump"),
-    (dict(frame="camera"), 51, "state_frame"), (dict(pose=(500.0, *HOME[1:])), 51, "state_units"),
-    (dict(pose_age_ns=500_000_001), 1, "stale_state")])
+@pytest.mark.parametrize(
+    "inputs, ticks, cause",
+    [
+        (dict(pose=(NAN, *HOME[1:])), 51, "stale_state"),
+        (dict(pose=(0.6, *HOME[1:])), 51, "state_jump"),
+        (dict(frame="camera"), 51, "state_frame"),
+        (dict(pose=(500.0, *HOME[1:])), 51, "state_units"),
+        (dict(pose_age_ns=500_000_001), 1, "stale_state"),
+    ],
+)
 def test_s03_unknown_for_longer_than_half_a_second_is_a_fault(inputs, ticks, cause):
     rig = Rig(follow=False).arm()
     for number in range(1, ticks):
@@ -180,7 +241,10 @@ def test_s21_a_jump_that_falls_silent_is_still_told_as_a_jump():
 
 def test_s03_active_it_holds_first_and_both_are_said():
     rig = active()
-    assert tick(rig, pose_age_ns=500_000_001) == [mode("HOLD:stale_state"), mode("FAULT:stale_state")]
+    assert tick(rig, pose_age_ns=500_000_001) == [
+        mode("HOLD:stale_state"),
+        mode("FAULT:stale_state"),
+    ]
 
 
 def test_s03_while_disarmed_nothing_is_lost():

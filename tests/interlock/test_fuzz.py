@@ -1,4 +1,6 @@
-"""The fuzzer's short run, and whether its independent model can fail: one changed line of the core each is caught."""
+"""The fuzzer's short run, and whether its independent model can fail: one changed line of the core
+each is caught.
+"""
 
 import ast
 import importlib.machinery
@@ -14,48 +16,106 @@ from benchmarks.interlock_oracle import relative_turn
 ROOT = Path(__file__).parents[2]
 BROKEN = {
     "a speed 1 % too large": (
-        "motion", "fastest = group.speed * share",
-        "fastest = 1.01 * group.speed * share"),
+        "motion",
+        "fastest = group.speed * share",
+        "fastest = 1.01 * group.speed * share",
+    ),
     "an acceleration 5 % too large": (
-        "motion", "group.distance(goal, velocity), group.step", "group.distance(goal, velocity), 1.05 * group.step"),
+        "motion",
+        "group.distance(goal, velocity), group.step",
+        "group.distance(goal, velocity), 1.05 * group.step",
+    ),
     "a jerk filter that is too short": (
-        "motion", "math.ceil(2.0 * self.acceleration", "math.ceil(1.5 * self.acceleration"),
+        "motion",
+        "math.ceil(2.0 * self.acceleration",
+        "math.ceil(1.5 * self.acceleration",
+    ),
     "walls 2 mm further out": (
-        "motion", "return Walls.of(self, -_ROUNDING)", "return Walls.of(self, -0.002)"),
+        "motion",
+        "return Walls.of(self, -_ROUNDING)",
+        "return Walls.of(self, -0.002)",
+    ),
     "a tightened acceleration in the last step towards rest": (
-        "tick", "if shaped and not motion.settled:", "if shaped and not motion.still:"),
+        "tick",
+        "if shaped and not motion.settled:",
+        "if shaped and not motion.still:",
+    ),
     "an e-stop that is not heard": (
-        "watch", "for e in inputs.estops if e.pressed]", "for e in inputs.estops[1:] if e.pressed]"),
+        "watch",
+        "for e in inputs.estops if e.pressed]",
+        "for e in inputs.estops[1:] if e.pressed]",
+    ),
     "a silent e-stop": (
-        "watch", "and not e.age_s <= limits.estop_silence]", "and not e.age_s <= 100.0]"),
+        "watch",
+        "and not e.age_s <= limits.estop_silence]",
+        "and not e.age_s <= 100.0]",
+    ),
     "a reset by any name": (
-        "core", "and inputs.reset_fault == self.cause \\", "and inputs.reset_fault \\"),
+        "core",
+        "and inputs.reset_fault == self.cause \\",
+        "and inputs.reset_fault \\",
+    ),
     "a gripper's fault without a gripper": (
-        "tick", "has_gripper = limits.gripper_width > 0.0", "has_gripper = True"),
+        "tick",
+        "has_gripper = limits.gripper_width > 0.0",
+        "has_gripper = True",
+    ),
     "a chunk played past its end": (
-        "core", "if index > count:  #", "if index > count + NS // dt_ns:  #"),
+        "core",
+        "if index > count:  #",
+        "if index > count + NS // dt_ns:  #",
+    ),
     "a set-point that runs away from the arm": (
-        "trajectory", "if not error > largest:", "if not error > 100.0 * largest:"),
+        "trajectory",
+        "if not error > largest:",
+        "if not error > 100.0 * largest:",
+    ),
     "another arm's fault": (
-        "watch", 'if arm.blocked not in ("", *besides)', 'if arm.blocked not in ("", "fault", *besides)'),
+        "watch",
+        'if arm.blocked not in ("", *besides)',
+        'if arm.blocked not in ("", "fault", *besides)',
+    ),
     "a stall that motion goes on from": (
-        "tick", "            self.trajectory.rest()", "            pass"),
+        "tick",
+        "            self.trajectory.rest()",
+        "            pass",
+    ),
     "fast beside an obstacle": (
-        "trajectory", "        self.share = fraction", "        self.share = 1.0"),
+        "trajectory",
+        "        self.share = fraction",
+        "        self.share = 1.0",
+    ),
     "no pause after an operator": (
-        "core", "(moved or self.pauses_now or self.operator.has_takeover)",
-        "(self.pauses_now or self.operator.has_takeover)"),
+        "core",
+        "(moved or self.pauses_now or self.operator.has_takeover)",
+        "(self.pauses_now or self.operator.has_takeover)",
+    ),
     "an operator who needs not let go": (
-        "core", "(moved or self.pauses_now or self.operator.has_takeover)", "(moved or self.pauses_now)"),
+        "core",
+        "(moved or self.pauses_now or self.operator.has_takeover)",
+        "(moved or self.pauses_now)",
+    ),
     "a reset that arms": ("core", "and ready and not cleared:", "and ready:"),
     "an arming from where the arm does not rest": (
-        "core", "or not measured_at_rest(self.limits, self.track)):", "or False):"),
+        "core",
+        "or not measured_at_rest(self.limits, self.track)):",
+        "or False):",
+    ),
     "an arm that was carried out of its workspace": (
-        "trajectory", "if error > largest and not group.inside(at):", "if False:"),
+        "trajectory",
+        "if error > largest and not group.inside(at):",
+        "if False:",
+    ),
     "a contact that counts for nothing": (
-        "watch", 'causes = ["contact"] if contacts[0] >=', 'causes = ["contact"] if -contacts[0] >='),
+        "watch",
+        'causes = ["contact"] if contacts[0] >=',
+        'causes = ["contact"] if -contacts[0] >=',
+    ),
     "an enable that is never old": (
-        "watch", "inputs.enable and inputs.enable_age_s <= limits.enable_lease", "inputs.enable"),
+        "watch",
+        "inputs.enable and inputs.enable_age_s <= limits.enable_lease",
+        "inputs.enable",
+    ),
 }
 
 
@@ -82,7 +142,9 @@ class Finder:
         if name != self.name:
             return None
         file = str(ROOT / "rlinf_core/interlock" / f"{name.rpartition('.')[2]}.py")
-        return importlib.util.spec_from_file_location(name, file, loader=Changed(name, file, self.old, self.new))
+        return importlib.util.spec_from_file_location(
+            name, file, loader=Changed(name, file, self.old, self.new)
+        )
 
 
 def forget():
@@ -130,14 +192,27 @@ def test_the_model_catches_a_changed_line(what, changed):
 
 def test_the_model_shares_no_code_with_the_core():
     tree = ast.parse((ROOT / "benchmarks/interlock_oracle.py").read_text())
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not [name for name in imported if name.startswith(("rlinf", "benchmarks", "tests"))]
 
 
 def test_words_are_those_of_the_code():
     words = interlock_world.vocabulary()
-    assert {"gripper", "frozen", "unreadable", "target_pose", "stale_state", "operator", "base_link"} <= set(words)
+    assert {
+        "gripper",
+        "frozen",
+        "unreadable",
+        "target_pose",
+        "stale_state",
+        "operator",
+        "base_link",
+    } <= set(words)
 
 
 def test_the_whole_table_is_drawn():
@@ -145,7 +220,16 @@ def test_the_whole_table_is_drawn():
 
     drawn = [interlock_world.draw_limits(Random(seed)) for seed in range(300)]
     table = interlock_world.TABLE
-    fixed = {"frame", "control_mode", "joint_names", "orientation", "box_low", "box_high", "joint_low", "joint_high"}
+    fixed = {
+        "frame",
+        "control_mode",
+        "joint_names",
+        "orientation",
+        "box_low",
+        "box_high",
+        "joint_low",
+        "joint_high",
+    }
     for name in set(table) - fixed:
         values = [getattr(limits, name) for limits in drawn]
         assert len(set(values)) > 2, name
@@ -166,12 +250,16 @@ def test_a_violation_names_the_seed_that_replays_it(changed, monkeypatch, capsys
 
 @pytest.mark.parametrize("w, turn", [(1.0, (0.0, 0.0, 0.0)), (0.0, (3.141592653589793, 0.0, 0.0))])
 def test_the_models_own_rotation(w, turn):
-    assert relative_turn((0.0, 0.0, 0.0, 1.0), ((1.0 - w * w) ** 0.5, 0.0, 0.0, w), None) == pytest.approx(turn)
+    assert relative_turn(
+        (0.0, 0.0, 0.0, 1.0), ((1.0 - w * w) ** 0.5, 0.0, 0.0, w), None
+    ) == pytest.approx(turn)
 
 
 def test_the_models_rotation_goes_on_beyond_pi():
     q = (-0.9999, 0.0, 0.0, 0.0141418)  # 3.11 rad about -x, which is 3.17 about x
-    assert relative_turn((0.0, 0.0, 0.0, 1.0), q, (3.13, 0.0, 0.0))[0] == pytest.approx(3.1699, abs=1e-3)
+    assert relative_turn((0.0, 0.0, 0.0, 1.0), q, (3.13, 0.0, 0.0))[0] == pytest.approx(
+        3.1699, abs=1e-3
+    )
 
 
 def test_limits_that_only_loosen_are_not_tightened():

@@ -12,7 +12,9 @@ HANDOVERS, TICKS = 1000, 10  # each way; ticks of an action
 
 
 class Hands:
-    """A policy that never stops, and an operator who comes and goes, both wanting anything that the task allows."""
+    """A policy that never stops, and an operator who comes and goes, both wanting anything that the
+    task allows.
+    """
 
     def __init__(self, seed):
         self.rig, self.random = Rig(limits(**S9)).arm(), Random(seed)
@@ -49,18 +51,31 @@ def test_s16_at_a_thousand_handovers_each_way_the_command_keeps_to_its_accelerat
         hands.lets_go()
         hands.play(60, "policy")  # the pause, and then it goes on
     moved = [source for source in hands.sources if source]
-    changes = [(before, after) for before, after in zip(moved, moved[1:], strict=False) if before != after]
-    assert changes.count(("policy", "operator")) >= HANDOVERS and changes.count(("operator", "policy")) >= HANDOVERS - 1
+    changes = [
+        (before, after) for before, after in zip(moved, moved[1:], strict=False) if before != after
+    ]
+    assert (
+        changes.count(("policy", "operator")) >= HANDOVERS
+        and changes.count(("operator", "policy")) >= HANDOVERS - 1
+    )
     follow = set(zip(hands.takeovers, hands.takeovers[1:], strict=False))
     changes_of_hands = {pair for pair in follow if len(set(pair)) > 1}
-    assert {(AUTONOMOUS, CORRECTING), (CORRECTING, PAUSED), (PAUSED, AUTONOMOUS)} <= changes_of_hands <= TABLE.keys()
+    assert (
+        {(AUTONOMOUS, CORRECTING), (CORRECTING, PAUSED), (PAUSED, AUTONOMOUS)}
+        <= changes_of_hands
+        <= TABLE.keys()
+    )
     tick = hands.rig.limits.tick
     velocity = np.diff(hands.targets, axis=0) / tick
     step = np.linalg.norm(np.diff(velocity, axis=0), axis=1).max()
     assert np.linalg.norm(velocity, axis=1).max() > 0.1, "it moves"
     assert step <= hands.rig.limits.acceleration * tick + 1e-9
-    evidence("S16", f"{HANDOVERS} handovers each way: the velocity changes by {1e3 * step:.2f} mm/s a tick at most",
-             f"{1e3 * hands.rig.limits.acceleration * tick:.0f} mm/s")
+    evidence(
+        "S16",
+        f"{HANDOVERS} handovers each way: the velocity changes by {1e3 * step:.2f} mm/s a tick at "
+        f"most",
+        f"{1e3 * hands.rig.limits.acceleration * tick:.0f} mm/s",
+    )
 
 
 def test_s16_a_person_who_rests_is_followed_through_a_pause_too(rig):
@@ -70,13 +85,21 @@ def test_s16_a_person_who_rests_is_followed_through_a_pause_too(rig):
         hands = [takeover(rig.tick().source, rig.state.mode) for _ in range(9 + 10 * (seq == 2))]
     hands.append(takeover(rig.tick(release(3, rig.now)).source, rig.state.mode))
     for seq in range(1, 4):
-        hands += [takeover(rig.tick(*([chunk(seq, rig.now)] if tick == 0 else [])).source, rig.state.mode)
-                  for tick in range(10)]
-    changes = [(before, after) for before, after in zip(hands, hands[1:], strict=False) if before != after]
+        hands += [
+            takeover(rig.tick(*([chunk(seq, rig.now)] if tick == 0 else [])).source, rig.state.mode)
+            for tick in range(10)
+        ]
+    changes = [
+        (before, after) for before, after in zip(hands, hands[1:], strict=False) if before != after
+    ]
     assert changes == [(CORRECTING, PAUSED), (PAUSED, AUTONOMOUS)]
 
 
 def test_the_table_has_no_way_from_a_person_to_the_policy_but_through_a_pause():
     assert (CORRECTING, AUTONOMOUS) not in TABLE
-    assert [takeover(source) for source in ("policy", "operator", "")] == [AUTONOMOUS, CORRECTING, PAUSED]
+    assert [takeover(source) for source in ("policy", "operator", "")] == [
+        AUTONOMOUS,
+        CORRECTING,
+        PAUSED,
+    ]
     assert all(takeover("operator", mode) is PAUSED for mode in Mode if mode is not Mode.ACTIVE)

@@ -1,4 +1,6 @@
-"""S14 across the users of a machine: a robot that was left armed starts latched, whoever starts it."""
+"""S14 across the users of a machine: a robot that was left armed starts latched, whoever
+starts it.
+"""
 
 import os
 import shutil
@@ -15,11 +17,13 @@ from rlinf_core.interlock import latch as latching
 from rlinf_core.interlock.latch import ROBOT, Latch
 
 ALICE, BOB = 12345, 12346
-AS_ANOTHER = ("import os, sys\nfrom pathlib import Path\nfrom rlinf_core.interlock import latch\n"
-              "latch.FOLDERS = tuple(map(Path, sys.argv[4].split(':')))\n"
-              "os.setgroups([])\nos.setgid(int(sys.argv[1]))\nos.setuid(int(sys.argv[1]))\n"
-              "one = latch.Latch(sys.argv[2])\n"
-              "print(one.note(sys.argv[3]) if sys.argv[3] else one.why_latched())")
+AS_ANOTHER = (
+    "import os, sys\nfrom pathlib import Path\nfrom rlinf_core.interlock import latch\n"
+    "latch.FOLDERS = tuple(map(Path, sys.argv[4].split(':')))\n"
+    "os.setgroups([])\nos.setgid(int(sys.argv[1]))\nos.setuid(int(sys.argv[1]))\n"
+    "one = latch.Latch(sys.argv[2])\n"
+    "print(one.note(sys.argv[3]) if sys.argv[3] else one.why_latched())"
+)
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as other users")
 
 
@@ -43,8 +47,11 @@ def robot(name="arm", domain=None, monkeypatch=None):
 
 def by(uid, folder, note="", name="arm"):
     """What a user is answered."""
-    ran = subprocess.run([sys.executable, "-c", AS_ANOTHER, str(uid), f"{ROBOT}{name}", note, str(folder)],
-                         text=True, capture_output=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", AS_ANOTHER, str(uid), f"{ROBOT}{name}", note, str(folder)],
+        text=True,
+        capture_output=True,
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
@@ -63,7 +70,10 @@ def test_s14_an_armed_robot_is_latched_until_it_was_disarmed(shared):
         assert robot().note(mode) == "" and bool(robot().why_latched()) is latched
     assert robot("other").why_latched() == ""
     why = robot().why_latched()
-    assert str(record(shared, os.geteuid())) in why and "in ROS_DOMAIN_ID 7, did not end disarmed" in why
+    assert (
+        str(record(shared, os.geteuid())) in why
+        and "in ROS_DOMAIN_ID 7, did not end disarmed" in why
+    )
 
 
 def test_s14_a_record_is_readable_for_all_whatever_the_umask_is_and_writable_for_none(shared):
@@ -79,9 +89,13 @@ def test_s14_a_record_is_readable_for_all_whatever_the_umask_is_and_writable_for
 @root
 def test_s14_another_user_meets_the_latch_and_ends_it(shared):
     assert by(ALICE, shared, "ARMED") == ""
-    assert f"{record(shared, ALICE)}: the interlock before this one, of uid {ALICE} in ROS" in by(BOB, shared)
+    assert f"{record(shared, ALICE)}: the interlock before this one, of uid {ALICE} in ROS" in by(
+        BOB, shared
+    )
     assert by(BOB, shared, "ARMED") == by(BOB, shared, "DISARMED") == ""
-    assert by(ALICE, shared) == by(BOB, shared) == robot().why_latched() == "", "the newest record counts"
+    assert by(ALICE, shared) == by(BOB, shared) == robot().why_latched() == "", (
+        "the newest record counts"
+    )
     assert by(ALICE, shared, "ARMED") == "" and f"of uid {ALICE}" in by(BOB, shared)
     assert by(ALICE, shared, "DISARMED") == by(BOB, shared) == ""
 
@@ -89,9 +103,13 @@ def test_s14_another_user_meets_the_latch_and_ends_it(shared):
 @root
 def test_s14_nobody_writes_or_removes_the_record_of_another_user(shared):
     by(ALICE, shared, "ARMED")
-    code = (f"import os\nos.setuid({BOB})\nfor do in (os.unlink, lambda path: open(path, 'w')):\n"
-            "    try: do(__import__('sys').argv[1])\n    except PermissionError: print('no')")
-    ran = subprocess.run([sys.executable, "-c", code, record(shared, ALICE)], text=True, capture_output=True)
+    code = (
+        f"import os\nos.setuid({BOB})\nfor do in (os.unlink, lambda path: open(path, 'w')):\n"
+        "    try: do(__import__('sys').argv[1])\n    except PermissionError: print('no')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, record(shared, ALICE)], text=True, capture_output=True
+    )
     assert ran.stdout.split() == ["no", "no"], ran.stderr
 
 
@@ -100,13 +118,28 @@ def test_s14_a_record_that_another_user_made_in_ones_name_refuses_the_arming(sha
     taken = record(shared, ALICE)
     taken.write_text("DISARMED 9\n")
     os.chown(taken, BOB, BOB)
-    assert "cannot be written: Operation not permitted. A stop would not survive" in by(ALICE, shared, "ARMED")
-    assert taken.read_text() == "DISARMED 9\n" and len(list(shared.iterdir())) == 1, "nothing is left behind"
+    assert "cannot be written: Operation not permitted. A stop would not survive" in by(
+        ALICE, shared, "ARMED"
+    )
+    assert taken.read_text() == "DISARMED 9\n" and len(list(shared.iterdir())) == 1, (
+        "nothing is left behind"
+    )
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"\xff\xfe", b"ARMED DISARMED", b"DISARMED 1 2", b"DISARMED -1", b"disarmed 1", b"DISARMED " + b"9" * 16,
-    b"DISARMED 1" + b" " * 5000, b"DISARMED\x00"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"ARMED DISARMED",
+        b"DISARMED 1 2",
+        b"DISARMED -1",
+        b"disarmed 1",
+        b"DISARMED " + b"9" * 16,
+        b"DISARMED 1" + b" " * 5000,
+        b"DISARMED\x00",
+    ],
+)
 def test_s14_an_unreadable_record_latches_and_is_named(shared, content):
     record(shared, ALICE).write_bytes(content)
     why = robot().why_latched()
@@ -123,13 +156,19 @@ def test_s14_no_link_is_followed_and_nothing_is_waited_for(shared, tmp_path, kin
     path, target = record(shared, ALICE), tmp_path / "target"
     if kind == "link":
         target.write_text("DISARMED 9")
-    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}.get(kind, lambda: path.symlink_to(target))()
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}.get(
+        kind, lambda: path.symlink_to(target)
+    )()
     assert str(path) in robot().why_latched()
     os.rename(path, record_file := record(shared, os.geteuid()))
     noted = robot().note("ARMED")
     assert ("cannot be written" in noted) is (kind == "folder")
-    assert target.exists() is (kind == "link") and (kind != "link" or target.read_text() == "DISARMED 9")
-    assert kind == "folder" or (record_file.read_text() == "ARMED 1\n" and not record_file.is_symlink())
+    assert target.exists() is (kind == "link") and (
+        kind != "link" or target.read_text() == "DISARMED 9"
+    )
+    assert kind == "folder" or (
+        record_file.read_text() == "ARMED 1\n" and not record_file.is_symlink()
+    )
 
 
 def test_s14_a_robot_that_is_restarted_in_another_domain_meets_its_latch(shared, monkeypatch):
@@ -146,7 +185,9 @@ def test_s14_a_robot_that_runs_in_another_domain_latches_none(shared, monkeypatc
     robot("b/left", domain=7, monkeypatch=monkeypatch).note("ARMED")
     with take("interlock/7/b/left"):
         assert robot("b/left", domain=8, monkeypatch=monkeypatch).why_latched() == ""
-        assert robot("b/left", domain=7, monkeypatch=monkeypatch).why_latched(), "its own lock says nothing"
+        assert robot("b/left", domain=7, monkeypatch=monkeypatch).why_latched(), (
+            "its own lock says nothing"
+        )
     assert robot("b/left", domain=8, monkeypatch=monkeypatch).why_latched()
 
 
@@ -172,9 +213,17 @@ def test_s14_records_in_both_folders_count(shared, monkeypatch, tmp_path):
 
 
 @root
-@pytest.mark.parametrize("owner, mode, got", [
-    (BOB, 0o1777, f"one of uid {BOB}"), (0, 0o777, "one where each user may remove the files of others"),
-    (0, 0o775, "one where each user may remove"), (0, 0o1777, ""), (0, 0o755, ""), (0, 0o3775, "")])
+@pytest.mark.parametrize(
+    "owner, mode, got",
+    [
+        (BOB, 0o1777, f"one of uid {BOB}"),
+        (0, 0o777, "one where each user may remove the files of others"),
+        (0, 0o775, "one where each user may remove"),
+        (0, 0o1777, ""),
+        (0, 0o755, ""),
+        (0, 0o3775, ""),
+    ],
+)
 def test_s14_a_folder_in_which_others_can_remove_a_latch_is_refused(shared, owner, mode, got):
     shared.chmod(mode)
     os.chown(shared, owner, owner)
@@ -182,13 +231,17 @@ def test_s14_a_folder_in_which_others_can_remove_a_latch_is_refused(shared, owne
     if not got:
         assert why == refused == ""
         return
-    assert f"{shared}: expected a folder of root's with the sticky bit" in why and f"got {got}" in why
+    assert (
+        f"{shared}: expected a folder of root's with the sticky bit" in why and f"got {got}" in why
+    )
     assert "It counts as armed" in why and "Run: sudo chown root" in why and got in refused
 
 
 @root
 @pytest.mark.parametrize("owner", [0, BOB])
-def test_s14_a_link_in_the_folders_place_is_followed_where_root_made_it(shared, monkeypatch, tmp_path, owner):
+def test_s14_a_link_in_the_folders_place_is_followed_where_root_made_it(
+    shared, monkeypatch, tmp_path, owner
+):
     link = tmp_path / "link"
     link.symlink_to(shared)
     os.chown(link, owner, owner, follow_symlinks=False)
@@ -203,9 +256,13 @@ def test_s14_where_no_folder_can_be_written_the_arming_is_refused_with_a_remedy(
     refused = by(ALICE, shared, "ARMED")
     assert f"expected {shared}, writable for uid {ALICE}" in refused
     assert "sudo install -d -m 1777 /var/lib/rlinf" in refused
-    assert by(ALICE, "/nonexistent/a:/nonexistent/b", "ARMED").startswith("latch_file cannot be written: expected")
+    assert by(ALICE, "/nonexistent/a:/nonexistent/b", "ARMED").startswith(
+        "latch_file cannot be written: expected"
+    )
     shared.chmod(0o700)
-    assert "Permission denied" in by(ALICE, shared) and str(shared) in by(ALICE, shared), "nor read: latched"
+    assert "Permission denied" in by(ALICE, shared) and str(shared) in by(ALICE, shared), (
+        "nor read: latched"
+    )
 
 
 def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
@@ -217,8 +274,9 @@ def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
     assert list(shared.iterdir()) == []
 
 
-@pytest.mark.parametrize("content, latched", [
-    (b"DISARMED", False), (b"ARMED", True), (b"\xff\xfe", True), (b"", True)])
+@pytest.mark.parametrize(
+    "content, latched", [(b"DISARMED", False), (b"ARMED", True), (b"\xff\xfe", True), (b"", True)]
+)
 def test_s14_a_file_of_ones_own_is_a_latch_too(tmp_path, content, latched):
     path = tmp_path / "memory/latch"
     assert Latch(str(path)).why_latched() == ""

@@ -1,4 +1,6 @@
-"""Limits that extend others: whose value counts, what is refused, which maxima bind, and what the hash is of."""
+"""Limits that extend others: whose value counts, what is refused, which maxima bind, and what the
+hash is of.
+"""
 
 import os
 from dataclasses import asdict, replace
@@ -62,20 +64,39 @@ def test_the_path_is_from_the_file_that_says_it_or_absolute(files, monkeypatch):
 def test_the_hash_is_of_all_values_wherever_they_stand(files, tmp_path):
     arm_file, shared = files
     merged = tmp_path / "whole.yaml"
-    merged.write_text(yaml.safe_dump(yaml.safe_load(BASE) | {
-        name: value for name, value in yaml.safe_load(ARM_LIMITS).items() if name != "extends"}))
+    merged.write_text(
+        yaml.safe_dump(
+            yaml.safe_load(BASE)
+            | {
+                name: value
+                for name, value in yaml.safe_load(ARM_LIMITS).items()
+                if name != "extends"
+            }
+        )
+    )
     assert load_limits(merged).hash == load_limits(arm_file).hash
     before = load_limits(arm_file)
     shared.write_text(BASE.replace("cone: 0.5", "cone: 0.4"))
-    assert load_limits(arm_file) == replace(before, cone=0.4) and load_limits(arm_file).hash != before.hash
+    assert (
+        load_limits(arm_file) == replace(before, cone=0.4)
+        and load_limits(arm_file).hash != before.hash
+    )
     assert "extends" not in asdict(before)
 
 
-@pytest.mark.parametrize("line, message", [
-    ("sped: 0.1", "line 10: unknown limit 'sped' (did you mean 'speed'?)"),
-    ("tick: 9", "line 10: 'tick': expected a number in [0.001, 0.1] s (or 'unlimited', spelled out), got 9"),
-    ("speed: 0.1", "line 10: 'speed' stands twice, first in line 2"),
-    ("stale_state: 0.9", "line 10: 'stale_state' 0.9 must not exceed 'lost_state' 0.5")])
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("sped: 0.1", "line 10: unknown limit 'sped' (did you mean 'speed'?)"),
+        (
+            "tick: 9",
+            "line 10: 'tick': expected a number in [0.001, 0.1] s (or 'unlimited', spelled out), "
+            "got 9",
+        ),
+        ("speed: 0.1", "line 10: 'speed' stands twice, first in line 2"),
+        ("stale_state: 0.9", "line 10: 'stale_state' 0.9 must not exceed 'lost_state' 0.5"),
+    ],
+)
 def test_a_mistake_in_what_is_extended_is_said_with_its_own_file_and_line(files, line, message):
     arm_file, shared = files
     shared.write_text(f"{BASE}{line}\n")
@@ -89,17 +110,27 @@ def test_what_is_overridden_is_checked_all_the_same(files):
     assert refusal(arm_file).startswith(f"limits {shared}, line 6: 'cone': expected a number in ")
 
 
-@pytest.mark.parametrize("line, message", [
-    ("extend: ../shared/limits.yaml", "line 1: unknown limit 'extend' (did you mean 'extends'?)"),
-    ("extends: ../shard/limits.yaml", "got '../shard/limits.yaml'"),
-    ("extends: ../shared", "got '../shared'"),
-    ("extends:", "got None"),
-    ("extends: [../shared/limits.yaml]", "got ['../shared/limits.yaml']")])
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (
+            "extend: ../shared/limits.yaml",
+            "line 1: unknown limit 'extend' (did you mean 'extends'?)",
+        ),
+        ("extends: ../shard/limits.yaml", "got '../shard/limits.yaml'"),
+        ("extends: ../shared", "got '../shared'"),
+        ("extends:", "got None"),
+        ("extends: [../shared/limits.yaml]", "got ['../shared/limits.yaml']"),
+    ],
+)
 def test_what_is_no_file_is_refused_with_the_line(files, line, message):
     arm_file, _ = files
     arm_file.write_text(ARM_LIMITS.replace("extends: ../shared/limits.yaml", line))
     if message.startswith("got"):
-        message = f"line 1: 'extends': expected the path of a limits YAML, from {arm_file.parent}, {message}"
+        message = (
+            f"line 1: 'extends': expected the path of a limits YAML, from "
+            f"{arm_file.parent}, {message}"
+        )
     assert refusal(arm_file) == f"limits {arm_file}, {message}"
 
 
@@ -107,7 +138,8 @@ def test_what_is_extended_extends_nothing(files):
     arm_file, shared = files
     shared.write_text(BASE + "extends: ../arm/limits.yaml\n")
     assert refusal(arm_file) == (
-        f"limits {shared}, line 10: 'extends': expected none in what another file extends ({arm_file}, "
+        f"limits {shared}, line 10: 'extends': expected none in what another file extends "
+        f"({arm_file}, "
         "line 1)"
     )
     arm_file.write_text(ARM_LIMITS.replace("../shared/", ""))
@@ -123,28 +155,35 @@ def test_what_neither_says_is_missing_in_the_file_itself(files):
 def test_the_maxima_beside_both_files_bind(files):
     """A folder of one's own that extends an arm's limits cannot leave that arm's maxima behind."""
     arm_file, shared = files
-    (shared.parent / "maximum.yaml").write_text("speed: 0.5\ncone: 0.6\njoint_low: [-1.5, -3]\njoint_margin: 0.05\n")
+    (shared.parent / "maximum.yaml").write_text(
+        "speed: 0.5\ncone: 0.6\njoint_low: [-1.5, -3]\njoint_margin: 0.05\n"
+    )
     arm_file.write_text(ARM_LIMITS + "speed: 0.6\n")
     assert (
         refusal(arm_file)
-        == f"limits {arm_file}, line 5: 'speed' 0.6 is looser than the robot's own 0.5 (maximum.yaml, line 1)"
+        == f"limits {arm_file}, line 5: 'speed' 0.6 is looser than the robot's own 0.5 "
+        f"(maximum.yaml, line 1)"
     )
     arm_file.write_text(ARM_LIMITS + "cone: 0.45\n")
     (arm_file.parent / "maximum.yaml").write_text("cone: 0.4\n")
     assert (
         refusal(arm_file)
-        == f"limits {arm_file}, line 5: 'cone' 0.45 is looser than the robot's own 0.4 (maximum.yaml, line 1)"
+        == f"limits {arm_file}, line 5: 'cone' 0.45 is looser than the robot's own 0.4 "
+        f"(maximum.yaml, line 1)"
     )
     arm_file.write_text(ARM_LIMITS)
     assert (
         refusal(arm_file)
-        == f"limits {shared}, line 6: 'cone' 0.5 is looser than the robot's own 0.4 (maximum.yaml, line 1)"
+        == f"limits {shared}, line 6: 'cone' 0.5 is looser than the robot's own 0.4 (maximum.yaml, "
+        f"line 1)"
     )
 
 
 def test_the_loosest_is_the_tighter_of_both_maxima_number_by_number(files):
     arm_file, shared = files
-    (shared.parent / "maximum.yaml").write_text("speed: 0.5\ncone: 0.6\njoint_low: [-1.5, -3]\nframe: base_link\n")
+    (shared.parent / "maximum.yaml").write_text(
+        "speed: 0.5\ncone: 0.6\njoint_low: [-1.5, -3]\nframe: base_link\n"
+    )
     (arm_file.parent / "maximum.yaml").write_text(
         "speed: 0.4\njoint_low: [-2, -2.5]\njoint_margin: 0.05\nframe: base_link\n"
     )
@@ -159,4 +198,6 @@ def test_a_maximum_extends_nothing(files):
     arm_file, _ = files
     maximum = arm_file.parent / "maximum.yaml"
     maximum.write_text("cone: 0.6\nextends: ../shared/limits.yaml\n")
-    assert refusal(arm_file) == f"limits {maximum}, line 2: 'extends': expected none in maximum.yaml"
+    assert (
+        refusal(arm_file) == f"limits {maximum}, line 2: 'extends': expected none in maximum.yaml"
+    )

@@ -1,4 +1,6 @@
-"""What the interlock's node makes of messages and of time before the core sees them; its parts alone, without ROS."""
+"""What the interlock's node makes of messages and of time before the core sees them; its parts
+alone, without ROS.
+"""
 
 import time
 from collections import deque
@@ -29,25 +31,66 @@ def test_s10_force_and_torque_count_along_every_axis(axis):
 
 
 def test_s05_a_chunk_says_its_frame_and_its_joints_to_the_core():
-    message = ActionChunk(source="somebody", session="s", seq=4, policy_version=9, horizon=2, dim=2, execute=1, dt=0.1,
-                          data=[1.0, 2.0, 3.0, 4.0], joint_names=["b", "a"], header=Header(frame_id="camera"),
-                          control_mode="joint_delta")
+    message = ActionChunk(
+        source="somebody",
+        session="s",
+        seq=4,
+        policy_version=9,
+        horizon=2,
+        dim=2,
+        execute=1,
+        dt=0.1,
+        data=[1.0, 2.0, 3.0, 4.0],
+        joint_names=["b", "a"],
+        header=Header(frame_id="camera"),
+        control_mode="joint_delta",
+    )
     chunk = safety_messages.to_chunk(message, "policy")
     assert (chunk.source, chunk.frame, chunk.joint_names) == ("policy", "camera", ("b", "a"))
-    assert chunk.actions == ((1.0, 2.0), (3.0, 4.0)) and (chunk.seq, chunk.policy_version, chunk.execute) == (4, 9, 1)
+    assert chunk.actions == ((1.0, 2.0), (3.0, 4.0)) and (
+        chunk.seq,
+        chunk.policy_version,
+        chunk.execute,
+    ) == (4, 9, 1)
 
 
 def inputs_of_nothing(**more):
     """The interlock's inputs, of which nothing has been heard."""
     inputs = interlock_inputs.Inputs.__new__(interlock_inputs.Inputs)
-    vars(inputs).update({
-        "estops": {"a": False}, "pressed": {"a": False}, "others": {}, "limits": limits(), "lockstep": False,
-        "unmatched": False, "driver": False, "distance": None, "enable": False, "robot_fault": "", "gripper_width": None,
-        "foreign": (), "doubled": (), "frame": "", "chunks": [], "events": [], "wrench": None, "pose": None, "joints": None,
-        "enable_renewed": False, "pose_stamp_ns": 0,
-        "pulled_ns": time.monotonic_ns(), "looks": 0, "fault_speakers": -1, "commands": (),
-        "listeners": {topic: SimpleNamespace(received_ns=1, arrived=[], kind=Bool) for topic in ("estop/a", "enable")},
-    } | more)
+    vars(inputs).update(
+        {
+            "estops": {"a": False},
+            "pressed": {"a": False},
+            "others": {},
+            "limits": limits(),
+            "lockstep": False,
+            "unmatched": False,
+            "driver": False,
+            "distance": None,
+            "enable": False,
+            "robot_fault": "",
+            "gripper_width": None,
+            "foreign": (),
+            "doubled": (),
+            "frame": "",
+            "chunks": [],
+            "events": [],
+            "wrench": None,
+            "pose": None,
+            "joints": None,
+            "enable_renewed": False,
+            "pose_stamp_ns": 0,
+            "pulled_ns": time.monotonic_ns(),
+            "looks": 0,
+            "fault_speakers": -1,
+            "commands": (),
+            "listeners": {
+                topic: SimpleNamespace(received_ns=1, arrived=[], kind=Bool)
+                for topic in ("estop/a", "enable")
+            },
+        }
+        | more
+    )
     return inputs
 
 
@@ -58,24 +101,46 @@ def test_s14_an_estop_that_was_pressed_between_two_ticks_counts_though_it_was_re
     assert [inputs.hand_over()[0]["estops"][0].pressed for _ in range(2)] == [True, False]
 
 
-@pytest.mark.parametrize("samples, held", [((True, False, True), False), ((False, True), False), ((True, True), True)])
-def test_s15_an_enable_that_was_let_go_between_two_ticks_counts_though_it_was_held_again_before_the_second(samples, held):
+@pytest.mark.parametrize(
+    "samples, held", [((True, False, True), False), ((False, True), False), ((True, True), True)]
+)
+def test_s15_an_enable_that_was_let_go_between_two_ticks_counts_though_it_was_held_again_before_the_second(
+    samples, held
+):
     inputs = inputs_of_nothing()
     enable = inputs.listeners["enable"]
-    inputs._take = lambda listener, since_ns: [(value, 0) for value in samples] if listener is enable else []
+    inputs._take = lambda listener, since_ns: (
+        [(value, 0) for value in samples] if listener is enable else []
+    )
     inputs.decode = lambda topic, kind, raw: Bool(data=raw)
     inputs.pull()
     assert inputs.hand_over()[0]["enable"] is held
 
 
 def test_s23_a_second_voice_counts_on_every_topic_that_says_how_the_arm_or_a_person_stands():
-    topics = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", "policy/action",
-              "teleop/action")
-    listeners = {topic: SimpleNamespace(subscription=SimpleNamespace(topic_name=topic)) for topic in topics}
+    topics = (
+        "current_pose",
+        "wrench",
+        "gripper/state",
+        "distance",
+        "robot/fault",
+        "enable",
+        "policy/action",
+        "teleop/action",
+    )
+    listeners = {
+        topic: SimpleNamespace(subscription=SimpleNamespace(topic_name=topic)) for topic in topics
+    }
     voices = 2
-    inputs = inputs_of_nothing(estops={}, listeners=listeners, owner=SimpleNamespace(
-        count_publishers=lambda name: voices, resolve_topic_name=lambda topic: topic,
-        get_publishers_info_by_topic=lambda name: []))
+    inputs = inputs_of_nothing(
+        estops={},
+        listeners=listeners,
+        owner=SimpleNamespace(
+            count_publishers=lambda name: voices,
+            resolve_topic_name=lambda topic: topic,
+            get_publishers_info_by_topic=lambda name: [],
+        ),
+    )
     inputs.look_around()
     assert set(inputs.doubled) == set(topics)
     voices = 1
@@ -103,18 +168,36 @@ def test_s25_a_defect_of_the_core_stops_the_arm_for_good_and_is_said(monkeypatch
 
 @pytest.fixture
 def clock(monkeypatch):
-    """In real time, at 10 ms, by a watch and a calendar that stand still until they are set; what its ticks were told."""
+    """In real time, at 10 ms, by a watch and a calendar that stand still until they are set; what
+    its ticks were told.
+    """
     now, ticks = SimpleNamespace(monotonic=5 * NS, calendar=900 * NS), []
-    monkeypatch.setattr(interlock_clock, "time", SimpleNamespace(monotonic_ns=lambda: now.monotonic,
-                                                                 time_ns=lambda: now.calendar))
+    monkeypatch.setattr(
+        interlock_clock,
+        "time",
+        SimpleNamespace(monotonic_ns=lambda: now.monotonic, time_ns=lambda: now.calendar),
+    )
     clock = RealTime.__new__(RealTime)
     looks = []
-    clock.inputs = SimpleNamespace(pull=lambda: None, look_around=lambda: looks.append(1), looks=looks, state_topic="x",
-                                   listeners={topic: SimpleNamespace(arrived=[]) for topic in interlock_inputs.ROLES},
-                                   age_ns=lambda topic: 0)
-    clock.period_ns, clock.offset_ns, clock.clock_stepped = NS // 100, now.calendar - now.monotonic, False
+    clock.inputs = SimpleNamespace(
+        pull=lambda: None,
+        look_around=lambda: looks.append(1),
+        looks=looks,
+        state_topic="x",
+        listeners={topic: SimpleNamespace(arrived=[]) for topic in interlock_inputs.ROLES},
+        age_ns=lambda topic: 0,
+    )
+    clock.period_ns, clock.offset_ns, clock.clock_stepped = (
+        NS // 100,
+        now.calendar - now.monotonic,
+        False,
+    )
     clock.last_ns = clock.stamp_ns = clock.looked_ns = now.monotonic
-    clock.late_ms, clock.phase, clock.tick = deque(), SimpleNamespace(), lambda *arguments: ticks.append(arguments)
+    clock.late_ms, clock.phase, clock.tick = (
+        deque(),
+        SimpleNamespace(),
+        lambda *arguments: ticks.append(arguments),
+    )
 
     def after(seconds, set_by=0.0):
         now.monotonic += round(seconds * NS)
@@ -125,7 +208,9 @@ def clock(monkeypatch):
     return clock, after
 
 
-@pytest.mark.parametrize("period_s, looks", [(0.1, 20), (0.01, 20), (0.0097, 20), (0.007, 10), (0.005, 10), (0.002, 5)])
+@pytest.mark.parametrize(
+    "period_s, looks", [(0.1, 20), (0.01, 20), (0.0097, 20), (0.007, 10), (0.005, 10), (0.002, 5)]
+)
 def test_s23_it_looks_who_else_speaks_at_every_tick_or_once_in_15_ms(clock, period_s, looks):
     real, after = clock
     for _ in range(20):
@@ -135,7 +220,11 @@ def test_s23_it_looks_who_else_speaks_at_every_tick_or_once_in_15_ms(clock, peri
 
 def test_s24_how_late_a_tick_is_is_told_to_the_core_and_stamps_are_a_tick_apart_at_least(clock):
     _, after = clock
-    (first, _, on_time), (second, _, early), (third, _, late) = after(0.01), after(0.004), after(0.31)
+    (first, _, on_time), (second, _, early), (third, _, late) = (
+        after(0.01),
+        after(0.004),
+        after(0.31),
+    )
     assert (on_time, early) == (0.0, 0.0) and late == pytest.approx(0.3)
     assert second - first == NS // 100 and third - second >= NS // 100
 
@@ -149,8 +238,15 @@ def test_s04_a_clock_that_is_set_is_noticed_and_one_that_drifts_is_followed(cloc
     assert real.clock_stepped
 
 
-@pytest.mark.parametrize("written, mode", [
-    (b"DISARMED", Mode.DISARMED), (b"ARMED", Mode.FAULT), (b"\xff\xfe", Mode.FAULT), (b"", Mode.FAULT)])
+@pytest.mark.parametrize(
+    "written, mode",
+    [
+        (b"DISARMED", Mode.DISARMED),
+        (b"ARMED", Mode.FAULT),
+        (b"\xff\xfe", Mode.FAULT),
+        (b"", Mode.FAULT),
+    ],
+)
 def test_s14_a_latch_file_that_says_anything_else_latches(tmp_path, written, mode):
     (tmp_path / "latch").write_bytes(written)
     node = SimpleNamespace(settings={"latch_file": str(tmp_path / "latch")})

@@ -1,4 +1,6 @@
-"""S16: an operator who falls silent in a takeover takes the enable away, and only a person gives it back."""
+"""S16: an operator who falls silent in a takeover takes the enable away, and only a person gives it
+back.
+"""
 
 import math
 
@@ -10,13 +12,18 @@ from rlinf_core.interlock.watch import IDLE_S, RELEASE_S, Enabling, OperatorWatc
 from tests.interlock.conftest import TICK_NS, Rig, chunk, joint_limits, limits, release
 
 LEASE = dict(enable_lease=60.0)
-IDLE, HELD, PRESS = {"enable": True, "enable_age_s": 1.0}, {"enable": True, "enable_age_s": 0.0}, {
-    "enable": True, "enable_age_s": 0.0, "enable_renewed": True}
+IDLE, HELD, PRESS = (
+    {"enable": True, "enable_age_s": 1.0},
+    {"enable": True, "enable_age_s": 0.0},
+    {"enable": True, "enable_age_s": 0.0, "enable_renewed": True},
+)
 SILENT = (Mode.HOLD, "operator_silent")
 
 
 class Station:
-    """A policy that never stops, and an operator who moves the arm until they are told otherwise."""
+    """A policy that never stops, and an operator who moves the arm until they are told
+    otherwise.
+    """
 
     def __init__(self, **changes):
         self.rig = Rig(limits(**(LEASE | changes))).arm()
@@ -27,8 +34,11 @@ class Station:
         begun = len(self.sources)
         for tick in range(round(seconds / self.rig.limits.tick)):
             self.seq += 1
-            chunks = [chunk(self.seq, self.rig.now, ((0.001, 0.0, 0.0),), source=source)
-                      for source, speaks in (("policy", policy), ("operator", operator)) if speaks and tick % 10 == 0]
+            chunks = [
+                chunk(self.seq, self.rig.now, ((0.001, 0.0, 0.0),), source=source)
+                for source, speaks in (("policy", policy), ("operator", operator))
+                if speaks and tick % 10 == 0
+            ]
             self.sources.append(self.rig.tick(*chunks, **(self.enable | inputs)).source)
         return {*self.sources[begun:]}
 
@@ -54,14 +64,22 @@ def station():
 
 
 def test_s16_an_operator_who_falls_silent_drops_the_enable(station, evidence):
-    """The policy goes on speaking and the lease of the enable lasts: nothing moves the arm before a person acts."""
+    """The policy goes on speaking and the lease of the enable lasts: nothing moves the arm before a
+    person acts.
+    """
     at = station.rig.output.target
     assert station.play(RELEASE_S + 0.25) <= {"operator", ""}
     assert station.stands == SILENT
     assert station.play(30.0) == {""} and station.stands == SILENT
     assert math.dist(at[:3], station.rig.output.target[:3]) < 0.003
-    evidence("S16", "an operator silent in a takeover, without a release: HOLD operator_silent after 0.7 s; the policy "
-             "does not go on in 30 s, and goes on after a release, an enable that was let go, and another", "no motion")
+    evidence(
+        "S16",
+        "an operator silent in a takeover, without a release: HOLD operator_silent after 0.7 s; "
+        "the policy "
+        "does not go on in 30 s, and goes on after a release, an enable that was let go, and "
+        "another",
+        "no motion",
+    )
 
 
 def test_s16_an_operator_who_lets_go_is_followed_by_the_policy(station):
@@ -178,7 +196,9 @@ def test_s16_a_fault_is_reset_by_a_person_who_then_arms(station):
 
 
 def test_s16_an_arming_ends_no_takeover(station):
-    """The person at the keyboard presses ``e`` while they move the arm, and then their process hangs."""
+    """The person at the keyboard presses ``e`` while they move the arm, and then their process
+    hangs.
+    """
     station.once(arm=True)
     assert station.play(1.0) == {"operator", ""} and station.stands == SILENT
 
@@ -288,8 +308,15 @@ def test_s16_an_operator_whose_chunk_has_ended_has_taken_nothing_over_in_a_new_s
     assert not station.rig.state.operator.has_takeover and station.play(0.3) <= {"", "policy"}
 
 
-@pytest.mark.parametrize("inputs, ended", [({"restart": True}, False)] + [
-    (inputs, ended) for inputs in ({"end_episode": True}, {}, {"late_s": 0.02}, {"arm": True}) for ended in (True, False)])
+@pytest.mark.parametrize(
+    "inputs, ended",
+    [({"restart": True}, False)]
+    + [
+        (inputs, ended)
+        for inputs in ({"end_episode": True}, {}, {"late_s": 0.02}, {"arm": True})
+        for ended in (True, False)
+    ],
+)
 def test_s16_two_policy_chunks_of_one_tick_skip_no_pause(inputs, ended):
     """The operator held the arm at rest, and theirs is the tick before; it may end in this one."""
     rig = Rig(limits()).arm()
@@ -301,10 +328,18 @@ def test_s16_two_policy_chunks_of_one_tick_skip_no_pause(inputs, ended):
     assert rig.output.source != "policy"
 
 
-@pytest.mark.parametrize("inputs, ticks", [
-    ({"restart": True}, 19), ({"end_episode": True, "restart": True}, 19), ({"end_episode": True, "restart": True}, 5)])
+@pytest.mark.parametrize(
+    "inputs, ticks",
+    [
+        ({"restart": True}, 19),
+        ({"end_episode": True, "restart": True}, 19),
+        ({"end_episode": True, "restart": True}, 5),
+    ],
+)
 def test_s16_a_new_scene_loses_no_first_action_of_the_policy(inputs, ticks):
-    """In lockstep an episode under the operator ends, and the next one begins, in one tick: the arm rests there."""
+    """In lockstep an episode under the operator ends, and the next one begins, in one tick: the arm
+    rests there.
+    """
     rig = Rig(limits()).arm()
     rig.tick(chunk(1, rig.now, ((0.005, 0.0, 0.0),), source="operator"))
     for _ in range(ticks):
@@ -314,7 +349,9 @@ def test_s16_a_new_scene_loses_no_first_action_of_the_policy(inputs, ticks):
 
 
 def test_s16_a_new_scene_whose_place_is_not_measured_has_the_pause(station):
-    station.once(chunk(station.seq + 1, station.rig.now), restart=True, end_episode=True, pose_age_ns=10**9)
+    station.once(
+        chunk(station.seq + 1, station.rig.now), restart=True, end_episode=True, pose_age_ns=10**9
+    )
     assert station.sources[-1] == ""
 
 
@@ -336,15 +373,25 @@ def test_s06_a_release_in_place_of_a_commander_that_says_nothing_holds_nobody():
     assert station.rig.output.source == "policy" and station.play(1.0) == {"policy"}
 
 
-@pytest.mark.parametrize("changes, cause", [
-    ({"control_mode": "joint_delta"}, "control_mode"), ({"frame": "camera"}, "frame"), ({"dt_s": math.nan}, "dt"),
-    ({"seq": 2**41}, "seq"), ({"observation_stamp_ns": 2**62}, "future_stamp")])
+@pytest.mark.parametrize(
+    "changes, cause",
+    [
+        ({"control_mode": "joint_delta"}, "control_mode"),
+        ({"frame": "camera"}, "frame"),
+        ({"dt_s": math.nan}, "dt"),
+        ({"seq": 2**41}, "seq"),
+        ({"observation_stamp_ns": 2**62}, "future_stamp"),
+    ],
+)
 def test_s05_a_release_is_checked_like_a_command(station, changes, cause):
     from dataclasses import replace
 
     station.once(replace(release(station.seq + 1, station.rig.now), **changes))
     assert ("refused", cause) in [(e.kind, e.cause) for e in station.rig.events]
-    assert station.rig.state.operator.has_takeover and station.stands == (Mode.HOLD, "invalid_command")
+    assert station.rig.state.operator.has_takeover and station.stands == (
+        Mode.HOLD,
+        "invalid_command",
+    )
 
 
 def test_s05_no_actions_and_no_release_is_refused(station):
@@ -373,7 +420,9 @@ def test_s16_joints_are_no_exception():
     action = ((0.001,) * 7,)
     for number in range(1, 300):
         policy = chunk(number, rig.now, action, mode="joint_delta")
-        hand = [chunk(number, rig.now, action, source="operator", mode="joint_delta")] * (20 < number < 60)
+        hand = [chunk(number, rig.now, action, source="operator", mode="joint_delta")] * (
+            20 < number < 60
+        )
         source = rig.tick(policy, *hand, **IDLE).source
         assert source != "policy" or number <= 20
     assert (rig.state.mode, rig.state.cause) == SILENT
@@ -382,7 +431,9 @@ def test_s16_joints_are_no_exception():
 
 
 def test_s27_both_arms_of_a_station_wait_for_the_person_and_hold_no_operator():
-    """The operator moves the right arm; both hear each word, and the enable is that of the station."""
+    """The operator moves the right arm; both hear each word, and the enable is that of the
+    station.
+    """
     rigs = {name: Rig(limits(**LEASE)).arm() for name in ("left", "right")}
     blocked, seq = dict.fromkeys(rigs, ""), 0
 
@@ -393,8 +444,11 @@ def test_s27_both_arms_of_a_station_wait_for_the_person_and_hold_no_operator():
             before, seq = dict(blocked), seq + 1
             for name, rig in rigs.items():
                 other = "left" if name == "right" else "right"
-                words = [chunk(seq, rig.now, ((0.001 * (name == "right"), 0.0, 0.0),), source=source)
-                         for source in sources if tick % 10 == 0]
+                words = [
+                    chunk(seq, rig.now, ((0.001 * (name == "right"), 0.0, 0.0),), source=source)
+                    for source in sources
+                    if tick % 10 == 0
+                ]
                 words += [release(seq, rig.now)] * (letting_go and tick == 0)
                 output = rig.tick(*words, others=(Other(other, before[other]),), **(IDLE | inputs))
                 blocked[name] = output.blocked
@@ -405,7 +459,9 @@ def test_s27_both_arms_of_a_station_wait_for_the_person_and_hold_no_operator():
     assert play(0.3, "policy") >= {"policy"} and play(0.3, "policy", "operator") == {"operator"}
     play(1.0, "policy")
     assert {rig.state.operator.stage for rig in rigs.values()} == {Enabling.DROPPED}
-    assert play(3.0, "policy") == {""} and {rig.state.cause for rig in rigs.values()} == {"operator_silent"}
+    assert play(3.0, "policy") == {""} and {rig.state.cause for rig in rigs.values()} == {
+        "operator_silent"
+    }
     assert set(blocked.values()) <= {"enable", "operator_silent"}
     assert play(0.3, "operator") == {"operator"}, "which holds no operator at the other arm"
     assert play(1.0, "policy", letting_go=True) == {""}
@@ -425,7 +481,9 @@ def test_the_watch_goes_by_the_end_of_the_last_command():
 
 def test_the_watch_of_a_refused_command_goes_by_when_it_came():
     assert OperatorWatch().on_refusal(7) == OperatorWatch()
-    assert OperatorWatch(5).on_refusal(7) == OperatorWatch(7) and OperatorWatch(9).on_refusal(7) == OperatorWatch(9)
+    assert OperatorWatch(5).on_refusal(7) == OperatorWatch(7) and OperatorWatch(9).on_refusal(
+        7
+    ) == OperatorWatch(9)
 
 
 def test_the_watch_skips_no_stage():

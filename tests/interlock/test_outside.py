@@ -1,4 +1,6 @@
-"""What the world and the people around an arm say: e-stops, enabling, contact, the robot's own faults."""
+"""What the world and the people around an arm say: e-stops, enabling, contact, the robot's own
+faults.
+"""
 
 import math
 
@@ -15,10 +17,15 @@ def active(**limits_):
     return rig
 
 
-@pytest.mark.parametrize("estop, cause", [(EStop("pendant", True, 0.01), "estop:pendant"),
-                                          (EStop("pendant", False, 0.31), "estop_silent:pendant"),
-                                          (EStop("pendant", False, math.inf), "estop_silent:pendant"),
-                                          (EStop("pendant", False, math.nan), "estop_silent:pendant")])
+@pytest.mark.parametrize(
+    "estop, cause",
+    [
+        (EStop("pendant", True, 0.01), "estop:pendant"),
+        (EStop("pendant", False, 0.31), "estop_silent:pendant"),
+        (EStop("pendant", False, math.inf), "estop_silent:pendant"),
+        (EStop("pendant", False, math.nan), "estop_silent:pendant"),
+    ],
+)
 def test_s14_any_pressed_or_silent_estop_latches_and_holds_while_it_stands(estop, cause):
     rig = active()
     fine = EStop("gate", False, 0.0)
@@ -44,7 +51,11 @@ def test_s15_the_policy_moves_only_while_enabled_and_the_operator_needs_none():
     assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "enable")
     rig.tick(chunk(seq=2, stamp_ns=rig.now), enable=False, enable_age_s=0.0)
     assert rig.state.mode is Mode.HOLD and "dropped" in rig.kinds()
-    rig.tick(chunk(seq=1, stamp_ns=rig.now, source="operator", session="o"), enable=False, enable_age_s=0.0)
+    rig.tick(
+        chunk(seq=1, stamp_ns=rig.now, source="operator", session="o"),
+        enable=False,
+        enable_age_s=0.0,
+    )
     assert rig.state.mode is Mode.ACTIVE and rig.output.source == "operator"
 
 
@@ -60,13 +71,17 @@ def test_s10_contact_holds_after_two_samples_and_latches_beyond_forty_newtons():
     rig.tick(wrench=None)
     rig.tick(wrench=(10.0, 0.0))
     rig.tick(wrench=(25.0, 0.0))
-    assert rig.state.mode is Mode.ACTIVE, "one sample is no contact, nor two that do not follow each other"
+    assert rig.state.mode is Mode.ACTIVE, (
+        "one sample is no contact, nor two that do not follow each other"
+    )
     rig.tick(wrench=(25.0, 0.0))
     assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "contact")
     rig.tick(chunk(seq=2, stamp_ns=rig.now), wrench=(25.0, 0.0))
     assert rig.state.mode is Mode.HOLD
     rig.tick(chunk(seq=3, stamp_ns=rig.now), wrench=(5.0, 0.0))
-    assert rig.state.mode is Mode.ACTIVE, "the cause is gone, and the next command starts from where the arm is"
+    assert rig.state.mode is Mode.ACTIVE, (
+        "the cause is gone, and the next command starts from where the arm is"
+    )
     for _ in range(2):
         rig.tick(wrench=(math.nan, 0.0))
     assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "contact"), "a NaN is no permission"
@@ -99,7 +114,9 @@ def test_s13_a_robot_that_recovers_does_so_from_where_it_is():
     for _ in range(6):
         beyond = rig.tick(robot_fault="reflex").target
     assert beyond[0] - stopped[0] > 0.003, "the set-point has braked a little further on"
-    assert rig.tick(recover=True).target == beyond, "it is the robot that must say that it follows nothing"
+    assert rig.tick(recover=True).target == beyond, (
+        "it is the robot that must say that it follows nothing"
+    )
     at = rig.tick(robot_fault="reflex", recover=True)
     while at.suppress_setpoint:  # until it has been seen at rest
         at = rig.tick(robot_fault="reflex")
@@ -110,7 +127,9 @@ def test_s13_a_robot_that_recovers_does_so_from_where_it_is():
     for _ in range(5):
         rig.tick()
     held = rig.pose
-    assert rig.tick(recover=True, pose=(held[0] - 0.004, *held[1:])).target[0] >= held[0], "nor while it moves"
+    assert rig.tick(recover=True, pose=(held[0] - 0.004, *held[1:])).target[0] >= held[0], (
+        "nor while it moves"
+    )
 
 
 def test_s13_the_first_cause_of_a_fault_stays_until_it_is_named():

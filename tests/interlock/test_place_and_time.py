@@ -1,4 +1,6 @@
-"""S21 to S24: where the arm is valid to be, which inputs must be alive, who may speak, and limits by measured time."""
+"""S21 to S24: where the arm is valid to be, which inputs must be alive, who may speak, and limits
+by measured time.
+"""
 
 import gc
 import math
@@ -7,7 +9,17 @@ import pytest
 
 from rlinf_core.interlock import EStop, Mode
 from rlinf_core.interlock.types import MAX_ACTIONS
-from tests.interlock.conftest import HOME, JOINTS, S9, Rig, chunk, joint_limits, limits, stream, until
+from tests.interlock.conftest import (
+    HOME,
+    JOINTS,
+    S9,
+    Rig,
+    chunk,
+    joint_limits,
+    limits,
+    stream,
+    until,
+)
 
 FAR = (0.35, 0.2, 0.35, *HOME[3:])  # inside the box, 303 mm from home
 
@@ -24,41 +36,71 @@ def steps(rig, ticks, *chunks, **inputs):
 
 
 # S21: the arm's place
-@pytest.mark.parametrize("ticks, wrong, cause", [
-    (1, dict(pose=FAR), "state_jump"), (5, dict(pose=FAR), "state_jump"),
-    (1, dict(frame="camera"), "state_frame"), (1, dict(pose=FAR, frame="world"), "state_frame")])
-def test_s21_a_place_where_the_arm_cannot_be_holds_and_never_becomes_a_target(rig, ticks, wrong, cause, evidence):
+@pytest.mark.parametrize(
+    "ticks, wrong, cause",
+    [
+        (1, dict(pose=FAR), "state_jump"),
+        (5, dict(pose=FAR), "state_jump"),
+        (1, dict(frame="camera"), "state_frame"),
+        (1, dict(pose=FAR, frame="world"), "state_frame"),
+    ],
+)
+def test_s21_a_place_where_the_arm_cannot_be_holds_and_never_becomes_a_target(
+    rig, ticks, wrong, cause, evidence
+):
     stream(rig, (0.002, 0.0, 0.0), actions=3)
     worst = steps(rig, ticks, **wrong)
     assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, cause)
     for seq in range(10, 30):
         worst = max(worst, steps(rig, 10, chunk(seq, rig.now, ((0.001, 0.0, 0.0),))))
     assert rig.state.mode is Mode.ACTIVE and worst <= 0.25 * 0.01 + 1e-9
-    evidence("S21", f"{cause} for {ticks} ticks: hold; the largest step of the target is {1e3 * worst:.2f} mm", "2.5 mm")
+    evidence(
+        "S21",
+        f"{cause} for {ticks} ticks: hold; the largest step of the target is {1e3 * worst:.2f} mm",
+        "2.5 mm",
+    )
 
 
 MM = (*[1000.0 * value for value in HOME[:3]], *HOME[3:])
 DEGREES = tuple(math.degrees(value) for value in JOINTS)
 
 
-@pytest.mark.parametrize("rig", [
-    Rig(pose=MM), Rig(joint_limits(), joints=DEGREES), Rig(limits(gripper_width=0.08), gripper=40.0),
-    Rig(limits(gripper_width=0.08), gripper=-255.0)])
+@pytest.mark.parametrize(
+    "rig",
+    [
+        Rig(pose=MM),
+        Rig(joint_limits(), joints=DEGREES),
+        Rig(limits(gripper_width=0.08), gripper=40.0),
+        Rig(limits(gripper_width=0.08), gripper=-255.0),
+    ],
+)
 def test_s21_a_place_in_other_units_is_never_published_nor_armed(rig):
-    """A target of 400 m would be the first to be published, and a controller in metres would go there."""
+    """A target of 400 m would be the first to be published, and a controller in metres would go
+    there.
+    """
     for _ in range(100):
         rig.tick(arm=True)
         assert rig.state.mode is Mode.DISARMED and not rig.state.motions
         assert rig.output.target is None and rig.output.joints == () and rig.output.gripper is None
 
 
-@pytest.mark.parametrize("make, wrong", [
-    (Rig, dict(pose=MM)), (lambda: Rig(joint_limits(), joints=JOINTS), dict(joints=DEGREES)),
-    (lambda: Rig(limits(gripper_width=0.08), gripper=0.04), dict(gripper=40.0))])
+@pytest.mark.parametrize(
+    "make, wrong",
+    [
+        (Rig, dict(pose=MM)),
+        (lambda: Rig(joint_limits(), joints=JOINTS), dict(joints=DEGREES)),
+        (lambda: Rig(limits(gripper_width=0.08), gripper=0.04), dict(gripper=40.0)),
+    ],
+)
 def test_s21_a_driver_that_changes_its_units_is_held_and_then_a_fault_that_stands(make, wrong):
     rig = make().arm()
     before = rig.output.target, rig.output.joints
-    rig.tick(chunk(1, rig.now, mode=rig.limits.control_mode, actions=((0.0,) * rig.limits.action_sizes[0],)), **wrong)
+    rig.tick(
+        chunk(
+            1, rig.now, mode=rig.limits.control_mode, actions=((0.0,) * rig.limits.action_sizes[0],)
+        ),
+        **wrong,
+    )
     assert rig.state.mode is not Mode.ACTIVE
     until(rig, lambda: rig.state.mode is Mode.FAULT, ticks=60, **wrong)
     assert rig.state.cause == "state_units" and (rig.output.target, rig.output.joints) == before
@@ -68,11 +110,17 @@ def test_s21_a_driver_that_changes_its_units_is_held_and_then_a_fault_that_stand
     until(rig, lambda: rig.state.mode is Mode.ARMED, ticks=60, arm=True)
 
 
-@pytest.mark.parametrize("limits_, inputs", [
-    (limits(), dict(pose=(10.7, *HOME[1:]))), (limits(), dict(pose=(-9.69, *HOME[1:]))),
-    (limits(box_low=(-math.inf,) * 3, box_high=(math.inf,) * 3), dict(pose=(500.0, *HOME[1:]))),
-    (limits(gripper_width=0.05), dict(gripper=0.14)), (limits(gripper_width=0.4), dict(gripper=0.8)),
-    (joint_limits(), dict(joints=(2.74 + 2.0 * math.pi, *JOINTS[1:])))])
+@pytest.mark.parametrize(
+    "limits_, inputs",
+    [
+        (limits(), dict(pose=(10.7, *HOME[1:]))),
+        (limits(), dict(pose=(-9.69, *HOME[1:]))),
+        (limits(box_low=(-math.inf,) * 3, box_high=(math.inf,) * 3), dict(pose=(500.0, *HOME[1:]))),
+        (limits(gripper_width=0.05), dict(gripper=0.14)),
+        (limits(gripper_width=0.4), dict(gripper=0.8)),
+        (joint_limits(), dict(joints=(2.74 + 2.0 * math.pi, *JOINTS[1:]))),
+    ],
+)
 def test_s21_odd_places_in_metres_and_radians_are_states(limits_, inputs):
     rig = Rig(limits_, follow=False, pose=HOME, joints=JOINTS, gripper=0.01)
     for _ in range(12):
@@ -81,7 +129,9 @@ def test_s21_odd_places_in_metres_and_radians_are_states(limits_, inputs):
 
 
 def test_s21_a_foreign_place_that_stays_is_gone_to_within_the_limits_or_is_a_fault(evidence):
-    """A sensor that is wrong from now on, or an arm that was put elsewhere without a word: people look, then it goes on."""
+    """A sensor that is wrong from now on, or an arm that was put elsewhere without a word: people
+    look, then it goes on.
+    """
     rig = Rig(follow=False).arm()
     stream(rig, (0.002, 0.0, 0.0), actions=3)
     rig.pose = FAR
@@ -94,8 +144,12 @@ def test_s21_a_foreign_place_that_stays_is_gone_to_within_the_limits_or_is_a_fau
     assert math.dist(rig.output.target[:3], FAR[:3]) < 1e-6 and worst <= 0.25 * 0.01 + 1e-9
     rig.tick(chunk(50, rig.now, ((0.0, 0.0, 0.0),)))
     assert rig.state.mode is Mode.ACTIVE
-    evidence("S21", f"303 mm off and staying: fault; armed anew the set-point goes there by {1e3 * worst:.1f} mm a tick",
-             "fault; 2.5 mm")
+    evidence(
+        "S21",
+        f"303 mm off and staying: fault; armed anew the set-point goes there by {1e3 * worst:.1f} "
+        f"mm a tick",
+        "fault; 2.5 mm",
+    )
 
 
 def test_s21_a_resting_set_point_that_the_arm_has_left_is_a_fault(evidence):
@@ -109,7 +163,9 @@ def test_s21_a_resting_set_point_that_the_arm_has_left_is_a_fault(evidence):
         rig.tick()
     ticks = until(rig, lambda: rig.state.mode is Mode.FAULT)
     assert rig.state.cause == "divergence" and rig.output.target == held and ticks <= 50
-    evidence("S21", f"carried 75 mm from its resting set-point: fault {10 * ticks} ms later", "500 ms")
+    evidence(
+        "S21", f"carried 75 mm from its resting set-point: fault {10 * ticks} ms later", "500 ms"
+    )
 
 
 def test_s21_nothing_is_commanded_before_the_arm_was_seen_at_rest():
@@ -122,7 +178,9 @@ def test_s21_nothing_is_commanded_before_the_arm_was_seen_at_rest():
 
 
 def test_s21_a_moving_arm_is_no_resting_place():
-    """Carried 3 mm a tick the arm may be followed by eye, but the set-point waits until it rests."""
+    """Carried 3 mm a tick the arm may be followed by eye, but the set-point waits until it
+    rests.
+    """
     rig = Rig(follow=False).arm()
     for _ in range(30):
         rig.pose = (rig.pose[0] + 0.0025, *rig.pose[1:])
@@ -211,11 +269,15 @@ def test_s22_an_input_that_a_limit_needs_must_be_alive_to_arm_and_to_move(eviden
     assert rig.state.mode is Mode.HOLD
     rig.tick(chunk(10, rig.now))
     assert rig.state.mode is Mode.ACTIVE
-    evidence("S22", "no wrench: not armed; silent in motion: hold in the same tick", "refused; hold")
+    evidence(
+        "S22", "no wrench: not armed; silent in motion: hold in the same tick", "refused; hold"
+    )
 
 
 @pytest.mark.parametrize("mode", [Mode.DISARMED, Mode.FAULT], ids=lambda mode: mode.name.lower())
-def test_s22_a_gripper_that_begins_anew_while_nothing_may_move_is_wanted_where_it_is(mode, evidence):
+def test_s22_a_gripper_that_begins_anew_while_nothing_may_move_is_wanted_where_it_is(
+    mode, evidence
+):
     rig = Rig(limits(gripper_width=0.08), gripper=0.03, follow=False).settle()
     if mode is Mode.FAULT:
         rig.arm()
@@ -229,7 +291,9 @@ def test_s22_a_gripper_that_begins_anew_while_nothing_may_move_is_wanted_where_i
     rig.tick(pose=None)
     assert rig.output.gripper == 0.03, "it is not known where anything is"
     rig.tick()
-    assert rig.output.gripper == 0.06 and [(event.kind, event.cause) for event in rig.events] == [("reseeded", "gripper")]
+    assert rig.output.gripper == 0.06 and [(event.kind, event.cause) for event in rig.events] == [
+        ("reseeded", "gripper")
+    ]
     assert rig.output.target == HOME
     rig.gripper = 0.05
     rig.tick()
@@ -269,14 +333,22 @@ def test_s24_after_a_stall_motion_begins_from_rest(late_s, evidence):
     positions = [before, rig.tick(chunk(50, rig.now, ((0.02, 0.0, 0.0),)), late_s=late_s).target[0]]
     positions += [rig.tick().target[0] for _ in range(5)]
     speeds = [(b - a) / 0.01 for a, b in zip(positions, positions[1:], strict=False)]
-    assert speeds[0] <= 1.0 * 0.01 + 1e-9 and all(b - a <= 0.01 + 1e-9 for a, b in zip(speeds, speeds[1:], strict=False))
-    evidence("S24", f"{1e3 * late_s:.0f} ms late at 0.2 m/s: goes on at {speeds[0]:.3f} m/s", "from rest, within 1 m/s^2")
+    assert speeds[0] <= 1.0 * 0.01 + 1e-9 and all(
+        b - a <= 0.01 + 1e-9 for a, b in zip(speeds, speeds[1:], strict=False)
+    )
+    evidence(
+        "S24",
+        f"{1e3 * late_s:.0f} ms late at 0.2 m/s: goes on at {speeds[0]:.3f} m/s",
+        "from rest, within 1 m/s^2",
+    )
 
 
 def test_s24_a_long_stall_is_a_hold_by_name(rig):
     stream(rig, (0.02, 0.0, 0.0), actions=4)
     rig.tick(chunk(50, rig.now, ((0.02, 0.0, 0.0),)), late_s=0.101)
-    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "stalled"), "also with a fresh chunk, which came meanwhile"
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "stalled"), (
+        "also with a fresh chunk, which came meanwhile"
+    )
     assert [event.cause for event in rig.events] == ["HOLD:stalled", "stalled"]
     rig.tick(chunk(51, rig.now, ((0.02, 0.0, 0.0),)))
     assert rig.state.mode is Mode.ACTIVE
@@ -353,7 +425,9 @@ def test_s04_a_clock_that_was_set_holds_until_armed_anew(rig):
 # S3, S5, S6: nothing moves on an old state, and nothing is dropped without a word
 def test_s03_a_chunk_while_armed_does_not_move_on_an_old_state(rig):
     rig.tick(chunk(1, rig.now), pose_age_ns=450_000_000)
-    assert rig.state.mode is Mode.ARMED and [(e.kind, e.cause) for e in rig.events] == [("dropped", "stale_state")]
+    assert rig.state.mode is Mode.ARMED and [(e.kind, e.cause) for e in rig.events] == [
+        ("dropped", "stale_state")
+    ]
 
 
 def test_s20_every_chunk_that_does_not_command_is_an_event():
@@ -384,8 +458,11 @@ def test_ticks_leave_nothing_to_a_collector():
         return gc.collect()
 
     gc.disable()
-    gc.freeze()  # of what is there already, which in a process full of others' takes seconds to look at
+    # of what is there already, which in a process full of others' takes seconds to look at
+    gc.freeze()
     try:
-        assert min(left() for _ in range(5)) == 0, "another test's threads may leave some; ours would each time"
+        assert min(left() for _ in range(5)) == 0, (
+            "another test's threads may leave some; ours would each time"
+        )
     finally:
         gc.enable()

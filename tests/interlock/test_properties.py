@@ -1,4 +1,6 @@
-"""S8, S12, S13 for every input sequence: whatever comes in, what goes out stays inside the envelope at every tick."""
+"""S8, S12, S13 for every input sequence: whatever comes in, what goes out stays inside the envelope
+at every tick.
+"""
 
 import math
 import os
@@ -18,15 +20,22 @@ SEQUENCES = int(os.environ.get("RLINF_SEQUENCES", "100000"))  # of each shape, a
 EDGES = [math.nan, math.inf, -math.inf, 0.0, 1e300, -0.0, 0.02, -0.02, 5e-324]
 RANDOM = st.randoms(use_true_random=False)
 
-WIDE = dict(box_low=(0.4, -0.1, 0.1), box_high=(0.6, 0.1, 0.3), cone=0.25)  # far from any wall in the middle
-S9 = dict(acceleration=1.0, jerk=10.0, rotation_speed=0.5, rotation_acceleration=2.5, rotation_jerk=25.0)
-NARROW = dict(box_low=(0.47, -0.02, 0.17), box_high=(0.54, 0.03, 0.25), cone=0.06)  # the walls are never far
+WIDE = dict(
+    box_low=(0.4, -0.1, 0.1), box_high=(0.6, 0.1, 0.3), cone=0.25
+)  # far from any wall in the middle
+S9 = dict(
+    acceleration=1.0, jerk=10.0, rotation_speed=0.5, rotation_acceleration=2.5, rotation_jerk=25.0
+)
+NARROW = dict(
+    box_low=(0.47, -0.02, 0.17), box_high=(0.54, 0.03, 0.25), cone=0.06
+)  # the walls are never far
 SHAPES = {
     "tool, no jerk limit": limits(**NARROW),
     "tool and rotation, jerk limited": limits(**WIDE, **S9),
     "tool, rotation, gripper, 250 Hz": limits(**NARROW, **S9, gripper_width=0.08, tick=0.004),
-    "joints, jerk limited": joint_limits(joint_low=tuple(q - 0.17 for q in JOINTS),
-                                         joint_high=tuple(q + 0.14 for q in JOINTS)),
+    "joints, jerk limited": joint_limits(
+        joint_low=tuple(q - 0.17 for q in JOINTS), joint_high=tuple(q + 0.14 for q in JOINTS)
+    ),
 }
 
 
@@ -38,8 +47,11 @@ class AnyInput(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.limits = SHAPES[self.shape]
-        self.rig = Rig(self.limits, joints=JOINTS if self.limits.joint_low else None,
-                       gripper=0.04 if self.limits.gripper_width else None)
+        self.rig = Rig(
+            self.limits,
+            joints=JOINTS if self.limits.joint_low else None,
+            gripper=0.04 if self.limits.gripper_width else None,
+        )
         self.envelopes = [Envelope(group, self.shape) for group in self.limits.groups]
         self.estop, self.age_ns, self.distance, self.seq = False, 0, None, 100
         self.speeds, self.frame = [0.0] * len(self.envelopes), ""
@@ -70,15 +82,25 @@ class AnyInput(RuleBasedStateMachine):
 
     def tick(self, *chunks, **inputs):
         before, measured, previous = self.rig.state, self.measured(), self.rig.output
-        inputs = {"estops": self.estops(), "pose_age_ns": self.age_ns, "distance": self.distance,
-                  "frame": self.frame} | inputs
+        inputs = {
+            "estops": self.estops(),
+            "pose_age_ns": self.age_ns,
+            "distance": self.distance,
+            "frame": self.frame,
+        } | inputs
         output = self.rig.tick(*chunks, **inputs)
         reseeded = {event.cause for event in self.rig.events if event.kind == "reseeded"}
         if "restart" in reseeded:
-            assert inputs.get("restart") and before.mode is not Mode.FAULT, "only where the arm itself was put elsewhere"
+            assert inputs.get("restart") and before.mode is not Mode.FAULT, (
+                "only where the arm itself was put elsewhere"
+            )
         if reseeded & {"recover", "robot"}:
-            follows = not inputs.get("robot_fault") and not (before.recovering and previous.suppress_setpoint)
-            assert not follows, "only where the robot follows nothing, or has been told nothing since"
+            follows = not inputs.get("robot_fault") and not (
+                before.recovering and previous.suppress_setpoint
+            )
+            assert not follows, (
+                "only where the robot follows nothing, or has been told nothing since"
+            )
             assert output.mode in (Mode.FAULT, Mode.DISARMED)
         if "adrift" in reseeded:
             assert inputs.get("arm") and previous.suppress_setpoint and before.mode is Mode.DISARMED
@@ -92,8 +114,13 @@ class AnyInput(RuleBasedStateMachine):
             envelope.check(position)
         self.check_latches(before.mode, before.cause, output.mode, inputs)
         motions = self.rig.state.motions
-        speeds = [group.norm(motion.velocity) for group, motion in zip(self.limits.groups, motions, strict=True)]
-        if output.mode is not Mode.ACTIVE and self.rig.state.goal is None:  # S12: nothing but braking
+        speeds = [
+            group.norm(motion.velocity)
+            for group, motion in zip(self.limits.groups, motions, strict=True)
+        ]
+        if (
+            output.mode is not Mode.ACTIVE and self.rig.state.goal is None
+        ):  # S12: nothing but braking
             assert all(now <= was + 1e-12 for now, was in zip(speeds, self.speeds, strict=True))
         self.speeds = speeds
 
@@ -102,26 +129,54 @@ class AnyInput(RuleBasedStateMachine):
         if before is Mode.FAULT and after is not Mode.FAULT:
             assert inputs.get("reset_fault") == cause and not self.estop and after is Mode.DISARMED
         if before is Mode.DISARMED and after is not Mode.DISARMED:
-            assert inputs.get("arm") is True and after in (Mode.ARMED, Mode.ACTIVE, Mode.FAULT, Mode.HOLD)
+            assert inputs.get("arm") is True and after in (
+                Mode.ARMED,
+                Mode.ACTIVE,
+                Mode.FAULT,
+                Mode.HOLD,
+            )
         if self.estop:
             assert after in (Mode.FAULT, Mode.DISARMED)
 
     @rule(random=RANDOM)
     def any_chunk(self, random):
         size = random.choice([*self.limits.action_sizes] * 3 + [0, 2, 9])
-        actions = [tuple(random.choice(EDGES) if random.random() < 0.2 else random.uniform(-0.05, 0.05)
-                         for _ in range(size)) for _ in range(random.randint(0, 3))]
+        actions = [
+            tuple(
+                random.choice(EDGES) if random.random() < 0.2 else random.uniform(-0.05, 0.05)
+                for _ in range(size)
+            )
+            for _ in range(random.randint(0, 3))
+        ]
         stamp = self.rig.now - random.randint(-5, 5) * 10_000_000
         mode = self.limits.control_mode if random.random() < 0.8 else "joint"
-        self.tick(chunk(random.randint(0, 60), stamp, actions, random.choice([0.1, 0.1, 0.05, 0.0, math.nan]),
-                        random.choice(["policy", "policy", "operator", ""]), random.choice("aab"), mode))
+        self.tick(
+            chunk(
+                random.randint(0, 60),
+                stamp,
+                actions,
+                random.choice([0.1, 0.1, 0.05, 0.0, math.nan]),
+                random.choice(["policy", "policy", "operator", ""]),
+                random.choice("aab"),
+                mode,
+            )
+        )
 
     @rule(random=RANDOM)
     def good_chunk(self, random):
-        action = tuple(random.uniform(-0.05, 0.05) for _ in range(random.choice(self.limits.action_sizes)))
+        action = tuple(
+            random.uniform(-0.05, 0.05) for _ in range(random.choice(self.limits.action_sizes))
+        )
         self.seq += 1
-        self.tick(chunk(self.seq, self.rig.now, (action,) * 3, source=random.choice(["policy", "policy", "operator"]),
-                        mode=self.limits.control_mode))
+        self.tick(
+            chunk(
+                self.seq,
+                self.rig.now,
+                (action,) * 3,
+                source=random.choice(["policy", "policy", "operator"]),
+                mode=self.limits.control_mode,
+            )
+        )
         self.silence(random)
 
     @rule(random=RANDOM)
@@ -170,15 +225,20 @@ class AnyInput(RuleBasedStateMachine):
 
     @rule(random=RANDOM)
     def measured_state_is_no_state(self, random):
-        self.tick(pose=random.choice([None, (math.nan, *HOME[1:]), (*HOME[:3], 0.0, 0.0, 0.0, 0.0)]),
-                  joints=random.choice([None, (math.nan,) * 7]))
+        self.tick(
+            pose=random.choice([None, (math.nan, *HOME[1:]), (*HOME[:3], 0.0, 0.0, 0.0, 0.0)]),
+            joints=random.choice([None, (math.nan,) * 7]),
+        )
 
     @rule(random=RANDOM)
     def measured_place_jumps(self, random):
         """For one tick, or for good: S21."""
         rig, before = self.rig, (self.rig.pose, self.rig.joints)
         pose = tuple([p + random.uniform(-0.4, 0.4) for p in HOME[:3]])
-        rig.pose, rig.joints = (*pose, *HOME[3:]), rig.joints and tuple([q + random.uniform(-0.3, 0.3) for q in JOINTS])
+        rig.pose, rig.joints = (
+            (*pose, *HOME[3:]),
+            rig.joints and tuple([q + random.uniform(-0.3, 0.3) for q in JOINTS]),
+        )
         follow, rig.follow = rig.follow, False
         for _ in range(random.choice([1, 1, 3, 9, 12, 80])):
             self.tick()
@@ -213,8 +273,12 @@ class AnyInput(RuleBasedStateMachine):
 
     @rule(random=RANDOM)
     def inputs_fall_silent_or_are_doubled(self, random):
-        self.tick(silent=random.choice([(), ("wrench",)]), doubled=random.choice([(), ("policy/action",)]),
-                  foreign=random.choice([(), (), ("target_pose",)]), clock_stepped=random.random() < 0.2)
+        self.tick(
+            silent=random.choice([(), ("wrench",)]),
+            doubled=random.choice([(), ("policy/action",)]),
+            foreign=random.choice([(), (), ("target_pose",)]),
+            clock_stepped=random.random() < 0.2,
+        )
 
     @rule(random=RANDOM)
     def it_touches(self, random):
@@ -222,16 +286,30 @@ class AnyInput(RuleBasedStateMachine):
 
     @rule(random=RANDOM)
     def something_comes_near(self, random):
-        self.distance = random.choice([None, (0.01, 0.0), (0.0, 0.0), (1.0, 0.0), (1.0, 9.0), (math.nan, 0.0)])
+        self.distance = random.choice(
+            [None, (0.01, 0.0), (0.0, 0.0), (1.0, 0.0), (1.0, 9.0), (math.nan, 0.0)]
+        )
         self.tick()
 
     @rule(random=RANDOM)
     def limits_are_tightened(self, random):
-        """S19, live: the smaller workspace holds at once; what is faster than allowed from now on brakes."""
+        """S19, live: the smaller workspace holds at once; what is faster than allowed from now on
+        brakes.
+        """
         old, less = self.limits, random.uniform(0.9, 1.0)
-        changes = {name: getattr(old, name) * less for name in ("speed", "rotation_speed", "joint_speed", "cone")}
-        changes |= {name: tuple(value + sign * random.uniform(0.0, 5e-3) for value in getattr(old, name))
-                    for name, sign in (("box_low", 1), ("box_high", -1), ("joint_low", 1), ("joint_high", -1))}
+        changes = {
+            name: getattr(old, name) * less
+            for name in ("speed", "rotation_speed", "joint_speed", "cone")
+        }
+        changes |= {
+            name: tuple(value + sign * random.uniform(0.0, 5e-3) for value in getattr(old, name))
+            for name, sign in (
+                ("box_low", 1),
+                ("box_high", -1),
+                ("joint_low", 1),
+                ("joint_high", -1),
+            )
+        }
         new = replace(old, **changes)
         state, refused = adopt(new, self.rig.state, old)
         if not refused:
@@ -249,15 +327,25 @@ class AnyInput(RuleBasedStateMachine):
 
 def check_limits(shape, sequences, evidence):
     worst = WORST[shape]
-    evidence("S8", f"{shape}: {sequences:,} sequences, 0 violations; nearest to its limit: "
-             + ", ".join(f"{name} {worst[name]:+.1e}" for name in TOLERANCE if math.isfinite(worst[name])), "0 violations")
+    evidence(
+        "S8",
+        f"{shape}: {sequences:,} sequences, 0 violations; nearest to its limit: "
+        + ", ".join(
+            f"{name} {worst[name]:+.1e}" for name in TOLERANCE if math.isfinite(worst[name])
+        ),
+        "0 violations",
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_s08_s12_s13_hold_for_any_input(shape, evidence):
     case = type("AnyInput", (AnyInput,), {"shape": shape}).TestCase
-    case.settings = settings(max_examples=60, stateful_step_count=20, deadline=None,
-                             suppress_health_check=list(HealthCheck))
+    case.settings = settings(
+        max_examples=60,
+        stateful_step_count=20,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
     case().runTest()
     check_limits(shape, 60, evidence)
 
@@ -267,7 +355,11 @@ def test_s08_s12_s13_hold_for_any_input(shape, evidence):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_s08_s12_s13_hold_for_any_input_at_length(shape, evidence):
     """The same machine with its rules drawn by seed, which is ten times as fast."""
-    rules = [function for function in vars(AnyInput).values() if hasattr(function, "hypothesis_stateful_rule")]
+    rules = [
+        function
+        for function in vars(AnyInput).values()
+        if hasattr(function, "hypothesis_stateful_rule")
+    ]
     assert len(rules) > 10
     for seed in range(SEQUENCES):
         random, machine = Random(seed), AnyInput()

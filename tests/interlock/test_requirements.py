@@ -14,12 +14,21 @@ from tests.interlock.conftest import S9, Rig, chunk, limits, release, stream, un
 TICK_MS = 10
 
 
-@pytest.mark.parametrize("bad, inputs", [
-    ((math.nan, 0.0, 0.0), {}), ((9.0, 0.0, 0.0), {}), (None, {"pose_age_ns": 51_000_000}),
-    (None, {"estops": (EStop("pendant", True, 0.0),)}), (None, {"wrench": (math.nan, 0.0)}),
-    (None, {"robot_fault": "reflex"})])
+@pytest.mark.parametrize(
+    "bad, inputs",
+    [
+        ((math.nan, 0.0, 0.0), {}),
+        ((9.0, 0.0, 0.0), {}),
+        (None, {"pose_age_ns": 51_000_000}),
+        (None, {"estops": (EStop("pendant", True, 0.0),)}),
+        (None, {"wrench": (math.nan, 0.0)}),
+        (None, {"robot_fault": "reflex"}),
+    ],
+)
 def test_s01_the_tick_that_sees_something_bad_is_the_first_to_brake(bad, inputs, evidence):
-    """From input to safe output no tick passes: what is left of S1 is when the node ticks (drill, benchmarks)."""
+    """From input to safe output no tick passes: what is left of S1 is when the node ticks (drill,
+    benchmarks).
+    """
     rig = Rig(limits(contact_samples=1)).arm()
     stream(rig, (0.01, 0.0, 0.0), actions=4)
     rig.tick(chunk(seq=50, stamp_ns=rig.now, actions=((0.01, 0.0, 0.0),)))
@@ -34,7 +43,11 @@ def test_s02_silence_holds_in_time(rig, evidence):
     stream(rig, (0.01, 0.0, 0.0), actions=3)
     ticks = until(rig, lambda: rig.state.mode is Mode.HOLD)
     assert ticks * TICK_MS - 100 <= 100 + TICK_MS and rig.state.cause == "stale_command"
-    evidence("S2", f"{ticks * TICK_MS - 100} ms after the last action's end (dt 100 ms)", "100 ms and a tick")
+    evidence(
+        "S2",
+        f"{ticks * TICK_MS - 100} ms after the last action's end (dt 100 ms)",
+        "100 ms and a tick",
+    )
 
 
 @pytest.mark.parametrize("age_ms, mode", [(49, Mode.ACTIVE), (51, Mode.HOLD), (501, Mode.FAULT)])
@@ -54,22 +67,39 @@ def test_s04_a_clock_that_steps_moves_nothing(rig, seconds, evidence):
         rig.tick()
     moved = rig.output.target[0] - before
     assert rig.state.still and 0.0 <= moved <= speed**2 / (2 * 4.0) + 1e-12
-    evidence("S4", f"step of {seconds:+g} s at {speed:.2f} m/s: {1e3 * moved:.1f} mm, which is its braking distance",
-             "no motion but braking")
+    evidence(
+        "S4",
+        f"step of {seconds:+g} s at {speed:.2f} m/s: {1e3 * moved:.1f} mm, which is its braking "
+        f"distance",
+        "no motion but braking",
+    )
 
 
-@pytest.mark.parametrize("bad, cause", [
-    (dict(actions=((math.nan, 0, 0),)), "not_finite"), (dict(actions=((math.inf, 0, 0),)), "not_finite"),
-    (dict(actions=((0.0, 0.0),)), "size"), (dict(actions=()), "size"), (dict(dt_s=math.nan), "dt"),
-    (dict(mode="joint_delta"), "control_mode"), (dict(frame="camera"), "frame"), (dict(joint_names=("a",)), "joint_names")])
+@pytest.mark.parametrize(
+    "bad, cause",
+    [
+        (dict(actions=((math.nan, 0, 0),)), "not_finite"),
+        (dict(actions=((math.inf, 0, 0),)), "not_finite"),
+        (dict(actions=((0.0, 0.0),)), "size"),
+        (dict(actions=()), "size"),
+        (dict(dt_s=math.nan), "dt"),
+        (dict(mode="joint_delta"), "control_mode"),
+        (dict(frame="camera"), "frame"),
+        (dict(joint_names=("a",)), "joint_names"),
+    ],
+)
 def test_s05_each_kind_of_bad_sample_is_refused_by_name_in_the_same_tick(rig, bad, cause, evidence):
     stream(rig, (0.01, 0.0, 0.0), actions=2)
     extra = {key: bad.pop(key) for key in ("frame", "joint_names") if key in bad}
     before = rig.state
     rig.tick(replace(chunk(9, rig.now, **bad), **extra))
-    assert rig.state.mode is Mode.HOLD and ("refused", cause) in [(e.kind, e.cause) for e in rig.events]
+    assert rig.state.mode is Mode.HOLD and ("refused", cause) in [
+        (e.kind, e.cause) for e in rig.events
+    ]
     assert rig.state.sessions == before.sessions
-    evidence("S5", f"{cause}: hold in the same tick, sequence numbers untouched", "same tick, no trace")
+    evidence(
+        "S5", f"{cause}: hold in the same tick, sequence numbers untouched", "same tick, no trace"
+    )
 
 
 def test_s06_every_other_commander_is_refused_by_name(rig, evidence):
@@ -79,7 +109,11 @@ def test_s06_every_other_commander_is_refused_by_name(rig, evidence):
     assert [(e.kind, e.cause) for e in rig.events] == [("dropped", "policy:operator_commands")]
     rig.tick(chunk(2, rig.now, source="operator"))
     assert ("dropped", "out_of_order") in [(e.kind, e.cause) for e in rig.events]
-    evidence("S6", "policy refused by name while the operator commands; a repeated number dropped", "refused and counted")
+    evidence(
+        "S6",
+        "policy refused by name while the operator commands; a repeated number dropped",
+        "refused and counted",
+    )
 
 
 def test_s07_limited_up_to_ten_times_and_refused_beyond(rig, evidence):
@@ -87,16 +121,28 @@ def test_s07_limited_up_to_ten_times_and_refused_beyond(rig, evidence):
     assert executed == pytest.approx(0.025, abs=1e-9)
     rig.tick(chunk(20, rig.now, ((0.2501, 0.0, 0.0),)))
     assert rig.state.mode is Mode.HOLD
-    evidence("S7", f"9.6 times too far: {1e3 * executed:.1f} of 240 mm in 100 ms; 10.004 times: refused", "25 mm; refused")
+    evidence(
+        "S7",
+        f"9.6 times too far: {1e3 * executed:.1f} of 240 mm in 100 ms; 10.004 times: refused",
+        "25 mm; refused",
+    )
 
 
 def test_s09_the_shipped_fr3_is_within_the_default_envelope(evidence):
     fr3 = load_limits("robots/franka_fr3/limits.yaml")
-    envelope = {"speed": 0.25, "rotation_speed": 0.5, "acceleration": 1.0, "jerk": 10.0, "joint_speed": 0.5,
-                "joint_acceleration": 2.5}
+    envelope = {
+        "speed": 0.25,
+        "rotation_speed": 0.5,
+        "acceleration": 1.0,
+        "jerk": 10.0,
+        "joint_speed": 0.5,
+        "joint_acceleration": 2.5,
+    }
     for name, value in envelope.items():
         assert getattr(fr3, name) <= value, name
-    assert fr3.speed <= 3.0 / 4 and fr3.joint_acceleration <= 10.0 / 4 and fr3.joint_jerk <= 5000.0 / 4
+    assert (
+        fr3.speed <= 3.0 / 4 and fr3.joint_acceleration <= 10.0 / 4 and fr3.joint_jerk <= 5000.0 / 4
+    )
     evidence("S9", ", ".join(f"{name} {getattr(fr3, name):g}" for name in envelope), str(envelope))
 
 
@@ -106,7 +152,9 @@ def test_s10_contact(evidence):
     samples = until(rig, lambda: rig.state.mode is Mode.HOLD, wrench=(25.0, 0.0))
     faults = until(rig, lambda: rig.state.mode is Mode.FAULT, wrench=(45.0, 0.0))
     assert samples == faults == 2
-    evidence("S10", f"25 N: hold after {samples} samples; 45 N: latched after {faults}", "2 samples")
+    evidence(
+        "S10", f"25 N: hold after {samples} samples; 45 N: latched after {faults}", "2 samples"
+    )
 
 
 def test_s11_nearer_is_slower_contact_stops_and_silence_stops(evidence):
@@ -122,8 +170,12 @@ def test_s11_nearer_is_slower_contact_stops_and_silence_stops(evidence):
     assert rig.state.mode is Mode.HOLD, "a NaN is no permission"
     rig.tick(chunk(32, rig.now), distance=(0.05, 0.0))
     assert rig.state.mode is Mode.ACTIVE
-    evidence("S11", f"at 10 mm {near.executed[0] / free:.2f} of the speed; at 0 mm and after 200 ms of silence: hold",
-             "half; hold; hold")
+    evidence(
+        "S11",
+        f"at 10 mm {near.executed[0] / free:.2f} of the speed; at 0 mm and after 200 ms of "
+        f"silence: hold",
+        "half; hold; hold",
+    )
 
 
 @pytest.mark.parametrize("action", [0.02, 0.05, 0.2])
@@ -133,9 +185,14 @@ def test_s11_who_asks_for_more_than_the_limit_is_slower_near_an_obstacle_too(act
     before, fastest = rig.output.target[0], [rig.limits.speed] * rig.limits.groups[0].points
     for seq in range(9, 49):
         rig.tick(chunk(seq, rig.now, ((action, 0.0, 0.0),) * 2), distance=(0.01, 0.0))
-        fastest = [*fastest[1:], max(0.5 * rig.limits.speed, fastest[-1] - rig.limits.acceleration * rig.limits.tick)]
+        fastest = [
+            *fastest[1:],
+            max(0.5 * rig.limits.speed, fastest[-1] - rig.limits.acceleration * rig.limits.tick),
+        ]
         speed = (rig.output.target[0] - before) / rig.limits.tick
-        assert speed <= math.fsum(fastest) / len(fastest) + 1e-9, "it brakes to half of the limit, and stays there"
+        assert speed <= math.fsum(fastest) / len(fastest) + 1e-9, (
+            "it brakes to half of the limit, and stays there"
+        )
         before = rig.output.target[0]
     assert speed == pytest.approx(0.5 * min(rig.limits.speed, action / 0.1), rel=1e-6)
 
@@ -153,7 +210,8 @@ def test_s12_the_tool_stops_along_its_path_and_within_its_jerk(evidence):
     assert rig.tick().target == rig.tick().target, "and is held by publishing it for ever"
     evidence(
         "S12",
-        f"{1e3 * np.linalg.norm(path):.1f} mm and {len(points) * TICK_MS} ms from 0.22 m/s, {off:.0e} m off its "
+        f"{1e3 * np.linalg.norm(path):.1f} mm and {len(points) * TICK_MS} ms from 0.22 m/s, "
+        f"{off:.0e} m off its "
         f"path, jerk {jerk:.2f} m/s^3",
         "along the path, jerk 10 m/s^3",
     )
@@ -164,7 +222,11 @@ def test_s13_hold_ends_when_its_cause_has_gone_and_a_fault_by_name_alone(evidenc
     held = dict(enable=True, enable_age_s=0.0)
     rig.tick(chunk(1, rig.now), **held)
     rig.tick(robot_fault="reflex", **held)
-    tries = [dict(reset_fault="reflex"), dict(reset_fault="robot:reflex", robot_fault="reflex"), dict(arm=True)]
+    tries = [
+        dict(reset_fault="reflex"),
+        dict(reset_fault="robot:reflex", robot_fault="reflex"),
+        dict(arm=True),
+    ]
     for request in tries:
         rig.tick(chunk(2, rig.now), **held, **request)
         assert rig.state.mode is Mode.FAULT
@@ -174,7 +236,12 @@ def test_s13_hold_ends_when_its_cause_has_gone_and_a_fault_by_name_alone(evidenc
     assert rig.state.mode is Mode.DISARMED
     at = rig.output.target
     assert until(rig, lambda: rig.now > 5e9, **held) and rig.output.target == at
-    evidence("S13", f"{len(tries) + 1} wrong ways out refused; after the right one 0 mm in {rig.now / 1e9:.0f} s", "0 mm")
+    evidence(
+        "S13",
+        f"{len(tries) + 1} wrong ways out refused; after the right one 0 mm in {rig.now / 1e9:.0f} "
+        f"s",
+        "0 mm",
+    )
 
 
 def test_s14_one_silent_source_of_three_stops(rig, evidence):
@@ -184,7 +251,11 @@ def test_s14_one_silent_source_of_three_stops(rig, evidence):
     assert rig.state.mode is Mode.ACTIVE
     rig.tick(estops=(*fresh, EStop("c", False, 0.31)))
     assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "estop_silent:c")
-    evidence("S14", "290 ms of silence of one of three: moves; 310 ms: latched in the same tick", "300 ms")
+    evidence(
+        "S14",
+        "290 ms of silence of one of three: moves; 310 ms: latched in the same tick",
+        "300 ms",
+    )
 
 
 def test_s15_the_lease_ends(evidence):
@@ -212,7 +283,11 @@ def test_s16_takeover_in_the_same_tick_and_a_pause_before_it_is_handed_back(evid
         assert ticks < 200
     speed = math.hypot(*rig.state.motions[0].velocity)
     assert speed <= 1.0 * 0.01 + 1e-9, "the policy begins from rest"
-    evidence("S16", f"operator in the same tick; policy again after {ticks * TICK_MS} ms, from rest", "same tick; a pause")
+    evidence(
+        "S16",
+        f"operator in the same tick; policy again after {ticks * TICK_MS} ms, from rest",
+        "same tick; a pause",
+    )
 
 
 def test_s17_a_reflex_is_a_fault_here(rig, evidence):
@@ -225,9 +300,12 @@ def test_s17_a_reflex_is_a_fault_here(rig, evidence):
 def test_s19_limits_can_be_tightened_while_it_moves_and_not_loosened(rig, evidence):
     stream(rig, (0.02, 0.0, 0.0), actions=4)
     old = rig.limits
-    assert loosened(old, replace(old, speed=0.3, box_low=(0.2, -0.25, 0.005), stale_state=0.06)) == [
-        "box_low", "speed", "stale_state"]
-    assert loosened(old, replace(old, speed=0.1, box_low=(0.4, -0.25, 0.005), enable_lease=1.0)) == []
+    assert loosened(
+        old, replace(old, speed=0.3, box_low=(0.2, -0.25, 0.005), stale_state=0.06)
+    ) == ["box_low", "speed", "stale_state"]
+    assert (
+        loosened(old, replace(old, speed=0.1, box_low=(0.4, -0.25, 0.005), enable_lease=1.0)) == []
+    )
     assert loosened(old, replace(old, tick=0.005)) == ["tick"], "some do not change at all"
     slower = with_values(old, {"speed": 0.05})
     rig.state, reason = adopt(slower, rig.state, old)
@@ -240,12 +318,19 @@ def test_s19_limits_can_be_tightened_while_it_moves_and_not_loosened(rig, eviden
     assert "could not stop inside" in reason
     with pytest.raises(RecipeError, match="expected a number in"):
         with_values(old, {"speed": 100.0})
-    evidence("S19", f"speed limit 0.25 to 0.05 while moving: {speed:.3f} m/s, hash {old.hash} to {slower.hash}; "
-             "3 of 3 loosened limits found", "0.05 m/s; refused")
+    evidence(
+        "S19",
+        f"speed limit 0.25 to 0.05 while moving: {speed:.3f} m/s, hash {old.hash} to "
+        f"{slower.hash}; "
+        "3 of 3 loosened limits found",
+        "0.05 m/s; refused",
+    )
 
 
 def test_s19_a_workspace_is_not_taken_that_the_path_just_left_was_outside_of():
-    """The set-point is a mean of the plan's last points: all of them count, not only where it is."""
+    """The set-point is a mean of the plan's last points: all of them count, not only where
+    it is.
+    """
     old = limits(jerk=20.0)
     group = old.groups[0]
     trail = tuple((0.5 + 0.01 * (0 < index < 9), 0.0, 0.2) for index in range(group.points))
@@ -259,6 +344,13 @@ def test_s20_an_event_says_what_was_asked_by_whom_and_when(rig, evidence):
     stream(rig, (0.01, 0.0, 0.0), actions=2)
     rig.tick(chunk(9, rig.now, ((math.inf, 0.0, 0.0),)))
     (refused,) = [event for event in rig.events if event.kind == "refused"]
-    assert (refused.cause, refused.source, refused.session, refused.seq) == ("not_finite", "policy", "a", 9)
+    assert (refused.cause, refused.source, refused.session, refused.seq) == (
+        "not_finite",
+        "policy",
+        "a",
+        9,
+    )
     assert refused.requested == (math.inf, 0.0, 0.0) and refused.now_ns == rig.now - 10_000_000
-    evidence("S20", "cause, source, session, number, action and tick of a refused sample", "all of them")
+    evidence(
+        "S20", "cause, source, session, number, action and tick of a refused sample", "all of them"
+    )

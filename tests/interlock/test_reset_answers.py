@@ -1,4 +1,6 @@
-"""What a reset is answered with: what a tick has made of it, and not what was seen when it was asked (S25)."""
+"""What a reset is answered with: what a tick has made of it, and not what was seen when it was
+asked (S25).
+"""
 
 import time
 from collections import Counter
@@ -23,12 +25,23 @@ class Node:
     def __init__(self, listens=True):
         self.rig = Rig().settle().arm()
         self.rig.tick(robot_fault="reflex")
-        self.counts, self.wanted, self.clock, self.pending, self.replies = Counter(), {}, None, [], []
+        self.counts, self.wanted, self.clock, self.pending, self.replies = (
+            Counter(),
+            {},
+            None,
+            [],
+            [],
+        )
         self.active, self.settings = True, {"lockstep": False}
-        self.desk = SimpleNamespace(requests=self.take, reply=lambda number, reason: self.replies.append((number, reason)),
-                                    log=lambda *_: None)
+        self.desk = SimpleNamespace(
+            requests=self.take,
+            reply=lambda number, reason: self.replies.append((number, reason)),
+            log=lambda *_: None,
+        )
         self.published, self.tick_inputs = [], Inputs(pose=self.rig.pose)
-        self.resets = SimpleNamespace(get_subscription_count=lambda: int(listens), publish=self.published.append)
+        self.resets = SimpleNamespace(
+            get_subscription_count=lambda: int(listens), publish=self.published.append
+        )
         self.requests = Requests(self)
         self.requests._inputs = lambda: self.tick_inputs
 
@@ -94,7 +107,9 @@ def test_where_the_arm_is_not_seen_the_reset_of_that_says_what_is_missing():
     node.tick_inputs = Inputs(pose=node.rig.pose, pose_age_ns=10**9)
     node.ask(cause="stale_state")
     ((_, reason),) = node.replies
-    assert reason.startswith("refused: its cause has not gone: expected a measured state on 'current_pose'")
+    assert reason.startswith(
+        "refused: its cause has not gone: expected a measured state on 'current_pose'"
+    )
     assert reason.endswith("got one 1.0 s old. Is the robot side running?") and node.wanted == {}
     node.tick()
     node.tick_inputs = Inputs(pose=node.rig.pose)
@@ -113,7 +128,9 @@ def test_what_no_tick_takes_is_refused_in_the_end_and_forgotten(monkeypatch):
         assert node.replies == [] and node.wanted == {"reset_fault": CAUSE}
     monkeypatch.setattr(interlock.time, "monotonic", lambda: float("inf"))
     node.requests.answer()
-    assert node.replies == [(1, "refused: no tick has cleared it for 3 s. Is the robot side running?")]
+    assert node.replies == [
+        (1, "refused: no tick has cleared it for 3 s. Is the robot side running?")
+    ]
     assert node.wanted == {} and node.requests.granted == []
 
 
@@ -124,7 +141,9 @@ def test_s26_what_is_come_to_too_late_is_refused_but_a_disarming():
     assert node.state.mode is Mode.DISARMED
     node.requests._why_not_armed = lambda: ""
     for number, (value, ago) in enumerate(((True, 7.0), (True, 0.5), (False, 7.0))):
-        node.pending = [{"id": number, "do": "arm", "with": {"value": value}, "asked": time.monotonic() - ago}]
+        node.pending = [
+            {"id": number, "do": "arm", "with": {"value": value}, "asked": time.monotonic() - ago}
+        ]
         node.requests.answer()
         assert node.wanted.pop("arm", None) is (None, True, False)[number]
     late = "refused: the interlock got the request after 7.0 s, expected within 3 s. "
@@ -134,17 +153,24 @@ def test_s26_what_is_come_to_too_late_is_refused_but_a_disarming():
 
 def test_a_reset_that_is_come_to_too_late_is_refused():
     node = Node()
-    node.pending = [{"id": 1, "do": "reset", "with": {"cause": CAUSE}, "asked": time.monotonic() - 7.0}]
+    node.pending = [
+        {"id": 1, "do": "reset", "with": {"cause": CAUSE}, "asked": time.monotonic() - 7.0}
+    ]
     node.tick()
     ((_, reason),) = node.replies
     assert "expected within 3 s" in reason and node.state.mode is Mode.FAULT
 
 
-@pytest.mark.parametrize("do, arguments", [("limits", {"values": {"speed": 0.1}}), ("activate", {})])
+@pytest.mark.parametrize(
+    "do, arguments", [("limits", {"values": {"speed": 0.1}}), ("activate", {})]
+)
 def test_whatever_else_is_come_to_too_late_is_not_done_either_for_nobody_knows_of_it(do, arguments):
     node, before = Node(), None
     node.rig.tick(reset_fault=CAUSE)
-    before, node.activate = node.limits, lambda: pytest.fail("whoever asked was told that it was not done")
+    before, node.activate = (
+        node.limits,
+        lambda: pytest.fail("whoever asked was told that it was not done"),
+    )
     node.pending = [{"id": 1, "do": do, "with": arguments, "asked": time.monotonic() - 7.0}]
     node.requests.answer()
     ((_, reason),) = node.replies
@@ -156,10 +182,14 @@ def test_s19_who_is_being_armed_is_not_given_looser_limits_in_the_same_breath():
     node.rig.tick(reset_fault=CAUSE)
     node.rig.settle()
     node.requests._why_not_armed = lambda: ""
-    for number, (do, arguments) in enumerate((("arm", {"value": True}), ("limits", {"values": {"speed": 0.3}}))):
+    for number, (do, arguments) in enumerate(
+        (("arm", {"value": True}), ("limits", {"values": {"speed": 0.3}}))
+    ):
         node.pending.append({"id": number, "do": do, "with": arguments})
     node.requests.answer()
-    assert dict(node.replies)[0] == "" and dict(node.replies)[1].startswith("speed would be loosened: disarm first")
+    assert dict(node.replies)[0] == "" and dict(node.replies)[1].startswith(
+        "speed would be loosened: disarm first"
+    )
     assert node.wanted == {"arm": True}
 
 
@@ -203,11 +233,15 @@ def test_an_inactive_one_says_so():
 def test_what_is_refused_at_once_is_answered_at_once():
     node = Node()
     node.ask(cause="another")
-    assert node.replies == [(1, f"refused: FAULT '{CAUSE}' stands, and the request named 'another'")]
+    assert node.replies == [
+        (1, f"refused: FAULT '{CAUSE}' stands, and the request named 'another'")
+    ]
     node.ask(2)
     node.tick()
     node.ask(3, recovering=True)
-    assert node.replies[1:] == [(2, ""), (3, "")], "disarmed, that the robot is back is all there is to do"
+    assert node.replies[1:] == [(2, ""), (3, "")], (
+        "disarmed, that the robot is back is all there is to do"
+    )
 
 
 def test_s26_who_is_being_armed_is_not_deactivated_in_the_same_breath():
@@ -216,7 +250,9 @@ def test_s26_who_is_being_armed_is_not_deactivated_in_the_same_breath():
     node.rig.settle()
     assert node.state.mode is Mode.DISARMED
     for number, do in enumerate(("arm", "deactivate")):
-        node.pending.append({"id": number, "do": do, "with": {"value": True} if do == "arm" else {}})
+        node.pending.append(
+            {"id": number, "do": do, "with": {"value": True} if do == "arm" else {}}
+        )
     node.deactivate = lambda: pytest.fail("it is about to be armed")
     node.requests._why_not_armed = lambda: ""
     node.requests.answer()
@@ -224,45 +260,82 @@ def test_s26_who_is_being_armed_is_not_deactivated_in_the_same_breath():
     assert node.wanted == {"arm": True}
 
 
-@pytest.mark.parametrize("turns, requested_at, done", [
-    ([], 10.0, True), ([(10.0, 12.5)], 12.51, True), ([(10.0, 13.2)], 13.21, False), ([(10.0, 13.2)], 13.3, True),
-    ([(10.0, 11.6), (11.62, 13.2)], 13.21, False), ([(10.0, 11.6), (11.7, 13.2)], 13.21, True),
-    ([(5.0, 9.0), (9.0, 9.02)], 9.03, False)])
+@pytest.mark.parametrize(
+    "turns, requested_at, done",
+    [
+        ([], 10.0, True),
+        ([(10.0, 12.5)], 12.51, True),
+        ([(10.0, 13.2)], 13.21, False),
+        ([(10.0, 13.2)], 13.3, True),
+        ([(10.0, 11.6), (11.62, 13.2)], 13.21, False),
+        ([(10.0, 11.6), (11.7, 13.2)], 13.21, True),
+        ([(5.0, 9.0), (9.0, 9.02)], 9.03, False),
+    ],
+)
 def test_an_arming_that_may_have_waited_behind_resets_is_refused_and_a_disarming_never(
     turns, requested_at, done, monkeypatch
 ):
     now, armings = [0.0], []
     monkeypatch.setattr(interlock_desk, "time", SimpleNamespace(monotonic=lambda: now[0]))
     front = SimpleNamespace(arm=lambda value, *_: armings.append(value) or "")
-    services = SimpleNamespace(busy_since=0.0, busy_until=0.0, turn_began=requested_at, front=front,
-                               count_clients=lambda service: 1)
+    services = SimpleNamespace(
+        busy_since=0.0,
+        busy_until=0.0,
+        turn_began=requested_at,
+        front=front,
+        count_clients=lambda service: 1,
+    )
     services._waited = lambda: interlock_desk.Services._waited(services)
     for began, now[0] in turns:
         interlock_desk.Services.turned(services, began)
     now[0] = requested_at
     for value in (True, False):
-        answer = interlock_desk.Services._on_arm(services, SimpleNamespace(data=value), SimpleNamespace())
-        assert answer.success is (done or not value) and ("Ask again" in answer.message) is not answer.success
-    assert armings == [True, False][not done:]
+        answer = interlock_desk.Services._on_arm(
+            services, SimpleNamespace(data=value), SimpleNamespace()
+        )
+        assert (
+            answer.success is (done or not value)
+            and ("Ask again" in answer.message) is not answer.success
+        )
+    assert armings == [True, False][not done :]
 
 
-@pytest.mark.parametrize("clients, refused, done", [(1, "", [True]), (0, "", [True, False]), (0, "this stands", [True])])
+@pytest.mark.parametrize(
+    "clients, refused, done", [(1, "", [True]), (0, "", [True, False]), (0, "this stands", [True])]
+)
 def test_an_arming_whose_asker_has_gone_before_the_answer_is_taken_back(clients, refused, done):
     armings, logged = [], []
     front = SimpleNamespace(arm=lambda value, *_: armings.append(value) or refused)
-    services = SimpleNamespace(front=front, _waited=lambda: False, count_clients={"interlock/arm": clients}.get,
-                               get_logger=lambda: SimpleNamespace(warning=logged.append))
-    answer = interlock_desk.Services._on_arm(services, SimpleNamespace(data=True), SimpleNamespace())
-    assert armings == done and answer.success is (done == [True] and not refused) and len(logged) == len(done) - 1
+    services = SimpleNamespace(
+        front=front,
+        _waited=lambda: False,
+        count_clients={"interlock/arm": clients}.get,
+        get_logger=lambda: SimpleNamespace(warning=logged.append),
+    )
+    answer = interlock_desk.Services._on_arm(
+        services, SimpleNamespace(data=True), SimpleNamespace()
+    )
+    assert (
+        armings == done
+        and answer.success is (done == [True] and not refused)
+        and len(logged) == len(done) - 1
+    )
     armings.clear()
     interlock_desk.Services._on_arm(services, SimpleNamespace(data=False), answer)
     assert armings == [False], "a disarming needs nobody who waits for it"
 
 
-@pytest.mark.parametrize("inputs, words", [
-    (Inputs(pose=(400.0, 0.0, 350.0, 1.0, 0.0, 0.0, 0.0)), "'current_pose': expected metres and radians near the limits, "
-     "got 400, 0, 350. Are they millimetres or degrees? Publish SI units"),
-    (Inputs(pose=(0.4, 0.0, 3500.0, 1.0, 0.0, 0.0, 0.0)), "got 0.4, 0, 3500.")])
+@pytest.mark.parametrize(
+    "inputs, words",
+    [
+        (
+            Inputs(pose=(400.0, 0.0, 350.0, 1.0, 0.0, 0.0, 0.0)),
+            "'current_pose': expected metres and radians near the limits, "
+            "got 400, 0, 350. Are they millimetres or degrees? Publish SI units",
+        ),
+        (Inputs(pose=(0.4, 0.0, 3500.0, 1.0, 0.0, 0.0, 0.0)), "got 0.4, 0, 3500."),
+    ],
+)
 def test_a_place_in_other_units_is_refused_with_its_numbers(inputs, words):
     node = Node()
     node.inputs = SimpleNamespace(state_topic="current_pose", pose=inputs.pose, joints=None)

@@ -29,8 +29,9 @@ def vector(size=1.0):
 
 def same(q, rotation):
     """The same rotation, whatever the sign of the quaternion."""
-    return (Rotation.from_quat(q) * rotation.inv()).magnitude() == pytest.approx(0.0, abs=1e-7) \
-        and math.hypot(*q) == pytest.approx(1.0)
+    return (Rotation.from_quat(q) * rotation.inv()).magnitude() == pytest.approx(
+        0.0, abs=1e-7
+    ) and math.hypot(*q) == pytest.approx(1.0)
 
 
 def test_rotations_are_those_of_scipy():
@@ -39,7 +40,9 @@ def test_rotations_are_those_of_scipy():
         first, second = Rotation.from_quat(a), Rotation.from_quat(b)
         assert same(product(a, b), first * second) and same(inverse(a), first.inv())
         assert turned(a, v) == pytest.approx(first.apply(v))
-        assert to_vector(a) == pytest.approx(first.as_rotvec()) and angle(a) == pytest.approx(first.magnitude())
+        assert to_vector(a) == pytest.approx(first.as_rotvec()) and angle(a) == pytest.approx(
+            first.magnitude()
+        )
         assert to_quaternion(v) == pytest.approx(Rotation.from_rotvec(v).as_quat(canonical=True))
 
 
@@ -55,9 +58,13 @@ def test_small_and_half_turns():
     assert to_vector((1e-13, 0.0, 0.0, -1.0)) == (-2e-13, 0.0, 0.0)
     assert to_vector((1.0, 0.0, 0.0, 0.0)) == (math.pi, 0.0, 0.0)
     assert to_vector((0.0, -1.0, 0.0, 0.0)) == (0.0, -math.pi, 0.0)
-    assert to_vector(tuple(-x for x in to_quaternion((0.3, 0.2, 0.1)))) == pytest.approx((0.3, 0.2, 0.1))
+    assert to_vector(tuple(-x for x in to_quaternion((0.3, 0.2, 0.1)))) == pytest.approx(
+        (0.3, 0.2, 0.1)
+    )
     for size in (1e-11, 1e-6, 1.0, 3.1):
-        assert to_vector(to_quaternion((0.0, size, 0.0))) == pytest.approx((0.0, size, 0.0), rel=1e-6)
+        assert to_vector(to_quaternion((0.0, size, 0.0))) == pytest.approx(
+            (0.0, size, 0.0), rel=1e-6
+        )
 
 
 # Where the arm is
@@ -66,27 +73,44 @@ def test_a_pose_is_its_place_and_its_rotation_from_nominal():
         pose = (*vector(), *quaternion())
         place, turn = measured(TOOL, Inputs(pose=pose))
         assert place == pose[:3]
-        assert turn == pytest.approx((Rotation.from_quat(TILTED).inv() * Rotation.from_quat(pose[3:])).as_rotvec())
+        assert turn == pytest.approx(
+            (Rotation.from_quat(TILTED).inv() * Rotation.from_quat(pose[3:])).as_rotvec()
+        )
         back = pose_of(TOOL, (place, turn))
         assert back[:3] == pose[:3] and same(back[3:], Rotation.from_quat(pose[3:]))
 
 
-@pytest.mark.parametrize("length, valid", [
-    (1.0, True), (1.009, True), (0.991, True), (1.011, False), (0.989, False), (0.0, False)])
+@pytest.mark.parametrize(
+    "length, valid",
+    [(1.0, True), (1.009, True), (0.991, True), (1.011, False), (0.989, False), (0.0, False)],
+)
 def test_a_quaternion_is_nearly_of_length_one(length, valid):
     result = measured(TOOL, Inputs(pose=(0.5, 0.0, 0.2, *(length * x for x in HOME[3:]))))
     assert (result is not None) is valid
     if valid:
-        assert result[0] == HOME[:3] and result[1] == pytest.approx(measured(TOOL, Inputs(pose=HOME))[1])
+        assert result[0] == HOME[:3] and result[1] == pytest.approx(
+            measured(TOOL, Inputs(pose=HOME))[1]
+        )
 
 
 NAN, INF = math.nan, math.inf
 
 
-@pytest.mark.parametrize("inputs", [
-    dict(pose=None), dict(pose=HOME[:6]), dict(pose=(*HOME, 0.0)), dict(pose=(NAN, *HOME[1:])),
-    dict(pose=(*HOME[:2], INF, *HOME[3:])), dict(pose=(*HOME[:6], NAN)), dict(pose=HOME, frame="camera"),
-    dict(pose=HOME, gripper=None), dict(pose=HOME, gripper=NAN), dict(pose=HOME, gripper=INF)])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        dict(pose=None),
+        dict(pose=HOME[:6]),
+        dict(pose=(*HOME, 0.0)),
+        dict(pose=(NAN, *HOME[1:])),
+        dict(pose=(*HOME[:2], INF, *HOME[3:])),
+        dict(pose=(*HOME[:6], NAN)),
+        dict(pose=HOME, frame="camera"),
+        dict(pose=HOME, gripper=None),
+        dict(pose=HOME, gripper=NAN),
+        dict(pose=HOME, gripper=INF),
+    ],
+)
 def test_s05_what_is_no_place_is_none(inputs):
     assert measured(GRIPPER, Inputs(**({"gripper": 0.02} | inputs))) is None
 
@@ -95,29 +119,38 @@ def test_the_base_frame_has_two_names_and_the_gripper_stays_in_its_range():
     for frame in ("", "base_link"):
         for gripper, taken in ((0.02, 0.02), (-0.001, 0.0), (0.09, 0.08)):
             assert measured(GRIPPER, Inputs(pose=HOME, frame=frame, gripper=gripper))[2] == (taken,)
-    assert len(measured(TOOL, Inputs(pose=HOME, gripper=NAN))) == 2, "where there is none it is not looked at"
+    assert len(measured(TOOL, Inputs(pose=HOME, gripper=NAN))) == 2, (
+        "where there is none it is not looked at"
+    )
 
 
 def test_joints_are_known_whatever_the_pose_is():
     ranges = joint_limits()
     assert measured(ranges, Inputs(joints=list(JOINTS))) == (JOINTS,)
-    assert measured(joint_limits(gripper_width=0.08), Inputs(joints=JOINTS, gripper=0.01)) == (JOINTS, (0.01,))
+    assert measured(joint_limits(gripper_width=0.08), Inputs(joints=JOINTS, gripper=0.01)) == (
+        JOINTS,
+        (0.01,),
+    )
     for joints in (None, JOINTS[:6], (*JOINTS, 0.0), (*JOINTS[:6], NAN)):
         assert measured(ranges, Inputs(joints=joints, pose=HOME)) is None
     assert measured(ranges, Inputs(joints=JOINTS, frame="camera")) is None
 
 
 # Actions
-@pytest.mark.parametrize("limits_, action, groups", [
-    (TOOL, (1.0, 2.0, 3.0), ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0))),
-    (TOOL, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))),
-    (GRIPPER, (1.0, 2.0, 3.0), ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0), (0.0,))),
-    (GRIPPER, (1.0, 2.0, 3.0, 9.0), ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0), (9.0,))),
-    (GRIPPER, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0), (0.0,))),
-    (GRIPPER, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0), ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0), (9.0,))),
-    (joint_limits(), tuple(range(7)), (tuple(range(7)),)),
-    (joint_limits(gripper_width=0.08), tuple(range(7)), (tuple(range(7)), (0.0,))),
-    (joint_limits(gripper_width=0.08), tuple(range(8)), (tuple(range(7)), (7,)))])
+@pytest.mark.parametrize(
+    "limits_, action, groups",
+    [
+        (TOOL, (1.0, 2.0, 3.0), ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0))),
+        (TOOL, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))),
+        (GRIPPER, (1.0, 2.0, 3.0), ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0), (0.0,))),
+        (GRIPPER, (1.0, 2.0, 3.0, 9.0), ((1.0, 2.0, 3.0), (0.0, 0.0, 0.0), (9.0,))),
+        (GRIPPER, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0), (0.0,))),
+        (GRIPPER, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0), ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0), (9.0,))),
+        (joint_limits(), tuple(range(7)), (tuple(range(7)),)),
+        (joint_limits(gripper_width=0.08), tuple(range(7)), (tuple(range(7)), (0.0,))),
+        (joint_limits(gripper_width=0.08), tuple(range(8)), (tuple(range(7)), (7,))),
+    ],
+)
 def test_an_action_says_something_of_each_group(limits_, action, groups):
     assert by_group(limits_, action) == groups
 
@@ -137,10 +170,14 @@ def test_an_action_turns_the_tool_in_the_base_frame_whatever_its_orientation():
 
 def test_what_does_not_turn_is_played_as_it_is():
     at = ((0.5, 0.0, 0.2), (0.1, 0.2, 0.3))
-    assert velocities(TOOL, chunk(dt_s=0.5), (0.1, 0.2, 0.3), at) == ((0.2, 0.4, 0.6), (0.0, 0.0, 0.0))
+    assert velocities(TOOL, chunk(dt_s=0.5), (0.1, 0.2, 0.3), at) == (
+        (0.2, 0.4, 0.6),
+        (0.0, 0.0, 0.0),
+    )
     joints = joint_limits(gripper_width=0.08)
-    assert velocities(joints, chunk(dt_s=0.5), (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 3.0), (JOINTS, (0.0,))) \
-        == ((0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 4.0), (6.0,))
+    assert velocities(
+        joints, chunk(dt_s=0.5), (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 3.0), (JOINTS, (0.0,))
+    ) == ((0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 4.0), (6.0,))
 
 
 def test_what_was_moved_is_said_in_the_words_of_the_action():
@@ -178,29 +215,60 @@ def vars_of(some):
     return {name: getattr(some, name) for name in type(some).__dataclass_fields__}
 
 
-@pytest.mark.parametrize("changes, reason", [
-    ({}, ""), ({"source": "operator"}, ""), ({"source": "script"}, "source"), ({"source": ""}, "source"),
-    ({"actions": ((0.0, 0.0, 0.0),) * MAX_ACTIONS}, ""), ({"actions": ((0.0, 0.0, 0.0),) * (MAX_ACTIONS + 1)}, "horizon"),
-    ({"control_mode": "joint_delta"}, "control_mode"), ({"frame": "base_link"}, ""), ({"frame": "camera"}, "frame"),
-    ({"joint_names": ("a",)}, "joint_names"),
-    ({"dt_s": 0.001, "actions": ((0.0, 0.0, 0.0),)}, ""), ({"dt_s": 0.000999}, "dt"), ({"dt_s": 10.0}, ""),
-    ({"dt_s": 10.001}, "dt"), ({"dt_s": NAN}, "dt"), ({"dt_s": INF}, "dt"), ({"dt_s": -0.1}, "dt"),
-    ({"actions": ()}, "size"), ({"actions": ((),)}, "size"), ({"actions": ((0.0,) * 4,)}, "size"),
-    ({"actions": ((0.0,) * 6,) * 2}, ""), ({"actions": ((0.0,) * 6, (0.0,) * 3)}, "size"),
-    ({"actions": ((0.0,) * 3, (0.0,) * 6)}, "size"), ({"actions": ((0.0,) * 3, (0.0, 0.0, NAN))}, "not_finite"),
-    ({"actions": ((0.0, -INF, 0.0),)}, "not_finite"),
-    ({"observation_stamp_ns": 50_000_000}, ""), ({"observation_stamp_ns": 50_000_001}, "future_stamp"),
-    ({"actions": ((0.25, 0.0, 0.0),)}, ""), ({"actions": ((0.2501, 0.0, 0.0),)}, "jump"),
-    ({"actions": ((0.0, 0.0, 0.0), (0.2, 0.2, 0.0))}, "jump"), ({"actions": ((0.0,) * 3 + (0.0, 0.5, 0.0),)}, ""),
-    ({"actions": ((0.0,) * 3 + (0.0, 0.501, 0.0),)}, "jump"), ({"actions": ((0.25, 0.0, 0.0),), "dt_s": 0.0999}, "jump")])
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({}, ""),
+        ({"source": "operator"}, ""),
+        ({"source": "script"}, "source"),
+        ({"source": ""}, "source"),
+        ({"actions": ((0.0, 0.0, 0.0),) * MAX_ACTIONS}, ""),
+        ({"actions": ((0.0, 0.0, 0.0),) * (MAX_ACTIONS + 1)}, "horizon"),
+        ({"control_mode": "joint_delta"}, "control_mode"),
+        ({"frame": "base_link"}, ""),
+        ({"frame": "camera"}, "frame"),
+        ({"joint_names": ("a",)}, "joint_names"),
+        ({"dt_s": 0.001, "actions": ((0.0, 0.0, 0.0),)}, ""),
+        ({"dt_s": 0.000999}, "dt"),
+        ({"dt_s": 10.0}, ""),
+        ({"dt_s": 10.001}, "dt"),
+        ({"dt_s": NAN}, "dt"),
+        ({"dt_s": INF}, "dt"),
+        ({"dt_s": -0.1}, "dt"),
+        ({"actions": ()}, "size"),
+        ({"actions": ((),)}, "size"),
+        ({"actions": ((0.0,) * 4,)}, "size"),
+        ({"actions": ((0.0,) * 6,) * 2}, ""),
+        ({"actions": ((0.0,) * 6, (0.0,) * 3)}, "size"),
+        ({"actions": ((0.0,) * 3, (0.0,) * 6)}, "size"),
+        ({"actions": ((0.0,) * 3, (0.0, 0.0, NAN))}, "not_finite"),
+        ({"actions": ((0.0, -INF, 0.0),)}, "not_finite"),
+        ({"observation_stamp_ns": 50_000_000}, ""),
+        ({"observation_stamp_ns": 50_000_001}, "future_stamp"),
+        ({"actions": ((0.25, 0.0, 0.0),)}, ""),
+        ({"actions": ((0.2501, 0.0, 0.0),)}, "jump"),
+        ({"actions": ((0.0, 0.0, 0.0), (0.2, 0.2, 0.0))}, "jump"),
+        ({"actions": ((0.0,) * 3 + (0.0, 0.5, 0.0),)}, ""),
+        ({"actions": ((0.0,) * 3 + (0.0, 0.501, 0.0),)}, "jump"),
+        ({"actions": ((0.25, 0.0, 0.0),), "dt_s": 0.0999}, "jump"),
+    ],
+)
 def test_s05_s07_what_is_wrong_with_a_chunk_has_a_name(changes, reason):
     assert asks(**changes) == reason
 
 
 def test_s05_the_first_that_is_wrong_is_named():
-    wrong = [("source", "x"), ("actions", ((NAN,) * 3,) * (MAX_ACTIONS + 1)), ("control_mode", "x"), ("frame", "x"),
-             ("joint_names", ("x",)), ("dt_s", NAN)]
-    for index, reason in enumerate(["source", "horizon", "control_mode", "frame", "joint_names", "dt"]):
+    wrong = [
+        ("source", "x"),
+        ("actions", ((NAN,) * 3,) * (MAX_ACTIONS + 1)),
+        ("control_mode", "x"),
+        ("frame", "x"),
+        ("joint_names", ("x",)),
+        ("dt_s", NAN),
+    ]
+    for index, reason in enumerate(
+        ["source", "horizon", "control_mode", "frame", "joint_names", "dt"]
+    ):
         assert asks(**dict(wrong[index:])) == reason
     assert asks(actions=((NAN,) * 4,), observation_stamp_ns=10**9) == "size"
     assert asks(actions=((NAN,) * 3,), observation_stamp_ns=10**9) == "not_finite"
@@ -218,7 +286,14 @@ def test_s05_stamps_count_from_now_and_limits_are_those_in_force():
 
 def test_s05_joints_are_those_of_the_robot_in_its_order():
     ranges = joint_limits()
-    assert asks(ranges, actions=(JOINT_ACTION,)) == "" == asks(ranges, actions=(JOINT_ACTION,), joint_names=NAMES)
+    assert (
+        asks(ranges, actions=(JOINT_ACTION,))
+        == ""
+        == asks(ranges, actions=(JOINT_ACTION,), joint_names=NAMES)
+    )
     assert asks(ranges, actions=(JOINT_ACTION,), joint_names=NAMES[::-1]) == "joint_names"
-    assert asks(ranges, actions=(JOINT_ACTION[:6],)) == "size" and asks(ranges, actions=((0.6,) * 7,)) == "jump"
+    assert (
+        asks(ranges, actions=(JOINT_ACTION[:6],)) == "size"
+        and asks(ranges, actions=((0.6,) * 7,)) == "jump"
+    )
     assert asks(ranges, control_mode="tcp_delta") == "control_mode"

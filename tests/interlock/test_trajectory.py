@@ -1,4 +1,6 @@
-"""trajectory.py and state.adopt: the way back to the arm, what an action's window becomes, going over to other limits."""
+"""trajectory.py and state.adopt: the way back to the arm, what an action's window becomes, going
+over to other limits.
+"""
 
 import math
 from dataclasses import replace
@@ -31,15 +33,23 @@ def make_trajectory(limits_=None, at=ORIGIN, goal=None, window=None):
 def test_s21_apart_is_measured_by_group_and_leaves_the_gripper_out():
     trajectory, _ = make_trajectory(GRIP, (*ORIGIN, (0.02,)))
     assert trajectory.tracking_error(place(0.03, 0.25, 0.08)) == pytest.approx([0.03, 0.25])
-    assert trajectory.tracking_error(None) == [0.0, 0.0] and trajectory.set_points() == (*ORIGIN, (0.02,))
+    assert trajectory.tracking_error(None) == [0.0, 0.0] and trajectory.set_points() == (
+        *ORIGIN,
+        (0.02,),
+    )
     joints, _ = make_trajectory(joint_limits(gripper_width=0.08), (JOINTS, (0.02,)))
     assert joints.tracking_error(((*JOINTS[:6], JOINTS[6] + 0.25), (0.0,))) == pytest.approx([0.25])
     assert joints.tracking_error(None) == [0.0]
 
 
 def test_divergences_are_those_of_the_mode():
-    assert make_trajectory(limits(divergence=0.02, rotation_divergence=0.2))[0].divergences() == (0.02, 0.2)
-    assert make_trajectory(joint_limits(joint_divergence=0.07), (JOINTS,))[0].divergences() == (0.07,)
+    assert make_trajectory(limits(divergence=0.02, rotation_divergence=0.2))[0].divergences() == (
+        0.02,
+        0.2,
+    )
+    assert make_trajectory(joint_limits(joint_divergence=0.07), (JOINTS,))[0].divergences() == (
+        0.07,
+    )
 
 
 def far(size):
@@ -53,14 +63,18 @@ ZERO = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
 @pytest.mark.parametrize("largest", [0.03, 0.25])
 def test_s08_too_far_and_adrift_begin_beyond_their_limit(largest):
     trajectory, _ = make_trajectory(limits(divergence=largest), ZERO)
-    assert not trajectory.too_far(far(largest)) and trajectory.too_far(far(math.nextafter(largest, 1)))
+    assert not trajectory.too_far(far(largest)) and trajectory.too_far(
+        far(math.nextafter(largest, 1))
+    )
     assert not trajectory.too_far(None)
     assert not trajectory.has_diverged(far(ADRIFT * largest)) and trajectory.has_diverged(
         far(math.nextafter(ADRIFT * largest, 1))
     )
     assert not trajectory.has_diverged(None)
     turned, _ = make_trajectory(limits(rotation_divergence=largest), ZERO)
-    assert not turned.too_far((ZERO[0], (0.0, largest, 0.0))) and turned.too_far((ZERO[0], (0.0, largest + 1e-9, 0.0)))
+    assert not turned.too_far((ZERO[0], (0.0, largest, 0.0))) and turned.too_far(
+        (ZERO[0], (0.0, largest + 1e-9, 0.0))
+    )
 
 
 def test_s21_adrift_is_a_resting_set_point_that_goes_nowhere():
@@ -78,10 +92,14 @@ def test_s21_adrift_is_a_resting_set_point_that_goes_nowhere():
     assert not trajectory.has_diverged(away)
 
 
-@pytest.mark.parametrize("limits_, at, near, beyond", [
-    (limits(), ZERO, far(0.01), far(0.010001)),
-    (limits(), ZERO, (ZERO[0], (0.05, 0.0, 0.0)), (ZERO[0], (0.050001, 0.0, 0.0))),
-    (joint_limits(), ((0.0,) * 7,), ((0.0,) * 6 + (0.05,),), ((0.0,) * 6 + (-0.050001,),))])
+@pytest.mark.parametrize(
+    "limits_, at, near, beyond",
+    [
+        (limits(), ZERO, far(0.01), far(0.010001)),
+        (limits(), ZERO, (ZERO[0], (0.05, 0.0, 0.0)), (ZERO[0], (0.050001, 0.0, 0.0))),
+        (joint_limits(), ((0.0,) * 7,), ((0.0,) * 6 + (0.05,),), ((0.0,) * 6 + (-0.050001,),)),
+    ],
+)
 def test_misaligned_beyond_a_centimetre_or_50_mrad(limits_, at, near, beyond):
     trajectory, _ = make_trajectory(limits_, at)
     assert not trajectory.misaligned(near) and trajectory.misaligned(beyond)
@@ -89,8 +107,12 @@ def test_misaligned_beyond_a_centimetre_or_50_mrad(limits_, at, near, beyond):
 
 def test_the_first_workspace_that_does_not_hold_the_arm_is_named():
     trajectory, _ = make_trajectory(GRIP, (*ORIGIN, (0.0,)))
-    for arm, name in ((place(0.0, 0.0, 0.0), ""), (place(0.5, 0.9, 0.0), "box"), (place(0.0, 0.9, 0.0), "rotation"),
-                      (place(0.0, 0.0, 0.09), "gripper")):
+    for arm, name in (
+        (place(0.0, 0.0, 0.0), ""),
+        (place(0.5, 0.9, 0.0), "box"),
+        (place(0.0, 0.9, 0.0), "rotation"),
+        (place(0.0, 0.0, 0.09), "gripper"),
+    ):
         assert trajectory.outside(arm) == name
     joints, _ = make_trajectory(joint_limits(), (JOINTS,))
     assert joints.outside((JOINTS,)) == "" and joints.outside(((9.0,) * 7,)) == "joints"
@@ -123,14 +145,19 @@ def test_homing_wants_the_speed_from_which_half_the_acceleration_stops_at_the_go
     assert trajectory.homing() == (pytest.approx((0.25, 0.0, 0.0)), pytest.approx((0.0, -0.5, 0.0)))
     trajectory.goal = ((0.0, 0.0, -0.01), (0.0, 0.0, 0.02))
     slow, turn = stopping_speed(0.01, 2.0, 0.01), stopping_speed(0.02, 1.25, 0.01)
-    assert trajectory.homing() == (pytest.approx((0.0, 0.0, -slow)), pytest.approx((0.0, 0.0, turn)))
+    assert trajectory.homing() == (
+        pytest.approx((0.0, 0.0, -slow)),
+        pytest.approx((0.0, 0.0, turn)),
+    )
     assert slow < 0.25 and turn < 0.5
     trajectory.goal = ((1e-9, 0.0, 0.0), (0.0, 1.1e-9, 0.0))
     assert trajectory.homing() == ((0.0, 0.0, 0.0), pytest.approx((0.0, 1.1e-7, 0.0)))
     trajectory.goal = None
     assert trajectory.homing() == ZERO
     trajectory.goal = ((0.0, 0.0, 0.05),)
-    assert trajectory.homing() == (pytest.approx((0.0, 0.0, 0.25)), (0.0, 0.0, 0.0)), "groups without a goal rest"
+    assert trajectory.homing() == (pytest.approx((0.0, 0.0, 0.25)), (0.0, 0.0, 0.0)), (
+        "groups without a goal rest"
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"acceleration": 1.0, "jerk": 10.0}, {"tick": 0.004}])
@@ -212,31 +239,47 @@ def test_s19_the_state_is_taken_over_as_it_is_but_for_its_goal():
     rig = moving()
     state = replace(rig.state, goal=ORIGIN)
     taken, reason = adopt(replace(rig.limits, speed=0.1), state, rig.limits)
-    assert reason == "" and taken == replace(state, goal=None) and taken.motions == rig.state.motions
+    assert (
+        reason == "" and taken == replace(state, goal=None) and taken.motions == rig.state.motions
+    )
 
 
-@pytest.mark.parametrize("changes", [
-    {"acceleration": 0.5}, {"jerk": 5.0}, {"rotation_acceleration": 1.0}, {"rotation_jerk": 9.0}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"acceleration": 0.5}, {"jerk": 5.0}, {"rotation_acceleration": 1.0}, {"rotation_jerk": 9.0}],
+)
 def test_s19_shapes_change_at_rest_alone_and_then_begin_anew(changes):
     rig = moving()
     new = replace(rig.limits, **changes)
     assert adopt(new, rig.state, rig.limits) == (
-        rig.state, "acceleration and jerk can only change while the set-point rests")
+        rig.state,
+        "acceleration and jerk can only change while the set-point rests",
+    )
     still = Rig(rig.limits).arm()
     taken, reason = adopt(new, still.state, still.limits)
-    assert reason == "" and [len(motion.trail) for motion in taken.motions] == [group.points for group in new.groups]
-    assert [motion.set_point for motion in taken.motions] == [motion.set_point for motion in still.state.motions]
+    assert reason == "" and [len(motion.trail) for motion in taken.motions] == [
+        group.points for group in new.groups
+    ]
+    assert [motion.set_point for motion in taken.motions] == [
+        motion.set_point for motion in still.state.motions
+    ]
 
 
 def test_s19_what_could_not_stop_inside_is_said_by_group():
     rig = moving()
     x = rig.state.motions[0].position[0]
-    for new, name in ((replace(rig.limits, box_high=(x + 0.001, 0.25, 0.45)), "position"),
-                      (replace(rig.limits, cone=0.02), "rotation")):
+    for new, name in (
+        (replace(rig.limits, box_high=(x + 0.001, 0.25, 0.45)), "position"),
+        (replace(rig.limits, cone=0.02), "rotation"),
+    ):
         assert adopt(new, rig.state, rig.limits) == (
-            rig.state, f"the set-point could not stop inside the new limits of its {name}")
+            rig.state,
+            f"the set-point could not stop inside the new limits of its {name}",
+        )
     trail = replace(rig.limits, box_low=(rig.state.motions[0].trail[0][0] + 1e-4, -0.25, 0.005))
-    assert "its position" in adopt(trail, rig.state, rig.limits)[1], "all of its trail must lie inside"
+    assert "its position" in adopt(trail, rig.state, rig.limits)[1], (
+        "all of its trail must lie inside"
+    )
 
 
 def test_s19_what_rests_outside_may_stay_there_under_any_limits():
@@ -245,14 +288,27 @@ def test_s19_what_rests_outside_may_stay_there_under_any_limits():
         new = replace(rig.limits, box_high=box_high)
         assert adopt(new, rig.state, rig.limits) == (rig.state, "")
     inside = Rig().settle()
-    refused = adopt(replace(inside.limits, box_high=(0.45, 0.25, 0.45)), inside.state, inside.limits)
-    assert refused == (inside.state, "the set-point could not stop inside the new limits of its position")
+    refused = adopt(
+        replace(inside.limits, box_high=(0.45, 0.25, 0.45)), inside.state, inside.limits
+    )
+    assert refused == (
+        inside.state,
+        "the set-point could not stop inside the new limits of its position",
+    )
 
 
 def test_s19_the_gripper_stays_and_the_old_limits_are_those_of_the_state():
     rig = Rig(GRIP, gripper=0.04).arm()
     without = replace(GRIP, gripper_width=0.0)
     assert adopt(without, rig.state, GRIP) == (
-        rig.state, "whether there is a gripper cannot change while the interlock runs")
-    assert adopt(without, State(), GRIP) == (State(), "whether there is a gripper cannot change while the interlock runs")
-    assert adopt(GRIP, rig.state, without)[1] == "whether there is a gripper cannot change while the interlock runs"
+        rig.state,
+        "whether there is a gripper cannot change while the interlock runs",
+    )
+    assert adopt(without, State(), GRIP) == (
+        State(),
+        "whether there is a gripper cannot change while the interlock runs",
+    )
+    assert (
+        adopt(GRIP, rig.state, without)[1]
+        == "whether there is a gripper cannot change while the interlock runs"
+    )

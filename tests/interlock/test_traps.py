@@ -1,4 +1,6 @@
-"""What others fell into, trap by trap, each with the value that was measured; and modes beside the tool's position."""
+"""What others fell into, trap by trap, each with the value that was measured; and modes beside the
+tool's position.
+"""
 
 import math
 
@@ -7,7 +9,17 @@ import pytest
 
 from rlinf_core.core.rotation import angle, inverse, product, to_quaternion
 from rlinf_core.interlock import Chunk, EStop, Mode, load_limits
-from tests.interlock.conftest import HOME, JOINTS, S9, Rig, chunk, joint_limits, limits, stream, until
+from tests.interlock.conftest import (
+    HOME,
+    JOINTS,
+    S9,
+    Rig,
+    chunk,
+    joint_limits,
+    limits,
+    stream,
+    until,
+)
 
 TICK_MS = 10
 
@@ -15,7 +27,9 @@ TICK_MS = 10
 def test_trap01_a_heartbeat_is_no_command(rig, evidence):
     stream(rig, (0.01, 0.0, 0.0), actions=1)
     ticks = until(rig, lambda: rig.state.mode is Mode.HOLD, arm=True, enable=True, enable_age_s=0.0)
-    evidence("trap 1", f"enable and arming alive, no chunk: hold after {ticks * TICK_MS} ms", "200 ms")
+    evidence(
+        "trap 1", f"enable and arming alive, no chunk: hold after {ticks * TICK_MS} ms", "200 ms"
+    )
 
 
 def test_trap02_a_nan_is_answered_with_a_hold_and_leaves_the_memory_clean(rig, evidence):
@@ -27,14 +41,21 @@ def test_trap02_a_nan_is_answered_with_a_hold_and_leaves_the_memory_clean(rig, e
     stream(rig, (0.02, 0.0, 0.0), actions=3, seq=20)
     assert rig.state.mode is Mode.ACTIVE and all(map(math.isfinite, rig.output.target))
     clipped = np.clip(np.nan, -0.02, 0.02)
-    evidence("trap 2", f"hold in the same tick, finite ever after (np.clip gives {clipped})", "hold, finite")
+    evidence(
+        "trap 2",
+        f"hold in the same tick, finite ever after (np.clip gives {clipped})",
+        "hold, finite",
+    )
 
 
 def test_trap03_resuming_starts_from_the_measured_pose(rig, evidence):
     stream(rig, (0.02, 0.0, 0.0), actions=3)
     until(rig, lambda: rig.state.still and rig.state.mode is Mode.HOLD)
     rig.follow, old = False, rig.output.target
-    rig.pose = (*[p + d for p, d in zip(old[:3], (0.0, 0.02, 0.02), strict=True)], *old[3:])  # somebody has pushed it
+    rig.pose = (
+        *[p + d for p, d in zip(old[:3], (0.0, 0.02, 0.02), strict=True)],
+        *old[3:],
+    )  # somebody has pushed it
     seq = iter(range(20, 500))
     until(rig, lambda: rig.tick(chunk(next(seq), rig.now, ((0.0, 0.0, 0.0),))).mode is Mode.ACTIVE)
     gap = math.dist(rig.output.target[:3], rig.pose[:3])
@@ -53,8 +74,12 @@ def test_trap04_arming_far_from_the_old_set_point_moves_nothing(evidence):
         before = output.target
     gap = math.dist(output.target[:3], rig.pose[:3])
     assert gap < 1e-6 and max(steps) <= 0.25 * 0.01 + 1e-9
-    evidence("trap 4", f"{gap:.0e} m from the measured pose; the set-point went to the arm, at most "
-             f"{1e3 * max(steps):.1f} mm a tick", "0 m; 2.5 mm")
+    evidence(
+        "trap 4",
+        f"{gap:.0e} m from the measured pose; the set-point went to the arm, at most "
+        f"{1e3 * max(steps):.1f} mm a tick",
+        "0 m; 2.5 mm",
+    )
 
 
 def test_trap05_a_reflex_is_never_cleared_by_commands(rig, evidence):
@@ -67,11 +92,15 @@ def test_trap05_a_reflex_is_never_cleared_by_commands(rig, evidence):
 
 def test_trap06_one_joint_at_its_limit_stops_the_whole_arm_along_its_path(evidence):
     home = (0.0, 0.0, 0.0, -1.5, 0.0, 1.5, 0.0)
-    rig = Rig(joint_limits(joint_high=(2.74, 1.78, 2.90, -1.35, 2.81, 4.52, 3.02)), joints=home).arm()
+    rig = Rig(
+        joint_limits(joint_high=(2.74, 1.78, 2.90, -1.35, 2.81, 4.52, 3.02)), joints=home
+    ).arm()
     action = (0.03, 0.02, -0.01, 0.02, 0.0, 0.04, 0.0)
     outputs = stream(rig, action, actions=40)
     moved = np.array([output.joints for output in outputs]) - home
-    assert moved[-1, 3] == pytest.approx(0.05, abs=1e-3), "the fourth joint is at its limit, less its margin"
+    assert moved[-1, 3] == pytest.approx(0.05, abs=1e-3), (
+        "the fourth joint is at its limit, less its margin"
+    )
     ratios = moved[5:] / moved[5:, [3]]
     off = np.abs(ratios - np.array(action) / action[3]).max()
     assert off < 1e-9 and np.ptp(moved[-20:], axis=0).max() < 1e-3
@@ -81,7 +110,11 @@ def test_trap06_one_joint_at_its_limit_stops_the_whole_arm_along_its_path(eviden
 def test_trap07_nothing_is_unlimited_by_default(tmp_path, evidence):
     with pytest.raises(TypeError):
         type(limits())()
-    unlimited = [name for name, value in vars(load_limits("robots/franka_fr3/limits.yaml")).items() if value == math.inf]
+    unlimited = [
+        name
+        for name, value in vars(load_limits("robots/franka_fr3/limits.yaml")).items()
+        if value == math.inf
+    ]
     assert unlimited == []
     evidence("trap 7", "0 of the shipped FR3's limits are infinite", "0")
 
@@ -106,7 +139,11 @@ def test_trap09_nothing_of_a_chunk_plays_after_the_episode(rig, evidence):
     until(rig, lambda: rig.state.still)
     moved = rig.output.target[0] - before
     assert moved <= speed**2 / (2 * 4.0) + 1e-12 and rig.state.chunk is None
-    evidence("trap 9", f"{1e3 * moved:.1f} mm of braking, of 170 mm left in the chunk", "its braking distance")
+    evidence(
+        "trap 9",
+        f"{1e3 * moved:.1f} mm of braking, of 170 mm left in the chunk",
+        "its braking distance",
+    )
 
 
 def test_trap12_the_commander_owns_no_stop(rig, evidence):
@@ -116,7 +153,11 @@ def test_trap12_the_commander_owns_no_stop(rig, evidence):
     assert rig.state.mode is Mode.FAULT
     fields = set(Chunk.__dataclass_fields__)
     assert not fields & {"enable", "estop", "reset_fault", "arm"}, "a chunk cannot speak of them"
-    evidence("trap 12", "stopped with the policy streaming; a chunk has no word for stop, enable or reset", "stopped")
+    evidence(
+        "trap 12",
+        "stopped with the policy streaming; a chunk has no word for stop, enable or reset",
+        "stopped",
+    )
 
 
 # Modes beside the tool's position
@@ -127,7 +168,11 @@ def test_rotation_plays_in_the_base_frame_and_is_reported_as_it_was_asked():
     (record,) = outputs[-1].applied
     assert record.executed == pytest.approx(action, abs=1e-9)
     turned = product(rig.output.target[3:], inverse(HOME[3:]))
-    assert abs(turned[2]) > 0.05 and turned[0] == pytest.approx(0, abs=1e-9) and turned[1] == pytest.approx(0, abs=1e-9)
+    assert (
+        abs(turned[2]) > 0.05
+        and turned[0] == pytest.approx(0, abs=1e-9)
+        and turned[1] == pytest.approx(0, abs=1e-9)
+    )
 
 
 def test_the_gripper_opens_closes_and_stays_in_its_range():
@@ -137,7 +182,9 @@ def test_the_gripper_opens_closes_and_stays_in_its_range():
     assert outputs[-1].applied[0].executed == pytest.approx((0, 0, 0, 0.005), abs=1e-9)
     assert stream(rig, (0.0, 0.0, 0.0, -0.01), actions=10, seq=20)[-1].gripper == 0.0
     blind = Rig(limits(gripper_width=0.08)).tick(arm=True)
-    assert blind.target is None and blind.mode is Mode.DISARMED, "nothing is known of the gripper: nothing moves"
+    assert blind.target is None and blind.mode is Mode.DISARMED, (
+        "nothing is known of the gripper: nothing moves"
+    )
 
 
 def test_joints_play_and_the_box_still_guards_the_tool():
@@ -151,8 +198,12 @@ def test_joints_play_and_the_box_still_guards_the_tool():
 
 def test_tool_commands_hold_when_a_joint_is_at_the_end_of_its_range():
     ranges = joint_limits()
-    rig = Rig(limits(joint_names=ranges.joint_names, joint_low=ranges.joint_low, joint_high=ranges.joint_high),
-              joints=JOINTS).arm()
+    rig = Rig(
+        limits(
+            joint_names=ranges.joint_names, joint_low=ranges.joint_low, joint_high=ranges.joint_high
+        ),
+        joints=JOINTS,
+    ).arm()
     stream(rig, (0.01, 0.0, 0.0), actions=1)
     rig.tick(joints=(*JOINTS[:3], -0.2, *JOINTS[4:]))
     assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_joints")

@@ -16,23 +16,37 @@ COMMAND = chunk(3, 7 * TICK_NS, ((0.01, 0.0, 0.0), (0.0, 0.02, 0.0)), dt_s=0.05)
 def test_a_window_begins_where_the_set_point_is_and_one_of_another_action_ends():
     trajectory, notes = make_trajectory()
     wanted = trajectory.play(COMMAND, 0, None, None)
-    assert wanted == ((0.01 / 0.05, 0.0, 0.0), (0.0, 0.0, 0.0)) and trajectory.window == Window(COMMAND, 0, ORIGIN)
+    assert wanted == ((0.01 / 0.05, 0.0, 0.0), (0.0, 0.0, 0.0)) and trajectory.window == Window(
+        COMMAND, 0, ORIGIN
+    )
     first = trajectory.window
     trajectory.play(COMMAND, 0, None, None)
     assert trajectory.window is first and trajectory.applied == []
     assert trajectory.play(COMMAND, 1, None, None) == ((0.0, 0.02 / 0.05, 0.0), (0.0, 0.0, 0.0))
-    assert trajectory.window == Window(COMMAND, 1, ORIGIN) and [record.index for record in trajectory.applied] == [0]
+    assert trajectory.window == Window(COMMAND, 1, ORIGIN) and [
+        record.index for record in trajectory.applied
+    ] == [0]
     trajectory.play(replace(COMMAND), 1, None, None)
     assert [record.index for record in trajectory.applied] == [0, 1] and notes == []
 
 
 def test_what_is_reported_of_an_action():
-    trajectory, notes = make_trajectory(window=Window(COMMAND, 1, place(-0.01), frozenset({"speed", "acceleration"})))
+    trajectory, notes = make_trajectory(
+        window=Window(COMMAND, 1, place(-0.01), frozenset({"speed", "acceleration"}))
+    )
     trajectory.finish_window()
     (record,) = trajectory.applied
-    assert (record.source, record.session, record.seq, record.index, record.policy_version) == ("policy", "a", 3, 1, 7)
+    assert (record.source, record.session, record.seq, record.index, record.policy_version) == (
+        "policy",
+        "a",
+        3,
+        1,
+        7,
+    )
     assert (record.start_ns, record.observation_stamp_ns) == (7 * TICK_NS + 50_000_000, 7 * TICK_NS)
-    assert record.requested == (0.0, 0.02, 0.0) and record.executed == pytest.approx((0.01, 0.0, 0.0))
+    assert record.requested == (0.0, 0.02, 0.0) and record.executed == pytest.approx(
+        (0.01, 0.0, 0.0)
+    )
     assert record.limits == ("acceleration", "speed")
     assert notes == [("limited", "acceleration,speed", COMMAND, 1)] and trajectory.window.done
     trajectory.finish_window()
@@ -73,8 +87,10 @@ def test_only_an_action_in_play_is_limited():
     assert trajectory.window.limits == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("distance_m, fraction", [
-    (None, 1.0), (0.02, 1.0), (0.03, 1.0), (0.01, 0.5), (0.019, 0.95), (0.001, 0.05)])
+@pytest.mark.parametrize(
+    "distance_m, fraction",
+    [(None, 1.0), (0.02, 1.0), (0.03, 1.0), (0.01, 0.5), (0.019, 0.95), (0.001, 0.05)],
+)
 def test_s11_the_nearer_the_slower(distance_m, fraction):
     trajectory, _ = make_trajectory()
     turning = chunk(actions=((0.01, 0.0, 0.0, 0.0, 0.0, 0.02),))
@@ -85,13 +101,20 @@ def test_s11_the_nearer_the_slower(distance_m, fraction):
     assert trajectory.window.limits == (frozenset() if fraction == 1.0 else {"distance"})
 
 
-@pytest.mark.parametrize("arm, action, wanted", [
-    (place(-0.029), (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)),
-    (place(-0.031), (0.01, 0.0, 0.0), (-0.005, 0.0, 0.0)), (place(-0.031), (0.01, 0.01, 0.0), (-0.005, 0.1, 0.0)),
-    (place(-0.04), (0.01, -0.01, 0.01), (-0.05, -0.1, 0.1)),
-    (place(-0.031), (-0.01, 0.0, 0.0), (-0.1, 0.0, 0.0)), (place(-0.031), (0.0, 0.01, 0.0), (0.0, 0.1, 0.0)),
-    (place(0.031), (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)), (place(0.031), (-0.01, 0.0, 0.0), (0.005, 0.0, 0.0)),
-    (None, (0.01, 0.0, 0.0), (0.1, 0.0, 0.0))])
+@pytest.mark.parametrize(
+    "arm, action, wanted",
+    [
+        (place(-0.029), (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)),
+        (place(-0.031), (0.01, 0.0, 0.0), (-0.005, 0.0, 0.0)),
+        (place(-0.031), (0.01, 0.01, 0.0), (-0.005, 0.1, 0.0)),
+        (place(-0.04), (0.01, -0.01, 0.01), (-0.05, -0.1, 0.1)),
+        (place(-0.031), (-0.01, 0.0, 0.0), (-0.1, 0.0, 0.0)),
+        (place(-0.031), (0.0, 0.01, 0.0), (0.0, 0.1, 0.0)),
+        (place(0.031), (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)),
+        (place(0.031), (-0.01, 0.0, 0.0), (0.005, 0.0, 0.0)),
+        (None, (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)),
+    ],
+)
 def test_s08_a_set_point_that_is_far_from_the_arm_does_not_go_further(arm, action, wanted):
     trajectory, _ = make_trajectory()
     position, turn = trajectory.play(chunk(actions=((*action, 0.0, 0.0, 0.02),)), 0, arm, None)
@@ -116,20 +139,41 @@ def test_s08_a_tool_that_presses_slides_along_and_no_further_from_the_arm():
     assert max(errors) < 0.03 + 0.015 and max(errors[150:]) < 0.031
 
 
-@pytest.mark.parametrize("action, wanted", [
-    ((0.02, 0.05), None), ((0.001, -0.05), None), ((-0.02, -0.05), (-0.2, -0.5)), ((0.0, 0.05), (0.0, 0.5))])
+@pytest.mark.parametrize(
+    "action, wanted",
+    [
+        ((0.02, 0.05), None),
+        ((0.001, -0.05), None),
+        ((-0.02, -0.05), (-0.2, -0.5)),
+        ((0.0, 0.05), (0.0, 0.5)),
+    ],
+)
 def test_s08_a_joint_that_is_too_far_goes_no_further_whatever_the_others_do(action, wanted):
-    """The first is stuck 0.11 rad behind, the second on its way back from 0.09, of 0.1 that they may be."""
+    """The first is stuck 0.11 rad behind, the second on its way back from 0.09, of 0.1 that they
+    may be.
+    """
     at = (JOINTS[0] + 0.11, JOINTS[1] - 0.09, *JOINTS[2:])
     trajectory, _ = make_trajectory(joint_limits(joint_divergence=0.1), (at,))
-    (velocity,) = trajectory.play(chunk(actions=((*action, *[0.0] * 5),), mode="joint_delta"), 0, (JOINTS,), None)
-    assert velocity == pytest.approx((*(wanted or (0.0, 0.0)), *[0.0] * 5)), "all stop together, or none does"
+    (velocity,) = trajectory.play(
+        chunk(actions=((*action, *[0.0] * 5),), mode="joint_delta"), 0, (JOINTS,), None
+    )
+    assert velocity == pytest.approx((*(wanted or (0.0, 0.0)), *[0.0] * 5)), (
+        "all stop together, or none does"
+    )
     assert trajectory.window.limits == (frozenset() if wanted else {"divergence"})
 
 
 def test_s08_each_group_stops_for_itself():
     trajectory, _ = make_trajectory()
-    position, turn = trajectory.play(chunk(actions=((0.01, 0.0, 0.0, 0.0, 0.02, 0.0),)), 0, place(0.0, 0.31), None)
-    assert position == pytest.approx((0.1, 0.0, 0.0)) and turn != (0.0, 0.0, 0.0), "it turns towards the arm"
-    position, turn = trajectory.play(chunk(actions=((0.01, 0.0, 0.0, 0.0, -0.02, 0.0),)), 0, place(0.0, 0.31), None)
-    assert position == pytest.approx((0.1, 0.0, 0.0)) and turn == pytest.approx((0.0, 0.05, 0.0)), "it is drawn back"
+    position, turn = trajectory.play(
+        chunk(actions=((0.01, 0.0, 0.0, 0.0, 0.02, 0.0),)), 0, place(0.0, 0.31), None
+    )
+    assert position == pytest.approx((0.1, 0.0, 0.0)) and turn != (0.0, 0.0, 0.0), (
+        "it turns towards the arm"
+    )
+    position, turn = trajectory.play(
+        chunk(actions=((0.01, 0.0, 0.0, 0.0, -0.02, 0.0),)), 0, place(0.0, 0.31), None
+    )
+    assert position == pytest.approx((0.1, 0.0, 0.0)) and turn == pytest.approx((0.0, 0.05, 0.0)), (
+        "it is drawn back"
+    )

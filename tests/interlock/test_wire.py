@@ -1,4 +1,6 @@
-"""Odd messages on the interlock's topics: joints in any order, releases, enables, an arming without an answer."""
+"""Odd messages on the interlock's topics: joints in any order, releases, enables, an arming without
+an answer.
+"""
 
 import math
 import time
@@ -28,26 +30,48 @@ NAMES = joint_limits().joint_names
 def test_s22_joints_are_taken_by_name_in_whatever_order_they_come():
     inputs = inputs_of_nothing(limits=joint_limits(), counts=Counter())
     order = [4, 0, 6, 2, 5, 1, 3]
-    message = JointState(name=[NAMES[place] for place in order], position=[JOINTS[place] for place in order])
+    message = JointState(
+        name=[NAMES[place] for place in order], position=[JOINTS[place] for place in order]
+    )
     assert inputs.receive("joint_states", message) and inputs.joints == JOINTS
     message.name, message.position = ["gripper", *message.name], [0.04, *message.position]
     assert inputs.receive("joint_states", message) and inputs.joints == JOINTS
 
 
-@pytest.mark.parametrize("names, positions", [
-    (NAMES[:-1], JOINTS[:-1]), (NAMES, JOINTS[:-1]), ((), JOINTS), (NAMES, ()), ((), ()),
-    ((*NAMES, NAMES[0]), (*JOINTS, 1.0)), ((NAMES[0], *NAMES), (JOINTS[0], *JOINTS)),
-    (NAMES[1:] + ("fr3_joint1 ",), JOINTS)])
+@pytest.mark.parametrize(
+    "names, positions",
+    [
+        (NAMES[:-1], JOINTS[:-1]),
+        (NAMES, JOINTS[:-1]),
+        ((), JOINTS),
+        (NAMES, ()),
+        ((), ()),
+        ((*NAMES, NAMES[0]), (*JOINTS, 1.0)),
+        ((NAMES[0], *NAMES), (JOINTS[0], *JOINTS)),
+        (NAMES[1:] + ("fr3_joint1 ",), JOINTS),
+    ],
+)
 def test_s22_a_message_without_a_joint_or_with_one_twice_says_nothing_of_the_arm(names, positions):
     inputs = inputs_of_nothing(limits=joint_limits(), counts=Counter())
     inputs.joints = JOINTS
-    assert not inputs.receive("joint_states", JointState(name=list(names), position=list(positions)))
+    assert not inputs.receive(
+        "joint_states", JointState(name=list(names), position=list(positions))
+    )
     assert inputs.joints == JOINTS and inputs.counts == {"of_other_joints": 1}
 
 
-@pytest.mark.parametrize("names, positions, got", [
-    ("ab", (1.0, 2.0), (2.0, 1.0)), ("abcc", (1.0, 2.0, 3.0, 4.0), (2.0, 1.0)), ("aba", (1.0, 2.0, 1.0), None),
-    ("aba", (1.0, 2.0), (2.0, 1.0)), ("b", (1.0,), None), ("ab", (1.0,), None), ("ab", (1.0, math.inf), (math.inf, 1.0))])
+@pytest.mark.parametrize(
+    "names, positions, got",
+    [
+        ("ab", (1.0, 2.0), (2.0, 1.0)),
+        ("abcc", (1.0, 2.0, 3.0, 4.0), (2.0, 1.0)),
+        ("aba", (1.0, 2.0, 1.0), None),
+        ("aba", (1.0, 2.0), (2.0, 1.0)),
+        ("b", (1.0,), None),
+        ("ab", (1.0,), None),
+        ("ab", (1.0, math.inf), (math.inf, 1.0)),
+    ],
+)
 def test_angles_come_by_name(names, positions, got):
     assert angles_of(JointState(name=list(names), position=list(positions)), ["b", "a"]) == got
 
@@ -57,18 +81,32 @@ def test_s05_actions_for_joints_in_another_order_are_refused():
     command = chunk(1, 0, ((0.001,) * 7,), mode="joint_delta")
     from dataclasses import replace
 
-    for names, reason in (((), ""), (NAMES, ""), (order, "joint_names"), (NAMES[:6], "joint_names")):
+    for names, reason in (
+        ((), ""),
+        (NAMES, ""),
+        (order, "joint_names"),
+        (NAMES[:6], "joint_names"),
+    ):
         assert invalid(joint_limits(), replace(command, joint_names=names), 0) == reason
 
 
 # Other units
-@pytest.mark.parametrize("factor, action", [(1000.0, (0.002, 0.0, 0.0)), (1000.0, (0.0005, 0.001, 0.0)),
-                                            (100.0, (0.006, 0.0, 0.0)), (39.37, (0.02, 0.0, 0.0))])
+@pytest.mark.parametrize(
+    "factor, action",
+    [
+        (1000.0, (0.002, 0.0, 0.0)),
+        (1000.0, (0.0005, 0.001, 0.0)),
+        (100.0, (0.006, 0.0, 0.0)),
+        (39.37, (0.02, 0.0, 0.0)),
+    ],
+)
 def test_s07_an_operators_millimetres_centimetres_and_inches_end_in_a_fault(factor, action):
     rig = Rig(limits()).arm()
     start = rig.output.target
     for seq in range(1, 4):
-        rig.tick(chunk(seq, rig.now, (tuple(factor * value for value in action),), source="operator"))
+        rig.tick(
+            chunk(seq, rig.now, (tuple(factor * value for value in action),), source="operator")
+        )
     assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "invalid_command")
     assert math.dist(rig.output.target[:3], start[:3]) < 1e-9
 
@@ -76,8 +114,19 @@ def test_s07_an_operators_millimetres_centimetres_and_inches_end_in_a_fault(fact
 def test_s07_an_operators_degrees_end_in_a_fault():
     rig = Rig(joint_limits(), joints=JOINTS).arm()
     for seq in range(1, 4):
-        rig.tick(chunk(seq, rig.now, ((math.degrees(0.02),) + (0.0,) * 6,), source="operator", mode="joint_delta"))
-    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "invalid_command") and rig.output.joints == JOINTS
+        rig.tick(
+            chunk(
+                seq,
+                rig.now,
+                ((math.degrees(0.02),) + (0.0,) * 6,),
+                source="operator",
+                mode="joint_delta",
+            )
+        )
+    assert (rig.state.mode, rig.state.cause) == (
+        Mode.FAULT,
+        "invalid_command",
+    ) and rig.output.joints == JOINTS
 
 
 # Gripper commands at 1 kHz
@@ -88,18 +137,34 @@ def test_s08_ten_chunks_a_tick_that_open_and_close_move_the_fingers_within_their
         chunks = []
         for _ in range(10):
             seq += 1
-            chunks.append(chunk(seq, rig.now, ((0.0, 0.0, 0.0, 0.02 if seq % 2 else -0.02),), dt_s=0.1))
+            chunks.append(
+                chunk(seq, rig.now, ((0.0, 0.0, 0.0, 0.02 if seq % 2 else -0.02),), dt_s=0.1)
+            )
         widths.append(rig.tick(*chunks).gripper)
         assert rig.state.mode is Mode.ACTIVE
     speed = rig.limits.groups[-1].speed
-    assert max(abs(b - a) for a, b in zip(widths, widths[1:], strict=False)) <= speed * rig.limits.tick + 1e-12
+    assert (
+        max(abs(b - a) for a, b in zip(widths, widths[1:], strict=False))
+        <= speed * rig.limits.tick + 1e-12
+    )
     assert min(widths) >= 0.0 and max(widths) <= 0.08
 
 
 # Releases and enables
 def release_message(**more):
-    return ActionChunk(**({"source": "operator", "session": "a", "seq": 3, "dt": 0.1, "control_mode": "tcp_delta",
-                           "policy_version": -1} | more))
+    return ActionChunk(
+        **(
+            {
+                "source": "operator",
+                "session": "a",
+                "seq": 3,
+                "dt": 0.1,
+                "control_mode": "tcp_delta",
+                "policy_version": -1,
+            }
+            | more
+        )
+    )
 
 
 def test_s16_a_release_is_an_operators_chunk_that_announces_nothing():
@@ -108,8 +173,16 @@ def test_s16_a_release_is_an_operators_chunk_that_announces_nothing():
     assert not safety_messages.to_chunk(release_message(), "policy").is_release
 
 
-@pytest.mark.parametrize("more", [{"horizon": 1}, {"dim": 3}, {"execute": 1}, {"data": [0.0]},
-                                  {"horizon": 1, "dim": 3, "data": [0.0, 0.0, 0.0], "execute": 1}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"horizon": 1},
+        {"dim": 3},
+        {"execute": 1},
+        {"data": [0.0]},
+        {"horizon": 1, "dim": 3, "data": [0.0, 0.0, 0.0], "execute": 1},
+    ],
+)
 def test_s16_whatever_announces_something_is_no_release(more):
     got = safety_messages.to_chunk(release_message(**more), "operator")
     assert not got.is_release
@@ -117,12 +190,18 @@ def test_s16_whatever_announces_something_is_no_release(more):
 
 
 def test_s16_a_message_with_nothing_in_it_is_refused():
-    assert invalid(limits(), safety_messages.to_chunk(ActionChunk(), "operator"), 0) == "control_mode"
+    assert (
+        invalid(limits(), safety_messages.to_chunk(ActionChunk(), "operator"), 0) == "control_mode"
+    )
 
 
 def test_s16_a_release_outlives_the_end_of_the_episode_and_a_command_does_not():
     inputs = inputs_of_nothing()
-    inputs.chunks = [chunk(1), safety_messages.to_chunk(release_message(), "operator"), chunk(2, source="operator")]
+    inputs.chunks = [
+        chunk(1),
+        safety_messages.to_chunk(release_message(), "operator"),
+        chunk(2, source="operator"),
+    ]
     inputs.receive("episode", EpisodeEvent(kind=EpisodeEvent.ENDED))
     assert [remaining.is_release for remaining in inputs.chunks] == [True]
 
@@ -147,28 +226,54 @@ def test_s16_an_enable_that_is_let_go_in_the_same_breath_is_none():
 
 # An e-stop of another type
 def test_s14_an_estop_of_another_type_is_named():
-    inputs = inputs_of_nothing(owner=SimpleNamespace(get_publishers_info_by_topic=lambda name: [
-        SimpleNamespace(topic_type=kind) for kind in ("std_msgs/msg/Bool", "std_msgs/msg/Int8", "std_msgs/msg/Int8")]))
+    inputs = inputs_of_nothing(
+        owner=SimpleNamespace(
+            get_publishers_info_by_topic=lambda name: [
+                SimpleNamespace(topic_type=kind)
+                for kind in ("std_msgs/msg/Bool", "std_msgs/msg/Int8", "std_msgs/msg/Int8")
+            ]
+        )
+    )
     inputs._name = lambda topic: f"/a/{topic}"
-    assert inputs.of_other_type("estop/a") == "published as std_msgs/msg/Int8; expected std_msgs/msg/Bool"
-    inputs.owner.get_publishers_info_by_topic = lambda name: [SimpleNamespace(topic_type="std_msgs/msg/Bool")]
+    assert (
+        inputs.of_other_type("estop/a")
+        == "published as std_msgs/msg/Int8; expected std_msgs/msg/Bool"
+    )
+    inputs.owner.get_publishers_info_by_topic = lambda name: [
+        SimpleNamespace(topic_type="std_msgs/msg/Bool")
+    ]
     assert inputs.of_other_type("estop/a") == ""
     requests = Requests.__new__(Requests)
-    requests.node = SimpleNamespace(inputs=SimpleNamespace(others={}, of_other_type={"estop/a": "published as x"}.get))
+    requests.node = SimpleNamespace(
+        inputs=SimpleNamespace(others={}, of_other_type={"estop/a": "published as x"}.get)
+    )
     assert requests._describe("estop_silent:a") == "estop_silent:a (published as x)"
     assert requests._describe("estop_silent:b") == "estop_silent:b"
 
 
 # An arming without an answer
-@pytest.mark.parametrize("since_s, mode, taken_back", [
-    (0.0, Mode.ARMED, True), (UNANSWERED_S - 0.1, Mode.ACTIVE, True), (UNANSWERED_S + 0.1, Mode.ACTIVE, False),
-    (0.0, Mode.FAULT, False)])
-def test_s26_an_arming_whose_answer_is_lost_with_the_desk_is_taken_back(monkeypatch, since_s, mode, taken_back):
+@pytest.mark.parametrize(
+    "since_s, mode, taken_back",
+    [
+        (0.0, Mode.ARMED, True),
+        (UNANSWERED_S - 0.1, Mode.ACTIVE, True),
+        (UNANSWERED_S + 0.1, Mode.ACTIVE, False),
+        (0.0, Mode.FAULT, False),
+    ],
+)
+def test_s26_an_arming_whose_answer_is_lost_with_the_desk_is_taken_back(
+    monkeypatch, since_s, mode, taken_back
+):
     now = [time.monotonic()]
     monkeypatch.setattr(interlock, "time", SimpleNamespace(monotonic=lambda: now[0]))
     logged = []
-    node = SimpleNamespace(state=SimpleNamespace(mode=mode), active=True, wanted={}, clock=None,
-                           desk=SimpleNamespace(log=lambda *words: logged.append(words)))
+    node = SimpleNamespace(
+        state=SimpleNamespace(mode=mode),
+        active=True,
+        wanted={},
+        clock=None,
+        desk=SimpleNamespace(log=lambda *words: logged.append(words)),
+    )
     requests = Requests(node)
     requests.on_new_desk()
     assert not node.wanted, "nobody has armed yet"
@@ -182,7 +287,9 @@ def test_s26_an_arming_whose_answer_is_lost_with_the_desk_is_taken_back(monkeypa
 
 
 def test_s26_an_arming_that_was_refused_is_not_taken_back():
-    node = SimpleNamespace(state=SimpleNamespace(mode=Mode.ACTIVE), active=True, wanted={}, clock=None)
+    node = SimpleNamespace(
+        state=SimpleNamespace(mode=Mode.ACTIVE), active=True, wanted={}, clock=None
+    )
     requests = Requests(node)
     requests._why_not_armed = lambda: "this stands"
     assert requests._arm(True) == "this stands"

@@ -7,12 +7,18 @@ from rlinf_core.launch.build_messages import progress
 def test_a_build_says_each_tenth_part_once_and_passes_every_line_on(capsys):
     lines = ["-- looking\n", "[1/20] a\n", "[3/20] b\n", "[3/20] c\n", "[ 50%] d\n", "[20/20] e\n"]
     assert list(progress(lines, "compiling")) == lines
-    assert capsys.readouterr().out.splitlines() == ["  15 % compiled", "  50 % compiled", "  100 % compiled"]
+    assert capsys.readouterr().out.splitlines() == [
+        "  15 % compiled",
+        "  50 % compiled",
+        "  100 % compiled",
+    ]
 
 
 def test_a_build_that_takes_its_time_says_that_it_goes_on(monkeypatch):
     lines = []
-    monkeypatch.setattr(build_messages, "print", lambda line, flush: lines.append(line), raising=False)
+    monkeypatch.setattr(
+        build_messages, "print", lambda line, flush: lines.append(line), raising=False
+    )
 
     def slow():
         while len(lines) < 2:
@@ -33,8 +39,13 @@ def test_messages_that_the_ros_has_by_now_leave_nothing_that_hides_its_own(tmp_p
     monkeypatch.setattr(build_messages, "message_packages", lambda name: built / "lib/python")
     monkeypatch.setattr(build_messages, "_build", lambda sources, prefix, step: None)
     library = built / "lib/libfranka_msgs_of_mine.so"
-    for file in ("share/franka_msgs/package.xml", "lib/python/franka_msgs/__init__.py", library,
-                 "lib/libfranka_msgs__rosidl_generator_c.so", "share/ament_index/resource_index/packages/franka_msgs"):
+    for file in (
+        "share/franka_msgs/package.xml",
+        "lib/python/franka_msgs/__init__.py",
+        library,
+        "lib/libfranka_msgs__rosidl_generator_c.so",
+        "share/ament_index/resource_index/packages/franka_msgs",
+    ):
         (built / file).parent.mkdir(parents=True, exist_ok=True)
         (built / file).touch()
     build_messages.build_messages()

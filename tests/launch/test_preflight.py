@@ -1,4 +1,6 @@
-"""What a machine lacks for its part in a recipe is said before a folder is made; what others need is not asked of it."""
+"""What a machine lacks for its part in a recipe is said before a folder is made; what others need
+is not asked of it.
+"""
 
 import math
 import re
@@ -23,26 +25,44 @@ from tests.messages import record
 
 NOWHERE = "/not/there"
 OF_THE_TRAINER = {
-    "placement.learners=500": "500 learners are 500 processes; this machine has 2 CPUs, which are enough for 16",
+    "placement.learners=500": "500 learners are 500 processes; this machine has 2 CPUs, which are "
+    "enough for 16",
     "placement.ingest=200": "200 processes of ingest are 200 processes; this machine has 2 CPUs",
     "placement={learners: 2, learner_gpus: 1.0}": "2 x 1 + 0 x 0 = 2 GPUs; this machine has 0",
-    "placement.learners=3": "sft.batch_size: expected a multiple of 3, since 3 processes (placement.learners) learn from "
-                            "as many rows each; got 256",
-    "placement={learners: 4} algorithm.batch_size=260": "algorithm.batch_size: expected a multiple of 8, since 4 processes "
-                                                        "(placement.learners) learn from as many rows each in each of two",
-    "device=cuda:1": "device: expected auto, cpu, or one of the 0 GPUs of this machine, got 'cuda:1'",
-    f"simulation.initial_policy={NOWHERE}": f"simulation.initial_policy: {NOWHERE}: expected a policy-*.safetensors",
-    f"collect.recordings=[{NOWHERE}]": f"collect.recordings: expected recorded episodes (rosbag2 folders) in {NOWHERE}",
-    f"bridge.fleet={NOWHERE}": f"bridge.fleet: expected the folder of a fleet, got {NOWHERE} without ca.crt"}
+    "placement.learners=3": "sft.batch_size: expected a multiple of 3, since 3 processes "
+    "(placement.learners) learn from "
+    "as many rows each; got 256",
+    "placement={learners: 4} algorithm.batch_size=260": "algorithm.batch_size: expected a multiple "
+    "of 8, since 4 processes "
+    "(placement.learners) learn from as many rows each in each of two",
+    "device=cuda:1": "device: expected auto, cpu, or one of the 0 GPUs of this machine, got "
+    "'cuda:1'",
+    f"simulation.initial_policy={NOWHERE}": f"simulation.initial_policy: {NOWHERE}: expected a "
+    f"policy-*.safetensors",
+    f"collect.recordings=[{NOWHERE}]": f"collect.recordings: expected recorded episodes (rosbag2 "
+    f"folders) in {NOWHERE}",
+    f"bridge.fleet={NOWHERE}": f"bridge.fleet: expected the folder of a fleet, got {NOWHERE} "
+    f"without ca.crt",
+}
 OF_ANY = {
     "evaluate.episodes=0": "'evaluate.episodes': expected",
     "placement.ray=nonsense": "'placement.ray': expected host:port, or nothing",
     "device=banana": "'device': expected auto, cpu, cuda",
-    "station.device=banana": "'station.device': expected auto, cpu, cuda"}
-OF_THE_STATION = {f"bridge.credentials={NOWHERE}": f"bridge.credentials: expected {NOWHERE} to have ca.crt"}
-OF_ITS_POLICY = {"station.device=cuda": "station.device: expected auto, cpu, or one of the 0 GPUs of this machine"}
-BY = {"demo": OF_THE_TRAINER | OF_ANY | OF_THE_STATION | OF_ITS_POLICY, "train": OF_THE_TRAINER | OF_ANY,
-      "up": OF_ANY | OF_THE_STATION | OF_ITS_POLICY, "collect": OF_ANY | OF_THE_STATION}
+    "station.device=banana": "'station.device': expected auto, cpu, cuda",
+}
+OF_THE_STATION = {
+    f"bridge.credentials={NOWHERE}": f"bridge.credentials: expected {NOWHERE} to have ca.crt"
+}
+OF_ITS_POLICY = {
+    "station.device=cuda": "station.device: expected auto, cpu, or one of the 0 GPUs of this "
+    "machine"
+}
+BY = {
+    "demo": OF_THE_TRAINER | OF_ANY | OF_THE_STATION | OF_ITS_POLICY,
+    "train": OF_THE_TRAINER | OF_ANY,
+    "up": OF_ANY | OF_THE_STATION | OF_ITS_POLICY,
+    "collect": OF_ANY | OF_THE_STATION,
+}
 
 
 def split(text):
@@ -57,10 +77,16 @@ def small(monkeypatch):
         monkeypatch.setattr(module, "gpus", lambda: 0)
 
 
-@pytest.mark.parametrize("command, overrides, message", [(command, *refusal) for command, every in BY.items()
-                                                  for refusal in every.items()])
-def test_what_is_missing_here_is_refused_before_a_folder_is_made(command, overrides, message, tmp_path, capsys):
-    of_a_file = overrides.startswith(("simulation.initial_policy", "bridge."))  # the setting may be right, the file is not
+@pytest.mark.parametrize(
+    "command, overrides, message",
+    [(command, *refusal) for command, every in BY.items() for refusal in every.items()],
+)
+def test_what_is_missing_here_is_refused_before_a_folder_is_made(
+    command, overrides, message, tmp_path, capsys
+):
+    of_a_file = overrides.startswith(
+        ("simulation.initial_policy", "bridge.")
+    )  # the setting may be right, the file is not
     code = main([command, "demo", "--out", str(tmp_path / "run"), "--set", *split(overrides)])
     assert code == (1 if of_a_file else 2)
     error = capsys.readouterr().err
@@ -71,8 +97,14 @@ def test_what_is_missing_here_is_refused_before_a_folder_is_made(command, overri
 def test_a_port_in_use_is_refused_before_a_folder_is_made(command, tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert main([command, "demo", "--out", str(tmp_path / "run"), "--set", f"bridge.port={port}"]) == 1
-    assert f"bridge: cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+        assert (
+            main([command, "demo", "--out", str(tmp_path / "run"), "--set", f"bridge.port={port}"])
+            == 1
+        )
+    assert (
+        f"bridge: cannot listen on 127.0.0.1:{port}: Address already in use"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "run").exists()
     with socket.create_server(("127.0.0.1", port)):  # one that listens to nobody needs none
         check_trainer(load_recipe("sim_sac", [f"bridge.port={port}"]), tmp_path)
@@ -83,44 +115,91 @@ def test_the_page_of_another_station_is_not_shown_as_ones_own(command, tmp_path,
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         free = ["--set", "bridge.host=127.0.0.9"]  # whoever trains beside this test
-        assert main([command, "demo", "--out", str(tmp_path / "run"), "--web", str(port), *free]) == 1
+        assert (
+            main([command, "demo", "--out", str(tmp_path / "run"), "--web", str(port), *free]) == 1
+        )
     output = capsys.readouterr()
-    assert f"station.web.port: expected one that is free on 127.0.0.1, got {port}: Address already in use" in output.err
+    assert (
+        f"station.web.port: expected one that is free on 127.0.0.1, got {port}: Address already in "
+        f"use" in output.err
+    )
     assert "http://" not in output.out and not (tmp_path / "run").exists()
     check_page(Web(port=port))
     check_page(Web())
 
 
 @pytest.mark.parametrize("command", ["up", "demo"])
-def test_what_is_refused_beside_a_station_of_that_name_leaves_what_that_has_written(command, tmp_path, capsys):
+def test_what_is_refused_beside_a_station_of_that_name_leaves_what_that_has_written(
+    command, tmp_path, capsys
+):
     prepare(load_recipe("demo", ["station.domain_id=59"]), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with only_station("station_a", 59):
-        assert main([command, "demo", "--out", str(tmp_path), "--set", "station.domain_id=59", "bridge.host=127.0.0.9",
-                     "collect.episodes=3"]) == 1
+        assert (
+            main(
+                [
+                    command,
+                    "demo",
+                    "--out",
+                    str(tmp_path),
+                    "--set",
+                    "station.domain_id=59",
+                    "bridge.host=127.0.0.9",
+                    "collect.episodes=3",
+                ]
+            )
+            == 1
+        )
     assert "station 'station_a' runs already in ROS_DOMAIN_ID 59" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before and "recipe.yaml" in before
+    assert {
+        path.name: path.read_bytes() for path in tmp_path.iterdir()
+    } == before and "recipe.yaml" in before
 
 
-@pytest.mark.parametrize("recipe, overrides, message", [
-    ("sim_iql", ["simulation.environments=0", "collect.recordings=[runs/x]"],
-     "expected one for stations, got one that learns from collect.recordings alone (iql). Run `rlinf train sim_iql`"),
-    ("sim_sac", [], "expected one for stations, got simulation.environments = ")])
+@pytest.mark.parametrize(
+    "recipe, overrides, message",
+    [
+        (
+            "sim_iql",
+            ["simulation.environments=0", "collect.recordings=[runs/x]"],
+            "expected one for stations, got one that learns from collect.recordings alone (iql). "
+            "Run `rlinf train sim_iql`",
+        ),
+        ("sim_sac", [], "expected one for stations, got simulation.environments = "),
+    ],
+)
 def test_a_demo_is_of_what_stations_feed(recipe, overrides, message, tmp_path, capsys):
     assert main(["demo", recipe, "--out", str(tmp_path / "run"), "--set", *overrides]) == 2
-    assert f"recipe {recipe}: {message}" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    assert (
+        f"recipe {recipe}: {message}" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    )
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".com"])
 def test_what_is_no_hosts_name_is_refused_in_words(host, tmp_path):
-    with pytest.raises(BridgeError, match=f"bridge: cannot listen on {host}:50551: expected a host's name or address, got"):
-        check_trainer(load_recipe("demo", [f"bridge.host={host}", "bridge.insecure=true"]), tmp_path)
+    with pytest.raises(
+        BridgeError,
+        match=f"bridge: cannot listen on {host}:50551: expected a host's name or address, got",
+    ):
+        check_trainer(
+            load_recipe("demo", [f"bridge.host={host}", "bridge.insecure=true"]), tmp_path
+        )
 
 
-@pytest.mark.parametrize("lacks, message", [
-    (["matplotlib"], "rlinf run: expected matplotlib, for the report at its end, not installed here. Run: .venv/bin"),
-    (["torch"], "expected torch, .*or film nothing: --set evaluate.filmed_episodes=0")])
-def test_what_its_report_lacks_is_told_before_a_run_is_directed(lacks, message, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "lacks, message",
+    [
+        (
+            ["matplotlib"],
+            "rlinf run: expected matplotlib, for the report at its end, not installed here. Run: "
+            ".venv/bin",
+        ),
+        (["torch"], "expected torch, .*or film nothing: --set evaluate.filmed_episodes=0"),
+    ],
+)
+def test_what_its_report_lacks_is_told_before_a_run_is_directed(
+    lacks, message, tmp_path, monkeypatch, capsys
+):
     for package in lacks:
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["run", "demo", "--out", str(tmp_path / "run")]) == 1
@@ -152,17 +231,23 @@ def test_a_director_is_not_asked_for_the_stations_credentials(tmp_path):
 @pytest.mark.parametrize("backend", ["local", "composed"])
 def test_a_policy_that_plays_here_needs_its_device(backend):
     with pytest.raises(RecipeError, match="station.device: expected .*cuda:99"):
-        check_policy_device(load_recipe("demo", ["station.device=cuda:99", f"station.policy.backend={backend}"]))
+        check_policy_device(
+            load_recipe("demo", ["station.device=cuda:99", f"station.policy.backend={backend}"])
+        )
 
 
 def test_a_policy_that_a_server_answers_for_needs_no_device():
-    remote = load_recipe("demo", ["station.device=cuda", "station.policy={backend: remote, address: 'ws://a:1'}"])
+    remote = load_recipe(
+        "demo", ["station.device=cuda", "station.policy={backend: remote, address: 'ws://a:1'}"]
+    )
     check_policy_device(remote)
 
 
 def test_what_is_there_is_enough(tmp_path, task):
     record(Spool(tmp_path / "spool"), task.spec, "a-1").close()
-    check_trainer(load_recipe("demo", [f"collect.recordings=[{tmp_path}]", "placement.learners=16"]), tmp_path)
+    check_trainer(
+        load_recipe("demo", [f"collect.recordings=[{tmp_path}]", "placement.learners=16"]), tmp_path
+    )
 
 
 def test_a_cluster_elsewhere_is_asked_by_the_trainer_alone(tmp_path):
@@ -179,17 +264,32 @@ def test_a_run_that_goes_on_has_read_its_recordings(tmp_path):
     check_trainer(recipe, tmp_path)
 
 
-@pytest.mark.parametrize("installed, visible, others, most", [
-    (4, None, False, 4), (4, "0,2", False, 2), (4, "", False, 0), (1, "0,1,2", True, 1), (0, None, False, 0),
-    (0, None, True, math.inf), (None, None, False, 0), (None, "0", True, math.inf)])
-def test_gpus_are_counted_as_far_as_one_can_without_torch(installed, visible, others, most, monkeypatch):
+@pytest.mark.parametrize(
+    "installed, visible, others, most",
+    [
+        (4, None, False, 4),
+        (4, "0,2", False, 2),
+        (4, "", False, 0),
+        (1, "0,1,2", True, 1),
+        (0, None, False, 0),
+        (0, None, True, math.inf),
+        (None, None, False, 0),
+        (None, "0", True, math.inf),
+    ],
+)
+def test_gpus_are_counted_as_far_as_one_can_without_torch(
+    installed, visible, others, most, monkeypatch
+):
     monkeypatch.undo()
 
     def library(name):
         if installed is None:
             raise OSError(name)
-        return SimpleNamespace(nvmlInit_v2=lambda: 0, nvmlShutdown=lambda: 0,
-                               nvmlDeviceGetCount_v2=lambda count: setattr(count._obj, "value", installed))
+        return SimpleNamespace(
+            nvmlInit_v2=lambda: 0,
+            nvmlShutdown=lambda: 0,
+            nvmlDeviceGetCount_v2=lambda count: setattr(count._obj, "value", installed),
+        )
 
     monkeypatch.setattr(torch_device.ctypes, "CDLL", library)
     monkeypatch.setattr(torch_device.Path, "exists", lambda path: others)
@@ -199,8 +299,14 @@ def test_gpus_are_counted_as_far_as_one_can_without_torch(installed, visible, ot
     assert torch_device.gpus() == most
 
 
-@pytest.mark.parametrize("overrides, recommended", [(["station.operator={kind: keyboard}"], True), ([], False),
-                                        (["station.operator={kind: keyboard}", "station.web.port=8080"], False)])
+@pytest.mark.parametrize(
+    "overrides, recommended",
+    [
+        (["station.operator={kind: keyboard}"], True),
+        ([], False),
+        (["station.operator={kind: keyboard}", "station.web.port=8080"], False),
+    ],
+)
 def test_no_second_operator_is_recommended_beside_a_page(overrides, recommended):
     steps = next_steps(load_recipe("demo", overrides), "demo", overrides, Path("runs/a station"))
     assert ("rlinf teleop" in steps) == recommended

@@ -6,7 +6,14 @@ import pytest
 
 from rlinf_core.core.errors import REFUSED
 from rlinf_core.launch.graph import ONCE, RESPAWN, SHUTDOWN, Process
-from rlinf_core.launch.restart import LONG_S, MAX_RESTARTS, RESTART_WINDOW_S, History, in_order, refusal_in
+from rlinf_core.launch.restart import (
+    LONG_S,
+    MAX_RESTARTS,
+    RESTART_WINDOW_S,
+    History,
+    in_order,
+    refusal_in,
+)
 
 
 def history(restart):
@@ -17,13 +24,21 @@ def history(restart):
 def test_a_process_that_says_why_it_cannot_go_on_ends_the_station(restart):
     outcome = history(restart).ended(REFUSED, 1.0, "the certificate has expired")
     assert (outcome.goes_on, outcome.text, outcome.refusal) == (
-        False, "uplink cannot go on", "the certificate has expired")
+        False,
+        "uplink cannot go on",
+        "the certificate has expired",
+    )
 
 
-@pytest.mark.parametrize("code, words", [(-signal.SIGKILL, "killed by SIGKILL"), (0, "exit code 0"), (1, "exit code 1")])
+@pytest.mark.parametrize(
+    "code, words", [(-signal.SIGKILL, "killed by SIGKILL"), (0, "exit code 0"), (1, "exit code 1")]
+)
 def test_what_the_station_cannot_go_on_without_ends_it_however_it_ended(code, words):
     outcome = history(SHUTDOWN).ended(code, 1.0)
-    assert not outcome.goes_on and f"uplink ended ({words}), and the station cannot go on without it" in outcome.text
+    assert (
+        not outcome.goes_on
+        and f"uplink ended ({words}), and the station cannot go on without it" in outcome.text
+    )
 
 
 @pytest.mark.parametrize("code", [0, 1, REFUSED, -9])
@@ -33,7 +48,9 @@ def test_the_end_of_a_process_that_runs_once_is_left_to_others(code):
 
 def test_the_sixth_end_within_a_minute_ends_the_station_and_the_sixth_within_more_does_not():
     quick, slow = history(RESPAWN), history(RESPAWN)
-    assert [quick.ended(-9, float(n)).goes_on for n in range(MAX_RESTARTS + 1)] == [True] * MAX_RESTARTS + [False]
+    assert [quick.ended(-9, float(n)).goes_on for n in range(MAX_RESTARTS + 1)] == [
+        True
+    ] * MAX_RESTARTS + [False]
     interval = RESTART_WINDOW_S / MAX_RESTARTS
     assert all(slow.ended(-9, n * interval).goes_on for n in range(3 * MAX_RESTARTS))
 
@@ -53,12 +70,19 @@ def test_six_ends_for_one_reason_end_the_station_whatever_time_they_take():
 
 def test_what_commands_ends_before_interlock_and_robot_side_the_last_started_first():
     names = {"sim_bridge": SHUTDOWN, "interlock": SHUTDOWN, "policy": RESPAWN, "director": ONCE}
-    assert in_order(Process(name, "", "", "", "", restart=restart) for name, restart in names.items()) == [
-        ["director", "policy"], ["interlock", "sim_bridge"]]
+    assert in_order(
+        Process(name, "", "", "", "", restart=restart) for name, restart in names.items()
+    ) == [["director", "policy"], ["interlock", "sim_bridge"]]
 
 
-@pytest.mark.parametrize("text, refusal", [
-    ("", ""), ("started\nrlinf: no disk\n", "no disk"), ("rlinf: one\nrlinf: two\n  and more\n", "two\n  and more"),
-    ("[INFO] rlinf: no error", "")])
+@pytest.mark.parametrize(
+    "text, refusal",
+    [
+        ("", ""),
+        ("started\nrlinf: no disk\n", "no disk"),
+        ("rlinf: one\nrlinf: two\n  and more\n", "two\n  and more"),
+        ("[INFO] rlinf: no error", ""),
+    ],
+)
 def test_the_last_error_of_a_log(text, refusal):
     assert refusal_in(text) == refusal

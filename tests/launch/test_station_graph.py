@@ -15,7 +15,14 @@ import yaml
 from rlinf_core.core.errors import REFUSED, RecipeError, RlinfError
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.launch import supervisor as supervising
-from rlinf_core.launch.graph import ONCE, RESPAWN, SHUTDOWN, Process, station_processes, trainer_process
+from rlinf_core.launch.graph import (
+    ONCE,
+    RESPAWN,
+    SHUTDOWN,
+    Process,
+    station_processes,
+    trainer_process,
+)
 from rlinf_core.launch.restart import MAX_RESTARTS
 from rlinf_core.launch.supervisor import Supervisor, only_station
 from rlinf_core.recipes import load_recipe
@@ -25,23 +32,33 @@ KEYBOARD, COMPOSED = "station.operator.kind=keyboard", "station.policy.backend=c
 
 
 def graph(tmp_path, *overrides):
-    return {process.name: process for process in station_processes(load_recipe("demo", overrides), tmp_path)}
+    return {
+        process.name: process
+        for process in station_processes(load_recipe("demo", overrides), tmp_path)
+    }
 
 
 def test_simulated_and_real_stations_run_the_same_nodes(tmp_path):
-    simulated, real = graph(tmp_path, KEYBOARD), graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
+    simulated, real = (
+        graph(tmp_path, KEYBOARD),
+        graph(tmp_path, "station.robot=franka_fr3", KEYBOARD),
+    )
     assert graph(tmp_path).keys() - simulated.keys() == {"operator"}, "a person brings a terminal"
-    assert simulated.keys() - real.keys() == {"sim_bridge"}, "invariant 8: they differ only at the robot side"
+    assert simulated.keys() - real.keys() == {"sim_bridge"}, (
+        "invariant 8: they differ only at the robot side"
+    )
     assert real.keys() - simulated.keys() == {"driver"}
     assert {name: process.module for name, process in real.items() if name != "driver"}.items() <= {
-        name: process.module for name, process in simulated.items()}.items()
+        name: process.module for name, process in simulated.items()
+    }.items()
 
 
 def test_a_policy_may_be_composed_with_the_environment_and_is_left_out_like_any_other(tmp_path):
     separate, composed = graph(tmp_path), graph(tmp_path, COMPOSED, "seed=7")
     assert separate.keys() - composed.keys() == {"policy"} and not composed.keys() - separate.keys()
-    assert composed["environment"].parameters == separate["environment"].parameters | separate["policy"].parameters | {
-        "seed": 7, "composed": True}
+    assert composed["environment"].parameters == separate["environment"].parameters | separate[
+        "policy"
+    ].parameters | {"seed": 7, "composed": True}
     for override_list in ([], [COMPOSED]):
         few = {
             process.name: process
@@ -55,11 +72,20 @@ def test_a_policy_may_be_composed_with_the_environment_and_is_left_out_like_any_
 
 
 def test_a_twins_station_is_the_real_ones_and_the_twin(tmp_path):
-    twin, real = graph(tmp_path, "station.robot=franka_twin"), graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
-    assert twin.keys() - real.keys() == {"twin", "operator"}, "a script may be the operator where nobody can be hurt"
-    pairs = {name: (twin[name].parameters, real[name].parameters) for name in ("driver", "environment")}
-    other = {name: {key for key in ours | theirs if ours.get(key) != theirs.get(key)}
-             for name, (ours, theirs) in pairs.items()}
+    twin, real = (
+        graph(tmp_path, "station.robot=franka_twin"),
+        graph(tmp_path, "station.robot=franka_fr3", KEYBOARD),
+    )
+    assert twin.keys() - real.keys() == {"twin", "operator"}, (
+        "a script may be the operator where nobody can be hurt"
+    )
+    pairs = {
+        name: (twin[name].parameters, real[name].parameters) for name in ("driver", "environment")
+    }
+    other = {
+        name: {key for key in ours | theirs if ours.get(key) != theirs.get(key)}
+        for name, (ours, theirs) in pairs.items()
+    }
     assert other == {"driver": set(), "environment": {"person"}}, "whom nobody need ask"
     assert twin["driver"].restart == twin["twin"].restart == SHUTDOWN
     assert not any(process.parameters.get("lockstep") for process in twin.values())
@@ -67,28 +93,41 @@ def test_a_twins_station_is_the_real_ones_and_the_twin(tmp_path):
 
 def test_the_environment_knows_along_whose_axes_a_real_arm_speaks(tmp_path):
     def axes(*overrides):
-        processes = {process.name: process for process in station_processes(load_recipe("demo", list(overrides)), tmp_path)}
+        processes = {
+            process.name: process
+            for process in station_processes(load_recipe("demo", list(overrides)), tmp_path)
+        }
         return processes["environment"].parameters.get("axes", {})
 
     assert axes() == {}, "a simulator speaks the robot interface"
     real = "station.operator.kind=keyboard"
-    assert axes("station.robot=franka_fr3", real) == {"current_twist": {"frame": "base_link", "tool": True},
-                                                      "wrench": {"frame": "base_link", "tool": False}}
-    assert axes("station.robot=ur5e", "station.task=ur5e_reach", real)["wrench"] == {"frame": "base", "tool": True}
+    assert axes("station.robot=franka_fr3", real) == {
+        "current_twist": {"frame": "base_link", "tool": True},
+        "wrench": {"frame": "base_link", "tool": False},
+    }
+    assert axes("station.robot=ur5e", "station.task=ur5e_reach", real)["wrench"] == {
+        "frame": "base",
+        "tool": True,
+    }
 
 
 def test_a_driver_of_ones_own_is_run_for_each_arm(tmp_path, monkeypatch):
     (tmp_path / "my_arm.py").write_text(
         "from typing import ClassVar\nfrom rlinf_core.robots.drivers import DriverSettings\n\n"
-        "class Driver(DriverSettings):\n    node: ClassVar[str] = 'my_arm_node'\n    address: str = 'here'\n")
+        "class Driver(DriverSettings):\n    node: ClassVar[str] = 'my_arm_node'\n    address: str "
+        "= 'here'\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     limits = Path("robots/franka_fr3/limits.yaml").resolve()
     (tmp_path / "robot.yaml").write_text(
         f"driver: my_arm:Driver\noptions: {{address: there}}\n"
-        f"arms: {{left: {{limits: {limits}}}, right: {{limits: {limits}}}}}\n")
+        f"arms: {{left: {{limits: {limits}}}, right: {{limits: {limits}}}}}\n"
+    )
     processes = graph(tmp_path, f"station.robot={tmp_path}", "station.task=reach_both", KEYBOARD)
     assert {name: processes[name].namespace for name in processes if name.startswith("driver")} == {
-        "driver_left": "/station_a/left", "driver_right": "/station_a/right"}
+        "driver_left": "/station_a/left",
+        "driver_right": "/station_a/right",
+    }
     parameters = processes["driver_left"].parameters
     assert parameters["module"] == "my_arm_node" and parameters["settings"] == {"address": "there"}
 
@@ -100,42 +139,77 @@ def test_only_robot_side_and_interlock_end_the_station(tmp_path):
 
 def test_a_real_robot_is_never_in_lockstep(tmp_path):
     real = graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
-    assert real["interlock"].parameters["lockstep"] is False and real["environment"].parameters["lockstep"] is False
+    assert (
+        real["interlock"].parameters["lockstep"] is False
+        and real["environment"].parameters["lockstep"] is False
+    )
 
 
 def test_a_recipes_options_reach_the_simulator_and_the_arms_interlock_stays(tmp_path):
-    overrides = ["station.robot=panda_maniskill", "station.options.task=PushCube-v1", "station.task=push"]
+    overrides = [
+        "station.robot=panda_maniskill",
+        "station.options.task=PushCube-v1",
+        "station.task=push",
+    ]
     plain, other = graph(tmp_path, overrides[0]), graph(tmp_path, *overrides)
     before, after = (station["sim_bridge"].parameters["options"] for station in (plain, other))
     assert before["task"] == "PickCube-v1" and after == before | {"task": "PushCube-v1"}
     assert other["environment"].parameters["task_file"].endswith("push.yaml")
-    assert other["interlock"].parameters["limits_file"] == plain["interlock"].parameters["limits_file"]
+    assert (
+        other["interlock"].parameters["limits_file"] == plain["interlock"].parameters["limits_file"]
+    )
 
 
 def test_a_station_that_calls_beyond_this_machine_has_credentials_of_its_own_name(tmp_path):
-    with pytest.raises(RecipeError, match="bridge.credentials: expected a folder, since bridge.host is 'trainer.lab'"):
+    with pytest.raises(
+        RecipeError,
+        match="bridge.credentials: expected a folder, since bridge.host is 'trainer.lab'",
+    ):
         graph(tmp_path, "bridge.host=trainer.lab")
-    assert graph(tmp_path, "bridge.host=trainer.lab", "bridge.insecure=true")["uplink"].parameters["credentials"] == ""
+    assert (
+        graph(tmp_path, "bridge.host=trainer.lab", "bridge.insecure=true")["uplink"].parameters[
+            "credentials"
+        ]
+        == ""
+    )
     with pytest.raises(RlinfError, match="rlinf fleet enroll station_a"):
         graph(tmp_path, "bridge.host=trainer.lab", f"bridge.credentials={tmp_path}")
     Fleet(tmp_path / "fleet").enroll("station_b", tmp_path / "b")
-    with pytest.raises(RlinfError, match="expected the certificate of station 'station_a' .* got that of 'station_b'"):
+    with pytest.raises(
+        RlinfError,
+        match="expected the certificate of station 'station_a' .* got that of 'station_b'",
+    ):
         graph(tmp_path, f"bridge.credentials={tmp_path / 'b'}")
-    processes = graph(tmp_path, f"bridge.credentials={tmp_path / 'b'}", "station.name=station_b", "station.spool_gb=3.0",
-                      "station.policies_gb=4.0")
+    processes = graph(
+        tmp_path,
+        f"bridge.credentials={tmp_path / 'b'}",
+        "station.name=station_b",
+        "station.spool_gb=3.0",
+        "station.policies_gb=4.0",
+    )
     assert processes["uplink"].parameters["credentials"] == str(tmp_path / "b")
-    assert processes["uplink"].parameters["spool_gb"] == processes["recorder"].parameters["spool_gb"] == 3.0
+    assert (
+        processes["uplink"].parameters["spool_gb"]
+        == processes["recorder"].parameters["spool_gb"]
+        == 3.0
+    )
     assert processes["uplink"].parameters["policies_gb"] == 4.0
 
 
 def test_a_script_is_no_second_operator(tmp_path):
-    with pytest.raises(RecipeError, match="station.second_operator.kind: expected a device of a person, got scripted"):
+    with pytest.raises(
+        RecipeError,
+        match="station.second_operator.kind: expected a device of a person, got scripted",
+    ):
         graph(tmp_path, "station.second_operator={kind: scripted}")
 
 
 def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):
     names_of_before = Path("ros_ws/src/rlinf/CMakeLists.txt").read_text()
-    for process in [*graph(tmp_path).values(), *graph(tmp_path, "station.robot=franka_twin").values()]:
+    for process in [
+        *graph(tmp_path).values(),
+        *graph(tmp_path, "station.robot=franka_twin").values(),
+    ]:
         setup = Path(f"ros_ws/src/{process.package}/setup.py").read_text()
         assert f'"{process.executable} = {process.module}:main"' in setup
         assert f"{process.package}.{process.executable}" in names_of_before
@@ -157,7 +231,9 @@ def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_li
             time.sleep(0.05)
         assert "sleeper ended (killed by SIGKILL) and was started again" in supervisor.events
         supervisor.run("broken", [sys.executable, "-c", "raise SystemExit('no disk')"], RESPAWN)
-        with pytest.raises(RlinfError, match=rf"broken ended {MAX_RESTARTS + 1} times .*no disk.*broken.log"):
+        with pytest.raises(
+            RlinfError, match=rf"broken ended {MAX_RESTARTS + 1} times .*no disk.*broken.log"
+        ):
             while time.time() < end + 60:
                 supervisor.poll()
                 time.sleep(0.05)
@@ -167,31 +243,56 @@ def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_li
 
 def test_what_ends_again_and_again_for_one_reason_is_given_up_however_slowly(tmp_path, monkeypatch):
     monkeypatch.setattr("rlinf_core.launch.restart.RESTART_WINDOW_S", 0.0)
-    lacks = "import sys; print('rlinf: no room on any machine. Ask for fewer', file=sys.stderr); sys.exit(1)"
+    lacks = (
+        "import sys; print('rlinf: no room on any machine. Ask for fewer', file=sys.stderr); "
+        "sys.exit(1)"
+    )
     with Supervisor(tmp_path, 90) as supervisor:
         supervisor.run("trainer", [sys.executable, "-c", lacks], RESPAWN)
-        with pytest.raises(RlinfError, match=f"trainer ended {MAX_RESTARTS + 1} times for one reason: no room on any"):
+        with pytest.raises(
+            RlinfError,
+            match=f"trainer ended {MAX_RESTARTS + 1} times for one reason: no room on any",
+        ):
             poll(supervisor)
-    assert supervisor.events == [
-        "trainer ended (exit code 1) and was started again: no room on any machine. Ask for fewer"] * MAX_RESTARTS
+    assert (
+        supervisor.events
+        == [
+            "trainer ended (exit code 1) and was started again: no room on any machine. Ask for "
+            "fewer"
+        ]
+        * MAX_RESTARTS
+    )
 
 
 def test_a_trainer_that_refuses_ends_the_run_with_its_words_and_is_not_started_again(tmp_path):
-    (tmp_path / "recipe.yaml").write_text("defaults: demo\nname: mine\nseed: soon\nreplay: {capacity: none}\n")
+    (tmp_path / "recipe.yaml").write_text(
+        "defaults: demo\nname: mine\nseed: soon\nreplay: {capacity: none}\n"
+    )
     with Supervisor(tmp_path, 90) as supervisor:
         trainer = supervisor.start(trainer_process(tmp_path))
         with pytest.raises(RlinfError) as error:
             poll(supervisor)
-        assert trainer.popen.returncode == REFUSED and not supervisor.events and not trainer.history.restarts
+        assert (
+            trainer.popen.returncode == REFUSED
+            and not supervisor.events
+            and not trainer.history.restarts
+        )
     first, second, log = str(error.value).splitlines()
     assert first.startswith("trainer cannot go on: ") and "line 3: 'seed': expected int" in first
-    assert "line 4: 'replay.capacity': expected int" in second and log.endswith(f"{tmp_path}/logs/trainer.log")
+    assert "line 4: 'replay.capacity': expected int" in second and log.endswith(
+        f"{tmp_path}/logs/trainer.log"
+    )
 
 
 def test_a_station_does_not_go_on_without_interlock_or_robot_side_however_they_ended(tmp_path):
     with Supervisor(tmp_path, 90) as supervisor:
-        supervisor.run("interlock", [sys.executable, "-c", "print('finalised', flush=True)"], SHUTDOWN)
-        with pytest.raises(RlinfError, match=r"interlock ended \(exit code 0\), and the station cannot .*'finalised'"):
+        supervisor.run(
+            "interlock", [sys.executable, "-c", "print('finalised', flush=True)"], SHUTDOWN
+        )
+        with pytest.raises(
+            RlinfError,
+            match=r"interlock ended \(exit code 0\), and the station cannot .*'finalised'",
+        ):
             poll(supervisor)
 
 
@@ -207,18 +308,32 @@ def test_what_keeps_a_station_up_is_started_again_however_it_ended(tmp_path):
 
 def test_whoever_is_asked_to_end_has_the_time_that_it_needs_and_no_more(tmp_path):
     """A trainer writes a checkpoint; a second word within that time would cut it short."""
-    deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN); "
-    slow = ("import signal, time; told = []; signal.signal(2, lambda *_: told.append(2)); "
-            "signal.signal(15, lambda *_: told.append(15)); ")
+    deaf = (
+        "import signal, time; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN); "
+    )
+    slow = (
+        "import signal, time; told = []; signal.signal(2, lambda *_: told.append(2)); "
+        "signal.signal(15, lambda *_: told.append(15)); "
+    )
     begun, auto_reset = "print('begun', flush=True); ", "\nwhile True: time.sleep(0.1)"
     ends = "\nwhile not told: time.sleep(0.01)\ntime.sleep(2)\nprint(told)"
     with Supervisor(tmp_path, 90) as supervisor:
-        for name, code, stop_s in (("deaf", deaf + begun + auto_reset, 0.4), ("slow", slow + begun + ends, 30.0)):
-            supervisor.start(Process(name, "", "", "", "", {"command": [sys.executable, "-c", code]}, stop_s=stop_s))
+        for name, code, stop_s in (
+            ("deaf", deaf + begun + auto_reset, 0.4),
+            ("slow", slow + begun + ends, 30.0),
+        ):
+            supervisor.start(
+                Process(
+                    name, "", "", "", "", {"command": [sys.executable, "-c", code]}, stop_s=stop_s
+                )
+            )
         logs = [tmp_path / f"logs/{name}.log" for name in ("deaf", "slow")]
         while not all("begun" in log.read_text() for log in logs):
             time.sleep(0.02)
-    assert [child.popen.returncode for child in supervisor.children.values()] == [-signal.SIGKILL, 0]
+    assert [child.popen.returncode for child in supervisor.children.values()] == [
+        -signal.SIGKILL,
+        0,
+    ]
     assert logs[1].read_text().splitlines()[-1] == "[2]"
     assert trainer_process(tmp_path).stop_s > Process("node", "", "", "", "").stop_s
 
@@ -232,19 +347,30 @@ def poll(supervisor, seconds=90):
 
 def test_a_script_is_refused_at_a_real_arm(tmp_path):
     for overrides in ((), ("station.operator.kind=scripted",)):
-        with pytest.raises(RecipeError, match="expected keyboard for robot 'franka_fr3', which is no simulator.*teleop"):
+        with pytest.raises(
+            RecipeError,
+            match="expected keyboard for robot 'franka_fr3', which is no simulator.*teleop",
+        ):
             graph(tmp_path, "station.robot=franka_fr3", *overrides)
     assert "operator" not in graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
-    with pytest.raises(RecipeError, match="expected one of gamepad, joy, .*got 'keybord' .did you mean 'keyboard'"):
+    with pytest.raises(
+        RecipeError, match="expected one of gamepad, joy, .*got 'keybord' .did you mean 'keyboard'"
+    ):
         graph(tmp_path, "station.operator.kind=keybord")
 
 
 def test_the_death_of_the_supervisor_takes_its_children_along(tmp_path):
-    code = ("import sys, time; from pathlib import Path; from rlinf_core.launch.supervisor import Supervisor\n"
-            "s = Supervisor(Path(sys.argv[1]), 91)\n"
-            "print(s.run('x', [sys.executable, '-c', 'import time; time.sleep(60)'], 'respawn').popen.pid, flush=True)\n"
-            "time.sleep(60)")
-    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    code = (
+        "import sys, time; from pathlib import Path; from rlinf_core.launch.supervisor import "
+        "Supervisor\n"
+        "s = Supervisor(Path(sys.argv[1]), 91)\n"
+        "print(s.run('x', [sys.executable, '-c', 'import time; time.sleep(60)'], "
+        "'respawn').popen.pid, flush=True)\n"
+        "time.sleep(60)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
@@ -275,7 +401,10 @@ def test_one_machine_runs_a_station_once(tmp_path):
 def test_no_file_of_another_user_keeps_a_station_from_starting_or_is_touched(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     target = tmp_path / "of_somebody"
-    for name in ("rlinf-9-twin.lock", "rlinf-9-twin.interlock.lock"):  # the names of versions before
+    for name in (
+        "rlinf-9-twin.lock",
+        "rlinf-9-twin.interlock.lock",
+    ):  # the names of versions before
         (tmp_path / name).symlink_to(target)
     with only_station("twin", 9):
         pass
@@ -294,14 +423,21 @@ def test_a_station_whose_lock_the_machine_does_not_grant_is_refused(monkeypatch)
 
 def test_a_task_that_nobody_can_show_needs_a_person(tmp_path):
     task = tmp_path / "task.yaml"
-    task.write_text(re.sub("(?m)^script: .*$", "", Path("configs/tasks/peg_insertion.yaml").read_text()))
-    with pytest.raises(RecipeError, match="script: expected in the task's file 'script: .*', one of insertion, joints"):
+    task.write_text(
+        re.sub("(?m)^script: .*$", "", Path("configs/tasks/peg_insertion.yaml").read_text())
+    )
+    with pytest.raises(
+        RecipeError,
+        match="script: expected in the task's file 'script: .*', one of insertion, joints",
+    ):
         graph(tmp_path, f"station.task={task}")
     assert "operator" not in graph(tmp_path, f"station.task={task}", KEYBOARD)
 
 
 def test_every_text_among_the_parameters_is_read_as_one(tmp_path):
-    """ROS's parser takes some for numbers and truth values, which PyYAML does not quote: a hash of limits may be one."""
+    """ROS's parser takes some for numbers and truth values, which PyYAML does not quote: a hash of
+    limits may be one.
+    """
     parameters = {
         "limits_hash": "123456789e12",
         "station": "y",
@@ -311,7 +447,9 @@ def test_every_text_among_the_parameters_is_read_as_one(tmp_path):
         "on": True,
         "colon": "a: b\nc",
     }
-    path = supervising.parameters_file(Process("one", "rlinf", "one", "one", "/one", parameters), tmp_path / "params")
+    path = supervising.parameters_file(
+        Process("one", "rlinf", "one", "one", "/one", parameters), tmp_path / "params"
+    )
     assert yaml.safe_load(path.read_text()) == {"/**": {"ros__parameters": parameters}}
     values = [node for node in yaml.compose(path.read_text()).value[0][1].value[0][1].value]
     texts = [
@@ -325,12 +463,25 @@ def test_every_text_among_the_parameters_is_read_as_one(tmp_path):
 
 def test_no_twin_speaks_by_the_names_of_an_arm_that_is_named_the_same_at_every_station(tmp_path):
     """As ur_robot_driver's are; a Franka's are below the station's name."""
-    twin, real = ({*robot.topics.values(), robot.controller.topic} - {"/robot_description"}  # a twin has its urdf
-                  for robot in map(load_robot, ("ur5e_twin", "ur5e")))
+    twin, real = (
+        {*robot.topics.values(), robot.controller.topic}
+        - {"/robot_description"}  # a twin has its urdf
+        for robot in map(load_robot, ("ur5e_twin", "ur5e"))
+    )
     assert len(twin) == len(real) and {f"/ur_twin{topic}" for topic in real} == twin
 
 
 def test_the_topic_by_which_a_controller_of_the_robots_own_is_told_is_watched(tmp_path):
     assert graph(tmp_path)["interlock"].parameters["follows"] == ""
-    processes = graph(tmp_path, "station.robot=ur5e", "station.task=ur5e_reach", KEYBOARD, "station.lockstep=false")
-    assert processes["interlock"].parameters["follows"] == processes["controller"].parameters["topic"] != ""
+    processes = graph(
+        tmp_path,
+        "station.robot=ur5e",
+        "station.task=ur5e_reach",
+        KEYBOARD,
+        "station.lockstep=false",
+    )
+    assert (
+        processes["interlock"].parameters["follows"]
+        == processes["controller"].parameters["topic"]
+        != ""
+    )

@@ -56,10 +56,19 @@ def test_recorder_and_uplink_know_what_an_episode_holds(tmp_path):
 WEB = "station.web.port=8080"
 
 
-@pytest.mark.parametrize("more, needs_viewer", [
-    ("", True), ("estops: [page]\n", True), ("estops: [pendant]\n", False), ("estops: [page, pendant]\n", False),
-    ("no_estop_reason: the pendant beside the arm cuts its power\n", False)])
-def test_a_page_that_is_a_real_arms_only_stop_is_one_only_while_somebody_has_it_open(tmp_path, more, needs_viewer):
+@pytest.mark.parametrize(
+    "more, needs_viewer",
+    [
+        ("", True),
+        ("estops: [page]\n", True),
+        ("estops: [pendant]\n", False),
+        ("estops: [page, pendant]\n", False),
+        ("no_estop_reason: the pendant beside the arm cuts its power\n", False),
+    ],
+)
+def test_a_page_that_is_a_real_arms_only_stop_is_one_only_while_somebody_has_it_open(
+    tmp_path, more, needs_viewer
+):
     robot = tmp_path / "robots/mine"
     shutil.copytree(load_robot("franka_fr3").limits.parent, robot)
     lines = (robot / "robot.yaml").read_text().splitlines(keepends=True)
@@ -80,10 +89,16 @@ def make_settings(kind, **changes):
 
 
 PARTS = [
-    make_settings("leader", device="/dev/a", joints={"shoulder": {"id": 3}, "base": {"id": 1, "sign": -1}},
-                  trigger={"id": 5, "open": 0.1, "closed": 1.0}),
-    make_settings("joy"), make_settings("keyboard"),
-    StationPolicy(backend="remote", address="ws://a:1", keys={"wrist": "observation/wrist_image"})]
+    make_settings(
+        "leader",
+        device="/dev/a",
+        joints={"shoulder": {"id": 3}, "base": {"id": 1, "sign": -1}},
+        trigger={"id": 5, "open": 0.1, "closed": 1.0},
+    ),
+    make_settings("joy"),
+    make_settings("keyboard"),
+    StationPolicy(backend="remote", address="ws://a:1", keys={"wrist": "observation/wrist_image"}),
+]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
@@ -91,7 +106,9 @@ def test_settings_of_a_part_come_back_from_their_parameters(part):
     document = from_parameters(flattened(_settings(part)))
     returned = type(part).from_document(document)
     assert returned == part
-    assert list(document.get("joints", {})) == list(getattr(part, "joints", {})), "from base to tool"
+    assert list(document.get("joints", {})) == list(getattr(part, "joints", {})), (
+        "from base to tool"
+    )
 
 
 def test_settings_and_options_of_every_shipped_robot_come_back_from_their_parameters():
@@ -100,14 +117,23 @@ def test_settings_and_options_of_every_shipped_robot_come_back_from_their_parame
         robot = load_robot(name)
         parts = [robot.driver_node, *robot.devices.values(), *robot.grippers.values()]
         for part in filter(None, parts):
-            assert type(part).from_document(from_parameters(flattened(_settings(part)))) == part, name
+            assert type(part).from_document(from_parameters(flattened(_settings(part)))) == part, (
+                name
+            )
             counts[type(part).__module__] += 1
         options = json.loads(json.dumps(robot.options)) if robot.driver == SIMULATOR else {}
         assert from_parameters(flattened(to_parameters(options, "options"))) == options, name
     assert len(counts) >= 3, counts
 
 
-@pytest.mark.parametrize("recipe", sorted(path.stem for path in Path("configs").glob("*twin*.yaml")) + ["demo_vision"])
+@pytest.mark.parametrize(
+    "recipe", sorted(path.stem for path in Path("configs").glob("*twin*.yaml")) + ["demo_vision"]
+)
 def test_specs_keep_their_hash_on_their_way_through_parameters(recipe):
     spec = station_task(load_recipe(recipe)).spec
-    assert StationSpec.from_dict(from_parameters(flattened(to_parameters(spec.to_dict(), "specs")))).hash == spec.hash
+    assert (
+        StationSpec.from_dict(
+            from_parameters(flattened(to_parameters(spec.to_dict(), "specs")))
+        ).hash
+        == spec.hash
+    )

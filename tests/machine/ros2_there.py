@@ -1,4 +1,6 @@
-"""Where ROS 2's own tools are: sourced, named by RLINF_ROS_SETUP, or beside the wheels (scripts/ros2_tools.sh)."""
+"""Where ROS 2's own tools are: sourced, named by RLINF_ROS_SETUP, or beside the wheels
+(scripts/ros2_tools.sh).
+"""
 
 import os
 import shutil
@@ -10,12 +12,17 @@ import pytest
 
 VENV_SETUP = Path(sys.prefix) / "ros2/setup.sh"
 SETUP = os.environ.get("RLINF_ROS_SETUP", "") or (str(VENV_SETUP) if VENV_SETUP.exists() else "")
-needs_ros2 = pytest.mark.skipif(not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, let RLINF_ROS_SETUP "
-                                "name its setup.sh, or run scripts/ros2_tools.sh")
+needs_ros2 = pytest.mark.skipif(
+    not (SETUP or shutil.which("ros2")),
+    reason="no ros2: source ROS 2, let RLINF_ROS_SETUP "
+    "name its setup.sh, or run scripts/ros2_tools.sh",
+)
 
 
 def as_installed(folder):
-    """Shell lines behind SETUP: ros2 runs in a Python that has ROS's packages and none of ours, as one of /opt/ros does."""
+    """Shell lines behind SETUP: ros2 runs in a Python that has ROS's packages and none of ours, as
+    one of /opt/ros does.
+    """
     if str(VENV_SETUP) != SETUP:
         return ""
     packages, ros2 = folder / "packages", folder / "bin/ros2"
@@ -27,9 +34,14 @@ def as_installed(folder):
             "psutil",
             "pyyaml",
         ):  # a ROS asks apt for these
-            for name in {file.parts[0] for file in distribution.files or ()} - {path.name for path in packages.iterdir()}:
+            for name in {file.parts[0] for file in distribution.files or ()} - {
+                path.name for path in packages.iterdir()
+            }:
                 if name != ".." and not name.endswith(".pth"):
                     (packages / name).symlink_to(distribution.locate_file(name))
     ros2.write_text(f'#!/bin/sh\nexec {sys._base_executable} {VENV_SETUP.parent}/bin/ros2 "$@"\n')
     ros2.chmod(0o755)
-    return (f'export PATH="{ros2.parent}:$PATH" PYTHONPATH="$PYTHONPATH:{packages}" _ROS_WHEELS_BOOTSTRAP_COMPLETE=1; ')
+    return (
+        f'export PATH="{ros2.parent}:$PATH" PYTHONPATH="$PYTHONPATH:{packages}" '
+        f"_ROS_WHEELS_BOOTSTRAP_COMPLETE=1; "
+    )

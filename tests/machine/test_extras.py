@@ -1,4 +1,6 @@
-"""A machine has what its work needs: the station's side runs without torch and ray, and what is missing is named."""
+"""A machine has what its work needs: the station's side runs without torch and ray, and what is
+missing is named.
+"""
 
 import re
 import subprocess
@@ -18,15 +20,30 @@ from rlinf_core.launch.build_messages import repair_exports
 
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = "torch,ray,mujoco,gym_hil,gymnasium,transformers,peft,tensorboard,matplotlib,scipy,imageio"
-NODES = [f"rlinf_{package}.{name}" for package, names in {
-    "interlock": ("interlock", "interlock_desk"),
-    "station": ("environment", "recorder", "uplink", "director", "policy"),
-    "operator": ("operator",),
-    "tools": ("fault_injector", "drill", "station_client", "node_client"),
-    "drivers": ("driver", "controller", "camera", "robotiq", "gripper_command", "franka", "universal_robots"),
-}.items() for name in names]
-OF_AN_EXTRA = {"rlinf_operator.page": ("aiohttp", "page"), "rlinf_station.remote_policy": ("websockets", "serving"),
-               "rlinf_station.local_policy": ("torch", "policy")}  # nodes that need one: what of it, and which
+NODES = [
+    f"rlinf_{package}.{name}"
+    for package, names in {
+        "interlock": ("interlock", "interlock_desk"),
+        "station": ("environment", "recorder", "uplink", "director", "policy"),
+        "operator": ("operator",),
+        "tools": ("fault_injector", "drill", "station_client", "node_client"),
+        "drivers": (
+            "driver",
+            "controller",
+            "camera",
+            "robotiq",
+            "gripper_command",
+            "franka",
+            "universal_robots",
+        ),
+    }.items()
+    for name in names
+]
+OF_AN_EXTRA = {
+    "rlinf_operator.page": ("aiohttp", "page"),
+    "rlinf_station.remote_policy": ("websockets", "serving"),
+    "rlinf_station.local_policy": ("torch", "policy"),
+}  # nodes that need one: what of it, and which
 STATION = [
     *NODES,
     "rlinf_operator.page",
@@ -50,13 +67,21 @@ STATION = [
 
 
 def without(*arguments, absent=ABSENT):
-    return subprocess.run([sys.executable, ROOT / "tests/machine/without.py", absent, *arguments], cwd=ROOT, text=True,
-                          capture_output=True, env=ros_environment(153), timeout=120)
+    return subprocess.run(
+        [sys.executable, ROOT / "tests/machine/without.py", absent, *arguments],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        env=ros_environment(153),
+        timeout=120,
+    )
 
 
 @pytest.fixture(scope="module")
 def imported():
-    """Module to what its import said, in one process without torch, ray and what else a station needs not."""
+    """Module to what its import said, in one process without torch, ray and what else a station
+    needs not.
+    """
     return dict(line.split(": ", 1) for line in without("-m", *STATION).stdout.splitlines())
 
 
@@ -67,15 +92,21 @@ def test_the_stations_side_imports_without_torch_and_ray(module, imported):
 
 def test_with_the_base_alone_only_nodes_of_an_extra_lack_anything():
     """Drivers, cameras and grippers ask for their extras when they open a device."""
-    brought = "aiohttp,websockets,msgpack,prometheus_client,pymodbus,serial,pyrealsense2,dynamixel_sdk"
+    brought = (
+        "aiohttp,websockets,msgpack,prometheus_client,pymodbus,serial,pyrealsense2,dynamixel_sdk"
+    )
     lines = without("-m", *NODES, *OF_AN_EXTRA, absent=f"{ABSENT},{brought}").stdout.splitlines()
     assert lines == [f"{node}: imported" for node in NODES] + [
-        f"{node}: ModuleNotFoundError(\"No module named '{package}'\")" for node, (package, _) in OF_AN_EXTRA.items()]
+        f"{node}: ModuleNotFoundError(\"No module named '{package}'\")"
+        for node, (package, _) in OF_AN_EXTRA.items()
+    ]
     assert all(extras.extra_of(package) == extra for package, extra in OF_AN_EXTRA.values())
 
 
 def test_the_finder_of_these_tests_does_take_packages_away():
-    assert without("-m", "torch").stdout == "torch: ModuleNotFoundError(\"No module named 'torch'\")\n"
+    assert (
+        without("-m", "torch").stdout == "torch: ModuleNotFoundError(\"No module named 'torch'\")\n"
+    )
 
 
 @pytest.mark.parametrize("command", [[], ["up"], ["doctor"], ["messages"], ["train"]])
@@ -86,34 +117,52 @@ def test_help_needs_neither(command):
 
 def test_the_doctor_examines_such_a_machine():
     process = without("doctor")
-    assert "not tried: no torch" in process.stdout and "bridge port" in process.stdout, process.stderr
+    assert "not tried: no torch" in process.stdout and "bridge port" in process.stdout, (
+        process.stderr
+    )
     assert "Traceback" not in process.stderr
 
 
 def test_a_recipe_is_checked_and_a_stations_processes_are_listed_without_them():
     process = without("up", "demo", "--set", "station.robot=frank_sim")
     assert process.returncode == 2 and "did you mean 'franka_sim'" in process.stderr, process.stderr
-    code = ("import sys; from pathlib import Path; from rlinf_core.recipes import load_recipe\n"
-            "from rlinf_core.launch.graph import station_processes as processes\n"
-            "print(len(processes(load_recipe('demo'), Path('/tmp'))), 'torch' in sys.modules, 'ray' in sys.modules)")
-    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=90)
+    code = (
+        "import sys; from pathlib import Path; from rlinf_core.recipes import load_recipe\n"
+        "from rlinf_core.launch.graph import station_processes as processes\n"
+        "print(len(processes(load_recipe('demo'), Path('/tmp'))), 'torch' in sys.modules, 'ray' in "
+        "sys.modules)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=90
+    )
     assert process.stdout == "7 False False\n", process.stderr
 
 
 def test_a_command_whose_packages_are_missing_says_which_extra_brings_them():
     process = without("train", "sim_sac")
     assert process.returncode == 1 and "Traceback" not in process.stderr
-    assert "expected the package 'torch', which is not installed. It comes with the extra 'policy'" in process.stderr
+    assert (
+        "expected the package 'torch', which is not installed. It comes with the extra 'policy'"
+        in process.stderr
+    )
 
 
 @pytest.fixture
 def station_pc(monkeypatch):
-    """An environment in which only the base is installed, of the distribution as pyproject.toml describes it."""
+    """An environment in which only the base is installed, of the distribution as pyproject.toml
+    describes it.
+    """
     listed = [  # as a built wheel's metadata has it
-        "numpy>=1.26", "rich", "websockets>=15; extra == 'serving'", "torch>=2.5; extra == 'policy'",
-        "rlinf[serving]; extra == 'policy'", "rlinf[policy]; extra == 'trainer'",
+        "numpy>=1.26",
+        "rich",
+        "websockets>=15; extra == 'serving'",
+        "torch>=2.5; extra == 'policy'",
+        "rlinf[serving]; extra == 'policy'",
+        "rlinf[policy]; extra == 'trainer'",
         "ray>=2.40; extra == 'trainer'",
-        "transformers>=5; python_version >= '3.11' and extra == 'vla'", "old; python_version < '3' and extra == 'vla'"]
+        "transformers>=5; python_version >= '3.11' and extra == 'vla'",
+        "old; python_version < '3' and extra == 'vla'",
+    ]
     versions = {"numpy": "1.26.4", "rich": "14.0", "websockets": "16.0"}
     monkeypatch.setattr(extras.metadata, "requires", lambda name: listed)
 
@@ -128,10 +177,16 @@ def station_pc(monkeypatch):
 
 def test_what_an_extra_lacks_is_named_with_whose_work_needs_it(station_pc):
     assert extras.missing() == []
-    assert extras.missing("policy") == ["torch>=2.5"] and extras.missing("trainer") == ["ray>=2.40", "torch>=2.5"]
+    assert extras.missing("policy") == ["torch>=2.5"] and extras.missing("trainer") == [
+        "ray>=2.40",
+        "torch>=2.5",
+    ]
     finding = doctor._extra("trainer")()
     assert finding.result == "lacks ray>=2.40, torch>=2.5" and not finding.needed
-    assert "rlinf train" in finding.fix and ".venv/bin/python scripts/install.py trainer" in finding.fix
+    assert (
+        "rlinf train" in finding.fix
+        and ".venv/bin/python scripts/install.py trainer" in finding.fix
+    )
     station_pc |= {"torch": "2.13.0+cpu", "ray": "2.60.0"}
     assert extras.missing("trainer") == [] and doctor._extra("trainer")().fix == ""
 
@@ -148,15 +203,24 @@ def test_markers_of_other_pythons_ask_for_nothing(station_pc):
 
 
 def test_what_cannot_do_without_an_extra_refuses_before_it_starts(station_pc):
-    with pytest.raises(RlinfError, match=r"rlinf up: expected the extra 'policy', which lacks torch>=2.5 here. Run: .venv"):
+    with pytest.raises(
+        RlinfError,
+        match=r"rlinf up: expected the extra 'policy', which lacks torch>=2.5 here. Run: .venv",
+    ):
         extras.require("policy", "rlinf up")
 
 
-@pytest.mark.parametrize("options, lacks", [
-    ([], "backend local: expected the extra 'policy', which lacks torch>=2.5"),
-    (["--set", "station.policy={backend: remote, address: 'ws://trainer:8000'}"], "it goes on"),
-    (["--episodes", "3"], "it goes on")])
-def test_a_station_needs_torch_only_where_it_computes_a_policy(options, lacks, station_pc, monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize(
+    "options, lacks",
+    [
+        ([], "backend local: expected the extra 'policy', which lacks torch>=2.5"),
+        (["--set", "station.policy={backend: remote, address: 'ws://trainer:8000'}"], "it goes on"),
+        (["--episodes", "3"], "it goes on"),
+    ],
+)
+def test_a_station_needs_torch_only_where_it_computes_a_policy(
+    options, lacks, station_pc, monkeypatch, capsys, tmp_path
+):
     def check(*_):
         raise RlinfError("it goes on")
 
@@ -166,15 +230,27 @@ def test_a_station_needs_torch_only_where_it_computes_a_policy(options, lacks, s
     del station_pc["websockets"]
     if "--set" in options:
         assert main(["up", "demo", "--out", str(tmp_path), *options]) == 1
-        assert "backend remote: expected the extra 'serving', which lacks websockets>=15" in capsys.readouterr().err
+        assert (
+            "backend remote: expected the extra 'serving', which lacks websockets>=15"
+            in capsys.readouterr().err
+        )
 
 
 def test_each_module_is_asked_of_the_first_extra_that_brings_it(station_pc):
-    assert (extras.extra_of("torch.nn"), extras.extra_of("ray"), extras.extra_of("nothing")) == ("policy", "trainer", None)
+    assert (extras.extra_of("torch.nn"), extras.extra_of("ray"), extras.extra_of("nothing")) == (
+        "policy",
+        "trainer",
+        None,
+    )
 
 
 def test_every_extra_is_explained():
-    listed = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    listed = (
+        (ROOT / "pyproject.toml")
+        .read_text()
+        .partition("[project.optional-dependencies]\n")[2]
+        .partition("\n[")[0]
+    )
     assert set(re.findall(r"^([\w-]+) = ", listed, re.M)) - {"simulators"} == extras.PURPOSE.keys()
 
 
@@ -203,13 +279,18 @@ def test_doctor_runs_where_rlinf_is_only_found_on_the_path(monkeypatch, capsys):
 
 
 def test_another_python_is_given_our_packages_alone(tmp_path, monkeypatch):
-    """A wheel lies beside everything else that is installed; a simulator's own environment must not see that."""
+    """A wheel lies beside everything else that is installed; a simulator's own environment must not
+    see that.
+    """
     for name in ("rlinf_core", "sim_bridges", "numpy"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(paths, "SOURCE", tmp_path)
     paths.packages_alone.cache_clear()
     try:
-        assert sorted(path.name for path in paths.packages_alone().iterdir()) == ["rlinf_core", "sim_bridges"]
+        assert sorted(path.name for path in paths.packages_alone().iterdir()) == [
+            "rlinf_core",
+            "sim_bridges",
+        ]
     finally:
         paths.packages_alone.cache_clear()
 
@@ -217,7 +298,10 @@ def test_another_python_is_given_our_packages_alone(tmp_path, monkeypatch):
 def test_the_ros_wheels_are_repaired_here_and_not_in_what_shares_their_files(tmp_path):
     """uv links files of its cache into every environment."""
     cached, folder = tmp_path / "cached", tmp_path / "venv/share/std_msgs/cmake"
-    text = 'INTERFACE_INCLUDE_DIRECTORIES "{};${{_IMPORT_PREFIX}}/include"\nINTERFACE_INCLUDE_DIRECTORIES "{}"\n'
+    text = (
+        "INTERFACE_INCLUDE_DIRECTORIES "
+        '"{};${{_IMPORT_PREFIX}}/include"\nINTERFACE_INCLUDE_DIRECTORIES "{}"\n'
+    )
     theirs = "/opt/python/cp312-cp312/include/python3.12;/opt/python/numpy/include"
     cached.write_text(text.format("/else", theirs))
     folder.mkdir(parents=True)

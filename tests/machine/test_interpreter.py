@@ -1,4 +1,6 @@
-"""Which Python runs a node that colcon has installed for ROS's own: it is chosen when the node starts."""
+"""Which Python runs a node that colcon has installed for ROS's own: it is chosen when the node
+starts.
+"""
 
 import os
 import shutil
@@ -23,10 +25,19 @@ def run(tmp_path):
     executable.write_text(PROGRAM)
 
     def start(*words, program=executable, **variables):
-        clean = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "RLINF_PYTHON")}
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("VIRTUAL_ENV", "RLINF_PYTHON")
+        }
         path = f"{package}/lib"
-        return subprocess.run([BASE, str(program), *words], text=True, capture_output=True, cwd=tmp_path,
-                              env=clean | {"PYTHONPATH": path, "HOME": str(tmp_path)} | variables)
+        return subprocess.run(
+            [BASE, str(program), *words],
+            text=True,
+            capture_output=True,
+            cwd=tmp_path,
+            env=clean | {"PYTHONPATH": path, "HOME": str(tmp_path)} | variables,
+        )
 
     return start
 
@@ -41,7 +52,9 @@ def environment(tmp_path):
     return python
 
 
-def test_the_environment_that_is_named_active_or_above_the_workspace_runs_the_node(run, environment, tmp_path):
+def test_the_environment_that_is_named_active_or_above_the_workspace_runs_the_node(
+    run, environment, tmp_path
+):
     named = run("--odd", "it's", RLINF_PYTHON=str(environment))
     active = run(VIRTUAL_ENV=str(environment.parents[1]))
     assert named.stdout.split() == [sys.executable, "--odd", "it's"], named.stderr
@@ -56,10 +69,15 @@ def test_a_python_that_has_the_distribution_stays(run):
     assert stayed.stdout.split()[:1] == [BASE], stayed.stderr
 
 
-@pytest.mark.parametrize("variables", [{}, {"VIRTUAL_ENV": "/nowhere"}, {"RLINF_PYTHON": "/nowhere/bin/python"}])
+@pytest.mark.parametrize(
+    "variables", [{}, {"VIRTUAL_ENV": "/nowhere"}, {"RLINF_PYTHON": "/nowhere/bin/python"}]
+)
 def test_where_no_python_has_it_an_error_names_what_was_tried(run, variables):
     refused = run(**variables)
-    assert refused.returncode and "expected a Python with the distribution rlinf, got " in refused.stderr
+    assert (
+        refused.returncode
+        and "expected a Python with the distribution rlinf, got " in refused.stderr
+    )
     assert "/nowhere/bin/python" in refused.stderr or not variables
     assert "RLINF_PYTHON=<environment>/bin/python" in refused.stderr
 
@@ -72,8 +90,10 @@ def test_a_program_of_anybody_is_left_alone(run, tmp_path, environment):
 
 def test_a_launch_file_finds_the_distribution_and_its_python(run, tmp_path, environment):
     launch = tmp_path / "ros2"
-    launch.write_text("from rlinf_ros.interpreter import importable\npython = importable()\n"
-                      "import rlinf_core; print(python)\n")
+    launch.write_text(
+        "from rlinf_ros.interpreter import importable\npython = importable()\n"
+        "import rlinf_core; print(python)\n"
+    )
     launched = run(program=launch, RLINF_PYTHON=str(environment))
     assert launched.stdout.strip() == str(environment), launched.stderr
     (tmp_path / "old/bin").mkdir(parents=True)
@@ -81,4 +101,7 @@ def test_a_launch_file_finds_the_distribution_and_its_python(run, tmp_path, envi
     old.write_text("#!/bin/sh\nprintf '3\\n8\\n/nowhere\\n'\n")
     old.chmod(0o755)
     refused = run(program=launch, RLINF_PYTHON=str(old))
-    assert "expected the distribution for Python 3." in refused.stderr and "of Python 3.8" in refused.stderr
+    assert (
+        "expected the distribution for Python 3." in refused.stderr
+        and "of Python 3.8" in refused.stderr
+    )

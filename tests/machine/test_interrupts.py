@@ -17,9 +17,15 @@ NUMBERS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 @pytest.fixture(autouse=True)
 def as_the_commands_answer():
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     yield
-    assert all(signal.signal(number, handler) is signal.default_int_handler for number, handler in before.items())
+    assert all(
+        signal.signal(number, handler) is signal.default_int_handler
+        for number, handler in before.items()
+    )
 
 
 class Asks:
@@ -68,8 +74,13 @@ def test_asked_twice_at_once_is_asked_once_and_asked_again_is_answered_at_once(m
     assert done == ["held"]
 
 
-SHORT = ["simulation.env_steps=1000000", "simulation.evaluate_episodes=2", "policy.hidden=[16]",
-         "algorithm.critic_hidden=[16]", "simulation.environments=2"]
+SHORT = [
+    "simulation.env_steps=1000000",
+    "simulation.evaluate_episodes=2",
+    "policy.hidden=[16]",
+    "algorithm.critic_hidden=[16]",
+    "simulation.environments=2",
+]
 
 
 @NUMBERS

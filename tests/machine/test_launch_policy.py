@@ -1,4 +1,6 @@
-"""ROS's launch and rlinf up do the same with the ends of a station's processes, here of small programs."""
+"""ROS's launch and rlinf up do the same with the ends of a station's processes, here of small
+programs.
+"""
 
 import os
 import signal
@@ -37,7 +39,9 @@ while len({{line.split()[0] for line in open(log)}}) < {count}:  # all of the st
 {body}
 """
 SLEEPS, DIES = "time.sleep(60)", "time.sleep(0.05); os.kill(os.getpid(), signal.SIGKILL)"
-REFUSES = f"print('rlinf: the certificate has expired', file=sys.stderr, flush=True); sys.exit({REFUSED})"
+REFUSES = (
+    f"print('rlinf: the certificate has expired', file=sys.stderr, flush=True); sys.exit({REFUSED})"
+)
 DESCRIPTION = """
 import sys
 sys.path.insert(0, {launch!r})
@@ -71,12 +75,19 @@ class Programs:
         (index / "odd").touch()
         for name, restart in restarts.items():
             program = prefix / "lib/odd" / name
-            program.write_text(PROGRAM.format(
-                python=sys._base_executable, log=str(self.log), body=bodies.get(name, SLEEPS), count=len(restarts),
-                patience=0.5 if restart != SHUTDOWN else 0.0))
+            program.write_text(
+                PROGRAM.format(
+                    python=sys._base_executable,
+                    log=str(self.log),
+                    body=bodies.get(name, SLEEPS),
+                    count=len(restarts),
+                    patience=0.5 if restart != SHUTDOWN else 0.0,
+                )
+            )
             program.chmod(0o755)
-        (folder / "odd.launch.py").write_text(DESCRIPTION.format(
-            launch=str(ROOT / "launch"), restarts=restarts, folder=str(folder)))
+        (folder / "odd.launch.py").write_text(
+            DESCRIPTION.format(launch=str(ROOT / "launch"), restarts=restarts, folder=str(folder))
+        )
 
     def lines(self):
         return self.log.read_text().splitlines() if self.log.exists() else []
@@ -85,8 +96,17 @@ class Programs:
         """By the supervisor: the error that ends it, empty if it is interrupted."""
         with Supervisor(self.folder / "run", 90) as supervisor:
             for name, restart in self.restarts.items():
-                supervisor.start(Process(name, "odd", name, "", "/a", {
-                    "command": [str(self.folder / "prefix/lib/odd" / name)]}, restart=restart))
+                supervisor.start(
+                    Process(
+                        name,
+                        "odd",
+                        name,
+                        "",
+                        "/a",
+                        {"command": [str(self.folder / "prefix/lib/odd" / name)]},
+                        restart=restart,
+                    )
+                )
             try:
                 end = time.monotonic() + 60
                 while time.monotonic() < end:
@@ -99,16 +119,26 @@ class Programs:
         raise AssertionError("it goes on")
 
     def launch(self, interrupt, how=signal.SIGINT):
-        """By ROS's launch: its exit code and output. It is interrupted as by a terminal, or gets another signal."""
+        """By ROS's launch: its exit code and output.
+
+        It is interrupted as by a terminal, or gets another signal.
+        """
         words = f'[ -z "{SETUP}" ] || . "{SETUP}"; exec ros2 launch {self.folder}/odd.launch.py'
         with open(self.folder / "output", "wb") as file:
             prefixes = ":".join((f"{self.folder}/prefix", os.environ.get("AMENT_PREFIX_PATH", "")))
-            ran = subprocess.Popen(["bash", "-ec", words], stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env=os.environ | {"ROS_LOG_DIR": str(self.folder / "logs"),
-                                                     "AMENT_PREFIX_PATH": prefixes})
+            ran = subprocess.Popen(
+                ["bash", "-ec", words],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=os.environ
+                | {"ROS_LOG_DIR": str(self.folder / "logs"), "AMENT_PREFIX_PATH": prefixes},
+            )
         end = time.monotonic() + 60
         while interrupt and len(self.lines()) < len(self.restarts):
-            assert ran.poll() is None and time.monotonic() < end, (self.folder / "output").read_text()
+            assert ran.poll() is None and time.monotonic() < end, (
+                self.folder / "output"
+            ).read_text()
             time.sleep(0.02)
         if interrupt:
             os.killpg(ran.pid, how)
@@ -127,11 +157,21 @@ def programs(tmp_path):
 STATION = {"sim_bridge": SHUTDOWN, "interlock": SHUTDOWN, "uplink": RESPAWN, "director": ONCE}
 
 
-@pytest.mark.parametrize("bodies, reason, starts", [
-    ({"uplink": DIES}, "uplink ended 6 times within 60 s (last: killed by SIGKILL)", 6),
-    ({"uplink": REFUSES}, "uplink cannot go on: the certificate has expired", 1),
-    ({"interlock": "sys.exit(3)"}, "interlock ended (exit code 3), and the station cannot go on without it", 1)])
-def test_both_end_a_station_for_the_same_reason_after_as_many_restarts_in_the_same_order(programs, bodies, reason, starts):
+@pytest.mark.parametrize(
+    "bodies, reason, starts",
+    [
+        ({"uplink": DIES}, "uplink ended 6 times within 60 s (last: killed by SIGKILL)", 6),
+        ({"uplink": REFUSES}, "uplink cannot go on: the certificate has expired", 1),
+        (
+            {"interlock": "sys.exit(3)"},
+            "interlock ended (exit code 3), and the station cannot go on without it",
+            1,
+        ),
+    ],
+)
+def test_both_end_a_station_for_the_same_reason_after_as_many_restarts_in_the_same_order(
+    programs, bodies, reason, starts
+):
     up, launch = programs("up", STATION, **bodies), programs("launch", STATION, **bodies)
     error = up.up(interrupt=False)
     code, output = launch.launch(interrupt=False)
@@ -155,14 +195,18 @@ def test_a_lifecycle_manager_ends_before_every_node(programs):
     station = programs("launch", {"lifecycle_manager": RESPAWN} | STATION)
     code, output = station.launch(interrupt=True)
     ends = [line.split()[0] for line in station.lines() if line.endswith(" ends")]
-    assert code == 0 and ends[0] == "lifecycle_manager" and {*ends[-2:]} == {"interlock", "sim_bridge"}, output
+    assert (
+        code == 0 and ends[0] == "lifecycle_manager" and {*ends[-2:]} == {"interlock", "sim_bridge"}
+    ), output
 
 
 def test_no_node_outlives_a_launch_that_is_killed(programs):
     station = programs("launch", STATION)
     code, _ = station.launch(interrupt=True, how=signal.SIGKILL)
     end = time.monotonic() + 20
-    while alive := [pid for pid in Path("/proc").glob("[0-9]*") if str(station.folder).encode() in command(pid)]:
+    while alive := [
+        pid for pid in Path("/proc").glob("[0-9]*") if str(station.folder).encode() in command(pid)
+    ]:
         assert time.monotonic() < end, alive
         time.sleep(0.05)
     assert code == -signal.SIGKILL
@@ -180,5 +224,5 @@ def ends_of(station):
     """Names of those that ended, in the two groups in which they may."""
     ends = [line.removesuffix(" ends") for line in station.lines() if line.endswith(" ends")]
     commanders = [name for name in ends if station.restarts[name] != SHUTDOWN]
-    assert ends[:len(commanders)] == commanders, ends
-    return [set(commanders), set(ends[len(commanders):])]
+    assert ends[: len(commanders)] == commanders, ends
+    return [set(commanders), set(ends[len(commanders) :])]

@@ -8,23 +8,32 @@ import pytest
 
 from rlinf_core.core.machine import HeldError, holder, is_held, take, user_name
 
-BECOME = ("import os, sys; from rlinf_core.core.machine import take, HeldError\n"
-          "os.setuid(int(sys.argv[2]))\n")  # once all is imported: a home is closed to other users
+BECOME = (
+    "import os, sys; from rlinf_core.core.machine import take, HeldError\n"
+    "os.setuid(int(sys.argv[2]))\n"
+)  # once all is imported: a home is closed to other users
 HOLD = f"{BECOME}lock = take(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
-TRY = (f"{BECOME}"
-       "try: take(sys.argv[1])\nexcept HeldError as error: print(error)\nelse: print('taken')")
+TRY = (
+    f"{BECOME}try: take(sys.argv[1])\nexcept HeldError as error: print(error)\nelse: print('taken')"
+)
 OTHER = 12345  # a user's number
 
 
 def start(code, name, uid=None):
-    return subprocess.Popen([sys.executable, "-c", code, name, str(os.geteuid() if uid is None else uid)],
-                            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, name, str(os.geteuid() if uid is None else uid)],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
 
 
 def test_a_lock_has_one_holder_and_is_free_once_it_is_closed():
     with take("test/one"):
         assert is_held("test/one") and not is_held("test/other")
-        with pytest.raises(HeldError, match=f"process {os.getpid()} of {user_name(os.geteuid())[:5]}"):
+        with pytest.raises(
+            HeldError, match=f"process {os.getpid()} of {user_name(os.geteuid())[:5]}"
+        ):
             take("test/one")
     take("test/one").close()
 

@@ -15,7 +15,11 @@ alone = pytest.mark.skipif(not CAN, reason="expected the right to make a network
 
 def trouble(address, before=""):
     code = f"from rlinf_core.core.ros import network_trouble; print(network_trouble({address!r}))"
-    ran = subprocess.run([*ALONE, f'{before} exec "$0" -c "$1"', sys.executable, code], text=True, capture_output=True)
+    ran = subprocess.run(
+        [*ALONE, f'{before} exec "$0" -c "$1"', sys.executable, code],
+        text=True,
+        capture_output=True,
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
@@ -27,7 +31,10 @@ def test_where_loopback_is_up_all_is_well():
 @alone
 def test_a_loopback_that_is_down_is_named_with_what_to_do():
     reason = trouble("127.0.0.1")
-    assert "a loopback interface that is up, got: Network is unreachable" in reason and "sudo ip link set lo up" in reason
+    assert (
+        "a loopback interface that is up, got: Network is unreachable" in reason
+        and "sudo ip link set lo up" in reason
+    )
 
 
 @alone
@@ -40,6 +47,15 @@ def test_a_network_of_loopback_alone_is_enough_for_one_machine_and_takes_no_mult
 @pytest.mark.parametrize("words", [["up", "demo"], ["status", "demo"], ["drill", "--only", "NaN"]])
 def test_a_command_that_needs_the_network_is_refused_at_once(words, tmp_path):
     out = ["--out", str(tmp_path / "run")] if words[0] != "status" else []
-    ran = subprocess.run([*ALONE, 'exec "$0" "$@"', sys.executable, "-m", "rlinf_core.cli.main", *words, *out],
-                         text=True, capture_output=True, timeout=60, env=os.environ)
-    assert ran.returncode == 1 and "sudo ip link set lo up" in ran.stderr and "Traceback" not in ran.stderr
+    ran = subprocess.run(
+        [*ALONE, 'exec "$0" "$@"', sys.executable, "-m", "rlinf_core.cli.main", *words, *out],
+        text=True,
+        capture_output=True,
+        timeout=60,
+        env=os.environ,
+    )
+    assert (
+        ran.returncode == 1
+        and "sudo ip link set lo up" in ran.stderr
+        and "Traceback" not in ran.stderr
+    )

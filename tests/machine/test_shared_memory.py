@@ -26,10 +26,15 @@ def left(folder, name, lock="_el", old=True):
 @pytest.mark.parametrize("lock", ["_el", "_sl"])
 def test_what_a_dead_process_has_left_goes_and_what_is_no_segment_stays(tmp_path, lock):
     left(tmp_path, SEGMENT, lock), left(tmp_path, PORT, lock)
-    others = [tmp_path / name for name in ("fastrtps_", "somebody's", "fastrtps_port_el", f"{SEGMENT}_el.bak")]
+    others = [
+        tmp_path / name
+        for name in ("fastrtps_", "somebody's", "fastrtps_port_el", f"{SEGMENT}_el.bak")
+    ]
     for path in others:
         path.touch()
-    assert sorted(free_segments(tmp_path)) == [SEGMENT, PORT] and sorted(tmp_path.iterdir()) == sorted(others)
+    assert sorted(free_segments(tmp_path)) == [SEGMENT, PORT] and sorted(
+        tmp_path.iterdir()
+    ) == sorted(others)
     assert free_segments(tmp_path / "nowhere") == []
 
 
@@ -77,10 +82,17 @@ def test_a_station_frees_them_when_it_starts_and_when_it_stops(tmp_path, monkeyp
 @pytest.mark.ros
 @pytest.mark.timeout(120)
 def test_the_segments_of_a_killed_node_go_and_those_of_a_living_one_stay(tmp_path):
-    code = ("import rclpy, time; rclpy.init(); node = rclpy.create_node('a'); print('there', flush=True); time.sleep(99)")
+    code = (
+        "import rclpy, time; rclpy.init(); node = rclpy.create_node('a'); print('there', "
+        "flush=True); time.sleep(99)"
+    )
     environment = supervisor.ros_environment(198)
-    killed, alive = (subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, stdout=subprocess.PIPE)
-                     for _ in range(2))
+    killed, alive = (
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, text=True, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    )
     try:
         assert killed.stdout.readline() == alive.stdout.readline() == "there\n"
         before = set(os.listdir(FOLDER))

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.core import paths as homes
-from rlinf_core.core.paths import CACHES, INDUCTOR, ROS_LOG_DIR, can_write, explanation, replacements
+from rlinf_core.core.paths import (
+    CACHES,
+    INDUCTOR,
+    ROS_LOG_DIR,
+    can_write,
+    explanation,
+    replacements,
+)
 
 SET = [ROS_LOG_DIR, "ROS_HOME", "HF_HOME", INDUCTOR, *CACHES]
 
@@ -27,12 +34,16 @@ def fresh(monkeypatch):
 
 def test_a_home_that_can_be_written_stays_as_it_is(fresh, tmp_path):
     fresh.setenv("HOME", str(tmp_path))
-    assert replacements() == {INDUCTOR: str(tmp_path / ".cache/rlinf/torchinductor")}, "not /tmp, by a known name"
+    assert replacements() == {INDUCTOR: str(tmp_path / ".cache/rlinf/torchinductor")}, (
+        "not /tmp, by a known name"
+    )
     assert explanation() == "" and list(tmp_path.iterdir()) == [], "nothing is made to find out"
 
 
 @pytest.mark.parametrize("place", ["/proc/none", "a_file", None])
-def test_in_the_place_of_a_home_that_cannot_be_written_there_are_empty_folders(fresh, tmp_path, place):
+def test_in_the_place_of_a_home_that_cannot_be_written_there_are_empty_folders(
+    fresh, tmp_path, place
+):
     (tmp_path / "a_file").touch()
     if place is None:  # no user's number has a home
         fresh.delenv("HOME", raising=False)
@@ -60,7 +71,9 @@ def test_what_huggingface_has_fetched_is_still_found(fresh, tmp_path):
     cache.mkdir(parents=True)
     fresh.setenv("HOME", str(tmp_path))
     fresh.setattr(homes, "can_write", lambda folder: not folder.is_relative_to(tmp_path))
-    assert replacements()["HF_HOME"] == str(cache) and replacements()["XDG_CACHE_HOME"] != str(tmp_path / ".cache")
+    assert replacements()["HF_HOME"] == str(cache) and replacements()["XDG_CACHE_HOME"] != str(
+        tmp_path / ".cache"
+    )
 
 
 def test_a_log_folder_of_another_user_alone_is_replaced(fresh, tmp_path):
@@ -71,8 +84,12 @@ def test_a_log_folder_of_another_user_alone_is_replaced(fresh, tmp_path):
 
 def test_the_folders_end_with_their_process(tmp_path):
     code = "from rlinf_core.core.paths import replacements; print(replacements()['XDG_CACHE_HOME'])"
-    ran = subprocess.run([sys.executable, "-c", code], env=os.environ | {"HOME": "/proc/none"}, text=True,
-                         capture_output=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"HOME": "/proc/none"},
+        text=True,
+        capture_output=True,
+    )
     folder = Path(ran.stdout.strip())
     assert folder.name.startswith("rlinf-home-") and not folder.exists(), ran.stderr
 
@@ -81,10 +98,23 @@ def test_the_folders_end_with_their_process(tmp_path):
 @pytest.mark.timeout(300)
 def test_a_station_runs_without_a_home_and_its_nodes_log_into_the_run(tmp_path):
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "rlinf_core.cli.main", "collect", "demo", "--episodes", "1", "--out", str(run),
-               "--set", "station.domain_id=136"]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_core.cli.main",
+        "collect",
+        "demo",
+        "--episodes",
+        "1",
+        "--out",
+        str(run),
+        "--set",
+        "station.domain_id=136",
+    ]
     values = {name: value for name, value in os.environ.items() if name not in SET}
-    ran = subprocess.run(command, env=values | {"HOME": "/proc/none"}, text=True, capture_output=True)
+    ran = subprocess.run(
+        command, env=values | {"HOME": "/proc/none"}, text=True, capture_output=True
+    )
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     assert "initialize logging" not in "".join(log.read_text() for log in (run / "logs").iterdir())
     assert list((run / "ros_logs").glob("*.log"))

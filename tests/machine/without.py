@@ -1,4 +1,6 @@
-"""Run as where some packages are not installed: ``without.py torch,ray doctor``, ``without.py torch,ray -m a b c``."""
+"""Run as where some packages are not installed: ``without.py torch,ray doctor``,
+``without.py torch,ray -m a b c``.
+"""
 
 import importlib
 import importlib.abc
@@ -12,7 +14,11 @@ class Without(importlib.abc.MetaPathFinder):
         self.finder, self.absent = finder, absent
 
     def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in self.absent else self.finder.find_spec(name, path, target)
+        return (
+            None
+            if name.partition(".")[0] in self.absent
+            else self.finder.find_spec(name, path, target)
+        )
 
     def find_distributions(self, *context):
         find = getattr(self.finder, "find_distributions", None)  # importlib.metadata asks here
@@ -21,7 +27,9 @@ class Without(importlib.abc.MetaPathFinder):
 
 def main():
     absent = sys.argv[1].split(",")
-    sys.meta_path[:] = [Without(finder, absent) for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    sys.meta_path[:] = [
+        Without(finder, absent) for finder in sys.meta_path if hasattr(finder, "find_spec")
+    ]
     if sys.argv[2] == "-m":
         for module in sys.argv[3:]:
             try:

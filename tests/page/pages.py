@@ -43,7 +43,16 @@ def serve(token="", views=NONE, stop=None, needs_viewer=False):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     station, log = Station(), []
-    server = Server(station, views, Access("station_a", token), "127.0.0.1", port, log.append, stop, needs_viewer)
+    server = Server(
+        station,
+        views,
+        Access("station_a", token),
+        "127.0.0.1",
+        port,
+        log.append,
+        stop,
+        needs_viewer,
+    )
     server.url, server.lines, server.station_double = f"http://127.0.0.1:{port}", log, station
     return server
 
@@ -71,14 +80,26 @@ class Open:
 
     async def hand(self, **changes):
         self.seq += 1
-        await self.say("motion", **{"seq": self.seq, "shown_at": time.monotonic(), "held": True, "active": True,
-                                  "axes": {"x": 1.0}} | changes)
+        await self.say(
+            "motion",
+            **{
+                "seq": self.seq,
+                "shown_at": time.monotonic(),
+                "held": True,
+                "active": True,
+                "axes": {"x": 1.0},
+            }
+            | changes,
+        )
 
 
 @contextlib.asynccontextmanager
 async def opened(server, **more):
     headers = {"Origin": server.url} | more
-    async with aiohttp.ClientSession() as session, session.ws_connect(f"{server.url}/live", headers=headers) as socket:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"{server.url}/live", headers=headers) as socket,
+    ):
         yield Open(socket)
 
 

@@ -1,4 +1,6 @@
-"""The page in a real browser, of a station that says what a test wants: every state without a robot."""
+"""The page in a real browser, of a station that says what a test wants: every state without a
+robot.
+"""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,6 @@
-"""Floods of the page's server over loopback sockets: STOP arrives, the heartbeat is honest, the log stays short."""
+"""Floods of the page's server over loopback sockets: STOP arrives, the heartbeat is honest, the log
+stays short.
+"""
 
 import asyncio
 import contextlib
@@ -28,7 +30,10 @@ def flooded():
 
 @contextlib.contextmanager
 def idle(server, number, data=b""):
-    """Connections that send no complete request. The server is in this process, so both ends count."""
+    """Connections that send no complete request.
+
+    The server is in this process, so both ends count.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * number)), hard))
     sockets = []
@@ -63,7 +68,9 @@ def test_stop_arrives_through_a_flood_of_idle_connections(flooded, data, over_so
                     await page.say("stop")
                     assert (await page.hear("note"))["what"] == "stop"
                 else:
-                    assert (await status("POST", f"{flooded.url}/stop", Origin=flooded.url, **sent))[0] == 200
+                    assert (
+                        await status("POST", f"{flooded.url}/stop", Origin=flooded.url, **sent)
+                    )[0] == 200
                 assert time.monotonic() - begun < STOP_S
                 assert station.stopped[-1]
                 assert len(flooded.connections.open) <= MAX_PER_PEER
@@ -119,8 +126,10 @@ def test_the_heartbeat_is_silent_while_the_system_gives_no_file_for_a_connection
         await until(lambda: len(station.beats) > 3)
         error = OSError(errno.EMFILE, "Too many open files")
         for _ in range(1000):
-            server.loop.call_soon_threadsafe(server.loop.call_exception_handler, {
-                "message": "socket.accept() out of system resource", "exception": error})
+            server.loop.call_soon_threadsafe(
+                server.loop.call_exception_handler,
+                {"message": "socket.accept() out of system resource", "exception": error},
+            )
         await until(lambda: not server.connections.accepting)
         before = len(station.beats)
         await asyncio.sleep(1.0)

@@ -1,4 +1,6 @@
-"""Whose words count, who may open the page, what is kept of episodes, and that every cause has its sentence."""
+"""Whose words count, who may open the page, what is kept of episodes, and that every cause has its
+sentence.
+"""
 
 import json
 import math
@@ -25,8 +27,12 @@ def test_only_the_page_with_the_controls_is_heard_in_order_and_with_a_fresh_pict
     assert not controls.counts(1, hand(0, 10.0), 10.0), "nobody has them unasked"
     controls.take(1, 10.0)
     assert controls.counts(1, hand(0, 10.0), 10.1)
-    assert not controls.counts(2, hand(1, 10.1), 10.1) and not controls.counts(1, hand(0, 10.1), 10.1)
-    assert not controls.counts(1, hand(1, 10.0), 10.0 + FRESH_S + 0.01) and controls.late_s > FRESH_S
+    assert not controls.counts(2, hand(1, 10.1), 10.1) and not controls.counts(
+        1, hand(0, 10.1), 10.1
+    )
+    assert (
+        not controls.counts(1, hand(1, 10.0), 10.0 + FRESH_S + 0.01) and controls.late_s > FRESH_S
+    )
     assert not controls.counts(1, hand(2, 11.0), 10.5), "a picture of the future is none"
     assert controls.counts(1, hand(3, 10.5), 10.6) and controls.late_s == 0.0
     controls.leave(2)
@@ -48,7 +54,11 @@ def test_a_page_that_is_replaced_in_motion_falls_silent_first():
 
 def test_a_button_counts_within_a_second_of_what_its_page_showed_and_late_where_it_does_not_say():
     pressed = read('{"kind": "request", "what": "arm", "shown_at": 10.0}')
-    assert pressed.late_s(10.0 + MAX_PRESS_AGE_S) == 0.0 and pressed.late_s(19.0) == 9.0 and pressed.late_s(9.5)
+    assert (
+        pressed.late_s(10.0 + MAX_PRESS_AGE_S) == 0.0
+        and pressed.late_s(19.0) == 9.0
+        and pressed.late_s(9.5)
+    )
     assert read('{"kind": "request", "what": "arm"}').late_s(100.0) == 100.0
 
 
@@ -57,13 +67,34 @@ def test_the_longest_cause_that_an_interlock_can_say_can_be_reset():
     assert read(json.dumps({"kind": "request", "what": "reset", "cause": cause})).cause == cause
 
 
-@pytest.mark.parametrize("text", [
-    "", "[]", "null", '{"kind": "motion"}', '{"kind": "fire"}', '{"kind": "request", "what": "rm"}', "\x00",
-    '{"kind": "acknowledgement", "x": 1}',
-    '{"kind": "request","what":"arm\\n"}', json.dumps(dict(kind="request", what="reset", cause="x" * 301)),
-    *(json.dumps(dict(kind="motion", seq=0, shown_at=0.0, held=True, active=False) | bad)
-      for bad in ({"axes": {"x": 1.01}}, {"axes": {"x": math.nan}}, {"axes": {"w": 0.1}}, {"seq": -1}, {"seq": 0.5},
-                  {"held": 1}, {"held": "yes"}, {"shown_at": "1"}))])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"kind": "motion"}',
+        '{"kind": "fire"}',
+        '{"kind": "request", "what": "rm"}',
+        "\x00",
+        '{"kind": "acknowledgement", "x": 1}',
+        '{"kind": "request","what":"arm\\n"}',
+        json.dumps(dict(kind="request", what="reset", cause="x" * 301)),
+        *(
+            json.dumps(dict(kind="motion", seq=0, shown_at=0.0, held=True, active=False) | bad)
+            for bad in (
+                {"axes": {"x": 1.01}},
+                {"axes": {"x": math.nan}},
+                {"axes": {"w": 0.1}},
+                {"seq": -1},
+                {"seq": 0.5},
+                {"held": 1},
+                {"held": "yes"},
+                {"shown_at": "1"},
+            )
+        ),
+    ],
+)
 def test_what_is_no_word_is_none(text):
     with pytest.raises(ValueError):
         read(text)
@@ -73,74 +104,137 @@ def test_beyond_this_machine_a_token_is_needed_and_long_enough(tmp_path):
     for host in ("127.0.0.1", "localhost", "::1"):
         assert token_of(Web(port=1, host=host)) == ""
     for host in ("0.0.0.0", "10.0.0.2", "robot.lab", "::"):
-        with pytest.raises(RecipeError, match="station.web.token_file: expected a file, since station.web.host"):
+        with pytest.raises(
+            RecipeError, match="station.web.token_file: expected a file, since station.web.host"
+        ):
             token_of(Web(port=1, host=host))
     file = tmp_path / "token"
-    for text, wrong in ((None, "No such file"), ("", "got 0"), ("short\n" + "x" * 30, "got 5"), ("é" * 30, "got 30")):
+    for text, wrong in (
+        (None, "No such file"),
+        ("", "got 0"),
+        ("short\n" + "x" * 30, "got 5"),
+        ("é" * 30, "got 30"),
+    ):
         if text is not None:
             file.write_text(text)
         with pytest.raises(RecipeError, match=f"token_file: expected .*{wrong}"):
             token_of(Web(port=1, host="0.0.0.0", token_file=str(file)))
     file.write_text("0123456789abcdef0123456789abcdef\n")
-    assert token_of(Web(port=1, host="0.0.0.0", token_file=str(file))) == "0123456789abcdef0123456789abcdef"
+    assert (
+        token_of(Web(port=1, host="0.0.0.0", token_file=str(file)))
+        == "0123456789abcdef0123456789abcdef"
+    )
     with pytest.raises(RecipeError, match="token_file"):
-        station_processes(load_recipe("demo", ["station.web={port: 8080, host: 0.0.0.0}"]), tmp_path)
+        station_processes(
+            load_recipe("demo", ["station.web={port: 8080, host: 0.0.0.0}"]), tmp_path
+        )
 
 
-@pytest.mark.parametrize("overrides, kinds", [
-    ([], ["page"]), (["station.operator={kind: keyboard}"], ["page"]),
-    (["station.operator={kind: joy}", "station.second_operator={kind: pedal, device: /dev/x}"], ["joy", "pedal", "page"]),
-    (["station.operator={kind: page, scale: 0.3}"], ["page"])])
-def test_a_station_with_a_page_has_an_operator_who_has_it_and_an_e_stop_more(tmp_path, overrides, kinds):
+@pytest.mark.parametrize(
+    "overrides, kinds",
+    [
+        ([], ["page"]),
+        (["station.operator={kind: keyboard}"], ["page"]),
+        (
+            [
+                "station.operator={kind: joy}",
+                "station.second_operator={kind: pedal, device: /dev/x}",
+            ],
+            ["joy", "pedal", "page"],
+        ),
+        (["station.operator={kind: page, scale: 0.3}"], ["page"]),
+    ],
+)
+def test_a_station_with_a_page_has_an_operator_who_has_it_and_an_e_stop_more(
+    tmp_path, overrides, kinds
+):
     served = load_recipe("demo", ["station.web.port=8080", *overrides])
     processes = {process.name: process for process in station_processes(served, tmp_path)}
     operator = processes["operator"].parameters
-    assert [operator[key]["kind"] for key in ("settings", "second_operator", "page") if key in operator] == kinds
+    assert [
+        operator[key]["kind"] for key in ("settings", "second_operator", "page") if key in operator
+    ] == kinds
     assert processes["interlock"].parameters["estops"] == ["page"]
-    without = {process.name: process for process in station_processes(load_recipe("demo", overrides), tmp_path)}
+    without = {
+        process.name: process
+        for process in station_processes(load_recipe("demo", overrides), tmp_path)
+    }
     assert "page" not in without and without["interlock"].parameters["estops"] == [""]
 
 
 @pytest.mark.parametrize("kind", ["pedal, device: /dev/a", "page", "spacemouse"])
 def test_two_devices_of_one_kind_are_refused_as_one_would_not_be_heard(tmp_path, kind):
     other = kind.replace("/a", "/b")
-    recipe = load_recipe("demo", [f"station.operator={{kind: {kind}}}", f"station.second_operator={{kind: {other}}}"])
-    for ask in (check_operator, operator_process, lambda recipe: station_processes(recipe, tmp_path)):
+    recipe = load_recipe(
+        "demo", [f"station.operator={{kind: {kind}}}", f"station.second_operator={{kind: {other}}}"]
+    )
+    for ask in (
+        check_operator,
+        operator_process,
+        lambda recipe: station_processes(recipe, tmp_path),
+    ):
         with pytest.raises(
             RecipeError,
             match=f"station.second_operator.kind: expected .* got {kind.split(',')[0]} for both",
         ):
             ask(recipe)
-    twice = load_recipe("demo", ["station.operator={kind: keyboard}", "station.second_operator={kind: keyboard}"])
-    assert operator_process(twice).parameters["settings"] == {"kind": "keyboard"}, "as teleop's beside another"
+    twice = load_recipe(
+        "demo", ["station.operator={kind: keyboard}", "station.second_operator={kind: keyboard}"]
+    )
+    assert operator_process(twice).parameters["settings"] == {"kind": "keyboard"}, (
+        "as teleop's beside another"
+    )
 
 
 def test_curves_go_on_after_a_restart_and_a_line_that_was_cut_is_left_out(tmp_path):
     file = tmp_path / "page.jsonl"
     for number in range(30):
-        History(file).add(mode="train", success=number >= 10, intervened=1.0 if number < 20 else 0.5)
+        History(file).add(
+            mode="train", success=number >= 10, intervened=1.0 if number < 20 else 0.5
+        )
     History(file).add(mode="demonstration", success=True, intervened=1.0)
     with file.open("ab") as cut:
         cut.write(b'\xff\n{"mode": "tra')
     History(file).add(mode="demonstration", success=False, intervened=1.0)
     curves = History(file).curves()
-    assert len(curves["success"]) == 30 and curves["demonstrations"] == 2, "the next one is none of it"
-    assert curves["success"][0] == 0.0 and curves["success"][-1] == 1.0 and curves["success"][19] == 0.5
+    assert len(curves["success"]) == 30 and curves["demonstrations"] == 2, (
+        "the next one is none of it"
+    )
+    assert (
+        curves["success"][0] == 0.0
+        and curves["success"][-1] == 1.0
+        and curves["success"][19] == 0.5
+    )
     assert curves["intervened"][-1] == 0.75, "ten of the last twenty by half"
 
 
 def test_every_cause_of_the_interlock_has_a_sentence():
-    sources = "".join(Path(f"rlinf_core/interlock/{name}.py").read_text() for name in ("core", "watch"))
+    sources = "".join(
+        Path(f"rlinf_core/interlock/{name}.py").read_text() for name in ("core", "watch")
+    )
     matches = re.findall(r'(?:hold|fault|enter)\((?:Mode\.\w+, )?"(\w+)"|f?"(\w+):\{', sources)
     causes = {cause for pair in matches for cause in pair}
-    causes |= {"stale_state", "state_jump", "state_frame", "state_units", "contact", "obstacle", "distance_silent"}
+    causes |= {
+        "stale_state",
+        "state_jump",
+        "state_frame",
+        "state_units",
+        "contact",
+        "obstacle",
+        "distance_silent",
+    }
     causes |= {"distance_units", "outside_box"}
     assert {"estop", "stale_command", "silent", "robot", "divergence"} <= causes
-    assert not {cause for cause in causes if cause and cause not in WHY and not cause.startswith("mode")}
+    assert not {
+        cause for cause in causes if cause and cause not in WHY and not cause.startswith("mode")
+    }
     assert why("estop:pendant") == "The e-stop 'pendant' is pressed."
     assert why("robot:a{b}") == "The robot reports a fault: a{b}."
     assert why("never heard of") == "never heard of" and why("") == "" and why("odd:{}") == "odd:{}"
 
 
 def test_json_has_no_number_that_is_none():
-    assert finite({"a": [math.inf, 1.0], "b": {"c": math.nan}}) == {"a": [None, 1.0], "b": {"c": None}}
+    assert finite({"a": [math.inf, 1.0], "b": {"c": math.nan}}) == {
+        "a": [None, 1.0],
+        "b": {"c": None},
+    }

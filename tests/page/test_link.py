@@ -145,7 +145,7 @@ def test_words_arrive_in_order_with_the_time_of_the_newest_state(linked, server)
     linked.until(lambda: len(requests) == 3, "the labels")
     assert requests == ["success", "failure", "discard"]
     assert [hand.seq for hand in hands] == sorted(hand.seq for hand in hands)
-    assert {hand.shown_at for hand in hands} <= set(linked.received("state")[before - 1:])
+    assert {hand.shown_at for hand in hands} <= set(linked.received("state")[before - 1 :])
 
 
 def test_a_server_that_is_silent_is_given_up_and_another_connection_opened(linked, server):

@@ -22,13 +22,19 @@ def test_one_page_commands_the_others_watch_and_taking_is_said_to_both(server):
         station = server.station_double
         async with opened(server) as one, opened(server) as two:
             first = (await one.hear("you"))["page"]
-            assert (await one.ask("arm")) == {"kind": "note", "what": "arm", "well": False,
-                                              "text": "arm: this page only watches. Take the controls first"}
+            assert (await one.ask("arm")) == {
+                "kind": "note",
+                "what": "arm",
+                "well": False,
+                "text": "arm: this page only watches. Take the controls first",
+            }
             await one.hand()
             assert (await one.ask("take"))["well"] and (await one.ask("arm"))["text"] == "done: arm"
             await one.hand(axes={"y": -0.5})
             await until(lambda: station.hands)
-            assert [hand.axes for hand in station.hands] == [{"y": -0.5}], "what it said before it had the controls is gone"
+            assert [hand.axes for hand in station.hands] == [{"y": -0.5}], (
+                "what it said before it had the controls is gone"
+            )
             server.tell("state", {})
             assert (await two.hear("state"))["holder"] == first
             assert not (await two.ask("success"))["well"]
@@ -72,7 +78,9 @@ def test_a_stop_that_is_the_only_one_is_heard_only_while_a_browser_has_the_page_
 
 
 def test_a_browser_that_answers_no_ping_holds_no_stop(monkeypatch):
-    """Its machine sleeps, or the network between has gone: the socket is open, and nobody is there."""
+    """Its machine sleeps, or the network between has gone: the socket is open, and nobody
+    is there.
+    """
     monkeypatch.setattr("rlinf_core.page.server.VIEWER_PING_S", 0.2)
     server = serve(needs_viewer=True)
 
@@ -106,14 +114,18 @@ def test_a_stop_comes_from_any_page_without_controls_and_stands_until_it_is_rele
             await page.ask("take")
             assert (await page.ask("release"))["well"]
         await until(lambda: station.stopped[-1] is False)
-        assert (await status("GET", f"{server.url}/stop"))[0] == 405, "nothing changes by being looked at"
+        assert (await status("GET", f"{server.url}/stop"))[0] == 405, (
+            "nothing changes by being looked at"
+        )
         assert not station.stopped[-1]
 
     run(steps, server)
 
 
 @pytest.mark.parametrize("age_s", [MAX_PRESS_AGE_S + 0.1, 9.0, -5.0])
-def test_what_begins_something_is_refused_where_it_comes_late_and_what_ends_something_never(server, age_s):
+def test_what_begins_something_is_refused_where_it_comes_late_and_what_ends_something_never(
+    server, age_s
+):
     async def steps():
         station, notes = server.station_double, {}
         async with opened(server) as page:
@@ -121,7 +133,11 @@ def test_what_begins_something_is_refused_where_it_comes_late_and_what_ends_some
             for what in (*ASKS, *LABELS):
                 notes[what] = await page.ask(what, shown_at=time.monotonic() - age_s)
                 assert (await page.ask("take"))["well"]
-        refused = {what for what, note in notes.items() if f"{what}: expected within 1 s of what the page" in note["text"]}
+        refused = {
+            what
+            for what, note in notes.items()
+            if f"{what}: expected within 1 s of what the page" in note["text"]
+        }
         assert refused == {"take", "arm", "reset", "release", "start", "ready"}
         assert all(note["well"] == (what not in refused) for what, note in notes.items())
         assert station.requests == ["disarm", "cancel", "success", "failure", "rerecord", "discard"]
@@ -135,7 +151,9 @@ def test_a_late_release_leaves_the_stop_pressed(server):
         async with opened(server) as page:
             await page.ask("take")
             assert (await status("POST", f"{server.url}/stop", Origin=server.url))[0] == 200
-            assert not (await page.ask("release", shown_at=time.monotonic() - 2 * MAX_PRESS_AGE_S))["well"]
+            assert not (await page.ask("release", shown_at=time.monotonic() - 2 * MAX_PRESS_AGE_S))[
+                "well"
+            ]
             before = len(station.stopped)
             await until(lambda: len(station.stopped) > before + 3)
             assert all(station.stopped[before:])
@@ -143,7 +161,9 @@ def test_a_late_release_leaves_the_stop_pressed(server):
     run(steps, server)
 
 
-def test_a_page_may_draw_as_many_frames_as_it_is_sent_and_say_no_more_than_that(server, monkeypatch):
+def test_a_page_may_draw_as_many_frames_as_it_is_sent_and_say_no_more_than_that(
+    server, monkeypatch
+):
     monkeypatch.setattr("rlinf_core.page.server.MAX_MESSAGES_PER_S", 20)
 
     async def steps():
@@ -153,17 +173,23 @@ def test_a_page_may_draw_as_many_frames_as_it_is_sent_and_say_no_more_than_that(
                 server.show(0, bytes([number]))
                 await page.hear("frame")
                 await page.say("acknowledgement")
-            assert (await page.ask("take"))["well"], f"it is open, {time.monotonic() - begun:.2f} s later"
+            assert (await page.ask("take"))["well"], (
+                f"it is open, {time.monotonic() - begun:.2f} s later"
+            )
             for _ in range(25):
                 await page.say("acknowledgement")
-            while (message := await asyncio.wait_for(page.socket.receive(), 10)).type is aiohttp.WSMsgType.TEXT:
+            while (
+                message := await asyncio.wait_for(page.socket.receive(), 10)
+            ).type is aiohttp.WSMsgType.TEXT:
                 pass
             assert message.data == 1008
 
     run(steps, server)
 
 
-@pytest.mark.parametrize("garbage", [b"\x00\xff", "no json", '{"kind": "motion"}', "x" * 5000, "[" * 1000, "flood"])
+@pytest.mark.parametrize(
+    "garbage", [b"\x00\xff", "no json", '{"kind": "motion"}', "x" * 5000, "[" * 1000, "flood"]
+)
 def test_garbage_ends_its_own_connection_and_nothing_else(server, garbage):
     async def steps():
         async with opened(server) as good, opened(server) as bad:
@@ -175,8 +201,14 @@ def test_garbage_ends_its_own_connection_and_nothing_else(server, garbage):
             )
             with contextlib.suppress(ConnectionError):
                 for word in words:
-                    await (bad.socket.send_bytes(word) if isinstance(word, bytes) else bad.socket.send_str(word))
-            while (message := await asyncio.wait_for(bad.socket.receive(), 10)).type is aiohttp.WSMsgType.TEXT:
+                    await (
+                        bad.socket.send_bytes(word)
+                        if isinstance(word, bytes)
+                        else bad.socket.send_str(word)
+                    )
+            while (
+                message := await asyncio.wait_for(bad.socket.receive(), 10)
+            ).type is aiohttp.WSMsgType.TEXT:
                 pass
             assert message.type is aiohttp.WSMsgType.CLOSE and message.data in (1008, 1009)
             await until(lambda: server.controls.holder == 0)
@@ -229,7 +261,9 @@ def test_a_taken_port_is_said_and_tried_again(server):
     assert f"expected port {server.address[1]} of 127.0.0.1 free, got" in lines[0]
 
 
-def test_s14_a_stop_is_pressed_still_when_another_process_serves_the_page_until_it_is_released(tmp_path):
+def test_s14_a_stop_is_pressed_still_when_another_process_serves_the_page_until_it_is_released(
+    tmp_path,
+):
     async def presses():
         await until(lambda: len(first.station_double.beats) > 2)
         assert (await status("POST", f"{first.url}/stop", Origin=first.url))[0] == 200

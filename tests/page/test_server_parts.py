@@ -1,4 +1,6 @@
-"""What the page's server does around its pages: its end, its first beat, its headers and its log."""
+"""What the page's server does around its pages: its end, its first beat, its headers and
+its log.
+"""
 
 import asyncio
 import json
@@ -15,7 +17,11 @@ pytestmark = pytest.mark.timed
 
 
 def test_the_stop_is_alive_while_it_can_be_pressed_whether_or_not_a_page_is_open(server):
-    """docs/howto/operator_page.md: the server is the source. A page that nobody has opened yet can be."""
+    """docs/howto/operator_page.md: the server is the source.
+
+    A page that nobody has opened yet can be.
+    """
+
     async def steps():
         station = server.station_double
         await until(lambda: len(station.beats) > 3)
@@ -54,8 +60,13 @@ def test_a_failed_accept_silences_the_stop_and_any_other_error_is_a_line(server)
         limits, lines = server.connections, server.lines
         limits.on_loop_error(server.loop, {"message": "a task ended", "exception": KeyError("key")})
         assert limits.accepting and "a task ended" in lines[-1] and "KeyError" in lines[-1]
-        limits.on_loop_error(server.loop, {"message": "socket.accept() out of system resource",
-                                           "exception": OSError(24, "Too many open files")})
+        limits.on_loop_error(
+            server.loop,
+            {
+                "message": "socket.accept() out of system resource",
+                "exception": OSError(24, "Too many open files"),
+            },
+        )
         assert not limits.accepting
         assert "Too many open files" in lines[-1] and "ulimit -n" in lines[-1]
         limits.on_loop_error(server.loop, {})
@@ -74,11 +85,21 @@ def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(se
             await page.ask("take")
             server.tell("state", {"word": "HOLD"})
             state = await page.hear("state")
-            assert state | {"t": 0} == {"kind": "state", "word": "HOLD", "t": 0, "holder": number, "late": 0.0,
-                                        "stopped": False}
+            assert state | {"t": 0} == {
+                "kind": "state",
+                "word": "HOLD",
+                "t": 0,
+                "holder": number,
+                "late": 0.0,
+                "stopped": False,
+            }
             await page.say("stop")
-            assert await page.hear("note") == {"kind": "note", "what": "stop", "well": True,
-                                               "text": "STOP is pressed"}
+            assert await page.hear("note") == {
+                "kind": "note",
+                "what": "stop",
+                "well": True,
+                "text": "STOP is pressed",
+            }
             server.tell("state", {})
             state = await page.hear("state")
             assert state["stopped"] and state["t"] > 0.0
@@ -115,7 +136,11 @@ def test_every_answer_forbids_what_a_page_of_this_server_does_not_need(server):
             _, _, headers = await status("GET", server.url + path)
             assert {key: headers[key] for key in HEADERS} == HEADERS, path
         code, text, headers = await status("GET", f"{server.url}/", Host="evil.example")
-        assert code == 403 and "evil.example" in text and headers["X-Content-Type-Options"] == "nosniff"
+        assert (
+            code == 403
+            and "evil.example" in text
+            and headers["X-Content-Type-Options"] == "nosniff"
+        )
         code, text, _ = await status("POST", f"{server.url}/stop", Origin=server.url)
         assert code == 200 and json.loads(text) == {"stopped": True}
 
@@ -129,8 +154,11 @@ def test_the_tokens_cookie_is_for_this_server_alone_and_no_script_reads_it():
         assert code == 303 and headers["Location"] == "/"
         assert cookie.startswith("rlinf_station_a=") and TOKEN not in cookie
         assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
-        for query in (f"{server.url}/static/page.js?token={TOKEN}", f"{server.url}/?token={TOKEN}0",
-                      f"{server.url}/?token="):
+        for query in (
+            f"{server.url}/static/page.js?token={TOKEN}",
+            f"{server.url}/?token={TOKEN}0",
+            f"{server.url}/?token=",
+        ):
             code, text, _ = await status("GET", query)
             assert code == 403 and "station.web.token_file" in text
 
@@ -150,7 +178,9 @@ def test_a_stop_and_a_button_are_lines_that_name_who_and_what(server):
             await page.say("stop")
             await page.hear("note")
         assert any("from 127.0.0.1" in line and "stop" in line for line in server.lines)
-        assert any(f"page {number} " in line and "reset estop:page" in line for line in server.lines)
+        assert any(
+            f"page {number} " in line and "reset estop:page" in line for line in server.lines
+        )
 
     run(steps, server)
 
@@ -164,7 +194,9 @@ def test_an_answer_with_control_characters_is_one_harmless_line_of_the_log(serve
         async with opened(server) as page:
             number = (await page.hear("you"))["page"]
             await page.ask("take")
-            assert (await page.ask(what, cause="estop:page"))["text"] == answer, "the page shows text"
+            assert (await page.ask(what, cause="estop:page"))["text"] == answer, (
+                "the page shows text"
+            )
         line = next(line for line in server.lines if f"page {number} asked: {what}" in line)
         assert line.isprintable() and r"no\x1b[2J\r\n[INFO] stop: released\x9b" in line
         assert line.endswith("für")
@@ -172,7 +204,9 @@ def test_an_answer_with_control_characters_is_one_harmless_line_of_the_log(serve
     run(steps, server)
 
 
-@pytest.mark.parametrize("camera, code", [("0", 404), ("999", 404), ("1000", 404), ("-1", 404), ("a", 404)])
+@pytest.mark.parametrize(
+    "camera, code", [("0", 404), ("999", 404), ("1000", 404), ("-1", 404), ("a", 404)]
+)
 def test_a_camera_is_a_short_number(server, camera, code):
     async def steps():
         assert (await status("GET", f"{server.url}/reference/{camera}"))[0] == code
@@ -199,9 +233,17 @@ def test_frames_carry_their_camera_and_only_the_newest_of_each(server):
     async def steps():
         async with opened(server) as page:
             await page.hear("you")
-            server.loop.call_soon_threadsafe(lambda: (server._show(1, b"old"), server._show(1, b"new"),
-                                                      server._show(0, b"other")))
-            assert {await page.hear("frame"), await page.hear("frame")} == {b"\x01new", b"\x00other"}
+            server.loop.call_soon_threadsafe(
+                lambda: (
+                    server._show(1, b"old"),
+                    server._show(1, b"new"),
+                    server._show(0, b"other"),
+                )
+            )
+            assert {await page.hear("frame"), await page.hear("frame")} == {
+                b"\x01new",
+                b"\x00other",
+            }
 
     run(steps, server)
 
@@ -224,7 +266,12 @@ def test_a_stop_is_remembered_by_its_file_until_it_is_released(tmp_path):
 
 def test_curves_are_means_of_the_last_episodes_without_demonstrations(tmp_path):
     history = History(tmp_path / "page.jsonl")
-    assert history.curves() == {"window": WINDOW_EPISODES, "demonstrations": 0, "success": [], "intervened": []}
+    assert history.curves() == {
+        "window": WINDOW_EPISODES,
+        "demonstrations": 0,
+        "success": [],
+        "intervened": [],
+    }
     history.add(mode="demonstration", success=True, intervened=1.0)
     for number in range(WINDOW_EPISODES + 5):
         history.add(mode="train", success=number >= WINDOW_EPISODES, intervened=0.5)
@@ -234,9 +281,12 @@ def test_curves_are_means_of_the_last_episodes_without_demonstrations(tmp_path):
     assert curves["intervened"] == [0.5] * (WINDOW_EPISODES + 5)
     for _ in range(MAX_EPISODES):
         history.add(mode="evaluate", success=True, intervened=0.0)
-    assert len(history.curves()["success"]) == MAX_EPISODES and history.curves()["demonstrations"] == 0
+    assert (
+        len(history.curves()["success"]) == MAX_EPISODES and history.curves()["demonstrations"] == 0
+    )
 
 
 def test_numbers_that_json_has_not_are_null_at_any_depth():
-    assert finite({"a": [1.0, math.nan, (math.inf, "x")], "b": {"c": -math.inf}, "d": 3, "e": None}) == {
-        "a": [1.0, None, [None, "x"]], "b": {"c": None}, "d": 3, "e": None}
+    assert finite(
+        {"a": [1.0, math.nan, (math.inf, "x")], "b": {"c": -math.inf}, "d": 3, "e": None}
+    ) == {"a": [1.0, None, [None, "x"]], "b": {"c": None}, "d": 3, "e": None}

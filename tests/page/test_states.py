@@ -1,4 +1,6 @@
-"""Every state of the page in a browser: nothing moves, nothing is cut, all of it is accessible, and by keyboard alone."""
+"""Every state of the page in a browser: nothing moves, nothing is cut, all of it is accessible, and
+by keyboard alone.
+"""
 
 import pytest
 
@@ -75,7 +77,9 @@ def test_axe_finds_no_violation_in_any_state(browser, size, scheme):
 
 
 def holds(page, key, is_done):
-    """Hold a key until it is heard; a browser on a busy machine may be late, and a person presses again."""
+    """Hold a key until it is heard; a browser on a busy machine may be late, and a person presses
+    again.
+    """
     for _ in range(10):
         page.presses(key, for_ms=400)
         for _ in range(30):

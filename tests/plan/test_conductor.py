@@ -98,7 +98,9 @@ def test_from_a_first_guess_it_comes_to_the_best_layout_and_says_why(tmp_path):
     change = played.notes[decisions.index("change")]
     assert change["predicted_steps_per_s"] > change["measured_steps_per_s"] > 0
     confirmed = played.notes[decisions.index("kept")]
-    assert confirmed["measured_steps_per_s"] == pytest.approx(change["predicted_steps_per_s"], rel=0.1)
+    assert confirmed["measured_steps_per_s"] == pytest.approx(
+        change["predicted_steps_per_s"], rel=0.1
+    )
 
 
 @pytest.mark.parametrize("load", [PLAY, LEARN], ids=["play", "learn"])

@@ -1,4 +1,6 @@
-"""GR00T's velocity once more, of one observation, by the names of its weights and transformers' modules."""
+"""GR00T's velocity once more, of one observation, by the names of its weights and transformers'
+modules.
+"""
 
 import math
 
@@ -11,9 +13,22 @@ from tests.policies.test_smolvla import CAMERAS
 def eagle_by_hand(network, sentence, images):
     """Features (L, D) of one observation, without any batch, by transformers' own modules."""
     eagle = network.backbone["eagle_model"]
-    pictures = torch.stack([F.interpolate(images[name].permute(2, 0, 1)[None].float(), (32, 32), mode="bicubic",
-                                          antialias=True)[0].round().clamp(0, 255) for name in CAMERAS])
-    features = eagle["vision_model"]["vision_model"](pictures / 255 * 2 - 1).last_hidden_state.flatten(0, 1)
+    pictures = torch.stack(
+        [
+            F.interpolate(
+                images[name].permute(2, 0, 1)[None].float(),
+                (32, 32),
+                mode="bicubic",
+                antialias=True,
+            )[0]
+            .round()
+            .clamp(0, 255)
+            for name in CAMERAS
+        ]
+    )
+    features = eagle["vision_model"]["vision_model"](
+        pictures / 255 * 2 - 1
+    ).last_hidden_state.flatten(0, 1)
     model = eagle["language_model"]["model"]
     words = model.embed_tokens(torch.tensor(list(sentence.encode())))
     return model(
@@ -23,7 +38,10 @@ def eagle_by_hand(network, sentence, images):
 
 def by_hand(policy, sentence, images, state, point, time):
     """The velocity of one observation (H, M), by its weights' names."""
-    weights = {name.removeprefix("action_head."): value for name, value in policy.network.named_parameters()}
+    weights = {
+        name.removeprefix("action_head."): value
+        for name, value in policy.network.named_parameters()
+    }
     bucket = int(1000 * (1 - time))
 
     def linear(x, name):
@@ -36,7 +54,9 @@ def by_hand(policy, sentence, images, state, point, time):
         return embodiment_linear(embodiment_linear(x, f"{name}.layer1").relu(), f"{name}.layer2")
 
     def normed(x):
-        return (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        return (x - x.mean(-1, keepdim=True)) / (
+            x.var(-1, unbiased=False, keepdim=True) + 1e-5
+        ).sqrt()
 
     def waves(count, last):
         angle = bucket / 10_000 ** (torch.arange(count) / last)
@@ -53,8 +73,10 @@ def by_hand(policy, sentence, images, state, point, time):
             scale, shift = linear(F.silu(when), f"{name}.norm1.linear").chunk(2)
             y = normed(x) * (1 + scale) + shift
         parts = {"q": y, "k": y if other is None else other, "v": y if other is None else other}
-        query, key, value = (linear(states, f"{name}.attn1.to_{part}").view(len(states), 4, 8).transpose(0, 1)
-                             for part, states in parts.items())
+        query, key, value = (
+            linear(states, f"{name}.attn1.to_{part}").view(len(states), 4, 8).transpose(0, 1)
+            for part, states in parts.items()
+        )
         attended = torch.softmax(query @ key.transpose(1, 2) / math.sqrt(8), dim=-1) @ value
         x = x + linear(attended.transpose(0, 1).flatten(1), f"{name}.attn1.to_out.0")
         hidden = F.gelu(linear(norm(x, "norm3"), f"{name}.ff.net.0.proj"), approximate="tanh")
@@ -73,7 +95,9 @@ def by_hand(policy, sentence, images, state, point, time):
     )
     state = perceptron(F.pad(state, (0, 2))[None], "state_encoder")
     x, (sin, cos) = torch.cat([state, weights["future_tokens.weight"], actions]), waves(128, 127)
-    when = F.silu(linear(torch.cat([cos, sin]), "model.timestep_encoder.timestep_embedder.linear_1"))
+    when = F.silu(
+        linear(torch.cat([cos, sin]), "model.timestep_encoder.timestep_embedder.linear_1")
+    )
     when = linear(when, "model.timestep_encoder.timestep_embedder.linear_2")
     for number in range(3):
         x = block(x, f"model.transformer_blocks.{number}", None if number % 2 else features, when)

@@ -1,4 +1,6 @@
-"""How policies compute where they act: reduced, compiled, and asking the host for nothing where a graph is recorded."""
+"""How policies compute where they act: reduced, compiled, and asking the host for nothing where a
+graph is recorded.
+"""
 
 from types import SimpleNamespace
 
@@ -21,13 +23,25 @@ from tests.policies.test_pi0 import SPEC, observation
 CUDA = torch.cuda.is_available()
 FLOWS = ("pi0", "pi05", "smolvla", "groot")
 KINDS = {kind: {"kind": kind, "horizon": 4, "flow_steps": 3} for kind in FLOWS} | {
-    "openvla": {"kind": "openvla"}, "openvla_parallel": {"kind": "openvla", "decoding": "parallel", "horizon": 2},
-    "openvla_oft": {"kind": "openvla", "decoding": "regression", "horizon": 2, "state": True}}
-SYNCHRONISING = ("_local_scalar_dense", "nonzero", "lift_fresh", "masked_select", "unique", "equal", "item")
+    "openvla": {"kind": "openvla"},
+    "openvla_parallel": {"kind": "openvla", "decoding": "parallel", "horizon": 2},
+    "openvla_oft": {"kind": "openvla", "decoding": "regression", "horizon": 2, "state": True},
+}
+SYNCHRONISING = (
+    "_local_scalar_dense",
+    "nonzero",
+    "lift_fresh",
+    "masked_select",
+    "unique",
+    "equal",
+    "item",
+)
 
 
 class DispatchCounter(TorchDispatchMode):
-    """Which operations that a graph cannot hold are done: they wait for the device, or bring numbers there."""
+    """Which operations that a graph cannot hold are done: they wait for the device, or bring
+    numbers there.
+    """
 
     def __init__(self):
         super().__init__()
@@ -36,9 +50,12 @@ class DispatchCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         to = (kwargs or {}).get("device")
-        moved = name == "_to_copy" and to is not None and torch.device(to).type != args[0].device.type
+        moved = (
+            name == "_to_copy" and to is not None and torch.device(to).type != args[0].device.type
+        )
         masked = name in ("index", "index_put", "index_put_") and any(
-            index is not None and index.dtype == torch.bool for index in args[1])
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
         empty = name == "lift_fresh" and not args[0].numel()
         if masked or moved or name in SYNCHRONISING and not empty:
             self.names.append(name)
@@ -58,7 +75,9 @@ def policy_of(name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_recorded_asks_the_host_for_nothing(name, monkeypatch):
-    monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)  # it asks for less then
+    monkeypatch.setattr(
+        "transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True
+    )  # it asks for less then
     policy = policy_of(name)
     inputs = {
         key: value.to("meta")
@@ -66,7 +85,12 @@ def test_what_is_recorded_asks_the_host_for_nothing(name, monkeypatch):
     }
     policy = policy.to("meta")  # a device without numbers: whatever is made on another shows
     for method in policy.recorded:
-        if method == "regressed" and policy.action_head is None or method == "likeliest" and "oft" in name:
+        if (
+            method == "regressed"
+            and policy.action_head is None
+            or method == "likeliest"
+            and "oft" in name
+        ):
             continue
         more = [policy.noise(2, None)] if method == "carried" else []
         with torch.no_grad(), DispatchCounter() as dispatch:
@@ -82,20 +106,30 @@ def acted(policy, *sentences):
 def test_bfloat16_does_nearly_what_float32_does(name):
     policy, reduced = policy_of(name), policy_of(name)
     acting.prepare(reduced, precision="bfloat16")
-    assert {parameter.dtype for layer in acting.layers(reduced) for parameter in layer.parameters()} == {torch.bfloat16}
+    assert {
+        parameter.dtype for layer in acting.layers(reduced) for parameter in layer.parameters()
+    } == {torch.bfloat16}
     with torch.no_grad():
-        plain, other = (reader.inputs(reader.to_batch(observation("go left", "go right"))) for reader in (policy, reduced))
+        plain, other = (
+            reader.inputs(reader.to_batch(observation("go left", "go right")))
+            for reader in (policy, reduced)
+        )
         if name in FLOWS:
             noise = policy.noise(2, torch.Generator().manual_seed(0))
             plain, other = policy.carried(plain, noise), reduced.carried(other, noise)
         else:
-            plain, other = policy.head(policy.read(plain).embeds), reduced.head(reduced.read(other).embeds)
+            plain, other = (
+                policy.head(policy.read(plain).embeds),
+                reduced.head(reduced.read(other).embeds),
+            )
     off = (other - plain).norm() / plain.norm()
     assert 1e-5 < off < 0.02
     assert acted(reduced, "go left").shape == acted(policy, "go left").shape
 
 
-@pytest.mark.parametrize("name", ["pi0", *(pytest.param(name, marks=pytest.mark.slow) for name in FLOWS[1:])])
+@pytest.mark.parametrize(
+    "name", ["pi0", *(pytest.param(name, marks=pytest.mark.slow) for name in FLOWS[1:])]
+)
 def test_compiled_does_what_eager_does(name, monkeypatch):
     """By the compiler's tracer alone: its code for a CPU takes minutes."""
     monkeypatch.setattr(acting, "BACKEND", "eager")
@@ -103,14 +137,22 @@ def test_compiled_does_what_eager_does(name, monkeypatch):
     acting.prepare(compiled, execution="compiled")
     assert compiled.multiple == policy.config.tokens
     for sentences in (("go left",), ("go left", "to the other side")):
-        torch.testing.assert_close(acted(compiled, *sentences), acted(policy, *sentences), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            acted(compiled, *sentences), acted(policy, *sentences), rtol=1e-4, atol=1e-5
+        )
 
 
-@pytest.mark.parametrize("name", ["pi0", *(pytest.param(name, marks=pytest.mark.slow) for name in FLOWS[1:])])
+@pytest.mark.parametrize(
+    "name", ["pi0", *(pytest.param(name, marks=pytest.mark.slow) for name in FLOWS[1:])]
+)
 def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, monkeypatch):
-    """What is compiled is warmed up without gradients: with them it would be compiled anew while an arm waits."""
+    """What is compiled is warmed up without gradients: with them it would be compiled anew while an
+    arm waits.
+    """
     graphs = []
-    monkeypatch.setattr(acting, "BACKEND", lambda graph, examples: graphs.append(graph) or graph.forward)
+    monkeypatch.setattr(
+        acting, "BACKEND", lambda graph, examples: graphs.append(graph) or graph.forward
+    )
     policy, compiled = policy_of(name), policy_of(name)
     acting.prepare(compiled, execution="compiled")
     acted(compiled, "go left")
@@ -118,7 +160,10 @@ def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, 
     assert before > 1, "more than what was tried"
     held = Continuation.of(np.full((3, 2), 0.5), 2, 4)
     observations = observation("go left")
-    chunks = [actor.continued(observations, held, torch.Generator().manual_seed(0)).actions for actor in (compiled, policy)]
+    chunks = [
+        actor.continued(observations, held, torch.Generator().manual_seed(0)).actions
+        for actor in (compiled, policy)
+    ]
     torch.testing.assert_close(*chunks, rtol=1e-4, atol=1e-5)
     assert len(graphs) == before
 
@@ -127,29 +172,54 @@ def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, 
 def test_sentences_that_are_filled_up_say_the_same(name):
     policy, filled = policy_of(name), policy_of(name)
     filled.multiple = acting.WORDS
-    lengths = [reader.inputs(reader.to_batch(observation("go left")))["ids"].shape[1] for reader in (policy, filled)]
+    lengths = [
+        reader.inputs(reader.to_batch(observation("go left")))["ids"].shape[1]
+        for reader in (policy, filled)
+    ]
     assert lengths[0] % acting.WORDS and lengths[1] % acting.WORDS == 0
-    torch.testing.assert_close(acted(filled, "go left"), acted(policy, "go left"), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        acted(filled, "go left"), acted(policy, "go left"), rtol=1e-4, atol=1e-5
+    )
 
 
-@pytest.mark.skipif(not CUDA, reason="CUDA graphs need a CUDA device; last run on one: benchmarks/results/README.md")
-@pytest.mark.parametrize("name, execution", [(name, "graphs") for name in KINDS] + [(name, "compiled") for name in FLOWS])
+@pytest.mark.skipif(
+    not CUDA, reason="CUDA graphs need a CUDA device; last run on one: benchmarks/results/README.md"
+)
+@pytest.mark.parametrize(
+    "name, execution", [(name, "graphs") for name in KINDS] + [(name, "compiled") for name in FLOWS]
+)
 def test_what_is_recorded_is_what_is_computed(name, execution):
     policy, recorded = policy_of(name).cuda(), policy_of(name).cuda()
     acting.prepare(recorded, execution=execution)
-    for seed, sentences in enumerate([("go left",), ("go right", "go left", "go there"), ("go left",)]):
+    for seed, sentences in enumerate(
+        [("go left",), ("go right", "go left", "go there"), ("go left",)]
+    ):
         observations = observation(*sentences, seed=seed).to("cuda")
-        on_replay, here = (actor.act(observations, explore=False).actions for actor in (recorded, policy))
+        on_replay, here = (
+            actor.act(observations, explore=False).actions for actor in (recorded, policy)
+        )
         torch.testing.assert_close(on_replay, here, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("settings, named", [
-    (dict(precision="bfloat16"), "expected float32 for a policy of kind tanh_gaussian"),
-    (dict(execution="graphs"), "expected one that a policy of kind tanh_gaussian has, got graphs"),
-    (dict(execution="compiled"), "expected one that a policy of kind tanh_gaussian has, got compiled")])
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        (dict(precision="bfloat16"), "expected float32 for a policy of kind tanh_gaussian"),
+        (
+            dict(execution="graphs"),
+            "expected one that a policy of kind tanh_gaussian has, got graphs",
+        ),
+        (
+            dict(execution="compiled"),
+            "expected one that a policy of kind tanh_gaussian has, got compiled",
+        ),
+    ],
+)
 def test_what_a_small_policy_has_not_is_refused(settings, named):
     with pytest.raises(RlinfError, match=f"^--{next(iter(settings))}: {named}"):
-        acting.prepare(make_policy(SPEC, policy_kind("tanh_gaussian").Config()), **settings, key="--")
+        acting.prepare(
+            make_policy(SPEC, policy_kind("tanh_gaussian").Config()), **settings, key="--"
+        )
 
 
 def test_few_numbers_of_rows_are_recorded():
@@ -159,14 +229,23 @@ def test_few_numbers_of_rows_are_recorded():
 def test_what_is_served_is_prepared_and_warmed_up(tmp_path):
     prepared = []
     save_policy(policy_of("pi0"), tmp_path / "policy.safetensors")
-    weights = Weights(tmp_path / "policy.safetensors", prepare=lambda policy: prepared.append(policy) or acting.prepare(
-        policy, precision="bfloat16"))
+    weights = Weights(
+        tmp_path / "policy.safetensors",
+        prepare=lambda policy: (
+            prepared.append(policy) or acting.prepare(policy, precision="bfloat16")
+        ),
+    )
     assert prepared == [weights.newest.policy]
-    assert {value.dtype for layer in acting.layers(prepared[0]) for value in layer.parameters()} == {torch.bfloat16}
+    assert {
+        value.dtype for layer in acting.layers(prepared[0]) for value in layer.parameters()
+    } == {torch.bfloat16}
 
 
 def test_graphs_without_a_cuda_device_are_refused():
-    with pytest.raises(RlinfError, match=r"^--execution: expected a CUDA device for graphs, got cpu. Leave it eager"):
+    with pytest.raises(
+        RlinfError,
+        match=r"^--execution: expected a CUDA device for graphs, got cpu. Leave it eager",
+    ):
         acting.prepare(policy_of("pi0"), execution="graphs", key="--")
 
 
@@ -188,7 +267,9 @@ class Again(acting.Recorded):
         return SimpleNamespace(replay=lambda: out.copy_(computed())), into, out
 
 
-def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest_is_forgotten(monkeypatch):
+def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest_is_forgotten(
+    monkeypatch,
+):
     monkeypatch.setattr(acting, "GRAPHS", 2)
     twice = Again(lambda x, named: 2.0 * x + named["y"])
 
@@ -203,7 +284,9 @@ def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest
     first_copy = first.clone()
     play(4, start=5.0)
     play(3, start=7.0)
-    assert twice.shapes == [(4, 2)] and torch.equal(first, first_copy), "what was said stays as it was"
+    assert twice.shapes == [(4, 2)] and torch.equal(first, first_copy), (
+        "what was said stays as it was"
+    )
     play(1)
     play(3)
     play(2)
@@ -214,9 +297,21 @@ def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest
     assert twice.shapes[3:] == [(1, 2)]
 
 
-@pytest.mark.parametrize("kind, words, error", [
-    ("pi0", ["--execution", "graphs"], "--execution: expected a CUDA device for graphs, got cpu"),
-    ("tanh_gaussian", ["--precision", "bfloat16"], "--precision: expected float32 for a policy of kind tanh_gaussian")])
+@pytest.mark.parametrize(
+    "kind, words, error",
+    [
+        (
+            "pi0",
+            ["--execution", "graphs"],
+            "--execution: expected a CUDA device for graphs, got cpu",
+        ),
+        (
+            "tanh_gaussian",
+            ["--precision", "bfloat16"],
+            "--precision: expected float32 for a policy of kind tanh_gaussian",
+        ),
+    ],
+)
 def test_the_command_says_what_cannot_be(tmp_path, capsys, kind, words, error):
     policy = policy_of("pi0") if kind == "pi0" else make_policy(SPEC, policy_kind(kind).Config())
     save_policy(policy, tmp_path / "policy-00000001.safetensors")

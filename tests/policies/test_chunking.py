@@ -1,4 +1,6 @@
-"""What is sent of a chunk that took time to decide, beside the papers' formulas worked out by hand."""
+"""What is sent of a chunk that took time to decide, beside the papers' formulas worked out
+by hand.
+"""
 
 import numpy as np
 import pytest
@@ -22,13 +24,17 @@ def test_real_time_keeps_what_has_begun_and_blends_what_overlaps():
     assert sent[2:5] == pytest.approx(1 - c * (np.exp(c) - 1) / (np.e - 1))
     assert (np.diff(sent) >= 0).all()
     chunking.chunks[-1] = (0, OLD)
-    assert np.array_equal(chunking.merge(NEW, 3, 2, continues=True)[:, 0], [0, 0, 1, 1, 1, 1, 1, 1]), "made to follow it"
+    assert np.array_equal(
+        chunking.merge(NEW, 3, 2, continues=True)[:, 0], [0, 0, 1, 1, 1, 1, 1, 1]
+    ), "made to follow it"
     chunking.cut()
     assert len(chunking.left(3)) == 0 and np.array_equal(chunking.merge(OLD + 2, 4, 2), OLD + 2)
     assert np.array_equal(chunking.merge(NEW, 40, 2), NEW), "the last one is over"
 
 
-@pytest.mark.parametrize("early, late", [(0.4, 1.6), (0.498, 1.502), (0.6, 1.4), (1e9 + 0.498, 1e9 + 1.502)])
+@pytest.mark.parametrize(
+    "early, late", [(0.4, 1.6), (0.498, 1.502), (0.6, 1.4), (1e9 + 0.498, 1e9 + 1.502)]
+)
 def test_what_is_observed_a_little_early_or_late_is_of_the_next_time_step_all_the_same(early, late):
     """In real time a stamp is milliseconds off: the distance of two is what is rounded."""
     chunk = np.arange(8.0)[:, None]
@@ -36,7 +42,9 @@ def test_what_is_observed_a_little_early_or_late_is_of_the_next_time_step_all_th
     following.merge(chunk, early, 0)
     assert following.left(late)[0] == 1.0 and following.left(early)[0] == 0.0
     weighed.merge(chunk, early, 0)
-    assert np.allclose(weighed.merge(chunk[1:], late, 0), chunk[1:]), "both say the same of each time step"
+    assert np.allclose(weighed.merge(chunk[1:], late, 0), chunk[1:]), (
+        "both say the same of each time step"
+    )
     weighed.merge(chunk, late + 7, 0)
     assert len(weighed.chunks) == 1, "both are over"
 
@@ -46,4 +54,6 @@ def test_temporal_ensembling_weighs_the_oldest_most():
     assert chunking.execute == 1
     chunking.merge(OLD, 0, 0)
     sent = chunking.merge(NEW, 2, 0)[:, 0]
-    assert sent[:6] == pytest.approx(np.full(6, np.exp(-0.01) / (1 + np.exp(-0.01)))) and np.array_equal(sent[6:], [1, 1])
+    assert sent[:6] == pytest.approx(
+        np.full(6, np.exp(-0.01) / (1 + np.exp(-0.01)))
+    ) and np.array_equal(sent[6:], [1, 1])

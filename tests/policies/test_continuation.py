@@ -1,4 +1,6 @@
-"""Chunks that go on where the last one is: what guides a flow beside a computation by hand, and what it leads to."""
+"""Chunks that go on where the last one is: what guides a flow beside a computation by hand, and
+what it leads to.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +12,11 @@ from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.small import flow
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
-SPEC = StationSpec((ArraySpec("side", (1,)),), ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m")), 20.0)
+SPEC = StationSpec(
+    (ArraySpec("side", (1,)),),
+    ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m")),
+    20.0,
+)
 
 
 def test_the_correction_is_the_papers_by_finite_differences():
@@ -25,6 +31,7 @@ def test_the_correction_is_the_papers_by_finite_differences():
 
     for t in (1.0, 0.8, 0.5, 0.1):
         tau = 1.0 - t
+
         def reached(x, t=t):
             return (x - t * velocity(x)).flatten().numpy()
 
@@ -32,26 +39,39 @@ def test_the_correction_is_the_papers_by_finite_differences():
         for j in range(6):
             step = torch.zeros(6, dtype=torch.float64)
             step[j] = 1e-6
-            jacobian[:, j] = (reached(point + step.view(1, 3, 2)) - reached(point - step.view(1, 3, 2))) / 2e-6
+            jacobian[:, j] = (
+                reached(point + step.view(1, 3, 2)) - reached(point - step.view(1, 3, 2))
+            ) / 2e-6
         off = weights.flatten().numpy() * (goal.flatten().numpy() - reached(point))
-        r2 = (1 - tau) ** 2 / (tau ** 2 + (1 - tau) ** 2)
+        r2 = (1 - tau) ** 2 / (tau**2 + (1 - tau) ** 2)
         factor = min(5.0, (1 - tau) / (tau * r2)) if tau else 5.0
         expected = -velocity(point).flatten().numpy() + factor * off @ jacobian  # da / dtau
-        assert np.allclose(-guided(velocity, point, t, goal, weights).flatten().numpy(), expected, atol=1e-7), t
+        assert np.allclose(
+            -guided(velocity, point, t, goal, weights).flatten().numpy(), expected, atol=1e-7
+        ), t
 
 
 def test_what_is_left_is_weighed_as_far_as_it_goes():
     continuation = Continuation.of(np.full((5, 2), 0.5), 2, 8)
     c = np.array([3, 2, 1]) / 4
     expected = [1, 1, *(c * (np.exp(c) - 1) / (np.e - 1)), 0, 0, 0]
-    assert continuation.weights[0].numpy() == pytest.approx(expected) and continuation.actions[0, 4].tolist() == [0.5, 0.5]
-    assert Continuation.of(np.zeros((12, 2)), 20, 8).weights.min() == 1.0, "all of it will have begun"
+    assert continuation.weights[0].numpy() == pytest.approx(expected) and continuation.actions[
+        0, 4
+    ].tolist() == [0.5, 0.5]
+    assert Continuation.of(np.zeros((12, 2)), 20, 8).weights.min() == 1.0, (
+        "all of it will have begun"
+    )
 
 
 def two_sided_flow(**settings):
-    """That has seen both ways around something: chunks of +0.6 and of -0.6, whatever was observed."""
+    """That has seen both ways around something: chunks of +0.6 and of -0.6, whatever was
+    observed.
+    """
     torch.manual_seed(0)
-    policy = make_policy(SPEC, flow.Config(hidden=(64, 64), horizon=8, flow_steps=8, stochastic_eval=True, **settings))
+    policy = make_policy(
+        SPEC,
+        flow.Config(hidden=(64, 64), horizon=8, flow_steps=8, stochastic_eval=True, **settings),
+    )
     adam, draw = torch.optim.Adam(policy.parameters(), 3e-3), torch.Generator().manual_seed(1)
     for _ in range(600):
         side = torch.randint(0, 2, (128, 1), generator=draw).float() * 1.2 - 0.6
@@ -80,31 +100,43 @@ def test_a_flow_goes_on_at_the_side_where_it_is(two_sided):
     assert (on.mean(dim=(1, 2)) > 0).float().mean() > 0.9, "beyond what was given, too"
     assert (on[:, :3] - 0.6).abs().mean() < 0.1 < (free[:, :3] - 0.6).abs().mean()
     if two_sided.config.max_delay:
-        assert torch.allclose(on[:, :3], torch.full_like(on[:, :3], 0.6), atol=1e-6), "what will have begun stays"
+        assert torch.allclose(on[:, :3], torch.full_like(on[:, :3], 0.6), atol=1e-6), (
+            "what will have begun stays"
+        )
     nothing = Continuation(held.actions, torch.zeros_like(held.weights))
     again = two_sided.continued(observations, nothing, torch.Generator().manual_seed(2)).actions
-    assert (again > 0).float().mean() == pytest.approx(share, abs=0.1), "with nothing in play it is free"
+    assert (again > 0).float().mean() == pytest.approx(share, abs=0.1), (
+        "with nothing in play it is free"
+    )
 
 
 def test_a_chunk_is_cloned_as_what_follows_its_first_actions():
-    """Black et al. 2025, arXiv 2512.05964: the given ones are at the end of their time, and count for nothing."""
+    """Black et al. 2025, arXiv 2512.05964: the given ones are at the end of their time, and count
+    for nothing.
+    """
     torch.manual_seed(3)
     policy = make_policy(SPEC, flow.Config(hidden=(32,), horizon=4, max_delay=2))
     torch.nn.init.normal_(policy.head.weight, std=0.1)
     draw = torch.Generator().manual_seed(5)
-    inputs, actions = {"vectors": torch.randn(64, 1, generator=draw)}, torch.rand(64, 8, generator=draw) - 0.5
+    inputs, actions = (
+        {"vectors": torch.randn(64, 1, generator=draw)},
+        torch.rand(64, 8, generator=draw) - 0.5,
+    )
     got = policy.imitation_loss(inputs, actions, torch.Generator().manual_seed(2))
     again = torch.Generator().manual_seed(2)
     goal, noise = torch.atanh(actions), torch.randn(64, 8, generator=again)
-    time, delays = torch.rand(64, generator=again), [min(int(6 * x), 2) for x in torch.rand(64, generator=again)]
+    time, delays = (
+        torch.rand(64, generator=again),
+        [min(int(6 * x), 2) for x in torch.rand(64, generator=again)],
+    )
     assert {0, 1, 2} == set(delays) and delays.count(2) > 32
     features, off, count = policy.encoder(inputs), 0.0, 0
     for row, delay in enumerate(delays):
         times = torch.tensor([1.0] * delay + [time[row].item()] * (4 - delay))
         step_time = times.repeat_interleave(2)
         point = noise[row] + step_time * (goal[row] - noise[row])
-        velocity, _ = policy.velocity(features[row:row + 1], point[None], times[None])
-        off += ((velocity[0] - (goal[row] - noise[row])) ** 2)[2 * delay:].sum().item()
+        velocity, _ = policy.velocity(features[row : row + 1], point[None], times[None])
+        off += ((velocity[0] - (goal[row] - noise[row])) ** 2)[2 * delay :].sum().item()
         count += 8 - 2 * delay
     assert got.item() == pytest.approx(off / count, rel=1e-5)
 
@@ -116,12 +148,17 @@ def test_a_chunk_that_is_all_given_is_refused():
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla", "groot"])
 def test_every_family_with_an_action_expert_does(kind):
-    pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+    pytest.importorskip(
+        "transformers", reason="the extra vla: transformers has none for Python 3.10"
+    )
     from tests.policies import test_groot, test_pi0, test_pi05, test_smolvla
 
-    make, observation = {"pi0": (test_pi0.pi0, test_pi0.observation), "pi05": (test_pi05.pi05, test_pi05.observation),
-                         "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
-                         "groot": (test_groot.groot, test_smolvla.observation)}[kind]
+    make, observation = {
+        "pi0": (test_pi0.pi0, test_pi0.observation),
+        "pi05": (test_pi05.pi05, test_pi05.observation),
+        "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
+        "groot": (test_groot.groot, test_smolvla.observation),
+    }[kind]
     policy, observations = make(), observation("push", "pull")
     horizon, size = policy.config.horizon, policy.spec.action.dim
     goal = torch.full((2, horizon, size), 0.9)
@@ -132,7 +169,12 @@ def test_every_family_with_an_action_expert_does(kind):
         atol=1e-6,
     ), "drawn to nothing it is what it was"
     weights[:, 0] = 1.0
-    off = [(chunk.actions[:, 0] - 0.9).abs().mean() for chunk in (policy.act(observations, False),
-                                                               policy.continued(observations, Continuation(goal, weights)))]
+    off = [
+        (chunk.actions[:, 0] - 0.9).abs().mean()
+        for chunk in (
+            policy.act(observations, False),
+            policy.continued(observations, Continuation(goal, weights)),
+        )
+    ]
     assert off[1] < 0.3 * off[0]
     assert all(parameter.grad is None for parameter in policy.parameters())

@@ -15,13 +15,28 @@ from rlinf_core.policies.pretrained.pi0 import Config
 from rlinf_core.policies.pretrained.pi0.policy import Pi0
 from tests.policies.test_tiny import SPEC, observation
 
-TOWER, WORDS = "model.mm_vision_tower.vision_tower.vision_model.", "model.action_expert.embed_tokens.weight"
+TOWER, WORDS = (
+    "model.mm_vision_tower.vision_tower.vision_model.",
+    "model.action_expert.embed_tokens.weight",
+)
 NAMES = {  # as dexbotic/model/pi0/pi0_arch.py has them
-    "model.llm.embed_tokens.weight", "model.llm.layers.1.self_attn.q_proj.weight", "model.llm.norm.weight", WORDS,
-    f"{TOWER}embeddings.patch_embedding.bias", f"{TOWER}encoder.layers.1.mlp.fc2.weight", f"{TOWER}post_layernorm.weight",
-    "model.mm_projector.weight", "model.mm_projector.bias", "model.action_expert.layers.0.mlp.up_proj.weight",
-    "model.action_expert.norm.weight", "model.state_proj.weight", "model.action_in_proj.bias",
-    "model.action_time_mlp_in.weight", "model.action_time_mlp_out.bias", "model.action_out_proj.weight"}
+    "model.llm.embed_tokens.weight",
+    "model.llm.layers.1.self_attn.q_proj.weight",
+    "model.llm.norm.weight",
+    WORDS,
+    f"{TOWER}embeddings.patch_embedding.bias",
+    f"{TOWER}encoder.layers.1.mlp.fc2.weight",
+    f"{TOWER}post_layernorm.weight",
+    "model.mm_projector.weight",
+    "model.mm_projector.bias",
+    "model.action_expert.layers.0.mlp.up_proj.weight",
+    "model.action_expert.norm.weight",
+    "model.state_proj.weight",
+    "model.action_in_proj.bias",
+    "model.action_time_mlp_in.weight",
+    "model.action_time_mlp_out.bias",
+    "model.action_out_proj.weight",
+}
 
 
 @pytest.fixture
@@ -30,25 +45,54 @@ def folder(tmp_path):
 
 
 def of(folder):
-    return Pi0(SPEC, Config(horizon=2, stochastic_eval=False, checkpoint=str(folder), flow_steps=2)).eval()
+    return Pi0(
+        SPEC, Config(horizon=2, stochastic_eval=False, checkpoint=str(folder), flow_steps=2)
+    ).eval()
 
 
-def test_it_acts_as_pi0_does_on_the_same_weights_whatever_its_files_have_beside_them(folder, tmp_path):
-    weights, observations = load_file(folder / "model.safetensors"), observation("push", "pull the red cube")
+def test_it_acts_as_pi0_does_on_the_same_weights_whatever_its_files_have_beside_them(
+    folder, tmp_path
+):
+    weights, observations = (
+        load_file(folder / "model.safetensors"),
+        observation("push", "pull the red cube"),
+    )
     assert weights.keys() >= NAMES and all(name.startswith("model.") for name in weights)
-    expected = of(tiny.write("pi0", tmp_path / "pi0", horizon=2, seed=1)).act(observations, False).actions
-    assert torch.equal(of(folder).act(observations, False).actions, expected) and expected.std() > 0.01
+    expected = (
+        of(tiny.write("pi0", tmp_path / "pi0", horizon=2, seed=1)).act(observations, False).actions
+    )
+    assert (
+        torch.equal(of(folder).act(observations, False).actions, expected) and expected.std() > 0.01
+    )
     del weights[WORDS]  # which nothing reads
-    save_file(weights | {f"{TOWER}head.probe": torch.zeros(1, 1, 128)}, folder / "model.safetensors")
+    save_file(
+        weights | {f"{TOWER}head.probe": torch.zeros(1, 1, 128)}, folder / "model.safetensors"
+    )
     assert torch.equal(of(folder).act(observations, False).actions, expected)
 
 
-@pytest.mark.parametrize("changes, error", [
-    ({"mm_projector_type": "mlp2x_gelu"}, "expected mm_projector_type linear in config.json, .* got 'mlp2x_gelu'"),
-    ({"llm_config": "google/gemma-2b"}, "expected in config.json llm_config, a map of model_type gemma, got 'google/gemma"),
-    ({"action_config": {"model_type": "qwen2"}}, "action_config, a map of model_type gemma, got .*qwen2"),
-    ({"chunk_size": 50}, "policy.horizon: expected 50"),
-    ({"model_type": "dexbotic_pi05"}, "expected a model_type of pi0 or dexbotic_pi0, got 'dexbotic_pi05'")])
+@pytest.mark.parametrize(
+    "changes, error",
+    [
+        (
+            {"mm_projector_type": "mlp2x_gelu"},
+            "expected mm_projector_type linear in config.json, .* got 'mlp2x_gelu'",
+        ),
+        (
+            {"llm_config": "google/gemma-2b"},
+            "expected in config.json llm_config, a map of model_type gemma, got 'google/gemma",
+        ),
+        (
+            {"action_config": {"model_type": "qwen2"}},
+            "action_config, a map of model_type gemma, got .*qwen2",
+        ),
+        ({"chunk_size": 50}, "policy.horizon: expected 50"),
+        (
+            {"model_type": "dexbotic_pi05"},
+            "expected a model_type of pi0 or dexbotic_pi0, got 'dexbotic_pi05'",
+        ),
+    ],
+)
 def test_what_is_not_known_here_is_refused_by_name(folder, changes, error):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))

@@ -1,6 +1,5 @@
 """The flow's network: its path and its densities."""
 
-
 import pytest
 import torch
 
@@ -14,7 +13,7 @@ def euler(actor, inputs, point):
     for k in range(actor.config.flow_steps):
         time = torch.full((len(point), 1), k / actor.config.flow_steps)
         outputs = actor.head(actor.field(torch.cat([features, point, time], 1)))
-        point = point + outputs[:, :actor.size] / actor.config.flow_steps
+        point = point + outputs[:, : actor.size] / actor.config.flow_steps
     return torch.tanh(point)
 
 
@@ -27,12 +26,18 @@ def test_a_flow_carries_noise_along_its_field(spec, random):
         middle = euler(actor, alone(one), torch.zeros(1, 4)).view(2, 2).numpy()
         assert acted(actor, one) == pytest.approx(middle, abs=1e-5)
         drawn = actor.sample(alone(one), torch.Generator().manual_seed(6))[0].view(2, 2).numpy()
-    assert acted(actor, one, True, torch.Generator().manual_seed(6)) == pytest.approx(drawn, abs=1e-5)
+    assert acted(actor, one, True, torch.Generator().manual_seed(6)) == pytest.approx(
+        drawn, abs=1e-5
+    )
 
 
 def test_the_deviation_of_a_flows_steps_lies_between_its_bounds(random):
     actor = policy("flow")
-    features, point, time = actor.encoder(batch(random)), torch.zeros(6, 4), torch.full((6, 1), 0.25)
+    features, point, time = (
+        actor.encoder(batch(random)),
+        torch.zeros(6, 4),
+        torch.full((6, 1), 0.25),
+    )
     velocity, log_std = actor.velocity(features, point, time)
     outputs = actor.head(actor.field(torch.cat([features, point, time], 1)))
     assert torch.equal(velocity, outputs[:, :4])
@@ -51,7 +56,7 @@ def test_a_flows_density_is_torchs_step_by_step(random):
             normal = torch.distributions.Normal(point + velocity / 4, log_std.exp())
             point = normal.mean + normal.stddev * torch.randn(6, 4, generator=draw)
             expected = expected + normal.log_prob(point).sum(-1)
-    squash = torch.log1p(-torch.tanh(point.double()) ** 2).sum(-1)
+    squash = torch.log1p(-(torch.tanh(point.double()) ** 2)).sum(-1)
     near = (point.abs() < 3).all(1)
     assert near.any() and torch.allclose(action, torch.tanh(point), atol=1e-6)
     assert torch.allclose(log_prob[near].double(), (expected - squash)[near], atol=1e-3)
@@ -74,7 +79,9 @@ def test_a_steered_policy_plays_what_its_choice_of_noise_leads_to(spec, random):
     actor, one = policy("latent_noise", spec, noise_bound=0.7), observation(random)
     for explore in (False, True):
         chunk = actor.act(observed(spec, one), explore, torch.Generator().manual_seed(2))
-        noise = actor.noise_policy.act(observed(spec, one), explore, torch.Generator().manual_seed(2)).actions.view(1, 4)
+        noise = actor.noise_policy.act(
+            observed(spec, one), explore, torch.Generator().manual_seed(2)
+        ).actions.view(1, 4)
         assert torch.equal(chunk.drawn, noise) and actor.latent_size == 4
         with torch.no_grad():
             expected = euler(actor.flow, alone(one), 0.7 * noise)
@@ -85,5 +92,8 @@ def test_a_steered_policy_plays_what_its_choice_of_noise_leads_to(spec, random):
     again = actor.noise_policy.sample(inputs, torch.Generator().manual_seed(1))
     assert torch.equal(choices, again[0]) and torch.equal(density, again[1])
     wanted = torch.zeros(6, 4)
-    losses = [part.imitation_loss(inputs, wanted, torch.Generator().manual_seed(3)) for part in (actor, actor.flow)]
+    losses = [
+        part.imitation_loss(inputs, wanted, torch.Generator().manual_seed(3))
+        for part in (actor, actor.flow)
+    ]
     assert torch.equal(*losses)

@@ -1,6 +1,5 @@
 """What the networks compute, beside the same in NumPy or torch's own distributions."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -19,7 +18,9 @@ from tests.algorithms.toy import acted
 
 ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m"))
 STATE = StationSpec((ArraySpec("offset", (3,)),), ACTION, 10.0)
-CAMERA = ArraySpec("front", (12, 8, 3), "uint8", "", (0.0,), (255.0,), "camera/front/image", "image")
+CAMERA = ArraySpec(
+    "front", (12, 8, 3), "uint8", "", (0.0,), (255.0,), "camera/front/image", "image"
+)
 SEEING = StationSpec((ArraySpec("offset", (3,)), CAMERA), ACTION, 10.0)
 SIZES = dict(hidden=(8, 6), image_features=4, channels=(4, 5), horizon=2)
 CONFIG = tanh_gaussian.Config(**SIZES)
@@ -41,14 +42,19 @@ def policy(kind, spec=STATE, **changes):
 
 
 def observation(random, size=None):
-    arrays = {"offset": random.normal(size=(size or 1, 3)).astype(np.float32),
-            "front": random.integers(0, 255, (size or 1, 12, 8, 3)).astype(np.uint8)}
+    arrays = {
+        "offset": random.normal(size=(size or 1, 3)).astype(np.float32),
+        "front": random.integers(0, 255, (size or 1, 12, 8, 3)).astype(np.uint8),
+    }
     return arrays if size else {name: values[0] for name, values in arrays.items()}
 
 
 def alone(arrays):
     """One observation as a batch."""
-    return {"vectors": torch.as_tensor(arrays["offset"])[None], "front": torch.as_tensor(arrays["front"])[None]}
+    return {
+        "vectors": torch.as_tensor(arrays["offset"])[None],
+        "front": torch.as_tensor(arrays["front"])[None],
+    }
 
 
 def observed(spec, arrays):
@@ -68,8 +74,12 @@ def test_features_are_clipped_vectors_and_pictures_between_0_and_1(random):
     got = encoder(inputs).detach().numpy()
     vectors = (inputs["vectors"].numpy() - [0.1, -0.2, 0.3]) / (np.array([0.5, 2.0, 1.5]) + 1e-4)
     assert got.shape == (6, 7) and encoder.size == 7 and encoder.image_names == ["front"]
-    assert got[:, :3] == pytest.approx(np.clip(vectors, -5, 5), abs=1e-5) and got[0, :3].tolist() == [5, -5, 0]
-    pictures = encoder.cnns["front"](torch.as_tensor(inputs["front"].numpy().transpose(0, 3, 1, 2) / 255.0).float())
+    assert got[:, :3] == pytest.approx(np.clip(vectors, -5, 5), abs=1e-5) and got[
+        0, :3
+    ].tolist() == [5, -5, 0]
+    pictures = encoder.cnns["front"](
+        torch.as_tensor(inputs["front"].numpy().transpose(0, 3, 1, 2) / 255.0).float()
+    )
     assert got[:, 3:] == pytest.approx(pictures.detach().numpy(), abs=1e-6)
     blind = Encoder(SEEING, CONFIG.but(image_features=0))
     assert blind.image_names == [] and blind.size == 3 and not list(blind.parameters())
@@ -86,7 +96,9 @@ def test_fine_features_tell_small_numbers_apart(random):
     expected = np.arcsinh(20.0 * inputs["vectors"].numpy() / deviation) / np.arcsinh(20.0)
     assert got.shape == (6, 10) and encoder.size == 10
     assert got[:, 3:6] == pytest.approx(expected, abs=1e-6) and got[0, 5] == 0
-    assert np.abs(got[0, 3]) > 2 and got[0, 4] == pytest.approx(-20.0 * 0.001 / np.arcsinh(20.0), rel=1e-3)
+    assert np.abs(got[0, 3]) > 2 and got[0, 4] == pytest.approx(
+        -20.0 * 0.001 / np.arcsinh(20.0), rel=1e-3
+    )
     vectors = (inputs["vectors"].numpy() - [0.1, -0.2, 0.3]) / deviation
     assert got[:, :3] == pytest.approx(np.clip(vectors, -5, 5), abs=1e-5)
 
@@ -125,7 +137,9 @@ def test_a_sample_is_the_tanh_of_a_gaussians_and_its_density_torchs(random):
     got, log_prob = squashed(mean, log_std, torch.Generator().manual_seed(3))
     raw = mean + log_std.exp() * torch.randn(mean.shape, generator=torch.Generator().manual_seed(3))
     by_torch = torch.distributions.TransformedDistribution(
-        torch.distributions.Normal(mean.double(), log_std.double().exp()), torch.distributions.TanhTransform())
+        torch.distributions.Normal(mean.double(), log_std.double().exp()),
+        torch.distributions.TanhTransform(),
+    )
     assert torch.allclose(got, torch.tanh(raw))
     near = raw.abs() < 3
     rows = near.all(dim=1)
@@ -144,7 +158,9 @@ def test_the_actor_acts_as_its_network_says(spec, random):
     assert acted(actor, arrays) == pytest.approx(torch.tanh(mean).view(2, 2).numpy(), abs=1e-5)
     noise = torch.randn(1, 4, generator=torch.Generator().manual_seed(4))
     expected = torch.tanh(mean + log_std.exp() * noise).view(2, 2).numpy()
-    assert acted(actor, arrays, True, torch.Generator().manual_seed(4)) == pytest.approx(expected, abs=1e-5)
+    assert acted(actor, arrays, True, torch.Generator().manual_seed(4)) == pytest.approx(
+        expected, abs=1e-5
+    )
 
 
 def test_far_observations_are_clipped_where_it_acts():
@@ -178,10 +194,15 @@ def test_a_gaussian_acts_as_its_network_says_and_is_clipped(spec, random):
         actor.log_std.fill_(0.5)
         mean, _ = actor(alone(arrays))
     still = acted(actor, arrays)
-    assert still == pytest.approx(np.clip(mean[0].numpy(), -1, 1), abs=1e-6) and still.dtype == np.float32
+    assert (
+        still == pytest.approx(np.clip(mean[0].numpy(), -1, 1), abs=1e-6)
+        and still.dtype == np.float32
+    )
     generators = [[torch.Generator().manual_seed(seed) for seed in range(40)] for _ in range(2)]
     drawn = np.stack([acted(actor, arrays, True, generator) for generator in generators[0]])
-    noise = np.stack([torch.randn(2, 2, generator=generator).numpy() for generator in generators[1]])
+    noise = np.stack(
+        [torch.randn(2, 2, generator=generator).numpy() for generator in generators[1]]
+    )
     assert drawn == pytest.approx(np.clip(mean[0].numpy() + np.exp(0.5) * noise, -1, 1), abs=1e-5)
     assert (drawn.min(), drawn.max()) == (-1, 1)
     chunk = actor.act(observed(spec, arrays), True, torch.Generator().manual_seed(0))
@@ -193,9 +214,21 @@ def test_a_gaussian_acts_as_its_network_says_and_is_clipped(spec, random):
 def test_a_gaussian_begins_near_zero_with_orthogonal_layers_and_the_stated_deviation():
     actor = make_policy(STATE, policy_kind("gaussian").Config(**SIZES, initial_log_std=-0.7))
     assert actor.log_std.tolist() == pytest.approx([-0.7] * 2)
-    assert [type(layer).__name__ for layer in actor.mean] == ["Linear", "Tanh", "Linear", "Tanh", "Head"]
-    for layers, last in ((actor.mean, 0.01), (Value(STATE, CONFIG).head, 1.0), (tanh_mlp(3, (8, 6), 4, 0.3), 0.3)):
-        for layer, gain in zip((layers[0], layers[2], layers[4]), (2**0.5, 2**0.5, last), strict=True):
+    assert [type(layer).__name__ for layer in actor.mean] == [
+        "Linear",
+        "Tanh",
+        "Linear",
+        "Tanh",
+        "Head",
+    ]
+    for layers, last in (
+        (actor.mean, 0.01),
+        (Value(STATE, CONFIG).head, 1.0),
+        (tanh_mlp(3, (8, 6), 4, 0.3), 0.3),
+    ):
+        for layer, gain in zip(
+            (layers[0], layers[2], layers[4]), (2**0.5, 2**0.5, last), strict=True
+        ):
             weight = layer.weight.detach()
             short = weight if weight.shape[0] <= weight.shape[1] else weight.T
             assert torch.allclose(short @ short.T, gain**2 * torch.eye(len(short)), atol=1e-5)
@@ -214,29 +247,54 @@ def test_a_gaussian_is_cloned_by_the_density_of_whole_chunks(random):
     actor, inputs = policy("gaussian"), batch(random)
     actions = torch.tensor(random.normal(size=(6, 4)), dtype=torch.float32)
     mean, log_std = actor(inputs)
-    expected = -torch.distributions.Normal(mean, log_std.exp()).log_prob(actions.view(6, 2, 2)).sum((1, 2)).mean()
+    expected = (
+        -torch.distributions.Normal(mean, log_std.exp())
+        .log_prob(actions.view(6, 2, 2))
+        .sum((1, 2))
+        .mean()
+    )
     assert actor.imitation_loss(inputs, actions).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_each_kind_has_the_sizes_of_its_config():
     assert policy("tanh_gaussian").head.weight.shape == (8, 6)
-    assert policy("flow").field[0].weight.shape == (8, 3 + 4 + 1) and policy("flow").head.weight.shape == (8, 6)
+    assert policy("flow").field[0].weight.shape == (8, 3 + 4 + 1) and policy(
+        "flow"
+    ).head.weight.shape == (8, 6)
     latent_noise = policy("latent_noise")
-    assert latent_noise.noise_policy.trunk[0].weight.shape == (7, 3) and latent_noise.flow.field[0].weight.shape == (8, 8)
-    assert (latent_noise.flow.config.kind, latent_noise.noise_policy.config.kind) == ("flow", "tanh_gaussian")
+    assert latent_noise.noise_policy.trunk[0].weight.shape == (7, 3) and latent_noise.flow.field[
+        0
+    ].weight.shape == (8, 8)
+    assert (latent_noise.flow.config.kind, latent_noise.noise_policy.config.kind) == (
+        "flow",
+        "tanh_gaussian",
+    )
 
 
-@pytest.mark.parametrize("cls, kind", [(Actor, "tanh_gaussian"), (GaussianActor, "gaussian"), (FlowActor, "flow"),
-                                       (LatentNoiseActor, "latent_noise")])
+@pytest.mark.parametrize(
+    "cls, kind",
+    [
+        (Actor, "tanh_gaussian"),
+        (GaussianActor, "gaussian"),
+        (FlowActor, "flow"),
+        (LatentNoiseActor, "latent_noise"),
+    ],
+)
 def test_a_policy_without_a_config_is_of_its_own_kind_and_says_what_it_is(cls, kind):
     network = cls(STATE)
     assert network.config == policy_kind(kind).Config()
-    assert network.describe()["spec"] == STATE.to_dict() and network.describe()["config"]["kind"] == kind
+    assert (
+        network.describe()["spec"] == STATE.to_dict()
+        and network.describe()["config"]["kind"] == kind
+    )
     assert isinstance(make_policy(STATE, policy_kind(kind).Config()), cls) and kind in kinds()
 
 
 def test_an_unknown_kind_is_answered_with_the_nearest():
-    with pytest.raises(RecipeError, match=r"policy.kind: expected one of act, conditioned, diffusion, flow, gaussian, "
-                       r"groot, language, latent_noise, lerobot, openvla, pi0, pi05, pi0_fast, qwen_vl, residual, "
-                       r"smolvla, tanh_gaussian, .*got 'flwo' \(did you mean 'flow'"):
+    with pytest.raises(
+        RecipeError,
+        match=r"policy.kind: expected one of act, conditioned, diffusion, flow, gaussian, "
+        r"groot, language, latent_noise, lerobot, openvla, pi0, pi05, pi0_fast, qwen_vl, residual, "
+        r"smolvla, tanh_gaussian, .*got 'flwo' \(did you mean 'flow'",
+    ):
         make_policy(STATE, tanh_gaussian.Config(kind="flwo"))

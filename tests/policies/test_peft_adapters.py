@@ -1,4 +1,6 @@
-"""Adapters in the published networks: what they compute, what is trained, and what a file with them holds."""
+"""Adapters in the published networks: what they compute, what is trained, and what a file with them
+holds.
+"""
 
 import copy
 import json
@@ -18,23 +20,41 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, RlinfError, SpecError
 from rlinf_core.policies import peft_folder, policy_kind, tiny
 from rlinf_core.policies.huggingface import FileTokenizer, weight_files
-from rlinf_core.policies.serialization import LONG, load_policy, newest_policy, policy_name, save_policy
+from rlinf_core.policies.serialization import (
+    LONG,
+    load_policy,
+    newest_policy,
+    policy_name,
+    save_policy,
+)
 from tests.algorithms.learning import randomize_head, words_of_actions
-from tests.policies import test_groot, test_openvla, test_pi0, test_pi0_fast, test_qwen_vl, test_smolvla
+from tests.policies import (
+    test_groot,
+    test_openvla,
+    test_pi0,
+    test_pi0_fast,
+    test_qwen_vl,
+    test_smolvla,
+)
 
 LORA = {"lora": {"rank": 2, "alpha": 8.0}}
 
 
 def pi0_fast(**config):
     """One whose fresh weights write actions."""
-    return randomize_head(test_pi0_fast.fast(network=test_pi0_fast.SMALL | words_of_actions(), **config))
+    return randomize_head(
+        test_pi0_fast.fast(network=test_pi0_fast.SMALL | words_of_actions(), **config)
+    )
 
 
-KINDS = {"pi0": (test_pi0.pi0, test_pi0.observation), "openvla": (test_openvla.openvla, test_openvla.observation),
-         "qwen_vl": (test_qwen_vl.qwen, test_qwen_vl.observation),
-         "groot": (test_groot.groot, test_smolvla.observation),
-         "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
-         "pi0_fast": (pi0_fast, test_pi0_fast.observation)}
+KINDS = {
+    "pi0": (test_pi0.pi0, test_pi0.observation),
+    "openvla": (test_openvla.openvla, test_openvla.observation),
+    "qwen_vl": (test_qwen_vl.qwen, test_qwen_vl.observation),
+    "groot": (test_groot.groot, test_smolvla.observation),
+    "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
+    "pi0_fast": (pi0_fast, test_pi0_fast.observation),
+}
 
 
 def moved(policy):
@@ -42,7 +62,12 @@ def moved(policy):
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
             if ".lora_B" in name:
-                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name))))
+                parameter.copy_(
+                    0.1
+                    * torch.randn(
+                        parameter.shape, generator=torch.Generator().manual_seed(len(name))
+                    )
+                )
     return policy
 
 
@@ -59,7 +84,10 @@ def test_they_act_as_the_merged_weights_do(kind):
         layer = name.removesuffix(".lora_A.default.weight")
         merged[f"{layer}.weight"] += 8 / 2 * state[layer + ".lora_B.default.weight"] @ state[name]
     plain.load_state_dict(merged)
-    acted = [actor.act(observations, True, torch.Generator().manual_seed(0)).actions for actor in (policy, plain)]
+    acted = [
+        actor.act(observations, True, torch.Generator().manual_seed(0)).actions
+        for actor in (policy, plain)
+    ]
     assert torch.allclose(*acted, atol=1e-4) and not torch.allclose(acted[0], begun, atol=1e-2)
 
 
@@ -67,13 +95,22 @@ def test_they_act_as_the_merged_weights_do(kind):
 def test_learners_train_them_alone(kind):
     make, observation = KINDS[kind]
     policy = make(**LORA)
-    before, inputs = copy.deepcopy(policy.state_dict()), policy.to_batch(observation("push", "pull"))
+    before, inputs = (
+        copy.deepcopy(policy.state_dict()),
+        policy.to_batch(observation("push", "pull")),
+    )
     batch = {name: values.numpy() for name, values in inputs.items()}
     actions = np.full((2, policy.action_size), 0.5, np.float32)
     learner = Learner(policy, SFTConfig(learning_rate=1e-2, min_std=0.0, image_shift=0), seed=0)
     losses = [learner.update(batch | {"action": actions})["sft_loss"] for _ in range(20)]
-    changed = {name for name, value in policy.state_dict().items() if not torch.equal(value, before[name])}
-    assert changed and all(".lora_" in name for name in changed) and np.mean(losses[-3:]) < np.mean(losses[:3])
+    changed = {
+        name for name, value in policy.state_dict().items() if not torch.equal(value, before[name])
+    }
+    assert (
+        changed
+        and all(".lora_" in name for name in changed)
+        and np.mean(losses[-3:]) < np.mean(losses[:3])
+    )
     with pytest.raises(RlinfError, match="algorithm.lora_rank: expected 0"):
         Learner(policy, SFTConfig(lora_rank=2), seed=0)
     trained = GRPO(policy, GRPOConfig(group=2), 0).optimisers["policy"].param_groups[0]["params"]
@@ -89,9 +126,13 @@ def test_a_file_holds_them_alone_and_names_its_base(kind, tmp_path):
     save_policy(policy, tmp_path / policy_name(1))
     file = save_policy(moved(policy), tmp_path / policy_name(2))
     (base,) = tmp_path.glob("base-*.safetensors")
-    assert newest_policy(tmp_path) == file and base.stat().st_size > 0.9 * (full_file.stat().st_size - 2 ** 14)
+    assert newest_policy(tmp_path) == file and base.stat().st_size > 0.9 * (
+        full_file.stat().st_size - 2**14
+    )
     again = load_policy(file)
-    assert torch.equal(again.act(observations, False).actions, policy.act(observations, False).actions)
+    assert torch.equal(
+        again.act(observations, False).actions, policy.act(observations, False).actions
+    )
 
     data = bytearray(base.read_bytes())
     data[-5] ^= 64
@@ -115,7 +156,10 @@ def test_a_tokenizer_goes_with_the_base_and_not_with_every_version(tmp_path):
     policy.tokenizer = FileTokenizer(words.to_str() + " " * LONG)
     files = [save_policy(policy, tmp_path / policy_name(version)) for version in (1, 2)]
     (base,) = tmp_path.glob("base-*.safetensors")
-    assert all(b"word199" not in file.read_bytes() for file in files) and base.read_bytes().count(b"word199") == 1
+    assert (
+        all(b"word199" not in file.read_bytes() for file in files)
+        and base.read_bytes().count(b"word199") == 1
+    )
     assert load_policy(files[1]).tokenizer.text == policy.tokenizer.text
     policy.tokenizer = FileTokenizer(words.to_str().replace("word199", "word998") + " " * LONG)
     save_policy(policy, tmp_path / policy_name(3))
@@ -127,8 +171,15 @@ def test_a_tokenizer_goes_with_the_base_and_not_with_every_version(tmp_path):
 
 def test_what_travels_is_under_a_tenth(tmp_path):
     """Of a network of some size: 6 million numbers."""
-    text = {"hidden_size": 256, "num_hidden_layers": 6, "intermediate_size": 1024, "num_attention_heads": 4}
-    policy = test_openvla.openvla(network=test_openvla.SMALL | {"text_config": text}, lora={"rank": 4})
+    text = {
+        "hidden_size": 256,
+        "num_hidden_layers": 6,
+        "intermediate_size": 1024,
+        "num_attention_heads": 4,
+    }
+    policy = test_openvla.openvla(
+        network=test_openvla.SMALL | {"text_config": text}, lora={"rank": 4}
+    )
     file = save_policy(policy, tmp_path / policy_name(1))
     (base,) = tmp_path.glob("base-*.safetensors")
     assert file.stat().st_size < 0.1 * base.stat().st_size and base.stat().st_size > 20_000_000
@@ -138,7 +189,9 @@ def theirs_of(kind, folder):
     """The published model by its maker's own class."""
     import transformers
 
-    name = {"pi0": "PI0ForConditionalGeneration", "qwen_vl": "Qwen2_5_VLForConditionalGeneration"}[kind]
+    name = {"pi0": "PI0ForConditionalGeneration", "qwen_vl": "Qwen2_5_VLForConditionalGeneration"}[
+        kind
+    ]
     return getattr(transformers, name).from_pretrained(folder, local_files_only=True)
 
 
@@ -147,29 +200,52 @@ def test_peft_reads_the_folder_and_a_policy_begins_with_it(kind, tmp_path):
     """The merged weights are those that the library peft makes of the same folder."""
     from peft import PeftModel
 
-    part, folder = policy_kind(kind), tiny.write(kind, tmp_path / "tiny", horizon=2 if kind == "pi0" else 0)
-    config = {"checkpoint": str(folder), "horizon": 2, **({"stochastic_eval": False} if kind == "pi0" else {})}
+    part, folder = (
+        policy_kind(kind),
+        tiny.write(kind, tmp_path / "tiny", horizon=2 if kind == "pi0" else 0),
+    )
+    config = {
+        "checkpoint": str(folder),
+        "horizon": 2,
+        **({"stochastic_eval": False} if kind == "pi0" else {}),
+    }
     policy = moved(part.Policy(test_pi0.SPEC, part.Config(**config, **LORA)).eval())
-    adapters = peft_folder.save(policy.network, policy.config.lora, policy.factory, str(folder), tmp_path / "adapters")
+    adapters = peft_folder.save(
+        policy.network, policy.config.lora, policy.factory, str(folder), tmp_path / "adapters"
+    )
     begun = part.Policy(test_pi0.SPEC, part.Config(**config, adapters=str(adapters))).eval()
     observations = test_pi0.observation("push", "pull")
     acted, again = (actor.act(observations, False).actions for actor in (policy, begun))
     assert torch.allclose(acted, again, atol=1e-5)
-    theirs = PeftModel.from_pretrained(theirs_of(kind, folder), adapters).merge_and_unload().state_dict()
+    theirs = (
+        PeftModel.from_pretrained(theirs_of(kind, folder), adapters).merge_and_unload().state_dict()
+    )
     mine, plain = begun.network.state_dict(), theirs_of(kind, folder).state_dict()
     compared = [name for name in mine if name in theirs]
-    assert len(compared) > 0.9 * len(mine) and all(torch.allclose(mine[name], theirs[name], atol=1e-6) for name in compared)
-    assert sum(not torch.equal(theirs[name], plain[name]) for name in compared) >= len(load_file(
-        adapters / "adapter_model.safetensors")) // 2
-    with pytest.raises(PolicyFileError, match="found adapter_model.safetensors: adapters alone. Set policy.adapters"):
+    assert len(compared) > 0.9 * len(mine) and all(
+        torch.allclose(mine[name], theirs[name], atol=1e-6) for name in compared
+    )
+    assert (
+        sum(not torch.equal(theirs[name], plain[name]) for name in compared)
+        >= len(load_file(adapters / "adapter_model.safetensors")) // 2
+    )
+    with pytest.raises(
+        PolicyFileError,
+        match="found adapter_model.safetensors: adapters alone. Set policy.adapters",
+    ):
         weight_files(adapters)
 
 
-@pytest.mark.parametrize("changes, error", [
-    ({"peft_type": "IA3"}, "expected peft_type of LORA in adapter_config.json, got 'IA3'"),
-    ({"use_dora": True}, "expected plain LoRA .* got use_dora"), ({"bias": "all"}, "expected bias of none"),
-    ({"lora_alpha": "x"}, "expected a number as lora_alpha"),
-    ({"alpha_pattern": {"q_proj": float("nan")}}, "expected a number as lora_alpha")])
+@pytest.mark.parametrize(
+    "changes, error",
+    [
+        ({"peft_type": "IA3"}, "expected peft_type of LORA in adapter_config.json, got 'IA3'"),
+        ({"use_dora": True}, "expected plain LoRA .* got use_dora"),
+        ({"bias": "all"}, "expected bias of none"),
+        ({"lora_alpha": "x"}, "expected a number as lora_alpha"),
+        ({"alpha_pattern": {"q_proj": float("nan")}}, "expected a number as lora_alpha"),
+    ],
+)
 def test_adapters_of_another_kind_are_refused(changes, error, tmp_path):
     policy = test_qwen_vl.qwen(**LORA)
     folder = peft_folder.save(policy.network, policy.config.lora, policy.factory, "base", tmp_path)
@@ -181,28 +257,45 @@ def test_adapters_of_another_kind_are_refused(changes, error, tmp_path):
 
 def test_adapters_of_another_model_are_named_and_what_scales_them_is_read(tmp_path):
     policy, plain = moved(test_qwen_vl.qwen(**LORA)), test_qwen_vl.qwen()
-    folder = peft_folder.save(policy.network, policy.config.lora, policy.factory, "base", tmp_path / "peft")
-    with pytest.raises(PolicyFileError, match="expected adapters of this network, got .* for other weights"):
+    folder = peft_folder.save(
+        policy.network, policy.config.lora, policy.factory, "base", tmp_path / "peft"
+    )
+    with pytest.raises(
+        PolicyFileError, match="expected adapters of this network, got .* for other weights"
+    ):
         peft_folder.merge(folder, test_pi0.pi0().network, test_pi0.pi0().factory)
     path, before = folder / "adapter_config.json", plain.network.state_dict()
     before = {name: tensor.clone() for name, tensor in before.items()}
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_rslora": True, "alpha_pattern": {"q_proj": 3.0}}))
+    path.write_text(
+        json.dumps(
+            json.loads(path.read_text()) | {"use_rslora": True, "alpha_pattern": {"q_proj": 3.0}}
+        )
+    )
     peft_folder.merge(folder, plain.network, plain.factory)
     state, layer = policy.network.state_dict(), name.removesuffix(".weight")
-    delta = 3.0 / 2 ** 0.5 * state[f"{layer}.lora_B.default.weight"] @ state[f"{layer}.lora_A.default.weight"]
+    delta = (
+        3.0
+        / 2**0.5
+        * state[f"{layer}.lora_B.default.weight"]
+        @ state[f"{layer}.lora_A.default.weight"]
+    )
     assert torch.allclose(plain.network.state_dict()[name], before[name] + delta, atol=1e-6)
     weights = load_file(folder / "adapter_model.safetensors")
     one = f"base_model.model.{layer}"
-    save_file(weights | {f"{one}.bias": torch.ones(weights[f"{one}.lora_B.weight"].shape[0])},
-              folder / "adapter_model.safetensors")
+    save_file(
+        weights | {f"{one}.bias": torch.ones(weights[f"{one}.lora_B.weight"].shape[0])},
+        folder / "adapter_model.safetensors",
+    )
     peft_folder.merge(folder, plain.network, plain.factory)
     assert (plain.network.state_dict()[f"{layer}.bias"] == 1.0).all(), "trained whole"
     weights.pop(f"{one}.lora_B.weight")
     save_file(weights, folder / "adapter_model.safetensors")
     with pytest.raises(PolicyFileError, match="expected lora_A .* and lora_B"):
         peft_folder.merge(folder, plain.network, plain.factory)
-    (folder / "adapter_model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    (folder / "adapter_model.safetensors").write_bytes(
+        b"version https://git-lfs.github.com/spec/v1"
+    )
     with pytest.raises(PolicyFileError, match="git lfs pull"):
         peft_folder.merge(folder, plain.network, plain.factory)
     with pytest.raises(SpecError, match="expected a policy with adapters"):

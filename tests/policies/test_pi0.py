@@ -21,12 +21,28 @@ from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m"))
 CAMERAS = tuple(ArraySpec(name, (32, 32, 3), "uint8") for name in ("front", "wrist"))
 SPEC = StationSpec((ArraySpec("pose", (3,)), *CAMERAS), ACTION, 10.0, "push")
-LAYERS = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 2,
-          "num_key_value_heads": 1, "head_dim": 16}
-VISION = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 2, "patch_size": 16,
-          "image_size": 32}
-SMALL = {"max_action_dim": 4, "max_state_dim": 8, "dit_config": LAYERS,
-         "vlm_config": {"projection_dim": 32, "text_config": LAYERS, "vision_config": VISION}}
+LAYERS = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+}
+VISION = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "patch_size": 16,
+    "image_size": 32,
+}
+SMALL = {
+    "max_action_dim": 4,
+    "max_state_dim": 8,
+    "dit_config": LAYERS,
+    "vlm_config": {"projection_dim": 32, "text_config": LAYERS, "vision_config": VISION},
+}
 
 
 def pi0(**config):
@@ -36,8 +52,10 @@ def pi0(**config):
 
 def observation(*sentences, size=(32, 32), seed=0):
     random = np.random.default_rng(seed)
-    pictures = {name: torch.from_numpy(random.integers(0, 255, (len(sentences), *size, 3), np.uint8))
-                for name in ("front", "wrist")}
+    pictures = {
+        name: torch.from_numpy(random.integers(0, 255, (len(sentences), *size, 3), np.uint8))
+        for name in ("front", "wrist")
+    }
     vectors = torch.from_numpy(random.normal(size=(len(sentences), 3)).astype(np.float32))
     return Observation(vectors, pictures, sentences)
 
@@ -58,10 +76,16 @@ def checkpoint(tmp_path_factory):
     tokenizer.add_tokens(["\n"])
     images = SiglipImageProcessorPil(size={"height": 32, "width": 32})
     images.image_seq_length = 4
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", pad_token="<pad>", unk_token="<unk>")
-    processor = PI0Processor(images, fast, state_mean=[0.0] * 3, state_std=[1.0] * 3, max_state_dim=8, chunk_size=4)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", pad_token="<pad>", unk_token="<unk>"
+    )
+    processor = PI0Processor(
+        images, fast, state_mean=[0.0] * 3, state_std=[1.0] * 3, max_state_dim=8, chunk_size=4
+    )
     folder = tmp_path_factory.mktemp("pi0")
-    tiny.write("pi0", folder, SMALL, processor.tokenizer.backend_tokenizer.to_str(), horizon=4, seed=1)
+    tiny.write(
+        "pi0", folder, SMALL, processor.tokenizer.backend_tokenizer.to_str(), horizon=4, seed=1
+    )
     return folder, processor
 
 
@@ -69,9 +93,14 @@ def test_a_checkpoint_acts_as_transformers_own_model_and_processor_do(checkpoint
     from transformers import PI0ForConditionalGeneration
 
     folder, processor = checkpoint
-    policy = Pi0(SPEC, Config(horizon=4, stochastic_eval=False, checkpoint=str(folder), flow_steps=5)).eval()
+    policy = Pi0(
+        SPEC, Config(horizon=4, stochastic_eval=False, checkpoint=str(folder), flow_steps=5)
+    ).eval()
     observations = observation("push the red cube", "push")
-    pictures = [[observations.images[name][index].numpy() for name in ("front", "wrist")] for index in (0, 1)]
+    pictures = [
+        [observations.images[name][index].numpy() for name in ("front", "wrist")]
+        for index in (0, 1)
+    ]
     theirs = processor(
         images=pictures,
         text=list(observations.instruction),
@@ -81,7 +110,10 @@ def test_a_checkpoint_acts_as_transformers_own_model_and_processor_do(checkpoint
     ours = policy.inputs(policy.to_batch(observations))
     length = ours["input_ids"].shape[1]  # theirs is filled up to 48
     for name in ("input_ids", "attention_mask"):
-        assert torch.equal(ours[name] * ours["attention_mask"], (theirs[name] * theirs["attention_mask"])[:, :length]), name
+        assert torch.equal(
+            ours[name] * ours["attention_mask"],
+            (theirs[name] * theirs["attention_mask"])[:, :length],
+        ), name
         assert theirs["attention_mask"][:, length:].sum() == 0
     assert torch.allclose(ours["pixel_values"], theirs["pixel_values"], atol=1e-6)
     assert torch.allclose(ours["state"], theirs["state"], atol=2e-4)
@@ -89,7 +121,9 @@ def test_a_checkpoint_acts_as_transformers_own_model_and_processor_do(checkpoint
     noise = policy.noise(2, torch.Generator().manual_seed(3))
     model = PI0ForConditionalGeneration.from_pretrained(folder)
     expected = model.sample_actions(**theirs, noise=noise, num_steps=5)[..., :2].clamp(-1, 1)
-    assert torch.allclose(policy.decode(policy.to_batch(observations), noise).view(2, 4, 2), expected, atol=1e-4)
+    assert torch.allclose(
+        policy.decode(policy.to_batch(observations), noise).view(2, 4, 2), expected, atol=1e-4
+    )
     assert expected.std() > 0.05
 
 
@@ -101,7 +135,11 @@ def test_its_loss_is_that_of_transformers_own_model_on_the_same_noise_and_times(
     time = torch.rand(3, generator=generator) ** (1 / 1.5) * 0.999 + 0.001
     goal = torch.cat([actions.view(3, 4, 2), torch.zeros(3, 4, 2)], dim=-1)
     policy.network.config.loss_reduction = "none"
-    expected = policy.network(**policy.inputs(batch), noise=noise, timestep=time, actions=goal).loss[..., :2].mean()
+    expected = (
+        policy.network(**policy.inputs(batch), noise=noise, timestep=time, actions=goal)
+        .loss[..., :2]
+        .mean()
+    )
     ours = policy.imitation_loss(batch, actions, torch.Generator().manual_seed(5))
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -126,14 +164,18 @@ def test_a_policy_file_is_all_that_a_station_needs(checkpoint, tmp_path):
     finally:
         moved.rename(folder)
     observations = observation("push the red cube")
-    assert torch.equal(again.act(observations, False).actions, policy.act(observations, False).actions)
+    assert torch.equal(
+        again.act(observations, False).actions, policy.act(observations, False).actions
+    )
     assert again.config == config and again.tokenizer.text == policy.tokenizer.text
 
 
 def test_a_sentence_means_the_same_alone_and_beside_a_longer_one():
     policy = pi0()
     both = observation("push", "push the cube into the very far corner")
-    alone = Observation(both.vectors[:1], {name: image[:1] for name, image in both.images.items()}, ("push",))
+    alone = Observation(
+        both.vectors[:1], {name: image[:1] for name, image in both.images.items()}, ("push",)
+    )
     first = policy.act(both, False).actions
     assert torch.allclose(first[:1], policy.act(alone, False).actions, atol=1e-5)
     other = Observation(alone.vectors, alone.images, ("pull",))
@@ -144,15 +186,24 @@ def test_pictures_of_another_shape_keep_it():
     wide = torch.full((1, 16, 32, 3), 255, dtype=torch.uint8)
     square = in_the_middle(wide, 32)
     assert square.shape == (1, 3, 32, 32)
-    assert (square[:, :, :8] == -1).all() and (square[:, :, 8:24] == 1).all() and (square[:, :, 24:] == -1).all()
+    assert (
+        (square[:, :, :8] == -1).all()
+        and (square[:, :, 8:24] == 1).all()
+        and (square[:, :, 24:] == -1).all()
+    )
     large = in_the_middle(torch.full((1, 64, 128, 3), 255, dtype=torch.uint8), 32)
     assert torch.allclose(large, square, atol=1e-6)
 
 
 def test_it_draws_actions_where_it_explores_and_not_where_it_does_not():
     policy, observations = pi0(), observation("push")
-    assert torch.equal(policy.act(observations, False).actions, policy.act(observations, False).actions)
-    drawn = [policy.act(observations, True, torch.Generator().manual_seed(seed)).actions for seed in (1, 1, 2)]
+    assert torch.equal(
+        policy.act(observations, False).actions, policy.act(observations, False).actions
+    )
+    drawn = [
+        policy.act(observations, True, torch.Generator().manual_seed(seed)).actions
+        for seed in (1, 1, 2)
+    ]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     assert drawn[0].shape == (1, 4, 2) and drawn[0].abs().max() <= 1.0
     assert pi0(n_action_steps=3).act(observations, False).execute == 3
@@ -167,14 +218,18 @@ def test_by_cloning_it_learns_to_do_as_it_is_told():
     for step in range(80):
         observations = observation(*(["left", "right"] * 4), seed=step)
         batch = {name: values.numpy() for name, values in policy.to_batch(observations).items()}
-        batch["action"] = np.repeat([[targets[word]] for word in observations.instruction], 8, axis=1).astype(np.float32)
+        batch["action"] = np.repeat(
+            [[targets[word]] for word in observations.instruction], 8, axis=1
+        ).astype(np.float32)
         metrics = learner.update(batch)
     assert np.isfinite(metrics["sft_loss"])
     assert before > 0.5 and obeyed(policy, targets) < 0.15
 
 
 def obeyed(policy, targets):
-    """How far the actions are from what each sentence asks for, in pictures that were not learned from."""
+    """How far the actions are from what each sentence asks for, in pictures that were not learned
+    from.
+    """
     observations = observation(*targets, seed=10_000)
     actions = policy.eval().act(observations, False).actions.mean(dim=(1, 2))
     return (actions - torch.tensor(list(targets.values()))).abs().max().item()
@@ -186,16 +241,26 @@ def test_with_a_frozen_model_the_expert_alone_moves():
     learner = Learner(policy, SFTConfig(min_std=0.0, image_shift=0), seed=0)
     batch = {name: values.numpy() for name, values in policy.to_batch(observation("push")).items()}
     learner.update(batch | {"action": np.ones((1, 8), np.float32)})
-    moved = {name for name, tensor in policy.state_dict().items() if not torch.equal(tensor, before[name])}
+    moved = {
+        name
+        for name, tensor in policy.state_dict().items()
+        if not torch.equal(tensor, before[name])
+    }
     assert moved and not any(".vlm." in name for name in moved)
 
 
 def test_what_does_not_fit_is_named(checkpoint, tmp_path):
     folder, _ = checkpoint
     with pytest.raises(SpecError, match="expected at least one camera"):
-        Pi0(StationSpec(SPEC.observation[:1], ACTION, 10.0, "push"), Config(horizon=4, network=SMALL))
+        Pi0(
+            StationSpec(SPEC.observation[:1], ACTION, 10.0, "push"),
+            Config(horizon=4, network=SMALL),
+        )
     with pytest.raises(SpecError, match="expected at most 8 observed numbers for this pi0, got 9"):
-        Pi0(StationSpec((ArraySpec("pose", (9,)), *CAMERAS), ACTION, 10.0), Config(horizon=4, network=SMALL))
+        Pi0(
+            StationSpec((ArraySpec("pose", (9,)), *CAMERAS), ACTION, 10.0),
+            Config(horizon=4, network=SMALL),
+        )
     with pytest.raises(SpecError, match="instruction: expected a sentence"):
         pi0().act(observation(" "), False)
     with pytest.raises(SpecError, match="expected at most 128 bytes"):
@@ -204,18 +269,37 @@ def test_what_does_not_fit_is_named(checkpoint, tmp_path):
         Pi0(SPEC, Config(horizon=8, stochastic_eval=False, checkpoint=str(folder)))
     with pytest.raises(PolicyFileError, match="found no config.json"):
         Pi0(SPEC, Config(horizon=4, stochastic_eval=False, checkpoint=str(tmp_path)))
-    with pytest.raises(PolicyFileError, match="policy.network: expected keys and values of transformers' PI0Config"):
+    with pytest.raises(
+        PolicyFileError, match="policy.network: expected keys and values of transformers' PI0Config"
+    ):
         pi0(network=SMALL | {"dit_config": LAYERS | {"num_hidden_layers": "two"}})
-    with pytest.raises(PolicyFileError, match=r"policy.network.dit_config: .* got 'num_hiden_layers' \(did you mean"):
+    with pytest.raises(
+        PolicyFileError,
+        match=r"policy.network.dit_config: .* got 'num_hiden_layers' \(did you mean",
+    ):
         pi0(network=SMALL | {"dit_config": LAYERS | {"num_hiden_layers": 2}})
 
 
-@pytest.mark.parametrize("change, error", [
-    (lambda weights: weights.pop("action_out_proj.bias"), "lacks 1, among them action_out_proj.bias"),
-    (lambda weights: weights.update(extra=torch.zeros(2)), "has beside what it should 1, among them extra"),
-    (lambda weights: weights.update({"action_out_proj.bias": torch.zeros(3)}),
-     "has in other shapes 1, among them .*action_out_proj.bias")])
-def test_a_checkpoint_with_missing_or_extra_tensors_is_refused_by_name(checkpoint, tmp_path, change, error):
+@pytest.mark.parametrize(
+    "change, error",
+    [
+        (
+            lambda weights: weights.pop("action_out_proj.bias"),
+            "lacks 1, among them action_out_proj.bias",
+        ),
+        (
+            lambda weights: weights.update(extra=torch.zeros(2)),
+            "has beside what it should 1, among them extra",
+        ),
+        (
+            lambda weights: weights.update({"action_out_proj.bias": torch.zeros(3)}),
+            "has in other shapes 1, among them .*action_out_proj.bias",
+        ),
+    ],
+)
+def test_a_checkpoint_with_missing_or_extra_tensors_is_refused_by_name(
+    checkpoint, tmp_path, change, error
+):
     from safetensors.torch import load_file, save_file
 
     folder, _ = checkpoint
@@ -231,7 +315,9 @@ def test_a_checkpoint_with_missing_or_extra_tensors_is_refused_by_name(checkpoin
 def test_another_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma"}))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(PolicyFileError, match="expected a model_type of pi0 or dexbotic_pi0, got 'gemma'"):
+    with pytest.raises(
+        PolicyFileError, match="expected a model_type of pi0 or dexbotic_pi0, got 'gemma'"
+    ):
         Pi0(SPEC, Config(horizon=4, stochastic_eval=False, checkpoint=str(tmp_path)))
 
 
@@ -249,8 +335,10 @@ def test_a_value_beside_it_is_told_what_it_is_told():
 
     learner = PPOLearner(pi0(), PPO(), seed=0)
     batch = learner.policy.to_batch(observation("push", "pull"))
-    batch = {name: values[:1].repeat(2, *[1] * (values.ndim - 1)) if name != arrays.NAME else values
-            for name, values in batch.items()}
+    batch = {
+        name: values[:1].repeat(2, *[1] * (values.ndim - 1)) if name != arrays.NAME else values
+        for name, values in batch.items()
+    }
     optimiser = torch.optim.Adam(learner.value.parameters(), 1e-3)
     for _ in range(60):
         loss = ((learner.value(batch) - torch.tensor([1.0, 0.0])) ** 2).mean()

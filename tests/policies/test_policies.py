@@ -25,7 +25,8 @@ from tests.algorithms.learning import of_config
 from tests.algorithms.toy import acted
 
 WITHOUT_DENSITY = {"act", "diffusion", "groot", "pi0", "pi05", "smolvla"}
-# language acts on no robot: tests/agentic; lerobot plays a folder in another process: test_lerobot_kind.py
+# language acts on no robot: tests/agentic; lerobot plays a folder in another process:
+# test_lerobot_kind.py
 ROBOT_KINDS = [kind for kind in kinds() if kind not in ("language", "lerobot")]
 
 
@@ -36,12 +37,18 @@ def actor(task):
 
 
 def observation(spec, random):
-    return {item.name: random.integers(0, 255, item.shape, dtype=np.uint8) if item.is_image
-            else random.normal(size=item.shape).astype(np.float32) for item in spec.observation}
+    return {
+        item.name: random.integers(0, 255, item.shape, dtype=np.uint8)
+        if item.is_image
+        else random.normal(size=item.shape).astype(np.float32)
+        for item in spec.observation
+    }
 
 
 def test_log_prob_equals_the_change_of_variables_computed_by_hand():
-    raw, mean, log_std = (torch.tensor([[0.3, -1.2]], dtype=torch.float64) * k for k in (1.0, 0.5, -0.4))
+    raw, mean, log_std = (
+        torch.tensor([[0.3, -1.2]], dtype=torch.float64) * k for k in (1.0, 0.5, -0.4)
+    )
     by_hand = 0.0
     for x, m, s in zip(raw[0].tolist(), mean[0].tolist(), log_std.exp()[0].tolist(), strict=True):
         density = math.exp(-0.5 * ((x - m) / s) ** 2) / (s * math.sqrt(2 * math.pi))
@@ -64,12 +71,21 @@ def test_exploration_differs_and_stays_in_range(actor, random):
     assert actions.std() > 0.01 and np.abs(actions).max() <= 1.0
 
 
-@pytest.mark.parametrize("damage, error", [
-    (lambda data: data[: len(data) // 2], "cut short or damaged"),
-    (lambda data: b"", "cut short or damaged"),
-    (lambda data: data.replace(b"rlinf-policy-1", b"rlinf-policy-0"), "format rlinf-policy-1, got 'rlinf-policy-0'"),
-    (lambda data: data.replace(b'hidden\\": [256, 256]', b'hidden\\": [128, 256]'), "expected shape"),
-])
+@pytest.mark.parametrize(
+    "damage, error",
+    [
+        (lambda data: data[: len(data) // 2], "cut short or damaged"),
+        (lambda data: b"", "cut short or damaged"),
+        (
+            lambda data: data.replace(b"rlinf-policy-1", b"rlinf-policy-0"),
+            "format rlinf-policy-1, got 'rlinf-policy-0'",
+        ),
+        (
+            lambda data: data.replace(b'hidden\\": [256, 256]', b'hidden\\": [128, 256]'),
+            "expected shape",
+        ),
+    ],
+)
 def test_a_damaged_file_is_refused_by_what_is_wrong(actor, tmp_path, damage, error):
     path = save_policy(actor, tmp_path / "p.safetensors")
     data = path.read_bytes()
@@ -93,7 +109,9 @@ def test_normalisation_is_fitted_and_survives_constants(actor, random):
     vectors[:, 0] = 7.0
     actor.encoder.fit_normalisation(vectors)
     assert actor.encoder.mean[1].item() == pytest.approx(3.0, abs=0.3)
-    assert actor.encoder.std[0].item() > 0.1 and actor.encoder.std[1].item() == pytest.approx(2.0, abs=0.2)
+    assert actor.encoder.std[0].item() > 0.1 and actor.encoder.std[1].item() == pytest.approx(
+        2.0, abs=0.2
+    )
 
 
 @pytest.mark.parametrize("kind", ROBOT_KINDS)
@@ -124,7 +142,11 @@ def test_a_batch_is_answered_as_its_observations_one_by_one(kind, task, random):
     }
     batch = Observation.of_arrays(spec, arrays)
     chunk = policy.act(batch, explore=False)
-    assert (chunk.actions.shape, chunk.execute, len(batch)) == ((5, 4, 3), 3, 5) and not chunk.actions.requires_grad
+    assert (chunk.actions.shape, chunk.execute, len(batch)) == (
+        (5, 4, 3),
+        3,
+        5,
+    ) and not chunk.actions.requires_grad
     assert batch.instruction == (spec.instruction,) * 5
     for index, one in enumerate(observations):
         assert acted(policy, one) == pytest.approx(chunk.actions[index].numpy(), abs=1e-5)
@@ -143,7 +165,9 @@ def test_one_that_is_sampled_draws_where_it_does_not_explore(kind, task, random)
     def chunk(sampled, explore, seed=1):
         torch.manual_seed(0)
         policy = of_config(spec, policy_kind(kind).Config(hidden=(16,), stochastic_eval=sampled))
-        observation = Observation.of_one(spec, {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation})
+        observation = Observation.of_one(
+            spec, {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
+        )
         return policy.act(observation, explore, torch.Generator().manual_seed(seed)).actions.numpy()
 
     assert np.array_equal(chunk(True, False), chunk(False, True))
@@ -153,22 +177,35 @@ def test_one_that_is_sampled_draws_where_it_does_not_explore(kind, task, random)
 
 def test_an_observation_that_is_not_the_specs_is_refused_by_name(task, random):
     spec = task.with_images({"front": (16, 16)}).spec
-    arrays = {"vectors": np.zeros((2, spec.vector_size), np.float32), "front": np.zeros((2, 16, 15, 3), np.uint8)}
-    with pytest.raises(SpecError, match=r"'front': expected shape \(2, 16, 16, 3\), got \(2, 16, 15, 3\)"):
+    arrays = {
+        "vectors": np.zeros((2, spec.vector_size), np.float32),
+        "front": np.zeros((2, 16, 15, 3), np.uint8),
+    }
+    with pytest.raises(
+        SpecError, match=r"'front': expected shape \(2, 16, 16, 3\), got \(2, 16, 15, 3\)"
+    ):
         Observation.of_arrays(spec, arrays)
     with pytest.raises(SpecError, match="'front': expected shape .*, got nothing"):
         Observation.of_arrays(spec, {"vectors": arrays["vectors"]})
 
 
-@pytest.mark.parametrize("execute, allowed", [(-1, "at least 0"), (5, "at most policy.horizon = 4")])
+@pytest.mark.parametrize(
+    "execute, allowed", [(-1, "at least 0"), (5, "at most policy.horizon = 4")]
+)
 def test_more_than_a_chunk_cannot_be_played(execute, allowed):
     with pytest.raises(RecipeError, match=f"policy.n_action_steps.*expected {allowed}"):
         load_recipe("sim_sac", ["policy.horizon=4", f"policy.n_action_steps={execute}"])
-    assert tanh_gaussian.Config(horizon=4).executed == 4 and tanh_gaussian.Config(horizon=4, n_action_steps=2).executed == 2
+    assert (
+        tanh_gaussian.Config(horizon=4).executed == 4
+        and tanh_gaussian.Config(horizon=4, n_action_steps=2).executed == 2
+    )
 
 
 def test_versions_are_in_the_names_and_the_newest_is_found_anywhere_below(tmp_path):
-    assert policy_name(12) == "policy-00000012.safetensors" and policy_version(tmp_path / policy_name(12)) == 12
+    assert (
+        policy_name(12) == "policy-00000012.safetensors"
+        and policy_version(tmp_path / policy_name(12)) == 12
+    )
     for folder, version in (("a", 3), ("b/c", 11), ("b", 10)):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / policy_name(version)).touch()
@@ -180,9 +217,13 @@ def test_versions_are_in_the_names_and_the_newest_is_found_anywhere_below(tmp_pa
     assert newest_policy(tmp_path) == tmp_path / "b/c" / policy_name(11)
     (tmp_path / "policies" / policy_name(2)).touch()
     (tmp_path / "policies" / policy_name(4)).write_bytes(b"")
-    assert newest_policy(tmp_path) == tmp_path / "policies" / policy_name(4), "a run's own, whatever else lies there"
+    assert newest_policy(tmp_path) == tmp_path / "policies" / policy_name(4), (
+        "a run's own, whatever else lies there"
+    )
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PolicyFileError, match=r"empty: expected a policy-\*.safetensors or a folder .*, found none"):
+    with pytest.raises(
+        PolicyFileError, match=r"empty: expected a policy-\*.safetensors or a folder .*, found none"
+    ):
         newest_policy(tmp_path / "empty")
 
 
@@ -202,7 +243,9 @@ def test_a_file_says_what_it_was_saved_with_and_nothing_else_is_left_beside_it(a
 
 def test_a_policy_of_another_station_is_refused_by_what_differs(actor, task, tmp_path):
     path = save_policy(actor, tmp_path / "p.safetensors")
-    with pytest.raises(SpecError, match="does not fit this station:\n.*front.*\nTrain it with this station's task"):
+    with pytest.raises(
+        SpecError, match="does not fit this station:\n.*front.*\nTrain it with this station's task"
+    ):
         load_policy(path, task.spec)
     again = load_policy(path, actor.spec)
     assert not again.training and again.config == actor.config and again.config.hidden == (256, 256)
@@ -210,10 +253,16 @@ def test_a_policy_of_another_station_is_refused_by_what_differs(actor, task, tmp
 
 def test_weights_of_another_network_are_refused_by_name(actor, tmp_path):
     path = tmp_path / "p.safetensors"
-    described = {key: json.dumps(value) for key, value in actor.describe().items()} | {"format": "rlinf-policy-1"}
+    described = {key: json.dumps(value) for key, value in actor.describe().items()} | {
+        "format": "rlinf-policy-1"
+    }
     weights = {name: value.numpy() for name, value in actor.state_dict().items()}
-    save_file({name: value for name, value in weights.items() if name != "head.bias"}, path, described)
-    with pytest.raises(PolicyFileError, match=r"'head.bias': expected shape \(6,\), got nothing; the weights"):
+    save_file(
+        {name: value for name, value in weights.items() if name != "head.bias"}, path, described
+    )
+    with pytest.raises(
+        PolicyFileError, match=r"'head.bias': expected shape \(6,\), got nothing; the weights"
+    ):
         load_policy(path)
     save_file(weights | {"head.bias": np.zeros(5, np.float32)}, path, described)
     with pytest.raises(PolicyFileError, match=r"'head.bias': expected shape \(6,\), got \(5,\)"):

@@ -1,4 +1,6 @@
-"""A folder of policies in which people keep copies: the trainer's own versions count, whatever else lies there."""
+"""A folder of policies in which people keep copies: the trainer's own versions count, whatever else
+lies there.
+"""
 
 import os
 import shutil
@@ -38,10 +40,17 @@ def run(policy, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [
-    "policy-20261129.safetensors", "policy-00000008.safetensors", f"policy-{'9' * 20}.safetensors",
-    f"policy-{9 * 10**18}.safetensors", f"policy-{'1' * 200}.safetensors", "policy-000000009.safetensors",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "policy-20261129.safetensors",
+        "policy-00000008.safetensors",
+        f"policy-{'9' * 20}.safetensors",
+        f"policy-{9 * 10**18}.safetensors",
+        f"policy-{'1' * 200}.safetensors",
+        "policy-000000009.safetensors",
+    ],
+)
 def test_a_copy_under_another_version_is_named_once_and_not_served(run, name, caplog):
     folder = run / "policies"
     shutil.copy(folder / policy_name(7), folder / name)
@@ -66,12 +75,20 @@ def test_a_copy_that_is_not_whole_yet_is_no_version_of_a_leap(run, content, capl
     copy.write_bytes(content_bytes[:-1] if content is None else content)
     assert newest_version(folder) == 7 and "expected a version near 7" in caplog.text
     (folder / policy_name(8)).write_bytes(b"damaged")
-    assert newest_version(folder) == 8, "a damaged file of the trainer counts, and its reader says what is wrong"
+    assert newest_version(folder) == 8, (
+        "a damaged file of the trainer counts, and its reader says what is wrong"
+    )
 
 
 def test_other_names_are_nobodys_business(run, caplog):
-    for name in ("my-policy.safetensors", "policy-best.safetensors", "policy-00000007_best.safetensors",
-                 f"policy-{'x' * 220}.safetensors", "policy-00000009.txt", "notes"):
+    for name in (
+        "my-policy.safetensors",
+        "policy-best.safetensors",
+        "policy-00000007_best.safetensors",
+        f"policy-{'x' * 220}.safetensors",
+        "policy-00000009.txt",
+        "notes",
+    ):
         shutil.copy(run / "policies" / policy_name(7), run / "policies" / name)
     assert newest_version(run / "policies") == 7 and not caplog.text
 
@@ -113,10 +130,14 @@ def test_a_clock_that_is_set_hides_no_policy(run, policy, step_s, monkeypatch):
     """The wall clock is no measure of whether the folder's time still may stand for two changes."""
     now, wall = [1000.0], [1e9]
     monkeypatch.setattr("rlinf_core.deploy.bridge.policies.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("rlinf_core.deploy.bridge.policies.time.time_ns", lambda: int(wall[0] * 1e9))
+    monkeypatch.setattr(
+        "rlinf_core.deploy.bridge.policies.time.time_ns", lambda: int(wall[0] * 1e9)
+    )
     listed = []
-    monkeypatch.setattr("rlinf_core.deploy.bridge.policies.newest_version",
-                        lambda folder: listed.append(1) or newest_version(folder))
+    monkeypatch.setattr(
+        "rlinf_core.deploy.bridge.policies.newest_version",
+        lambda folder: listed.append(1) or newest_version(folder),
+    )
     policies, folder = Policies(run / "policies", NewestForAll()), run / "policies"
     policies.look()
     wall[0] += step_s  # just after a change, in whose granule of time another may come

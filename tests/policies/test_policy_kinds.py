@@ -1,4 +1,6 @@
-"""A policy file names its kind, and a kind is Python: only what recipe and installation name is imported."""
+"""A policy file names its kind, and a kind is Python: only what recipe and installation name is
+imported.
+"""
 
 import json
 import math
@@ -46,17 +48,36 @@ def changed(source, target, metadata=None, **config):
     return target
 
 
-@pytest.mark.parametrize("kind", [
-    "PATH.py", "PATH.py:Policy", "PATH", "unittest.__main__", "os", "os:system", "this", "json.tool", "\ud800", "",
-    3, None, ["tanh_gaussian"], {"kind": "os"}, "tanh_gaussian\x1b[31m", "rlinf_core.policies.small.tanh_gaussian",
-    "x" * 100_000,
-])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "PATH.py",
+        "PATH.py:Policy",
+        "PATH",
+        "unittest.__main__",
+        "os",
+        "os:system",
+        "this",
+        "json.tool",
+        "\ud800",
+        "",
+        3,
+        None,
+        ["tanh_gaussian"],
+        {"kind": "os"},
+        "tanh_gaussian\x1b[31m",
+        "rlinf_core.policies.small.tanh_gaussian",
+        "x" * 100_000,
+    ],
+)
 def test_a_file_cannot_choose_what_is_imported(kind, actor, tmp_path):
     ran = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(ran)!r}, 'w')")
     if isinstance(kind, str):
         kind = kind.replace("PATH", str(tmp_path / "evil"))
-    path = changed(save_policy(actor, tmp_path / policy_name(1)), tmp_path / policy_name(2), kind=kind)
+    path = changed(
+        save_policy(actor, tmp_path / policy_name(1)), tmp_path / policy_name(2), kind=kind
+    )
     with pytest.raises(PolicyFileError) as refused:
         load_policy(path)
     assert not ran.exists()
@@ -64,8 +85,12 @@ def test_a_file_cannot_choose_what_is_imported(kind, actor, tmp_path):
 
 
 def test_the_refusal_names_what_to_add_and_where(actor, tmp_path):
-    path = changed(save_policy(actor, tmp_path / "a.safetensors"), tmp_path / "b.safetensors", kind="mine.py")
-    with pytest.raises(PolicyFileError, match="got 'mine.py' in a policy file.*policy.kind in the recipe.*--recipe"):
+    path = changed(
+        save_policy(actor, tmp_path / "a.safetensors"), tmp_path / "b.safetensors", kind="mine.py"
+    )
+    with pytest.raises(
+        PolicyFileError, match="got 'mine.py' in a policy file.*policy.kind in the recipe.*--recipe"
+    ):
         load_policy(path)
 
 
@@ -73,16 +98,23 @@ def test_nor_can_a_kind_within_another_one(task, tmp_path):
     ran = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(ran)!r}, 'w')")
     policy = make_policy(task.spec, policy_config("latent_noise")())
-    path = changed(save_policy(policy, tmp_path / policy_name(1)), tmp_path / policy_name(2),
-                   flow={"kind": str(tmp_path / "evil.py")})
+    path = changed(
+        save_policy(policy, tmp_path / policy_name(1)),
+        tmp_path / policy_name(2),
+        flow={"kind": str(tmp_path / "evil.py")},
+    )
     with pytest.raises(PolicyFileError):
         load_policy(path)
     assert not ran.exists()
 
 
-def test_a_kind_of_the_recipe_may_stand_in_a_file_also_by_a_relative_path(actor, tmp_path, monkeypatch):
+def test_a_kind_of_the_recipe_may_stand_in_a_file_also_by_a_relative_path(
+    actor, tmp_path, monkeypatch
+):
     (tmp_path / "own.py").write_text(CUSTOM_KIND)
-    path = changed(save_policy(actor, tmp_path / policy_name(1)), tmp_path / policy_name(2), kind="own.py")
+    path = changed(
+        save_policy(actor, tmp_path / policy_name(1)), tmp_path / policy_name(2), kind="own.py"
+    )
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PolicyFileError):
         load_policy(path)
@@ -101,18 +133,32 @@ def test_a_station_is_told_the_kinds_of_its_recipe(tmp_path):
         assert node.parameters["custom_kinds"] == kinds
 
 
-@pytest.mark.parametrize("metadata", [
-    {"config": ""}, {"config": "[" * 100_000}, {"config": "[]"}, {"config": "3"}, {"spec": "null"}, {"spec": "["},
-    {"spec": '{"robots": 3}'}, {"info": "["}, {"spec": '{"observation": [3]}'},
-])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"config": ""},
+        {"config": "[" * 100_000},
+        {"config": "[]"},
+        {"config": "3"},
+        {"spec": "null"},
+        {"spec": "["},
+        {"spec": '{"robots": 3}'},
+        {"info": "["},
+        {"spec": '{"observation": [3]}'},
+    ],
+)
 def test_odd_metadata_is_a_policy_file_error(metadata, actor, tmp_path):
-    path = changed(save_policy(actor, tmp_path / "a.safetensors"), tmp_path / "b.safetensors", metadata)
+    path = changed(
+        save_policy(actor, tmp_path / "a.safetensors"), tmp_path / "b.safetensors", metadata
+    )
     with pytest.raises(PolicyFileError, match=r"b\.safetensors: expected"):
         load_policy(path)
 
 
 def test_whatever_numbers_a_file_holds_it_is_refused_or_read(task, actor, tmp_path):
-    """The errors of every layer that is made of them, and texts without UTF-8 bytes, are errors for a person."""
+    """The errors of every layer that is made of them, and texts without UTF-8 bytes, are errors for
+    a person.
+    """
     source, random = save_policy(actor, tmp_path / "a.safetensors"), np.random.default_rng(0)
     with safe_open(source, framework="np") as file:
         texts = file.metadata()
@@ -124,7 +170,7 @@ def test_whatever_numbers_a_file_holds_it_is_refused_or_read(task, actor, tmp_pa
             return value | {key: changed_somewhere(value[key])}
         if isinstance(value, list) and value and random.random() < 0.7:
             index = int(random.integers(len(value)))
-            return [*value[:index], changed_somewhere(value[index]), *value[index + 1:]]
+            return [*value[:index], changed_somewhere(value[index]), *value[index + 1 :]]
         return odd[int(random.integers(len(odd)))]
 
     for _ in range(200):
@@ -138,12 +184,19 @@ def test_whatever_numbers_a_file_holds_it_is_refused_or_read(task, actor, tmp_pa
         newest_policy(tmp_path)
 
 
-@pytest.mark.parametrize("code, got", [
-    ("raise SystemExit(3)", "SystemExit: 3"), ("import sys; sys.exit()", "SystemExit"), ("1 / 0", "ZeroDivisionError"),
-    ("class Odd(BaseException): pass\nraise Odd('x')", "Odd: x"), ("raise ValueError('\\ud800')", r"\\ud800"),
-    ("def __getattr__(name): raise SystemExit(name)", "SystemExit: Config"), ("Config = 3", "got 3"),
-    ("", "expected a class that extends"),
-])
+@pytest.mark.parametrize(
+    "code, got",
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import sys; sys.exit()", "SystemExit"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("class Odd(BaseException): pass\nraise Odd('x')", "Odd: x"),
+        ("raise ValueError('\\ud800')", r"\\ud800"),
+        ("def __getattr__(name): raise SystemExit(name)", "SystemExit: Config"),
+        ("Config = 3", "got 3"),
+        ("", "expected a class that extends"),
+    ],
+)
 def test_whatever_a_part_raises_while_it_is_imported_names_it(code, got, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(code)
@@ -155,7 +208,9 @@ def test_whatever_a_part_raises_while_it_is_imported_names_it(code, got, tmp_pat
 
 
 def test_a_program_is_no_part_and_ctrl_c_is_ctrl_c(tmp_path):
-    with pytest.raises(RecipeError, match="unittest.__main__': expected what can be imported, got SystemExit"):
+    with pytest.raises(
+        RecipeError, match="unittest.__main__': expected what can be imported, got SystemExit"
+    ):
         policy_kind("unittest.__main__")
     (tmp_path / "asked.py").write_text("raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
@@ -164,13 +219,28 @@ def test_a_program_is_no_part_and_ctrl_c_is_ctrl_c(tmp_path):
 
 def test_rlinf_serve_serves_an_own_kind_with_its_recipe(actor, tmp_path):
     (tmp_path / "own.py").write_text(CUSTOM_KIND)
-    changed(save_policy(actor, tmp_path / "a.safetensors"), tmp_path / policy_name(2), kind="own.py")
+    changed(
+        save_policy(actor, tmp_path / "a.safetensors"), tmp_path / policy_name(2), kind="own.py"
+    )
     (tmp_path / "mine.yaml").write_text("defaults: sim_rlpd\npolicy: {kind: own.py}\n")
 
     def served(*recipe):
         return subprocess.Popen(
-            [sys.executable, "-m", "rlinf_core.cli.main", "serve", str(tmp_path / policy_name(2)), "--port", "0", *recipe],
-            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            [
+                sys.executable,
+                "-m",
+                "rlinf_core.cli.main",
+                "serve",
+                str(tmp_path / policy_name(2)),
+                "--port",
+                "0",
+                *recipe,
+            ],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     with served() as refused:
         assert "--recipe" in refused.communicate()[0] and refused.returncode

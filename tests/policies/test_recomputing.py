@@ -1,4 +1,6 @@
-"""Layers that are computed once more on the way back: the same updates, with less kept in between."""
+"""Layers that are computed once more on the way back: the same updates, with less kept in
+between.
+"""
 
 import copy
 
@@ -20,10 +22,14 @@ from tests.policies.test_peft_adapters import KINDS
 
 MAKERS = KINDS | {"pi05": (test_pi05.pi05, test_pi0.observation)}
 AGAIN = Computing(gradient_checkpointing=True)
-DEEP = test_pi0.SMALL | {"dit_config": test_pi0.LAYERS | {"num_hidden_layers": 6},
-                         "vlm_config": test_pi0.SMALL["vlm_config"] | {
-                             "text_config": test_pi0.LAYERS | {"num_hidden_layers": 6},
-                             "vision_config": test_pi0.VISION | {"num_hidden_layers": 6}}}
+DEEP = test_pi0.SMALL | {
+    "dit_config": test_pi0.LAYERS | {"num_hidden_layers": 6},
+    "vlm_config": test_pi0.SMALL["vlm_config"]
+    | {
+        "text_config": test_pi0.LAYERS | {"num_hidden_layers": 6},
+        "vision_config": test_pi0.VISION | {"num_hidden_layers": 6},
+    },
+}
 
 
 def cloner(policy, computing):
@@ -50,10 +56,14 @@ def test_updates_are_the_same(kind, more):
     for _ in range(2):
         losses = [learner.update(batch_of(plain, observations)) for learner in (one, two)]
         assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    for (name, value), again in zip(plain.state_dict().items(), other.state_dict().values(), strict=True):
+    for (name, value), again in zip(
+        plain.state_dict().items(), other.state_dict().values(), strict=True
+    ):
         assert torch.allclose(value, again, atol=2e-6), name
     if not more:
-        assert computed.count("computed") > computed.count("called") > 0, "once more, on the way back"
+        assert computed.count("computed") > computed.count("called") > 0, (
+            "once more, on the way back"
+        )
     computed.clear()
     other.act(observations, False)
     assert computed.count("computed") <= computed.count("called"), "what acts is computed once"
@@ -70,7 +80,9 @@ def test_in_bfloat16_the_layers_are_computed_so_and_the_loss_is_near(kind):
                 part.register_forward_hook(lambda part, inputs, answer: dtypes.append(answer.dtype))
     one, two = cloner(plain, Computing()), cloner(reduced, Computing(precision="bfloat16"))
     for _ in range(2):
-        losses = [learner.update(batch_of(plain, observations))["sft_loss"] for learner in (one, two)]
+        losses = [
+            learner.update(batch_of(plain, observations))["sft_loss"] for learner in (one, two)
+        ]
         assert losses[1] == pytest.approx(losses[0], rel=0.03) and losses[1] != losses[0]
     assert dtypes.count(torch.bfloat16) > 0.8 * len(dtypes) > 0
     assert {value.dtype for value in reduced.parameters()} == {torch.float32}
@@ -80,6 +92,7 @@ def test_in_bfloat16_the_layers_are_computed_so_and_the_loss_is_near(kind):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_less_is_kept(precision):
     """Of a pi0 with six layers in each part; bytes that are kept between the two ways."""
+
     def saved_bytes(computing):
         policy, sizes = test_pi0.pi0(network=DEEP).train(), []
         learner = cloner(policy, computing)
@@ -119,11 +132,16 @@ def test_ppo_learns_so_too(monkeypatch):
         return learners[-1]
 
     monkeypatch.setattr(algorithm("ppo"), "Learner", again, raising=False)
-    policy, observations = test_pi0.pi0(sde_noise=0.5, horizon=1, flow_steps=2), test_pi0.observation(*["push"] * 32)
+    policy, observations = (
+        test_pi0.pi0(sde_noise=0.5, horizon=1, flow_steps=2),
+        test_pi0.observation(*["push"] * 32),
+    )
     before, after = paid_before_and_after(policy, observations, "ppo", 18, learning_rate=5e-3)
     assert learners and before < 0.75 and after > 0.85
 
 
 def test_with_compiled_networks_it_is_refused():
-    with pytest.raises(ValueError, match="gradient_checkpointing: expected false where networks are compiled"):
+    with pytest.raises(
+        ValueError, match="gradient_checkpointing: expected false where networks are compiled"
+    ):
         Computing(gradient_checkpointing=True, compile=True)

@@ -1,4 +1,6 @@
-"""Small policies that are told what to do: the sentence's encoder, where pictures are looked at, and that they obey."""
+"""Small policies that are told what to do: the sentence's encoder, where pictures are looked at,
+and that they obey.
+"""
 
 import numpy as np
 import pytest
@@ -14,19 +16,31 @@ from rlinf_core.policies.small import flow, gaussian, latent_noise, tanh_gaussia
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
-SPEC = StationSpec((ArraySpec("nothing", (1,)), ArraySpec("front", (16, 16, 3), "uint8")),
-                   ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m")), 10.0, "go")
-SIZES = {"hidden": (32,), "image_encoder": "keypoints", "channels": (8, 8), "image_features": 16, "sentence_features": 8}
+SPEC = StationSpec(
+    (ArraySpec("nothing", (1,)), ArraySpec("front", (16, 16, 3), "uint8")),
+    ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m")),
+    10.0,
+    "go",
+)
+SIZES = {
+    "hidden": (32,),
+    "image_encoder": "keypoints",
+    "channels": (8, 8),
+    "image_features": 16,
+    "sentence_features": 8,
+}
 KINDS = {module.Config().kind: module for module in (flow, gaussian, latent_noise, tanh_gaussian)}
 
 
 def scene(random, target):
-    """A picture with a red and a blue square, and the action (x, y) towards the one that is asked for."""
+    """A picture with a red and a blue square, and the action (x, y) towards the one that is asked
+    for.
+    """
     picture = np.full((16, 16, 3), 120, np.uint8)
     at = random.integers(0, 13, (2, 2))
     at[1] = (at[0] + random.integers(4, 9, 2)) % 13
     for (row, column), colour in zip(at, ((230, 20, 20), (20, 20, 230)), strict=True):
-        picture[row:row + 3, column:column + 3] = colour
+        picture[row : row + 3, column : column + 3] = colour
     return picture, (at[target][::-1] / 6.0 - 1.0).astype(np.float32) * 0.8
 
 
@@ -35,9 +49,13 @@ def test_a_sentence_is_its_pieces_wherever_they_stand_and_however_it_is_filled_u
     rows = torch.from_numpy(arrays.encoded(["go to red", "go to blue", "go to red"]))
     red, blue, again = encoder(rows)
     assert torch.equal(red, again) and not torch.allclose(red, blue)
-    letters = torch.cat([torch.zeros(2, 32), encoder.letters(torch.tensor(list(b"abc"))), torch.zeros(2, 32)])
+    letters = torch.cat(
+        [torch.zeros(2, 32), encoder.letters(torch.tensor(list(b"abc"))), torch.zeros(2, 32)]
+    )
     weight, bias = encoder.pieces.weight, encoder.pieces.bias
-    pieces = [torch.einsum("oiw,wi->o", weight, letters[k:k + WINDOW]) + bias for k in range(3)]  # one a letter
+    pieces = [
+        torch.einsum("oiw,wi->o", weight, letters[k : k + WINDOW]) + bias for k in range(3)
+    ]  # one a letter
     by_hand = encoder.out(torch.stack([torch.relu(piece) for piece in pieces]).max(dim=0).values)
     assert torch.allclose(encoder(torch.from_numpy(arrays.encoded(["abc"])))[0], by_hand, atol=1e-5)
     alone = encoder(torch.from_numpy(arrays.encoded(["abc"])))[0]
@@ -80,8 +98,16 @@ def test_by_cloning_it_goes_where_the_sentence_says_and_a_critic_reads_it_too():
     words = arrays.encoded(["go to red", "go to blue"])
     for number in range(1500):
         picture, action = scene(random, number % 2)
-        replay.insert_episode({"vectors": np.zeros((2, 1), np.float32), "front": np.stack([picture, picture]),
-                               arrays.NAME: words[[number % 2] * 2]}, action[None], np.ones(1), np.zeros(1))
+        replay.insert_episode(
+            {
+                "vectors": np.zeros((2, 1), np.float32),
+                "front": np.stack([picture, picture]),
+                arrays.NAME: words[[number % 2] * 2],
+            },
+            action[None],
+            np.ones(1),
+            np.zeros(1),
+        )
     policy = make_policy(SPEC, tanh_gaussian.Config(**SIZES))
     cloner = sft.Learner(policy, sft.Config(learning_rate=5e-3, image_shift=0, min_std=0.03))
     for _ in range(500):
@@ -91,7 +117,11 @@ def test_by_cloning_it_goes_where_the_sentence_says_and_a_critic_reads_it_too():
     goals = torch.from_numpy(np.stack([goal for _, goal in scenes]))
 
     def near(*sentences):
-        acted = policy.eval().act(Observation(torch.zeros(100, 1), pictures, sentences * 50), False).actions[:, 0]
+        acted = (
+            policy.eval()
+            .act(Observation(torch.zeros(100, 1), pictures, sentences * 50), False)
+            .actions[:, 0]
+        )
         return ((acted - goals).norm(dim=1) < 0.3).float().mean().item()
 
     assert near("go to red", "go to blue") > 0.8 and near("go to blue", "go to red") < 0.2

@@ -1,4 +1,6 @@
-"""The record of updates: a bad one is loaded once, and the last good one is known after a restart."""
+"""The record of updates: a bad one is loaded once, and the last good one is known after a
+restart.
+"""
 
 import json
 
@@ -22,6 +24,7 @@ def update(tmp_path):
         path = tmp_path / f"policy-{version:08d}.safetensors"
         path.write_bytes(content)
         return Update(version, str(path), file_sha256(path))
+
     return of
 
 
@@ -30,7 +33,9 @@ def test_a_refusal_outlives_the_process_and_ends_with_its_conditions(tmp_path, u
     record.begin(bad)
     record.refuse(bad, "no")
     assert UpdateRecord(tmp_path, ["spec"]).refusal(bad) == "no"
-    assert UpdateRecord(tmp_path, ["spec", "own.py"]).refusal(bad) == "", "another recipe may allow it"
+    assert UpdateRecord(tmp_path, ["spec", "own.py"]).refusal(bad) == "", (
+        "another recipe may allow it"
+    )
     assert UpdateRecord(tmp_path, ["spec"]).refusal(update(3)) == ""
 
 
@@ -63,7 +68,9 @@ def test_a_file_whose_load_ends_the_process_is_refused_the_third_time(tmp_path, 
         record.end(other, loaded=False)  # a passing trouble
 
 
-@pytest.mark.parametrize("content", [b"", b"[", b"[]", b"3", b"\xff", b'{"last": 3}', b"[" * 100_000, b'{"last": {}}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[", b"[]", b"3", b"\xff", b'{"last": 3}', b"[" * 100_000, b'{"last": {}}']
+)
 def test_a_damaged_record_is_no_record(content, tmp_path, update):
     (tmp_path / "updates.json").write_bytes(content)
     record = UpdateRecord(tmp_path, [])
@@ -90,6 +97,15 @@ def test_what_may_pass_is_not_permanent():
         except PolicyFileError as error:
             return error
 
-    assert is_permanent(PolicyFileError("x")) and is_permanent(SystemExit()) and is_permanent(caused(ValueError()))
-    for passing in (MemoryError(), OSError(28, "full"), FileNotFoundError(), torch.OutOfMemoryError()):
+    assert (
+        is_permanent(PolicyFileError("x"))
+        and is_permanent(SystemExit())
+        and is_permanent(caused(ValueError()))
+    )
+    for passing in (
+        MemoryError(),
+        OSError(28, "full"),
+        FileNotFoundError(),
+        torch.OutOfMemoryError(),
+    ):
         assert not is_permanent(passing) and not is_permanent(caused(passing))

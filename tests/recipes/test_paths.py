@@ -1,4 +1,6 @@
-"""Paths of recipes, tasks and robots: a home that nobody has is said in words, with the key that names it."""
+"""Paths of recipes, tasks and robots: a home that nobody has is said in words, with the key that
+names it.
+"""
 
 from pathlib import Path
 
@@ -16,7 +18,9 @@ from rlinf_core.recipes.sources import begun_from
 from rlinf_core.tasks.task import load_task
 
 NOBODYS = "~nobody_x/there"
-HOME_ERROR = "expected a path, in which ~name is the home of a user of this machine, got '~nobody_x/"
+HOME_ERROR = (
+    "expected a path, in which ~name is the home of a user of this machine, got '~nobody_x/"
+)
 
 
 def test_a_home_is_the_users_own_or_that_of_one_there_is(monkeypatch, tmp_path):
@@ -26,23 +30,33 @@ def test_a_home_is_the_users_own_or_that_of_one_there_is(monkeypatch, tmp_path):
         expanded(NOBODYS, "here")
 
 
-@pytest.mark.parametrize("key, use", [
-    ("station.robot", check_recipe), ("station.task", check_recipe), ("simulation.initial_policy", begun_from),
-    ("bridge.fleet", lambda recipe: fleet_of(recipe.bridge)),
-    ("bridge.credentials", lambda recipe: credentials_of(recipe.bridge)),
-    ("station.web.token_file", lambda recipe: token_of(recipe.station.web)),
-    ("station.web.token_file", lambda recipe: station_processes(recipe, Path("run")))])
+@pytest.mark.parametrize(
+    "key, use",
+    [
+        ("station.robot", check_recipe),
+        ("station.task", check_recipe),
+        ("simulation.initial_policy", begun_from),
+        ("bridge.fleet", lambda recipe: fleet_of(recipe.bridge)),
+        ("bridge.credentials", lambda recipe: credentials_of(recipe.bridge)),
+        ("station.web.token_file", lambda recipe: token_of(recipe.station.web)),
+        ("station.web.token_file", lambda recipe: station_processes(recipe, Path("run"))),
+    ],
+)
 def test_of_a_recipe(key, use):
     with pytest.raises(RecipeError, match=f"^{key}: {HOME_ERROR}"):
         use(load_recipe("demo", [f"{key}='{NOBODYS}'", "station.web.port=8080"]))
 
 
-@pytest.mark.parametrize("key, kind", [("checkpoint", "openvla"), ("statistics", "pi0"), ("image_weights", "gaussian")])
+@pytest.mark.parametrize(
+    "key, kind", [("checkpoint", "openvla"), ("statistics", "pi0"), ("image_weights", "gaussian")]
+)
 def test_of_a_policy(key, kind, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     policy = load_recipe("sim_sft", [f"policy={{kind: {kind}, {key}: '~/vla'}}"]).policy
     assert getattr(policy, key) == str(tmp_path / "vla")
-    with pytest.raises(RecipeError, match=f"'policy.{key}': expected a path, in which ~name is .* machine, got str"):
+    with pytest.raises(
+        RecipeError, match=f"'policy.{key}': expected a path, in which ~name is .* machine, got str"
+    ):
         load_recipe("sim_sft", [f"policy={{kind: {kind}, {key}: '{NOBODYS}'}}"])
 
 
@@ -51,8 +65,13 @@ def test_of_a_part_in_a_file_of_ones_own():
         load_recipe("demo", [f"station.operator={{kind: '{NOBODYS}.py:Mine'}}"])
 
 
-@pytest.mark.parametrize("reward, key", [
-    ({"kind": "classifier", "model": NOBODYS}, "reward.model"), ({"kind": f"{NOBODYS}.py:Mine"}, "reward.kind")])
+@pytest.mark.parametrize(
+    "reward, key",
+    [
+        ({"kind": "classifier", "model": NOBODYS}, "reward.model"),
+        ({"kind": f"{NOBODYS}.py:Mine"}, "reward.kind"),
+    ],
+)
 def test_of_a_task(reward, key, tmp_path):
     document = yaml.safe_load(Path("configs/tasks/reach.yaml").read_text()) | {"reward": reward}
     (tmp_path / "task.yaml").write_text(yaml.safe_dump(document))
@@ -79,6 +98,12 @@ def test_own_parts_are_found_beside_the_recipe_wherever_the_command_runs(tmp_pat
     assert load_recipe(tmp_path / "talk.yaml").env == f"text:{tmp_path}/task.py:Adding"
     assert load_recipe(tmp_path / "learn.yaml").algorithm.name == f"{tmp_path}/mine.py"
     assert load_recipe("../talk.yaml").text_task == f"{tmp_path}/task.py:Adding"
-    assert load_recipe("sim_sac", ["algorithm.name=../mine.py"]).algorithm.name == f"{tmp_path}/mine.py"
-    assert load_recipe("text_arithmetic", ["env='text:../task.py:Adding'"]).env == f"text:{tmp_path}/task.py:Adding"
+    assert (
+        load_recipe("sim_sac", ["algorithm.name=../mine.py"]).algorithm.name
+        == f"{tmp_path}/mine.py"
+    )
+    assert (
+        load_recipe("text_arithmetic", ["env='text:../task.py:Adding'"]).env
+        == f"text:{tmp_path}/task.py:Adding"
+    )
     assert load_recipe("text_arithmetic").env == "text:arithmetic", "a name stays a name"

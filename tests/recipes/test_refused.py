@@ -1,4 +1,6 @@
-"""What a recipe, a robot or a task may not say; the answer names place, what was expected, what came, the nearest name."""
+"""What a recipe, a robot or a task may not say; the answer names place, what was expected, what
+came, the nearest name.
+"""
 
 import shutil
 import subprocess
@@ -18,44 +20,100 @@ from rlinf_core.robots.config import load_robot
 from rlinf_core.tasks.task import load_task
 
 RECIPES = [
-    ("algorithm: {discount: 1.7}", "line 2: 'algorithm.discount': expected at most 1, got float 1.7"),
+    (
+        "algorithm: {discount: 1.7}",
+        "line 2: 'algorithm.discount': expected at most 1, got float 1.7",
+    ),
     ("sft:\n  learning_rate: -1", "line 3: 'sft.learning_rate': expected above 0, got int -1"),
     ("collect: {episodes: -3}", "line 2: 'collect.episodes': expected at least 0, got int -3"),
     ("bridge: {port: 99999}", "'bridge.port': expected at most 65535, got int 99999"),
-    ("station: {operator: {kind: spacemice}}", "'station.operator.kind': expected one of gamepad, joy, keyboard, leader"),
+    (
+        "station: {operator: {kind: spacemice}}",
+        "'station.operator.kind': expected one of gamepad, joy, keyboard, leader",
+    ),
     ("station: {operator: {kind: keybord}}", "did you mean 'keyboard'"),
-    ("station: {operator: {kind: spacemouse, deadbend: 0.1}}", "unknown key 'station.operator.deadbend' (did you mean"),
-    ("station: {operator: {kind: spacemouse, axes: {q: tx}}}", "'station.operator.axes.q': expected one of x, y, z"),
-    ("station: {operator: {kind: spacemouse, axes: {x: ux}}}", "'station.operator.axes.x': expected one of tx, ty"),
-    ("station: {operator: {kind: gamepad, buttons: {a: fly}}}", "'station.operator.buttons.a': expected one of arm"),
+    (
+        "station: {operator: {kind: spacemouse, deadbend: 0.1}}",
+        "unknown key 'station.operator.deadbend' (did you mean",
+    ),
+    (
+        "station: {operator: {kind: spacemouse, axes: {q: tx}}}",
+        "'station.operator.axes.q': expected one of x, y, z",
+    ),
+    (
+        "station: {operator: {kind: spacemouse, axes: {x: ux}}}",
+        "'station.operator.axes.x': expected one of tx, ty",
+    ),
+    (
+        "station: {operator: {kind: gamepad, buttons: {a: fly}}}",
+        "'station.operator.buttons.a': expected one of arm",
+    ),
     ("station: {operator: {kind: leader, device: x}}", "'station.operator.joints' is missing"),
-    ("station: {operator: {kind: leader, device: x, joints: {a: {id: 1, axis: [0.0, 0.0, 0.0]}}}}", "a direction"),
-    ("station: {operator: {kind: leader, device: x, joints: {}, trigger: {id: 1, open: 1.0, closed: 1.0}}}", "another"),
+    (
+        "station: {operator: {kind: leader, device: x, joints: {a: {id: 1, axis: [0.0, 0.0, "
+        "0.0]}}}}",
+        "a direction",
+    ),
+    (
+        "station: {operator: {kind: leader, device: x, joints: {}, trigger: {id: 1, open: 1.0, "
+        "closed: 1.0}}}",
+        "another",
+    ),
     ("station: {second_operator: {kind: pedal}}", "'station.second_operator.device' is missing"),
-    ("station: {observe_cameras: front}", "'station.observe_cameras': expected a list, got str 'front'"),
-    ("station: {observe_cameras: [front, 3]}", "'station.observe_cameras[1]': expected a text, got int 3"),
+    (
+        "station: {observe_cameras: front}",
+        "'station.observe_cameras': expected a list, got str 'front'",
+    ),
+    (
+        "station: {observe_cameras: [front, 3]}",
+        "'station.observe_cameras[1]': expected a text, got int 3",
+    ),
     ("station: {image_size: [64]}", "'station.image_size': expected more items, got list [64]"),
-    ("station: {lockstep: false, real_time_factor: 1.0}", "'station.real_time_factor': expected 0 where"),
-    ("station: {policy: {backend: remote}}", "'station.policy.address': expected ws://host:port where"),
+    (
+        "station: {lockstep: false, real_time_factor: 1.0}",
+        "'station.real_time_factor': expected 0 where",
+    ),
+    (
+        "station: {policy: {backend: remote}}",
+        "'station.policy.address': expected ws://host:port where",
+    ),
     ("station: {lockstep: 'yes'}", "'station.lockstep': expected true or false, got str 'yes'"),
-    ("station: {name: a b}", "'station.name': expected letters, digits and _, a letter first, got str 'a b'"),
-    ("station: {policy: {backend: remote, address: here}}", "'station.policy.address': expected ws://host:port, got str"),
+    (
+        "station: {name: a b}",
+        "'station.name': expected letters, digits and _, a letter first, got str 'a b'",
+    ),
+    (
+        "station: {policy: {backend: remote, address: here}}",
+        "'station.policy.address': expected ws://host:port, got str",
+    ),
     ("seed: 1.0", "'seed': expected int, got float 1.0"),
     ("online: {max_minutes: .nan}", "'online.max_minutes': expected a finite number"),
     ("online: {max_minutes: '3'}", "'online.max_minutes': expected a number, got str '3'"),
     ("algorithm: {name: saq}", "line 2: 'algorithm.name': expected one of"),
     ("algorithm:", "line 2: 'algorithm': expected a mapping, got nothing"),
     ("algorithm: {name: 3}", "'algorithm.name': expected one of async_ppo"),
-    ("algorithm: {name: ppo, level: token}", "'algorithm.level': expected one of action, chunk, mean, got str 'token'"),
-    ("algorithm: {name: ppo, dual_clip: 0.5}", "'algorithm.dual_clip': expected 0 or a number above 1, got float 0.5"),
-    ("algorithm: {name: dsrl, n_step: 3}", "'algorithm.n_step': expected 1 for dsrl, whose returns span the chunk"),
+    (
+        "algorithm: {name: ppo, level: token}",
+        "'algorithm.level': expected one of action, chunk, mean, got str 'token'",
+    ),
+    (
+        "algorithm: {name: ppo, dual_clip: 0.5}",
+        "'algorithm.dual_clip': expected 0 or a number above 1, got float 0.5",
+    ),
+    (
+        "algorithm: {name: dsrl, n_step: 3}",
+        "'algorithm.n_step': expected 1 for dsrl, whose returns span the chunk",
+    ),
     ("algorithm: {name: ppo, group: 4}", "unknown key 'algorithm.group'"),
     ("policy: {kind: flwo}", "did you mean 'flow'"),
     ("policy: {kind: gaussian, flow_steps: 4}", "unknown key 'policy.flow_steps'"),
     ("policy: {hidden: []}", "'policy.hidden': expected a list with at least 1 item"),
     ("policy: {hidden: [0]}", "'policy.hidden[0]': expected above 0, got int 0"),
     ("sft: {name: ppo}", "line 2: 'sft.name': expected sft, got 'ppo'"),
-    ("simulation: {randomise: {delai_s: 1}}", "unknown key 'simulation.randomise.delai_s' (did you mean 'delay_s'?)"),
+    (
+        "simulation: {randomise: {delai_s: 1}}",
+        "unknown key 'simulation.randomise.delai_s' (did you mean 'delay_s'?)",
+    ),
     ("seed: 1\nseed: 2", "line 3: 'seed' stands twice, first in line 2"),
     ("station: {<<: {name: a}}", "unknown key 'station.<<'"),
 ]
@@ -73,8 +131,9 @@ def test_every_mistake_is_said_at_once_each_in_its_line(tmp_path):
     (tmp_path / "r.yaml").write_text("name: x\nsede: 1\nbridge:\n  port: 99999\n  hots: a\n")
     with pytest.raises(RecipeError) as error:
         load_recipe(tmp_path / "r.yaml")
-    assert [line.partition(": ")[0].rpartition(", ")[2] for line in str(error.value).splitlines()] == [
-        "line 4", "line 5", "line 2"]
+    assert [
+        line.partition(": ")[0].rpartition(", ")[2] for line in str(error.value).splitlines()
+    ] == ["line 4", "line 5", "line 2"]
 
 
 def test_a_mistake_in_the_recipe_below_names_that_file(tmp_path):
@@ -105,17 +164,29 @@ def _has_ranges(model, without=frozenset()):
 
 
 def test_one_e_in_a_number_needs_no_dot(tmp_path):
-    (tmp_path / "r.yaml").write_text("name: x\nalgorithm: {learning_rate: 1e-3}\nonline: {max_minutes: 2}\n")
+    (tmp_path / "r.yaml").write_text(
+        "name: x\nalgorithm: {learning_rate: 1e-3}\nonline: {max_minutes: 2}\n"
+    )
     recipe = load_recipe(tmp_path / "r.yaml", ["sft.learning_rate=5e-4"])
-    assert (recipe.algorithm.learning_rate, recipe.sft.learning_rate, recipe.online.max_minutes) == (1e-3, 5e-4, 2.0)
+    assert (
+        recipe.algorithm.learning_rate,
+        recipe.sft.learning_rate,
+        recipe.online.max_minutes,
+    ) == (1e-3, 5e-4, 2.0)
 
 
 OVERRIDES = [
-    ("algorithm.discount=1.7", "override 'algorithm.discount=1.7': 'algorithm.discount': expected at most 1"),
+    (
+        "algorithm.discount=1.7",
+        "override 'algorithm.discount=1.7': 'algorithm.discount': expected at most 1",
+    ),
     ("sft.learning_rate=-1", "'sft.learning_rate': expected above 0"),
     ("collect.episodes=-3", "'collect.episodes': expected at least 0"),
     ("bridge.port=99999", "'bridge.port': expected at most 65535"),
-    ("station.operator.kind=spacemice", "'station.operator.kind': expected one of gamepad, joy, keyboard"),
+    (
+        "station.operator.kind=spacemice",
+        "'station.operator.kind': expected one of gamepad, joy, keyboard",
+    ),
     ("online.max_minute=1", "did you mean 'max_minutes'"),
     ("seed=1,2", "expected one value, got several"),
     ("seed", "expected key=value"),
@@ -125,25 +196,60 @@ OVERRIDES = [
 ]
 
 
-@pytest.mark.parametrize("command, text, message", [
-    *(("up", *refusal) for refusal in OVERRIDES),
-    *((command, *refusal) for command in ("train", "demo", "run", "sweep", "eval") for refusal in OVERRIDES[:5])])
+@pytest.mark.parametrize(
+    "command, text, message",
+    [
+        *(("up", *refusal) for refusal in OVERRIDES),
+        *(
+            (command, *refusal)
+            for command in ("train", "demo", "run", "sweep", "eval")
+            for refusal in OVERRIDES[:5]
+        ),
+    ],
+)
 def test_at_the_command_line_before_a_folder_is_made(tmp_path, capsys, command, text, message):
     out = tmp_path / "run"
     if command == "eval":
         (tmp_path / "policy-00000001.safetensors").write_bytes(b"")
-        arguments = [command, str(tmp_path / "policy-00000001.safetensors"), "--recipe", "demo", "--set", text]
+        arguments = [
+            command,
+            str(tmp_path / "policy-00000001.safetensors"),
+            "--recipe",
+            "demo",
+            "--set",
+            text,
+        ]
     else:
-        arguments = [command, "demo" if command != "sweep" else "sim_sac", "--set", text, "--out", str(out)]
+        arguments = [
+            command,
+            "demo" if command != "sweep" else "sim_sac",
+            "--set",
+            text,
+            "--out",
+            str(out),
+        ]
     assert main(arguments) == 2
     assert message in capsys.readouterr().err and not out.exists()
 
 
 def test_overrides_in_hydras_grammar():
-    recipe = load_recipe("demo_vision", [
-        "station.observe_cameras=[front]", "++seed=3", "+simulation.randomise={delay_s: 0.1}", "~algorithm.critic_warmup",
-        "station.name='a_b'", "policy={kind: flow, hidden: [8]}", "simulation.initial_policy='runs/a b, c=d'"])
-    assert recipe.station.observe_cameras == ("front",) and recipe.seed == 3 and recipe.station.name == "a_b"
+    recipe = load_recipe(
+        "demo_vision",
+        [
+            "station.observe_cameras=[front]",
+            "++seed=3",
+            "+simulation.randomise={delay_s: 0.1}",
+            "~algorithm.critic_warmup",
+            "station.name='a_b'",
+            "policy={kind: flow, hidden: [8]}",
+            "simulation.initial_policy='runs/a b, c=d'",
+        ],
+    )
+    assert (
+        recipe.station.observe_cameras == ("front",)
+        and recipe.seed == 3
+        and recipe.station.name == "a_b"
+    )
     assert recipe.simulation.randomise.delay_s == 0.1 and recipe.algorithm.critic_warmup == 500
     assert (recipe.policy.kind, recipe.policy.hidden) == ("flow", (8,))
     assert recipe.simulation.initial_policy == "runs/a b, c=d"
@@ -153,32 +259,65 @@ ROBOTS = [
     ("estop: [pendant]", "unknown key 'estop' (did you mean 'estops'?)"),
     ("estops: pendant", "'estops': expected a list, got str 'pendant'"),
     ("estops: [3]", "'estops[0]': expected a text, got int 3"),
-    ("no_estop_reason: ok", "'no_estop_reason': expected why, in ten characters or more, or nothing, got str 'ok'"),
+    (
+        "no_estop_reason: ok",
+        "'no_estop_reason': expected why, in ten characters or more, or nothing, got str 'ok'",
+    ),
     ("no_estop_reason: true", "'no_estop_reason': expected a text, got bool True"),
-    ("estops: [pendant]\nno_estop_reason: it has a pendant", "'no_estop_reason': expected none beside estops: [pendant]"),
-    ("estops: [pendant, wall, pendant]", "expected a name for each source, got 'pendant' more than once"),
+    (
+        "estops: [pendant]\nno_estop_reason: it has a pendant",
+        "'no_estop_reason': expected none beside estops: [pendant]",
+    ),
+    (
+        "estops: [pendant, wall, pendant]",
+        "expected a name for each source, got 'pendant' more than once",
+    ),
     (f"estops: [{'a' * 65}]", "'estops[0]': expected a text with at most 64 characters"),
-    (f"cameras: {{{'a' * 200}: [64, 64]}}", "expected a text with at most 64 characters, got str 'aaa"),
+    (
+        f"cameras: {{{'a' * 200}: [64, 64]}}",
+        "expected a text with at most 64 characters, got str 'aaa",
+    ),
     ("cameras: [front]", "'cameras': expected a mapping, got list ['front']"),
-    ("cameras: {front: 64}", "'cameras.front': expected a list of height and width, or a mapping with its "
-     "'kind', got int 64"),
+    (
+        "cameras: {front: 64}",
+        "'cameras.front': expected a list of height and width, or a mapping with its "
+        "'kind', got int 64",
+    ),
     ("distance: 1", "'distance': expected true or false, got int 1"),
     ("limits: limit.yaml", "'limits': expected a file in"),
-    ("driver: simulated",
-     "'driver': expected one of external, franka, servo_arm, simulator, universal_robots, or package.module:name"),
+    (
+        "driver: simulated",
+        "'driver': expected one of external, franka, servo_arm, simulator, universal_robots, or "
+        "package.module:name",
+    ),
     ("driver: frnka", "did you mean 'franka'"),
     ("driver: franka", "'simulator': expected none with driver: franka"),
-    ("driver: rlinf_core.robots.config:Arm", "expected a class that extends rlinf_core.robots.drivers.DriverSettings"),
-    ("twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}", "'twin': expected none with driver: simulator"),
+    (
+        "driver: rlinf_core.robots.config:Arm",
+        "expected a class that extends rlinf_core.robots.drivers.DriverSettings",
+    ),
+    (
+        "twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}",
+        "'twin': expected none with driver: simulator",
+    ),
     ("twin: {node: franka, simulator: franka_mujoco}", "'twin.node': expected"),
     ("simulator: ''", "'driver': simulator needs 'simulator'"),
     ("driver: external", "'driver': external has neither 'simulator' nor 'options'"),
     ("simulator: franka_mujico", "did you mean 'franka_mujoco'"),
-    ("options: {pose_noise: 0.1}", "unknown key 'options.pose_noise' (did you mean 'pose_noise_m'?)"),
-    ("options: {pose_noise_m: -1.0}", "'options.pose_noise_m': expected at least 0, got float -1.0"),
+    (
+        "options: {pose_noise: 0.1}",
+        "unknown key 'options.pose_noise' (did you mean 'pose_noise_m'?)",
+    ),
+    (
+        "options: {pose_noise_m: -1.0}",
+        "'options.pose_noise_m': expected at least 0, got float -1.0",
+    ),
     ("options: {start_height_m: 0.1}", "'options.start_height_m': expected a list, got float 0.1"),
     ("options: 3", "'options': expected a mapping, got int 3"),
-    ("tool_axes: [wrenchs]", "expected current_twist or wrench, got 'wrenchs' (did you mean 'wrench'?)"),
+    (
+        "tool_axes: [wrenchs]",
+        "expected current_twist or wrench, got 'wrenchs' (did you mean 'wrench'?)",
+    ),
 ]
 
 
@@ -187,7 +326,11 @@ def test_a_robot(tmp_path, capsys, text, message):
     folder = tmp_path / "mine"
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", folder)
     changed = yaml.safe_load(text)
-    lines = [line for line in (folder / "robot.yaml").read_text().splitlines() if line.split(":")[0] not in changed]
+    lines = [
+        line
+        for line in (folder / "robot.yaml").read_text().splitlines()
+        if line.split(":")[0] not in changed
+    ]
     (folder / "robot.yaml").write_text("\n".join([*lines, text]) + "\n")
     with pytest.raises(RecipeError) as error:
         load_robot(str(folder))
@@ -197,13 +340,35 @@ def test_a_robot(tmp_path, capsys, text, message):
     assert message in capsys.readouterr().err and not out.exists()
 
 
-@pytest.mark.parametrize("text, message", [
-    ("options: {contollers: []}", "unknown key 'options.contollers' (did you mean 'controllers'?)"),
-    ("options: {hand_speed: 0.02}", "expected at least 4.1, in which fingers of hand_speed = 0.02 open all the way, got 3"),
-    ("options: {hand_force: 700.0}", "'options.hand_force': expected at most 70, got float 700.0"),
-    ("twin: {node: sim_bridges.twins.franka, simulator: franka_mujico}", "did you mean 'franka_mujoco'"),
-    ("twin: {node: a.b, simulator: franka_mujoco, options: {noise: 1}}", "unknown key 'twin.options.noise'"),
-    ("twin: {nod: a.b, simulator: franka_mujoco}", "unknown key 'twin.nod' (did you mean 'node'?)")])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (
+            "options: {contollers: []}",
+            "unknown key 'options.contollers' (did you mean 'controllers'?)",
+        ),
+        (
+            "options: {hand_speed: 0.02}",
+            "expected at least 4.1, in which fingers of hand_speed = 0.02 open all the way, got 3",
+        ),
+        (
+            "options: {hand_force: 700.0}",
+            "'options.hand_force': expected at most 70, got float 700.0",
+        ),
+        (
+            "twin: {node: sim_bridges.twins.franka, simulator: franka_mujico}",
+            "did you mean 'franka_mujoco'",
+        ),
+        (
+            "twin: {node: a.b, simulator: franka_mujoco, options: {noise: 1}}",
+            "unknown key 'twin.options.noise'",
+        ),
+        (
+            "twin: {nod: a.b, simulator: franka_mujoco}",
+            "unknown key 'twin.nod' (did you mean 'node'?)",
+        ),
+    ],
+)
 def test_a_robot_with_a_drivers_node(tmp_path, text, message):
     limits = Path("robots/franka_fr3/limits.yaml").resolve()
     (tmp_path / "limits.yaml").write_text(f"extends: {limits}\n")
@@ -218,7 +383,9 @@ def test_a_robot_names_the_line(tmp_path):
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", folder)
     lines = (folder / "robot.yaml").read_text().splitlines()
     (folder / "robot.yaml").write_text("\n".join([*lines, "estop: [pendant]"]) + "\n")
-    with pytest.raises(RecipeError, match=rf"^robot .*robot.yaml, line {len(lines) + 1}: unknown key 'estop'"):
+    with pytest.raises(
+        RecipeError, match=rf"^robot .*robot.yaml, line {len(lines) + 1}: unknown key 'estop'"
+    ):
         load_robot(str(folder))
 
 
@@ -229,16 +396,25 @@ TASKS = [
     ("max_steps: 0", "'max_steps': expected above 0"),
     ("control_hz: fast", "'control_hz': expected a number, got str 'fast'"),
     ("reward: {kind: insertio}", "did you mean 'insertion'"),
-    ("reward: {depth: 0.1}", "'reward.kind': expected one of classifier, external, insertion, outside, place, progress, "
-                             "push, reach, stack, vlm, got nothing"),
+    (
+        "reward: {depth: 0.1}",
+        "'reward.kind': expected one of classifier, external, insertion, outside, place, progress, "
+        "push, reach, stack, vlm, got nothing",
+    ),
     ("reward: {kind: insertion, dept: 0.1}", "unknown key 'reward.dept' (did you mean 'depth'?)"),
     ("reward: {kind: insertion, depth: -0.1}", "'reward.depth': expected above 0, got float -0.1"),
     ("reward: {kind: insertion, depth: deep}", "'reward.depth': expected a number, got str 'deep'"),
     ("script: {kind: insertoin}", "did you mean 'insertion'"),
     ("script: {kind: pick, gain: 2.0}", "'script.gain': expected at most 1, got float 2.0"),
-    ("script: {kind: pick, relaese: true}", "unknown key 'script.relaese' (did you mean 'release'?)"),
+    (
+        "script: {kind: pick, relaese: true}",
+        "unknown key 'script.relaese' (did you mean 'release'?)",
+    ),
     ("script: {kind: pick, seed: 3}", "unknown key 'script.seed'"),
-    ("action: {control_mode: tcp, dimensions: {dx: {scale: 0.1, unit: m}}}", "'action.control_mode': expected one of"),
+    (
+        "action: {control_mode: tcp, dimensions: {dx: {scale: 0.1, unit: m}}}",
+        "'action.control_mode': expected one of",
+    ),
     (MOVE + "{scale: 0, unit: m}}}", "'action.dimensions.dx.scale': expected"),
     (MOVE + "{scale: 0.1}}}", "'action.dimensions.dx.unit' is missing: SI unit of the step"),
     (MOVE + "{scal: 0.1, unit: m}}}", "(did you mean 'scale'?)"),
@@ -252,7 +428,9 @@ TASKS = [
 
 @pytest.mark.parametrize("text, message", TASKS)
 def test_a_task(tmp_path, capsys, text, message):
-    data = yaml.safe_load(Path("configs/tasks/peg_insertion.yaml").read_text()) | yaml.safe_load(text)
+    data = yaml.safe_load(Path("configs/tasks/peg_insertion.yaml").read_text()) | yaml.safe_load(
+        text
+    )
     path = tmp_path / "task.yaml"
     path.write_text(yaml.safe_dump(data))
     with pytest.raises(RecipeError) as error:
@@ -268,12 +446,20 @@ def test_limits_are_read_with_everything_else(tmp_path, capsys):
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", folder)
     (folder / "limits.yaml").write_text((folder / "limits.yaml").read_text() + "sped: 1.0\n")
     assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 2
-    assert "unknown limit 'sped' (did you mean 'speed'?)" in capsys.readouterr().err and not out.exists()
+    assert (
+        "unknown limit 'sped' (did you mean 'speed'?)" in capsys.readouterr().err
+        and not out.exists()
+    )
 
 
-@pytest.mark.parametrize("command, wrong, code", [
-    (["up", "demo"], "bridge.port=99999", 2), (["demo", "demo"], "bridge.fleet=/not/there", 1),
-    (["demo", "demo"], "collect.recordings=[/not/there]", 2)])
+@pytest.mark.parametrize(
+    "command, wrong, code",
+    [
+        (["up", "demo"], "bridge.port=99999", 2),
+        (["demo", "demo"], "bridge.fleet=/not/there", 1),
+        (["demo", "demo"], "collect.recordings=[/not/there]", 2),
+    ],
+)
 def test_a_recipe_is_refused_before_anything_slow_is_imported(command, wrong, code):
     """The last two are found by the last checks before a run, which look at folders."""
     program = textwrap.dedent(f"""
@@ -282,23 +468,59 @@ def test_a_recipe_is_refused_before_anything_slow_is_imported(command, wrong, co
         code = main([*{command}, "--set", "{wrong}", "--out", "/nonexistent/run"])
         print(code, [name for name in ("torch", "ray", "mujoco") if name in sys.modules])
     """)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
-                          timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == f"{code} []\n" and wrong.partition("=")[0] in done.stderr
 
 
-@pytest.mark.parametrize("recipe, overrides, message", [
-    ("sim_ppo", ["placement.workers=2", "placement.mode=pipelined", "simulation.environments=16"],
-     "placement.mode: expected collocated or disaggregated for ppo, which learns from rollouts of the newest policy alone"),
-    ("sim_grpo", ["placement.workers=2", "placement.mode=pipelined", "simulation.environments=16"],
-     "placement.mode: .* grpo"),
-    ("sim_ppo", ["env=maniskill:PickCube-v1", "placement.workers=2", "policy.horizon=4", "policy.n_action_steps=2"],
-     "policy.n_action_steps: expected 1 with env 'maniskill:PickCube-v1', whose environments are stepped at once, got 2"),
-    ("sim_rlpd", ["replay.use_executed=true"], "replay.use_executed: expected false in simulators"),
-    ("sim_sac", ["env=gym:Pendulum-v1", "simulation.shaping=1"], "simulation.shaping: expected none with env 'gym:Pend"),
-    ("sim_sac", ["env=gym:Pendulum-v1", "simulation.randomise.delay_s=0.1"], "simulation.randomise: expected none with"),
-    ("demo", ["algorithm={name: async_ppo}", "policy={kind: openvla, token_log_probs: true}"],
-     "policy.token_log_probs: expected false on stations")])
+@pytest.mark.parametrize(
+    "recipe, overrides, message",
+    [
+        (
+            "sim_ppo",
+            ["placement.workers=2", "placement.mode=pipelined", "simulation.environments=16"],
+            "placement.mode: expected collocated or disaggregated for ppo, which learns from "
+            "rollouts of the newest policy alone",
+        ),
+        (
+            "sim_grpo",
+            ["placement.workers=2", "placement.mode=pipelined", "simulation.environments=16"],
+            "placement.mode: .* grpo",
+        ),
+        (
+            "sim_ppo",
+            [
+                "env=maniskill:PickCube-v1",
+                "placement.workers=2",
+                "policy.horizon=4",
+                "policy.n_action_steps=2",
+            ],
+            "policy.n_action_steps: expected 1 with env 'maniskill:PickCube-v1', whose "
+            "environments are stepped at once, got 2",
+        ),
+        (
+            "sim_rlpd",
+            ["replay.use_executed=true"],
+            "replay.use_executed: expected false in simulators",
+        ),
+        (
+            "sim_sac",
+            ["env=gym:Pendulum-v1", "simulation.shaping=1"],
+            "simulation.shaping: expected none with env 'gym:Pend",
+        ),
+        (
+            "sim_sac",
+            ["env=gym:Pendulum-v1", "simulation.randomise.delay_s=0.1"],
+            "simulation.randomise: expected none with",
+        ),
+        (
+            "demo",
+            ["algorithm={name: async_ppo}", "policy={kind: openvla, token_log_probs: true}"],
+            "policy.token_log_probs: expected false on stations",
+        ),
+    ],
+)
 def test_what_would_be_found_in_the_midst_of_a_run_is_refused_before(recipe, overrides, message):
     with pytest.raises(RecipeError, match=message):
         check_recipe(load_recipe(recipe, overrides))
@@ -309,32 +531,63 @@ def test_what_would_be_found_in_the_midst_of_a_run_is_refused_before(recipe, ove
 @pytest.mark.parametrize("robot, task", [("ur5e_twin", "reach"), ("franka_fr3", "ur5e_reach")])
 def test_task_and_limits_of_one_arm_move_in_the_same_mode(robot, task):
     recipe = load_recipe("franka_twin", [f"station.robot={robot}", f"station.task={task}"])
-    with pytest.raises(RecipeError, match=f"task '{task}': action.control_mode: expected .*, as the limits of robot "
-                                          f"'{robot}' say, got .*. Take a task in that mode"):
+    with pytest.raises(
+        RecipeError,
+        match=f"task '{task}': action.control_mode: expected .*, as the limits of robot "
+        f"'{robot}' say, got .*. Take a task in that mode",
+    ):
         check_recipe(recipe)
 
 
-@pytest.mark.parametrize("operator, key", [
-    ("{kind: gamepad, clutch: a}", "operator"), ("{kind: vr, clutch: grip, buttons: {grip: close}}", "operator"),
-    ("{kind: gamepad, clutch: rb, buttons: {rb: disarm}}", "second_operator")])
+@pytest.mark.parametrize(
+    "operator, key",
+    [
+        ("{kind: gamepad, clutch: a}", "operator"),
+        ("{kind: vr, clutch: grip, buttons: {grip: close}}", "operator"),
+        ("{kind: gamepad, clutch: rb, buttons: {rb: disarm}}", "second_operator"),
+    ],
+)
 def test_a_clutch_has_no_other_role(operator, key):
     overrides = [f"station.{key}={operator}", "station.lockstep=false"]
-    with pytest.raises(RecipeError, match=rf"station.{key}.clutch: expected a button without a role of its own, got '\w+', "
-                                          r"which is also (close|disarm)"):
+    with pytest.raises(
+        RecipeError,
+        match=rf"station.{key}.clutch: expected a button without a role of its own, got '\w+', "
+        r"which is also (close|disarm)",
+    ):
         check_recipe(load_recipe("demo", overrides))
-    check_recipe(load_recipe("demo", [f"station.{key}={{kind: gamepad, buttons: {{rb: intervene, a: close}}}}"]))
+    check_recipe(
+        load_recipe(
+            "demo", [f"station.{key}={{kind: gamepad, buttons: {{rb: intervene, a: close}}}}"]
+        )
+    )
 
 
-@pytest.mark.parametrize("overrides, message", [
-    (["station.lockstep=true"], "station.lockstep: expected false with robot 'franka_fr3'"),
-    ([], "robot 'franka_fr3': estops: expected the name of at least one e-stop source, got none"),
-    (["station.web.port=8080"], "")])
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["station.lockstep=true"], "station.lockstep: expected false with robot 'franka_fr3'"),
+        (
+            [],
+            "robot 'franka_fr3': estops: expected the name of at least one e-stop source, got none",
+        ),
+        (["station.web.port=8080"], ""),
+    ],
+)
 def test_config_check_asks_a_real_arm_for_its_confirmations(tmp_path, capsys, overrides, message):
     (tmp_path / "mine.yaml").write_text("defaults: demo\nstation: {robot: franka_fr3}\n")
-    command = ["config", str(tmp_path / "mine.yaml"), "--check", "--set", "station.task=reach", *overrides]
+    command = [
+        "config",
+        str(tmp_path / "mine.yaml"),
+        "--check",
+        "--set",
+        "station.task=reach",
+        *overrides,
+    ]
     assert main(command) == (2 if message else 0)
     assert message in (error := capsys.readouterr().err)
     assert ("[RL-E106]" in error) == bool(message)
     if not message:  # what a run has written says every default, lockstep too, and is checked again
-        (tmp_path / "recipe.yaml").write_text(resolved(load_recipe(tmp_path / "mine.yaml", command[4:])))
+        (tmp_path / "recipe.yaml").write_text(
+            resolved(load_recipe(tmp_path / "mine.yaml", command[4:]))
+        )
         assert main(["config", str(tmp_path / "recipe.yaml"), "--check"]) == 0

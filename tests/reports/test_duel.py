@@ -1,11 +1,23 @@
-"""The test of a duel: how often it errs, and how many pairs it needs; what makes one episode better than another."""
+"""The test of a duel: how often it errs, and how many pairs it needs; what makes one episode better
+than another.
+"""
 
 import math
 
 import numpy as np
 import pytest
 
-from rlinf_core.reports.duel import A_BETTER, ALIKE, B_BETTER, MEASURES, OPEN, Duel, Played, compare_pair, figures
+from rlinf_core.reports.duel import (
+    A_BETTER,
+    ALIKE,
+    B_BETTER,
+    MEASURES,
+    OPEN,
+    Duel,
+    Played,
+    compare_pair,
+    figures,
+)
 
 TRIALS, MAX_PAIRS = 2000, 600
 
@@ -13,7 +25,9 @@ TRIALS, MAX_PAIRS = 2000, 600
 def duels(success_a, success_b, seed=0, trials=TRIALS):
     """Verdicts and numbers of pairs of duels between policies of these success rates."""
     rng = np.random.default_rng(seed)
-    pairs = (rng.random((trials, MAX_PAIRS)) < success_a).astype(int) - (rng.random((trials, MAX_PAIRS)) < success_b)
+    pairs = (rng.random((trials, MAX_PAIRS)) < success_a).astype(int) - (
+        rng.random((trials, MAX_PAIRS)) < success_b
+    )
     ended = []
     for row in pairs.tolist():
         duel = Duel()
@@ -34,9 +48,12 @@ def test_90_against_70_is_found_with_at_most_half_of_the_pairs_of_a_fixed_test_o
     ended = duels(0.9, 0.7)
     power = sum(verdict == A_BETTER for verdict, _ in ended) / TRIALS
     assert power >= 0.95
-    differ, gap = 0.9 * 0.3 + 0.1 * 0.7, 0.2  # McNemar's test, sizes by Connor, Biometrics 43 (1987)
+    differ, gap = (
+        0.9 * 0.3 + 0.1 * 0.7,
+        0.2,
+    )  # McNemar's test, sizes by Connor, Biometrics 43 (1987)
     z_alpha, z_beta = 1.959964, float(np.sqrt(2) * _inverse_erf(2 * power - 1))
-    fixed = (z_alpha * math.sqrt(differ) + z_beta * math.sqrt(differ - gap**2))**2 / gap**2
+    fixed = (z_alpha * math.sqrt(differ) + z_beta * math.sqrt(differ - gap**2)) ** 2 / gap**2
     mean = np.mean([pairs for _, pairs in ended])
     assert mean <= 0.5 * fixed, (mean, fixed)
     assert sum(verdict == B_BETTER for verdict, _ in ended) == 0
@@ -73,15 +90,18 @@ def test_the_number_of_pairs_is_the_fewest_that_reach_the_bound():
     assert verdicts == [OPEN] * (needed - 1) + [A_BETTER]
 
 
-@pytest.mark.parametrize(("a", "b", "measures", "better"), [
-    ((True, 9.0, 0.0), (False, 1.0, 5.0), ["success"], 1),
-    ((False, 1.0, 5.0), (True, 9.0, 0.0), MEASURES, -1),
-    ((True, 9.0, 1.0), (True, 5.0, 0.0), ["success"], 0),
-    ((True, 9.0, 1.0), (True, 5.0, 0.0), ["success", "time"], -1),
-    ((True, 5.1, 0.0), (True, 5.0, 0.0), ["success", "time"], 0),
-    ((False, 1.0, 0.2), (False, 9.0, 0.1), ["success", "time"], 0),
-    ((False, 1.0, 0.2), (False, 9.0, 0.1), MEASURES, 1),
-])
+@pytest.mark.parametrize(
+    ("a", "b", "measures", "better"),
+    [
+        ((True, 9.0, 0.0), (False, 1.0, 5.0), ["success"], 1),
+        ((False, 1.0, 5.0), (True, 9.0, 0.0), MEASURES, -1),
+        ((True, 9.0, 1.0), (True, 5.0, 0.0), ["success"], 0),
+        ((True, 9.0, 1.0), (True, 5.0, 0.0), ["success", "time"], -1),
+        ((True, 5.1, 0.0), (True, 5.0, 0.0), ["success", "time"], 0),
+        ((False, 1.0, 0.2), (False, 9.0, 0.1), ["success", "time"], 0),
+        ((False, 1.0, 0.2), (False, 9.0, 0.1), MEASURES, 1),
+    ],
+)
 def test_the_first_measure_that_differs_says_which_did_better(a, b, measures, better):
     assert compare_pair(Played(*a), Played(*b), measures) == better
     assert compare_pair(Played(*b), Played(*a), measures) == -better

@@ -55,7 +55,13 @@ def test_a_renderer_that_fails_leaves_a_line(tmp_path, monkeypatch, error):
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize(
-    "part, name", [("_curve", ENDING[0]), ("_keep_policy", ENDING[1]), ("_film", ENDING[2]), ("_poster", ENDING[3])]
+    "part, name",
+    [
+        ("_curve", ENDING[0]),
+        ("_keep_policy", ENDING[1]),
+        ("_film", ENDING[2]),
+        ("_poster", ENDING[3]),
+    ],
 )
 def test_a_part_that_fails_is_a_line_of_a_demos_report(run, monkeypatch, part, name, error):
     monkeypatch.setattr(report, "_film", lambda *_: "the film")
@@ -63,7 +69,9 @@ def test_a_part_that_fails_is_a_line_of_a_demos_report(run, monkeypatch, part, n
     printed = report.write_report(load_recipe("demo"), run)
     text = (run / "report.md").read_text()
     assert f"No {name}: {type(error).__name__}: {error}" in text and "100%" in text
-    assert printed.startswith("success before RL 50%") and printed.endswith(f"report: {run / 'report.md'}")
+    assert printed.startswith("success before RL 50%") and printed.endswith(
+        f"report: {run / 'report.md'}"
+    )
     assert json.loads((run / "report.json").read_text())["success_after"] == 1.0
 
 
@@ -71,7 +79,10 @@ def test_a_policy_that_is_missing_is_named_with_the_remedy(run):
     missing = run / "policies_at_station" / policy_name(2)
     missing.unlink()
     printed = report.write_report(load_recipe("demo"), run)
-    line = f"No policy/policy.safetensors: expected {missing}. Give the station and the director the same --out"
+    line = (
+        f"No policy/policy.safetensors: expected {missing}. Give the station and the director "
+        f"the same --out"
+    )
     assert line in printed and line in (run / "report.md").read_text()
     assert (run / "policy/policy_before.safetensors").exists()
 
@@ -83,11 +94,15 @@ def test_a_part_of_a_film_does_not_stay(run, monkeypatch):
 
     monkeypatch.setattr(report, "_film", full)
     report.write_report(load_recipe("demo"), run)
-    assert "No space left" in (run / "report.md").read_text() and not list(run.glob("before_after*"))
+    assert "No space left" in (run / "report.md").read_text() and not list(
+        run.glob("before_after*")
+    )
 
 
 def test_a_disk_that_takes_no_report_is_one_error_with_the_result(run, monkeypatch):
-    monkeypatch.setattr(report, "write_atomically", fails(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        report, "write_atomically", fails(OSError(errno.ENOSPC, "No space left on device"))
+    )
     with pytest.raises(RlinfError) as error:
         report.write_report(load_recipe("demo"), run)
     assert "No space left" in str(error.value) and "after RL 100%" in str(error.value)
@@ -116,8 +131,16 @@ def test_a_run_without_a_result_is_one_error(run):
 
 @pytest.mark.parametrize("part, name", [("draw", "learning_curve.png"), ("_film", "video")])
 def test_a_part_that_fails_is_a_line_of_a_training_report(tmp_path, monkeypatch, part, name):
-    entry = {"event": "evaluation", "env_steps": 0, "updates": 0, "return": 1.0, "success": 0.5,
-             "episodes": 2, "seconds": 1.0, "policy_version": 1}
+    entry = {
+        "event": "evaluation",
+        "env_steps": 0,
+        "updates": 0,
+        "return": 1.0,
+        "success": 0.5,
+        "episodes": 2,
+        "seconds": 1.0,
+        "policy_version": 1,
+    }
     events = [entry, entry | {"env_steps": 100, "policy_version": 2}]
     (tmp_path / "progress.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     monkeypatch.setattr(report, "_film", lambda *_: "the film")
@@ -131,15 +154,40 @@ def test_a_part_that_fails_is_a_line_of_a_training_report(tmp_path, monkeypatch,
 @pytest.mark.parametrize("renderer", ["osmesa", "glfw", "disable"])
 def test_a_run_in_simulation_keeps_its_report_whatever_renders(tmp_path, renderer):
     """A process of its own, as MuJoCo reads the variable once."""
-    settings = ["simulation.environments=1", "simulation.env_steps=40", "simulation.evaluate_every=20",
-                "simulation.evaluate_episodes=1", "algorithm.batch_size=8", "simulation.start_steps=10",
-                "collect.episodes=1", "evaluate.filmed_episodes=1", "policy.hidden=[8]"]
+    settings = [
+        "simulation.environments=1",
+        "simulation.env_steps=40",
+        "simulation.evaluate_every=20",
+        "simulation.evaluate_episodes=1",
+        "algorithm.batch_size=8",
+        "simulation.start_steps=10",
+        "collect.episodes=1",
+        "evaluate.filmed_episodes=1",
+        "policy.hidden=[8]",
+    ]
     result = subprocess.run(
-        [sys.executable, "-m", "rlinf_core.cli.main", "train", "sim_rlpd", "--out", str(tmp_path / "run"),
-         "--set", *settings],
-        env={key: value for key, value in os.environ.items() if key not in ("DISPLAY", "PYOPENGL_PLATFORM")}
+        [
+            sys.executable,
+            "-m",
+            "rlinf_core.cli.main",
+            "train",
+            "sim_rlpd",
+            "--out",
+            str(tmp_path / "run"),
+            "--set",
+            *settings,
+        ],
+        env={
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("DISPLAY", "PYOPENGL_PLATFORM")
+        }
         | {"MUJOCO_GL": renderer},
-        text=True, capture_output=True, timeout=300, check=False)
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr[-2000:]
     assert "held-out episodes" in (tmp_path / "run/report.md").read_text()
     assert "Traceback" not in result.stderr
@@ -152,7 +200,9 @@ def test_an_unknown_renderer_is_refused_in_one_line(monkeypatch):
         machine.choose()
     monkeypatch.setenv("MUJOCO_GL", "egl")
     monkeypatch.setenv("PYOPENGL_PLATFORM", "osmesa")
-    with pytest.raises(RlinfError, match="expected PYOPENGL_PLATFORM to be the same or unset, got 'osmesa'"):
+    with pytest.raises(
+        RlinfError, match="expected PYOPENGL_PLATFORM to be the same or unset, got 'osmesa'"
+    ):
         machine.choose()
     monkeypatch.delenv("PYOPENGL_PLATFORM")
     monkeypatch.setattr(machine, "has_library", lambda name: False)
@@ -160,11 +210,20 @@ def test_an_unknown_renderer_is_refused_in_one_line(monkeypatch):
         machine.choose()
 
 
-@pytest.mark.parametrize("display, libraries, expected", [
-    ("", ("egl", "osmesa"), "egl"), (":0", ("egl",), "egl"), ("", ("osmesa",), "osmesa"),
-    (":0", (), "glfw"), ("", (), "disable")])
+@pytest.mark.parametrize(
+    "display, libraries, expected",
+    [
+        ("", ("egl", "osmesa"), "egl"),
+        (":0", ("egl",), "egl"),
+        ("", ("osmesa",), "osmesa"),
+        (":0", (), "glfw"),
+        ("", (), "disable"),
+    ],
+)
 @pytest.mark.parametrize("before", [None, "", " "])
-def test_an_unset_renderer_is_one_that_can_be_loaded(monkeypatch, before, display, libraries, expected):
+def test_an_unset_renderer_is_one_that_can_be_loaded(
+    monkeypatch, before, display, libraries, expected
+):
     monkeypatch.setenv("MUJOCO_GL", before or "")
     if before is None:
         monkeypatch.delenv("MUJOCO_GL")
@@ -174,16 +233,30 @@ def test_an_unset_renderer_is_one_that_can_be_loaded(monkeypatch, before, displa
     assert machine.choose() == expected and os.environ["MUJOCO_GL"] == expected
 
 
-@pytest.mark.parametrize("configured, working, finding_text, fix", [
-    ("egl", {"egl"}, "egl", ""), ("", {"egl", "osmesa"}, "egl", ""),
-    ("foo", {"egl"}, "MUJOCO_GL=foo of this shell does not render", "export MUJOCO_GL=egl"),
-    ("egl", {"osmesa"}, "MUJOCO_GL=egl of this shell does not render", "export MUJOCO_GL=osmesa"),
-    ("", {"osmesa"}, "egl does not render", "export MUJOCO_GL=osmesa"),
-    ("", set(), "egl does not render", "apt-get install libosmesa6 libegl1 libgl1")])
-def test_the_doctor_names_a_renderer_that_does_not_work(monkeypatch, configured, working, finding_text, fix):
+@pytest.mark.parametrize(
+    "configured, working, finding_text, fix",
+    [
+        ("egl", {"egl"}, "egl", ""),
+        ("", {"egl", "osmesa"}, "egl", ""),
+        ("foo", {"egl"}, "MUJOCO_GL=foo of this shell does not render", "export MUJOCO_GL=egl"),
+        (
+            "egl",
+            {"osmesa"},
+            "MUJOCO_GL=egl of this shell does not render",
+            "export MUJOCO_GL=osmesa",
+        ),
+        ("", {"osmesa"}, "egl does not render", "export MUJOCO_GL=osmesa"),
+        ("", set(), "egl does not render", "apt-get install libosmesa6 libegl1 libgl1"),
+    ],
+)
+def test_the_doctor_names_a_renderer_that_does_not_work(
+    monkeypatch, configured, working, finding_text, fix
+):
     monkeypatch.setenv("MUJOCO_GL", configured)
     monkeypatch.setattr(machine, "has_library", lambda name: True)
-    monkeypatch.setattr(doctor, "_render_trouble", lambda name: "" if name in working else f"no {name}")
+    monkeypatch.setattr(
+        doctor, "_render_trouble", lambda name: "" if name in working else f"no {name}"
+    )
     finding = doctor._rendering()
     assert finding.result.startswith(finding_text) and finding.fix == fix
     assert bool(finding.fix) == ("cameras and videos need it" in finding.result)

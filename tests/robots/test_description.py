@@ -1,4 +1,6 @@
-"""The shipped URDFs are those of the simulators' models: forward kinematics, at random joints, against MuJoCo's own."""
+"""The shipped URDFs are those of the simulators' models: forward kinematics, at random joints,
+against MuJoCo's own.
+"""
 
 import importlib
 import sys
@@ -22,13 +24,18 @@ def pose(description, positions, link):
     result = np.eye(4)
     while link != description.root:
         frame, step = frames[link], np.eye(4)
-        step[:3, :3], step[:3, 3] = Rotation.from_quat(frame.orientation).as_matrix(), frame.position
+        step[:3, :3], step[:3, 3] = (
+            Rotation.from_quat(frame.orientation).as_matrix(),
+            frame.position,
+        )
         result, link = step @ result, frame.parent
     return result
 
 
 def in_mujoco(simulator, joints, body, origin=None, zero=()):
-    """A function of joint positions to a body's pose (4, 4) in the base frame, by MuJoCo; joints of ``zero`` at 0."""
+    """A function of joint positions to a body's pose (4, 4) in the base frame, by MuJoCo; joints of
+    ``zero`` at 0.
+    """
     import mujoco
 
     scene = simulator.scene
@@ -42,7 +49,9 @@ def in_mujoco(simulator, joints, body, origin=None, zero=()):
         mujoco.mj_kinematics(model, data)
         result, part = np.eye(4), data.body(body)
         result[:3, :3] = scene.rotation.T @ part.xmat.reshape(3, 3)
-        result[:3, 3] = scene.rotation.T @ (part.xpos - (scene.origin if origin is None else origin))
+        result[:3, 3] = scene.rotation.T @ (
+            part.xpos - (scene.origin if origin is None else origin)
+        )
         return result
 
     return placed
@@ -65,29 +74,90 @@ def ur5e():
 
 SEVEN = range(1, 8)
 CASES = {  # file: joints of the URDF, link, what computes the same
-    "panda": ([f"panda_joint{n}" for n in SEVEN], "panda_peg",
-              lambda: in_mujoco(simulator("franka_mujoco"), [f"joint{n}" for n in SEVEN], "peg")),
-    "gym_hil": ([f"panda_joint{n}" for n in SEVEN], "panda_link7",
-                lambda: in_mujoco(simulator("gym_hil"), [f"joint{n}" for n in SEVEN], "link7")),
-    "robosuite": ([f"panda_joint{n}" for n in SEVEN], "panda_link7",
-                  lambda: in_mujoco(simulator("robosuite"), [f"robot0_joint{n}" for n in SEVEN], "robot0_link7")),
-    "fr3": ([f"fr3_joint{n}" for n in SEVEN], "fr3_peg",
-            lambda: in_mujoco(simulator("franka_mujoco"), [f"joint{n}" for n in SEVEN], "peg")),
-    "two_pandas": ([f"right_panda_joint{n}" for n in SEVEN], "right_peg",
-                   lambda: in_mujoco(simulator("two_frankas"), [f"right_joint{n}" for n in SEVEN], "right_peg",
-                                     origin=np.zeros(3))),
-    "sawyer": ([f"right_j{n}" for n in range(7)], "hand",
-               lambda: in_mujoco(simulator("metaworld"), [f"right_j{n}" for n in range(7)], "hand")),
-    "fetch": ([f"robot0:{name}_joint" for name in ("shoulder_pan", "shoulder_lift", "upperarm_roll", "elbow_flex",
-                                                   "forearm_roll", "wrist_flex", "wrist_roll")],
-              "robot0_gripper_link", lambda: in_mujoco(simulator("gymnasium_robotics"), [
-                  f"robot0:{name}_joint" for name in ("shoulder_pan", "shoulder_lift", "upperarm_roll", "elbow_flex",
-                                                      "forearm_roll", "wrist_flex", "wrist_roll")],
-                  "robot0:gripper_link", zero=["robot0:torso_lift_joint"])),  # which nobody reports
-    "ur5e": ([f"{name}_joint" for name in ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")],
-             "tool0", ur5e),
+    "panda": (
+        [f"panda_joint{n}" for n in SEVEN],
+        "panda_peg",
+        lambda: in_mujoco(simulator("franka_mujoco"), [f"joint{n}" for n in SEVEN], "peg"),
+    ),
+    "gym_hil": (
+        [f"panda_joint{n}" for n in SEVEN],
+        "panda_link7",
+        lambda: in_mujoco(simulator("gym_hil"), [f"joint{n}" for n in SEVEN], "link7"),
+    ),
+    "robosuite": (
+        [f"panda_joint{n}" for n in SEVEN],
+        "panda_link7",
+        lambda: in_mujoco(
+            simulator("robosuite"), [f"robot0_joint{n}" for n in SEVEN], "robot0_link7"
+        ),
+    ),
+    "fr3": (
+        [f"fr3_joint{n}" for n in SEVEN],
+        "fr3_peg",
+        lambda: in_mujoco(simulator("franka_mujoco"), [f"joint{n}" for n in SEVEN], "peg"),
+    ),
+    "two_pandas": (
+        [f"right_panda_joint{n}" for n in SEVEN],
+        "right_peg",
+        lambda: in_mujoco(
+            simulator("two_frankas"),
+            [f"right_joint{n}" for n in SEVEN],
+            "right_peg",
+            origin=np.zeros(3),
+        ),
+    ),
+    "sawyer": (
+        [f"right_j{n}" for n in range(7)],
+        "hand",
+        lambda: in_mujoco(simulator("metaworld"), [f"right_j{n}" for n in range(7)], "hand"),
+    ),
+    "fetch": (
+        [
+            f"robot0:{name}_joint"
+            for name in (
+                "shoulder_pan",
+                "shoulder_lift",
+                "upperarm_roll",
+                "elbow_flex",
+                "forearm_roll",
+                "wrist_flex",
+                "wrist_roll",
+            )
+        ],
+        "robot0_gripper_link",
+        lambda: in_mujoco(
+            simulator("gymnasium_robotics"),
+            [
+                f"robot0:{name}_joint"
+                for name in (
+                    "shoulder_pan",
+                    "shoulder_lift",
+                    "upperarm_roll",
+                    "elbow_flex",
+                    "forearm_roll",
+                    "wrist_flex",
+                    "wrist_roll",
+                )
+            ],
+            "robot0:gripper_link",
+            zero=["robot0:torso_lift_joint"],
+        ),
+    ),  # which nobody reports
+    "ur5e": (
+        [
+            f"{name}_joint"
+            for name in ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
+        ],
+        "tool0",
+        ur5e,
+    ),
 }
-NEEDS = {"gym_hil": "gym_hil", "robosuite": "robosuite", "sawyer": "metaworld", "fetch": "gymnasium_robotics"}
+NEEDS = {
+    "gym_hil": "gym_hil",
+    "robosuite": "robosuite",
+    "sawyer": "metaworld",
+    "fetch": "gymnasium_robotics",
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -131,12 +201,27 @@ def test_joints_slide_turn_follow_others_and_are_not_placed_while_nobody_reports
     np.testing.assert_allclose(moved["d"].position, [-0.4, 0.0, 0.0], atol=1e-12)
 
 
-@pytest.mark.parametrize("text, message", [
-    ("no xml", "got no XML"), ("<model/>", "expected a <robot> with links, got <model> with 0"),
-    ('<robot name="r"><link name="a"/><link name="b"/></robot>', "expected one root link, got a, b"),
-    ('<robot name="r"><link name="a"/><joint name="j"><parent link="a"/></joint></robot>', "joint 'j': expected <parent"),
-    ('<robot name="r"><link name="a"/><link name="b"/><joint name="j" type="fixed"><parent link="a"/><child link="b"/>'
-     '<origin xyz="1 2"/></joint></robot>', "joint 'j': expected three numbers, got '1 2'")])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("no xml", "got no XML"),
+        ("<model/>", "expected a <robot> with links, got <model> with 0"),
+        (
+            '<robot name="r"><link name="a"/><link name="b"/></robot>',
+            "expected one root link, got a, b",
+        ),
+        (
+            '<robot name="r"><link name="a"/><joint name="j"><parent link="a"/></joint></robot>',
+            "joint 'j': expected <parent",
+        ),
+        (
+            '<robot name="r"><link name="a"/><link name="b"/><joint name="j" type="fixed"><parent '
+            'link="a"/><child link="b"/>'
+            '<origin xyz="1 2"/></joint></robot>',
+            "joint 'j': expected three numbers, got '1 2'",
+        ),
+    ],
+)
 def test_a_description_that_cannot_be_read_is_refused_with_the_reason(text, message):
     with pytest.raises(RlinfError, match="robot_description"):
         try:

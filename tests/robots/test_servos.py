@@ -1,4 +1,6 @@
-"""Servo buses: the vendors' own clients against our twins, byte for byte; units, calibrations and faults."""
+"""Servo buses: the vendors' own clients against our twins, byte for byte; units, calibrations and
+faults.
+"""
 
 import json
 import math
@@ -154,7 +156,9 @@ def test_registers_have_the_vendors_signs(value, size, bit, register):
 
 
 def test_a_calibration_of_lerobot_is_read(tmp_path):
-    """Its angle 0 is the middle of the range, as MotorNormMode.DEGREES of LeRobot has it, to its rounding of a turn."""
+    """Its angle 0 is the middle of the range, as MotorNormMode.DEGREES of LeRobot has it, to its
+    rounding of a turn.
+    """
     row = {"id": 2, "drive_mode": 0, "homing_offset": -1470, "range_min": 758, "range_max": 3292}
     path = tmp_path / "my_arm.json"
     path.write_text(json.dumps({"shoulder_lift": row, "elbow": row | {"id": 3, "drive_mode": 1}}))
@@ -194,7 +198,12 @@ def test_a_leader_of_either_kind_shows_its_joints(twin, kind):
 def test_the_doctor_names_the_port_and_the_calibration(tmp_path):
     from rlinf_core.robots.drivers.servo_arm import Driver
 
-    settings = {"bus": "feetech", "device": str(tmp_path / "port"), "urdf": "a.urdf", "joints": {"a": {"id": 1}}}
+    settings = {
+        "bus": "feetech",
+        "device": str(tmp_path / "port"),
+        "urdf": "a.urdf",
+        "joints": {"a": {"id": 1}},
+    }
     port, calibration = Driver(**settings).findings()
     assert port[0] == "servo bus" and "absent" in port[1] and "ls /dev/serial/by-id" in port[2]
     assert calibration[1].startswith("none") and "lerobot-calibrate" in calibration[2]

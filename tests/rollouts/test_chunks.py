@@ -1,4 +1,6 @@
-"""When a chunk is due, what is played of it, and what learners get of it: in vectors of counting environments."""
+"""When a chunk is due, what is played of it, and what learners get of it: in vectors of counting
+environments.
+"""
 
 import numpy as np
 import pytest
@@ -17,15 +19,23 @@ from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from rlinf_core.trainer.data import ReplayData
 from rlinf_core.trainer.governor import Governor
 
-SPEC = StationSpec((ArraySpec("time", (2,)),), ActionSpec("tcp_delta", ("dx",), (0.1,), ("m",)), 10.0, "count")
+SPEC = StationSpec(
+    (ArraySpec("time", (2,)),), ActionSpec("tcp_delta", ("dx",), (0.1,), ("m",)), 10.0, "count"
+)
 
 
 class Counting:
-    """Environment i observes (i, its time step); it ends after ``lengths[i]`` of them, by success where that is even, else
-    by failure; its reward is its time step. Where ``holds`` says (i, step), the arm is held at its end."""
+    """Environment i observes (i, its time step); it ends after ``lengths[i]`` of them, by success
+    where that is even, else by failure; its reward is its time step. Where ``holds`` says (i,
+    step), the arm is held at its end."""
 
     def __init__(self, lengths, holds=()):
-        self.spec, self.size, self.lengths, self.holds = SPEC, len(lengths), np.array(lengths), set(holds)
+        self.spec, self.size, self.lengths, self.holds = (
+            SPEC,
+            len(lengths),
+            np.array(lengths),
+            set(holds),
+        )
         self.played = [[] for _ in lengths]
 
     def reset(self, seeds):
@@ -45,15 +55,24 @@ class Counting:
         held = np.array([(i, int(at)) in self.holds for i, at in enumerate(self.at)])
         self.at = np.where(done, 0, self.at)
         success = done & (self.lengths % 2 == 0)
-        return Steps(next_observations, reward.astype(float), done.astype(float), np.zeros(self.size),
-                     success.astype(float), self.observation(), held)
+        return Steps(
+            next_observations,
+            reward.astype(float),
+            done.astype(float),
+            np.zeros(self.size),
+            success.astype(float),
+            self.observation(),
+            held,
+        )
 
     def close(self):
         pass
 
 
 def plan(observation, execute, horizon=4):
-    """Action j of a chunk decided at time step t is (10 t + j) / 1000: it tells when it was decided."""
+    """Action j of a chunk decided at time step t is (10 t + j) / 1000: it tells when it was
+    decided.
+    """
     actions = (10 * observation.vectors[:, 1:] + torch.arange(horizon)) / 1000
     return ActionChunk(actions[..., None], execute, actions[..., None])
 
@@ -89,16 +108,32 @@ def test_of_each_chunk_so_many_actions_are_played_and_an_episodes_end_cuts_it_sh
 
     episodes = play(env, decide, execute, [0, 1])
     for index, length in enumerate((5, 8)):
-        assert decisions(env.played[index])[:length] == [(t - t % execute, t % execute) for t in range(length)]
-    assert decisions(env.played[0])[5:] == [(t - t % execute, t % execute) for t in range(3)], "a new episode, a new chunk"
-    assert [(e.success, e.failure, e.steps, e.value) for e in episodes] == [(False, True, 5, 15), (True, False, 8, 36)]
+        assert decisions(env.played[index])[:length] == [
+            (t - t % execute, t % execute) for t in range(length)
+        ]
+    assert decisions(env.played[0])[5:] == [(t - t % execute, t % execute) for t in range(3)], (
+        "a new episode, a new chunk"
+    )
+    assert [(e.success, e.failure, e.steps, e.value) for e in episodes] == [
+        (False, True, 5, 15),
+        (True, False, 8, 36),
+    ]
     assert times[0] == [0, 1], "in one batch"
 
 
 def test_a_hold_of_the_interlock_cuts_a_chunk_short():
     env = Counting([8], holds=[(0, 2)])
     play(env, lambda observation: plan(observation, 4), 4, [0])
-    assert decisions(env.played[0]) == [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2), (2, 3), (6, 0), (6, 1)]
+    assert decisions(env.played[0]) == [
+        (0, 0),
+        (0, 1),
+        (2, 0),
+        (2, 1),
+        (2, 2),
+        (2, 3),
+        (6, 0),
+        (6, 1),
+    ]
 
 
 class Alternating(Counting):
@@ -113,9 +148,15 @@ class Alternating(Counting):
 def test_only_the_first_episode_of_an_environment_is_evaluated():
     """The others play on until the last of them has ended."""
     results = play(Alternating([2, 9]), lambda observation: plan(observation, 1), 1, [5, 6])
-    assert [(result.success, result.failure, result.steps) for result in results] == [(True, False, 2), (False, True, 9)]
+    assert [(result.success, result.failure, result.steps) for result in results] == [
+        (True, False, 2),
+        (False, True, 9),
+    ]
     results = play(Alternating([3, 8]), lambda observation: plan(observation, 1), 1, [5, 6])
-    assert [(result.success, result.failure, result.steps) for result in results] == [(False, True, 3), (True, False, 8)]
+    assert [(result.success, result.failure, result.steps) for result in results] == [
+        (False, True, 3),
+        (True, False, 8),
+    ]
 
 
 def test_only_those_whose_chunk_is_due_are_asked():
@@ -132,7 +173,9 @@ def test_only_those_whose_chunk_is_due_are_asked():
         steps = env.step(actions)
         chunks.after(steps)
         observations = steps.observation
-    assert times == [[0, 1], [0, 1], [0], [1]], "the first one's second episode begins at its time step 5"
+    assert times == [[0, 1], [0, 1], [0], [1]], (
+        "the first one's second episode begins at its time step 5"
+    )
 
 
 def test_single_actions_are_chunks_of_one():
@@ -161,8 +204,10 @@ def test_demonstrations_of_a_script_that_does_not_know_the_task_end_with_a_quest
     with pytest.raises(RlinfError) as refused:
         demonstrate(env, 5, 0)
     assert str(refused.value) == (
-        "demonstrations: the task's script solved 0 of 20 episodes; expected one in ten at least. Is it the script of this "
-        "task (its file's 'script')?")
+        "demonstrations: the task's script solved 0 of 20 episodes; expected one in ten at least. "
+        "Is it the script of this "
+        "task (its file's 'script')?"
+    )
 
 
 def test_a_rollout_holds_what_was_played_and_says_how_many_time_steps_each_decision_spans():
@@ -189,11 +234,20 @@ def test_a_player_says_where_latent_noise_was_drawn():
         ),
     )
     env = Counting([5])
-    episode, = EpisodeRollouts(env, policy).play(5).trajectories
-    observations, actions, rewards, discounts = episode.observations, episode.actions, episode.rewards, episode.discounts
+    (episode,) = EpisodeRollouts(env, policy).play(5).trajectories
+    observations, actions, rewards, discounts = (
+        episode.observations,
+        episode.actions,
+        episode.rewards,
+        episode.discounts,
+    )
     decided, latents = episode.chunk_starts, episode.latents
     assert decided.tolist() == [True, False, False, True, False]
-    assert latents.shape == (5, 4) and discounts.tolist() == [1, 1, 1, 1, 0] and rewards.tolist() == [1, 2, 3, 4, 5]
+    assert (
+        latents.shape == (5, 4)
+        and discounts.tolist() == [1, 1, 1, 1, 0]
+        and rewards.tolist() == [1, 2, 3, 4, 5]
+    )
     batch = {"vectors": torch.as_tensor(observations["vectors"][[0, 3]])}
     with torch.no_grad():
         led_to = policy.decode(batch, torch.as_tensor(latents[[0, 3]])).numpy()
@@ -202,10 +256,22 @@ def test_a_player_says_where_latent_noise_was_drawn():
 
 
 def test_transitions_are_of_what_is_played_of_a_chunk():
-    recipe = load_recipe("sim_rlpd", ["policy.horizon=4", "policy.n_action_steps=2", "algorithm.discount=0.5",
-                                      "replay.capacity=100", "algorithm.batch_size=32", "algorithm.n_step=1"])
-    data = ReplayData(recipe, make_policy(SPEC, recipe.policy), Governor(
-        updates_per_step=1.0, max_lag_episodes=1, max_staleness=1, steps_per_episode=5))
+    recipe = load_recipe(
+        "sim_rlpd",
+        [
+            "policy.horizon=4",
+            "policy.n_action_steps=2",
+            "algorithm.discount=0.5",
+            "replay.capacity=100",
+            "algorithm.batch_size=32",
+            "algorithm.n_step=1",
+        ],
+    )
+    data = ReplayData(
+        recipe,
+        make_policy(SPEC, recipe.policy),
+        Governor(updates_per_step=1.0, max_lag_episodes=1, max_staleness=1, steps_per_episode=5),
+    )
     times = np.arange(7)
     observations = {"vectors": np.stack([times, times], 1).astype(np.float32)}
     for mode in (DEMONSTRATION, TRAIN):
@@ -222,5 +288,7 @@ def test_transitions_are_of_what_is_played_of_a_chunk():
         )
     for batch in (data.batch(), data.demonstrated(32)):
         begun, after = batch["vectors"][:, 0], batch["next/vectors"][:, 0]
-        assert np.array_equal(after, np.minimum(begun + 2, 6)) and np.array_equal(batch["steps"], after - begun)
+        assert np.array_equal(after, np.minimum(begun + 2, 6)) and np.array_equal(
+            batch["steps"], after - begun
+        )
         assert np.array_equal(batch["reward"], np.where(begun == 5, 1.0, 1.5).astype(np.float32))

@@ -1,4 +1,6 @@
-"""The rollout of a recorded episode: what each chunk of the policy is judged by, and what follows it."""
+"""The rollout of a recorded episode: what each chunk of the policy is judged by, and what follows
+it.
+"""
 
 from dataclasses import replace
 
@@ -23,7 +25,9 @@ SIZES = gaussian.Config(hidden=(8,), horizon=4, n_action_steps=2)
 
 @pytest.fixture
 def recorded(tmp_path, task):
-    """Episodes of chunks of four, two of which are played; the reward of a transition is the number of its time step."""
+    """Episodes of chunks of four, two of which are played; the reward of a transition is the number
+    of its time step.
+    """
     spec = task.with_images({"front": (8, 8)}).spec
 
     def make(name="a", chunk=(4, 2), **how):
@@ -43,15 +47,24 @@ def test_each_chunk_is_a_decision_with_the_time_steps_in_which_it_was_played(rec
     assert rollout.actions.shape == (3, 1, 2, 3) and rollout.log_probs.shape == (3, 1, 2)
     assert np.array_equal(rollout.actions[:, 0].flatten(1), episode.chunks.drawn[:, :6])
     assert np.array_equal(rollout.log_probs[:, 0], episode.chunks.log_probs)
-    assert rollout.steps[:, 0].tolist() == [2, 2, 1] and rollout.versions[:, 0].tolist() == [4, 4, 4]
-    assert rollout.step_rewards[:, 0].tolist() == [[1, 2], [3, 4], [5, 0]] and rollout.mask.tolist() == [[1]] * 3
+    assert rollout.steps[:, 0].tolist() == [2, 2, 1] and rollout.versions[:, 0].tolist() == [
+        4,
+        4,
+        4,
+    ]
+    assert (
+        rollout.step_rewards[:, 0].tolist() == [[1, 2], [3, 4], [5, 0]]
+        and rollout.mask.tolist() == [[1]] * 3
+    )
     assert rollout.observations["vectors"].shape == (3, 1, spec.vector_size)
     assert rollout.observations["vectors"][:, 0, 0].tolist() == [0, 2, 4]
     assert rollout.next_observations["vectors"][:, 0, 0].tolist() == [2, 4, 5]
     assert rollout.observations["front"].dtype == torch.uint8
     assert rollout.next_observations["front"][:, 0].amax((1, 2, 3)).tolist() == [2, 4, 5]
     assert rollout.done[:, 0].tolist() == [0, 0, 1] == rollout.terminated[:, 0].tolist()
-    assert {value.dtype for value in (rollout.actions, rollout.steps, rollout.done)} == {torch.float32}
+    assert {value.dtype for value in (rollout.actions, rollout.steps, rollout.done)} == {
+        torch.float32
+    }
 
 
 def test_where_the_policy_reads_it_a_decision_has_what_was_asked_for(recorded):
@@ -63,41 +76,72 @@ def test_where_the_policy_reads_it_a_decision_has_what_was_asked_for(recorded):
     assert NAME not in rollout_of(episode, spec, SIZES).observations
 
 
-@pytest.mark.parametrize("how, terminated", [(dict(success=True), 1), (dict(success=False, failure=True), 1),
-                                             (dict(success=False), 0)], ids=["success", "failure", "time limit"])
+@pytest.mark.parametrize(
+    "how, terminated",
+    [(dict(success=True), 1), (dict(success=False, failure=True), 1), (dict(success=False), 0)],
+    ids=["success", "failure", "time limit"],
+)
 def test_a_time_limit_ends_and_does_not_terminate(recorded, how, terminated):
     rollout = rollout_of(*recorded(steps=4, **how), SIZES)
-    assert (rollout.done[:, 0].tolist(), rollout.terminated[:, 0].tolist()) == ([0, 1], [0, terminated])
+    assert (rollout.done[:, 0].tolist(), rollout.terminated[:, 0].tolist()) == (
+        [0, 1],
+        [0, terminated],
+    )
 
 
 def test_what_the_operator_did_is_nobodys_decision_and_ends_the_one_before(recorded):
-    """Time steps 3 to 5 are the operator's: of the second chunk one action was played, of the third none."""
+    """Time steps 3 to 5 are the operator's: of the second chunk one action was played, of the third
+    none.
+    """
     episode, spec = recorded(steps=8, sources=dict.fromkeys((3, 4, 5), "operator"))
     rollout = rollout_of(episode, spec, SIZES)
     assert rollout.observations["vectors"][:, 0, 0].tolist() == [0, 2, 6]
-    assert rollout.next_observations["vectors"][:, 0, 0].tolist() == [2, 3, 8], "what was observed when the takeover began"
+    assert rollout.next_observations["vectors"][:, 0, 0].tolist() == [2, 3, 8], (
+        "what was observed when the takeover began"
+    )
     assert rollout.steps[:, 0].tolist() == [2, 1, 2] and rollout.executed[1, 0].tolist() == [1, 0]
     assert rollout.step_rewards[:, 0].tolist() == [[1, 2], [3, 0], [7, 8]]
-    assert rollout.done[:, 0].tolist() == [0, 1, 1] and rollout.terminated[:, 0].tolist() == [0, 0, 1]
+    assert rollout.done[:, 0].tolist() == [0, 1, 1] and rollout.terminated[:, 0].tolist() == [
+        0,
+        0,
+        1,
+    ]
 
 
 def test_advantages_go_up_to_a_takeover_and_count_the_value_there_and_nothing_beyond(recorded):
     rollout = rollout_of(*recorded(steps=8, sources=dict.fromkeys((3, 4, 5), "operator")), SIZES)
-    gamma, lambda_, (r, v, next_observations) = 0.9, 0.5, ([1 + 0.9 * 2, 3, 7 + 0.9 * 8], [10, 12, 16], [12, 13, 18])
+    gamma, lambda_, (r, v, next_observations) = (
+        0.9,
+        0.5,
+        ([1 + 0.9 * 2, 3, 7 + 0.9 * 8], [10, 12, 16], [12, 13, 18]),
+    )
     values = 10.0 + rollout.observations["vectors"][:, :, 0]
     next_values = 10.0 + rollout.next_observations["vectors"][:, :, 0]
-    advantages = gae(rollout.discounted(gamma), values, next_values, rollout.terminated, rollout.done,
-                     gamma ** rollout.steps, lambda_)[:, 0]
+    advantages = gae(
+        rollout.discounted(gamma),
+        values,
+        next_values,
+        rollout.terminated,
+        rollout.done,
+        gamma**rollout.steps,
+        lambda_,
+    )[:, 0]
     before = r[1] + gamma * next_observations[1] - v[1]
     first = r[0] + gamma**2 * next_observations[0] - v[0] + gamma**2 * lambda_ * before
     assert advantages.tolist() == pytest.approx([first, before, r[2] - v[2]])
 
 
-def test_an_episode_that_the_operator_drove_all_along_has_no_decision_and_stands_beside_others(recorded):
+def test_an_episode_that_the_operator_drove_all_along_has_no_decision_and_stands_beside_others(
+    recorded,
+):
     none = rollout_of(*recorded("none", sources=dict.fromkeys(range(5), "operator")), SIZES)
     assert none.mask.shape == (0, 1) and none.actions.shape == (0, 1, 2, 3)
     some = rollout_of(*recorded("some"), SIZES)
-    assert some.concatenated_with(none).mask.tolist() == none.concatenated_with(some).mask.flip(1).tolist() == [[1, 0]] * 3
+    assert (
+        some.concatenated_with(none).mask.tolist()
+        == none.concatenated_with(some).mask.flip(1).tolist()
+        == [[1, 0]] * 3
+    )
 
 
 def test_ppo_learns_from_episodes_of_several_lengths(recorded):
@@ -107,7 +151,9 @@ def test_ppo_learns_from_episodes_of_several_lengths(recorded):
     torch.manual_seed(0)
     policy = make_policy(spec, SIZES)
     before = {name: value.clone() for name, value in policy.state_dict().items()}
-    metrics = ppo.Learner(policy, ppo.Config(epochs=2, minibatches=1)).update(one.concatenated_with(other))
+    metrics = ppo.Learner(policy, ppo.Config(epochs=2, minibatches=1)).update(
+        one.concatenated_with(other)
+    )
     assert all(np.isfinite(value) for value in metrics.values())
     assert any(not torch.equal(value, before[name]) for name, value in policy.state_dict().items())
 
@@ -115,7 +161,10 @@ def test_ppo_learns_from_episodes_of_several_lengths(recorded):
 def test_what_says_no_log_probabilities_or_has_other_sizes_is_refused_by_name(recorded):
     episode, spec = recorded()
     for without in (None, replace(episode.chunks, log_probs=None)):
-        with pytest.raises(EpisodeError, match="episode a: expected log-probabilities of what the policy drew, got none"):
+        with pytest.raises(
+            EpisodeError,
+            match="episode a: expected log-probabilities of what the policy drew, got none",
+        ):
             rollout_of(replace(episode, chunks=without), spec, SIZES)
     for config, message in (
         (
@@ -131,10 +180,17 @@ def test_what_says_no_log_probabilities_or_has_other_sizes_is_refused_by_name(re
 def test_what_a_flow_policy_drew_is_one_path_and_models_that_read_have_their_instruction(recorded):
     config = pi0.Config(horizon=4, n_action_steps=2, flow_steps=3, sde_noise=0.3)
     episode, spec = recorded(steps=5)
-    path = np.arange(len(episode.chunks) * 4 * 4 * 32, dtype=np.float32).reshape(len(episode.chunks), -1)
+    path = np.arange(len(episode.chunks) * 4 * 4 * 32, dtype=np.float32).reshape(
+        len(episode.chunks), -1
+    )
     chunks = replace(episode.chunks, drawn=path)
     rollout = rollout_of(replace(episode, chunks=chunks), spec, config)
-    assert rollout.actions.shape == (3, 1, 1, 512) and np.array_equal(rollout.actions[:, 0, 0], path)
+    assert rollout.actions.shape == (3, 1, 1, 512) and np.array_equal(
+        rollout.actions[:, 0, 0], path
+    )
     assert NAME in rollout.observations
-    with pytest.raises(EpisodeError, match="expected chunks of 48 numbers drawn and 2 log-probabilities .* got 511 and 2"):
+    with pytest.raises(
+        EpisodeError,
+        match="expected chunks of 48 numbers drawn and 2 log-probabilities .* got 511 and 2",
+    ):
         rollout_of(replace(episode, chunks=replace(chunks, drawn=path[:, :-1])), spec, config)

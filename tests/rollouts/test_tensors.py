@@ -1,4 +1,6 @@
-"""Environments that are stepped at once, in tensors: the same rollouts and the same learning as in arrays."""
+"""Environments that are stepped at once, in tensors: the same rollouts and the same learning as in
+arrays.
+"""
 
 import sys
 from pathlib import Path
@@ -19,8 +21,14 @@ from tests.algorithms.point import Points
 
 STANDINS = Path(__file__).parent.parent / "sim_bridges/standins"
 ENV = "env=maniskill:PickCube-v1"
-SMALL = ("simulation.environments=8", "simulation.env_steps=600", "algorithm.chunks=32", "simulation.evaluate_every=300",
-         "simulation.evaluate_episodes=4", "policy.hidden=[16]")
+SMALL = (
+    "simulation.environments=8",
+    "simulation.env_steps=600",
+    "algorithm.chunks=32",
+    "simulation.evaluate_every=300",
+    "simulation.evaluate_episodes=4",
+    "policy.hidden=[16]",
+)
 
 
 class InTensors:
@@ -38,10 +46,15 @@ class InTensors:
     def step(self, actions):
         assert isinstance(actions, torch.Tensor) and actions.shape == (self.size, 2)
         steps = self.points.step(actions.numpy())
-        numbers = [torch.as_tensor(np.asarray(part, np.float32)) for part in (
-            steps.reward, steps.terminated, steps.truncated, steps.success)]
-        return TensorSteps({"vectors": torch.from_numpy(steps.next_observations["vectors"])}, *numbers,
-                           {"vectors": torch.from_numpy(steps.observation["vectors"])})
+        numbers = [
+            torch.as_tensor(np.asarray(part, np.float32))
+            for part in (steps.reward, steps.terminated, steps.truncated, steps.success)
+        ]
+        return TensorSteps(
+            {"vectors": torch.from_numpy(steps.next_observations["vectors"])},
+            *numbers,
+            {"vectors": torch.from_numpy(steps.observation["vectors"])},
+        )
 
     def close(self):
         pass
@@ -49,7 +62,9 @@ class InTensors:
 
 def policy_of(*overrides):
     torch.manual_seed(0)
-    return make_policy(Points(1).spec, load_recipe("sim_ppo", ["policy.hidden=[16]", *overrides]).policy)
+    return make_policy(
+        Points(1).spec, load_recipe("sim_ppo", ["policy.hidden=[16]", *overrides]).policy
+    )
 
 
 def test_a_rollout_is_that_of_the_same_environments_in_arrays():
@@ -68,36 +83,69 @@ def test_a_rollout_is_that_of_the_same_environments_in_arrays():
 
 def test_training_in_tensors_is_training_in_arrays(tmp_path):
     recipe = load_recipe("sim_ppo", SMALL)
-    makers = {"tensors": lambda recipe, size: ArrayEnv(InTensors(size), "toy:points"),
-            "arrays": lambda recipe, size: Points(size)}
-    final_entries = {name: train(recipe, tmp_path / name, make=make) for name, make in makers.items()}
+    makers = {
+        "tensors": lambda recipe, size: ArrayEnv(InTensors(size), "toy:points"),
+        "arrays": lambda recipe, size: Points(size),
+    }
+    final_entries = {
+        name: train(recipe, tmp_path / name, make=make) for name, make in makers.items()
+    }
     timed = ("seconds", "steps_per_second")
-    untimed = [{key: value for key, value in last.items() if not key.startswith(timed)} for last in final_entries.values()]
+    untimed = [
+        {key: value for key, value in last.items() if not key.startswith(timed)}
+        for last in final_entries.values()
+    ]
     assert untimed[0] == pytest.approx(untimed[1], rel=1e-4) and untimed[0]["env_steps"] >= 600
 
 
 def test_a_replay_is_filled_from_tensors_too(tmp_path):
-    recipe = load_recipe("sim_sac", [
-        "simulation.environments=4", "simulation.env_steps=200", "simulation.start_steps=50",
-        "simulation.evaluate_every=200", "simulation.evaluate_episodes=4", "policy.hidden=[16]"])
-    last = train(recipe, tmp_path, make=lambda recipe, size: ArrayEnv(InTensors(size), "toy:points"))
+    recipe = load_recipe(
+        "sim_sac",
+        [
+            "simulation.environments=4",
+            "simulation.env_steps=200",
+            "simulation.start_steps=50",
+            "simulation.evaluate_every=200",
+            "simulation.evaluate_episodes=4",
+            "policy.hidden=[16]",
+        ],
+    )
+    last = train(
+        recipe, tmp_path, make=lambda recipe, size: ArrayEnv(InTensors(size), "toy:points")
+    )
     assert last["env_steps"] >= 200
 
 
 @pytest.mark.slow
 def test_maniskills_own_task_is_learned_from_in_tensors(tmp_path):
     """One environment, as there is no GPU; its own reward, and its success."""
-    recipe = load_recipe("sim_ppo", [ENV, "simulation.environments=1", "simulation.env_steps=200", "algorithm.chunks=100",
-                                     "simulation.evaluate_every=200", "simulation.evaluate_episodes=2", "device=cpu"])
+    recipe = load_recipe(
+        "sim_ppo",
+        [
+            ENV,
+            "simulation.environments=1",
+            "simulation.env_steps=200",
+            "algorithm.chunks=100",
+            "simulation.evaluate_every=200",
+            "simulation.evaluate_episodes=2",
+            "device=cpu",
+        ],
+    )
     check_recipe(recipe)
     last = train(recipe, tmp_path)
-    assert last["env_steps"] >= 200 and 0.0 < last["return"] < 50.0, "a dense reward, at most 1 a time step"
+    assert last["env_steps"] >= 200 and 0.0 < last["return"] < 50.0, (
+        "a dense reward, at most 1 a time step"
+    )
     env = stations(recipe, 1)
     first, again = (env.reset([7])["vectors"] for _ in range(2))
-    assert isinstance(env.tensors.reset([7])["vectors"], torch.Tensor) and np.array_equal(first, again)
+    assert isinstance(env.tensors.reset([7])["vectors"], torch.Tensor) and np.array_equal(
+        first, again
+    )
     assert not np.array_equal(first, env.reset([9])["vectors"])
     steps = [env.step(np.zeros((1, env.spec.action.dim))) for _ in range(50)]
-    assert [float(step.truncated[0]) for step in steps] == [0.0] * 49 + [1.0], "it cuts episodes off after 50"
+    assert [float(step.truncated[0]) for step in steps] == [0.0] * 49 + [1.0], (
+        "it cuts episodes off after 50"
+    )
     assert not np.allclose(steps[-1].next_observations["vectors"], steps[-1].observation["vectors"])
     with pytest.raises(RlinfError, match="none can wait for the others"):
         env.step(np.zeros((1, env.spec.action.dim)), np.array([False]))
@@ -111,13 +159,19 @@ def isaac_lab(monkeypatch):
     """Its stand-in in this process, and nothing of it afterwards."""
     monkeypatch.syspath_prepend(str(STANDINS))
     yield
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("isaaclab", "isaaclab_tasks", "world")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.partition(".")[0] in ("isaaclab", "isaaclab_tasks", "world")
+    ]:
         del sys.modules[name]
 
 
 @pytest.mark.usefixtures("isaac_lab")
 def test_isaac_labs_own_task_against_a_stand_in():
-    """Its reset comes with the step that ends an episode: what was seen before counts as what came after."""
+    """Its reset comes with the step that ends an episode: what was seen before counts as what came
+    after.
+    """
     env = stations(load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka", "device=cpu"]), 3)
     assert env.spec.vector_size == 2 and env.spec.action.dim == 7 and env.spec.control_hz == 30.0
     vectors, ended = env.reset([4, 5, 6])["vectors"], 0
@@ -126,7 +180,9 @@ def test_isaac_labs_own_task_against_a_stand_in():
         assert steps.reward == pytest.approx([7.0] * 3), "actions are clipped to 1"
         done = steps.done > 0
         assert np.array_equal(steps.next_observations["vectors"][done], vectors[done])
-        assert np.array_equal(steps.next_observations["vectors"][~done], steps.observation["vectors"][~done])
+        assert np.array_equal(
+            steps.next_observations["vectors"][~done], steps.observation["vectors"][~done]
+        )
         vectors, ended = steps.observation["vectors"], ended + done.sum()
     assert ended == 6, "each after five steps, and again"
 
@@ -141,8 +197,12 @@ def test_what_can_be_in_a_process_once_is_evaluated_where_it_is_learned_from(tmp
 
 @pytest.mark.usefixtures("isaac_lab")
 def test_what_has_a_replay_would_lose_episodes_there(tmp_path):
-    recipe = load_recipe("sim_sac", ["env=isaaclab:Isaac-Reach-Franka", "device=cpu", "simulation.environments=3"])
-    with pytest.raises(RecipeError, match="evaluations take it over: expected an algorithm .*, got sac"):
+    recipe = load_recipe(
+        "sim_sac", ["env=isaaclab:Isaac-Reach-Franka", "device=cpu", "simulation.environments=3"]
+    )
+    with pytest.raises(
+        RecipeError, match="evaluations take it over: expected an algorithm .*, got sac"
+    ):
         train(recipe, tmp_path)
 
 
@@ -165,7 +225,9 @@ def test_whoever_begins_episodes_there_leaves_a_rollout_to_begin_anew():
     assert torch.equal(begins(), scenes[0]), "a checkpoint that does not say where it was"
 
 
-@pytest.mark.parametrize("kind, amount", [(EpisodeRollouts, {"steps": 1}), (ChunkRollouts, {"chunks": 1})])
+@pytest.mark.parametrize(
+    "kind, amount", [(EpisodeRollouts, {"steps": 1}), (ChunkRollouts, {"chunks": 1})]
+)
 def test_what_cannot_say_where_it_is_goes_on_in_the_next_scenes(kind, amount):
     begun = []
 
@@ -182,12 +244,20 @@ def test_what_cannot_say_where_it_is_goes_on_in_the_next_scenes(kind, amount):
     assert begun == [[5, 6], [7, 8]]
 
 
-@pytest.mark.parametrize("overrides, message", [
-    (["env=manyskill:PickCube-v1"], "env: expected gym:, text:, or one of isaaclab, maniskill and a colon, got "
-                                    "'manyskill:PickCube-v1' (did you mean 'maniskill'?)"),
-    (["env=pick"], "'env'"), ([ENV, "simulation.environments=0"], "expected simulation.environments of at least 1"),
-    ([ENV, "algorithm.name=grpo"], "steps all of its environments at once"),
-    ([ENV, "algorithm.name=rlpd", "policy.kind=tanh_gaussian"], "begins with demonstrations")])
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (
+            ["env=manyskill:PickCube-v1"],
+            "env: expected gym:, text:, or one of isaaclab, maniskill and a colon, got "
+            "'manyskill:PickCube-v1' (did you mean 'maniskill'?)",
+        ),
+        (["env=pick"], "'env'"),
+        ([ENV, "simulation.environments=0"], "expected simulation.environments of at least 1"),
+        ([ENV, "algorithm.name=grpo"], "steps all of its environments at once"),
+        ([ENV, "algorithm.name=rlpd", "policy.kind=tanh_gaussian"], "begins with demonstrations"),
+    ],
+)
 def test_what_does_not_go_together_is_refused(overrides, message):
     with pytest.raises(RecipeError) as error:
         check_recipe(load_recipe("sim_ppo", overrides))
@@ -195,16 +265,23 @@ def test_what_does_not_go_together_is_refused(overrides, message):
 
 
 def test_what_only_shows_when_it_is_made_is_said_too():
-    for overrides, message in ((["simulation.environments=4", "device=cpu"], "simulation.environments = 1 on cpu, got 4"),
-                            (["env=maniskill:PickCub-v1", "device=cpu"], "did you mean 'PickCube-v1'")):
+    for overrides, message in (
+        (["simulation.environments=4", "device=cpu"], "simulation.environments = 1 on cpu, got 4"),
+        (["env=maniskill:PickCub-v1", "device=cpu"], "did you mean 'PickCube-v1'"),
+    ):
         recipe = load_recipe("sim_ppo", [ENV, "simulation.environments=1", *overrides])
         with pytest.raises(RecipeError) as error:
             stations(recipe, recipe.simulation.environments)
         assert message in str(error.value)
     with pytest.raises(RlinfError, match="expected the package isaaclab, which is not installed"):
         stations(load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka"]), 1)
-    with pytest.raises(RecipeError, match="policy.n_action_steps: expected 1 with env 'toy:points'"):
-        TensorRollouts(ArrayEnv(InTensors(2), "toy:points"), policy_of("policy.horizon=4", "policy.n_action_steps=2"))
+    with pytest.raises(
+        RecipeError, match="policy.n_action_steps: expected 1 with env 'toy:points'"
+    ):
+        TensorRollouts(
+            ArrayEnv(InTensors(2), "toy:points"),
+            policy_of("policy.horizon=4", "policy.n_action_steps=2"),
+        )
 
 
 @pytest.mark.parametrize("what", ["vectors", "reward"])
@@ -217,7 +294,9 @@ def test_what_is_not_finite_is_named_with_environment_and_time_step(what, value)
             steps = super().step(actions)
             self.steps += 1
             if self.steps == 7:
-                (steps.reward if what == "reward" else steps.next_observations["vectors"])[2] = value
+                (steps.reward if what == "reward" else steps.next_observations["vectors"])[2] = (
+                    value
+                )
             return steps
 
         def reset(self, seeds):
@@ -225,8 +304,11 @@ def test_what_is_not_finite_is_named_with_environment_and_time_step(what, value)
             self.points.at[:] = 1.4  # far away: no episode ends before
             return observation
 
-    expected = (f"^env 'toy:points': '{'reward' if what == 'reward' else 'observation'}' of environment 2: expected finite "
-                f"values, got {value} at time step 7")
+    expected = (
+        f"^env 'toy:points': '{'reward' if what == 'reward' else 'observation'}' of environment 2: "
+        f"expected finite "
+        f"values, got {value} at time step 7"
+    )
     with pytest.raises(SpecError, match=expected):
         TensorRollouts(ArrayEnv(Faulty(4), "toy:points"), policy_of()).play(chunks=12)
     env = ArrayEnv(Faulty(4), "toy:points")

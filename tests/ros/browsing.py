@@ -1,4 +1,6 @@
-"""The operator's page in a real browser, as a test's hands and eyes have it: with a mouse, or with fingers."""
+"""The operator's page in a real browser, as a test's hands and eyes have it: with a mouse, or with
+fingers.
+"""
 
 import contextlib
 import re
@@ -15,23 +17,33 @@ class Tab:
 
     def __init__(self, browser, station, **how):
         self.station, self.wrong = station, []
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "has_touch": True} | how)
+        self.context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 800}, "has_touch": True} | how
+        )
         self.page = self.context.new_page()
         self.page.set_default_timeout(120_000)  # a busy machine is no failure
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda message: message.type == "error" and self.wrong.append(message.text))
+        self.page.on(
+            "console", lambda message: message.type == "error" and self.wrong.append(message.text)
+        )
         ours = (station.url, station.url.replace("http", "ws"), "blob:")
-        self.page.on("request", lambda request: request.url.startswith(ours) or self.wrong.append(request.url))
+        self.page.on(
+            "request",
+            lambda request: request.url.startswith(ours) or self.wrong.append(request.url),
+        )
         self.page.goto(station.url)
         self.sees("#link", "connected")
 
     def until(self, holds, what="it", timeout_s=90):
         """The station and the browser both go on."""
+
         def look():
             self.page.wait_for_timeout(50)
             return holds()
 
-        self.station.peer.spin(look, timeout_s, lambda: f"{what}: {self.page.inner_text('body')} {self.station.state}")
+        self.station.peer.spin(
+            look, timeout_s, lambda: f"{what}: {self.page.inner_text('body')} {self.station.state}"
+        )
 
     def sees(self, element, text):
         self.until(lambda: re.search(text, self.page.inner_text(element)), f"{text!r} in {element}")
@@ -41,7 +53,10 @@ class Tab:
 
     def touch(self, element):
         """A pointer that goes down on it."""
-        self.until(lambda: self.page.is_enabled(element) and self.page.is_visible(element), f"{element} enabled")
+        self.until(
+            lambda: self.page.is_enabled(element) and self.page.is_visible(element),
+            f"{element} enabled",
+        )
         at = self.page.locator(element).first.bounding_box()
         self.page.mouse.move(at["x"] + at["width"] / 2, at["y"] + at["height"] / 2)
         self.page.mouse.down()
@@ -61,17 +76,26 @@ class Tab:
         self.lift()
 
     def takes(self):
-        """By one touch, or a hold where another page has them; once more where the server says that it came too late."""
+        """By one touch, or a hold where another page has them; once more where the server says that
+        it came too late.
+        """
         late = "take: expected within"
         while "You have" not in (text := self.page.inner_text("#controls")):
             (self.press_and_hold if "has the" in text else self.click)("#controls")
-            self.until(lambda: "You have" in self.page.inner_text("#controls") or late in self.page.inner_text("#notes"),
-                       "the controls")
+            self.until(
+                lambda: (
+                    "You have" in self.page.inner_text("#controls")
+                    or late in self.page.inner_text("#notes")
+                ),
+                "the controls",
+            )
 
     def armed(self):
         """With the controls, in an episode that the policy plays."""
         self.takes()
-        if self.station.state.state == SafetyState.HOLD and "let go" in self.page.inner_text("#enable"):
+        if self.station.state.state == SafetyState.HOLD and "let go" in self.page.inner_text(
+            "#enable"
+        ):
             self.click("#disarm")
             self.reach(SafetyState.DISARMED)
         while self.station.state.state in (SafetyState.FAULT, SafetyState.DISARMED):
@@ -92,13 +116,21 @@ class Tab:
         self.until(lambda: self.station.state.source == "policy", "the policy in command")
 
     def moves_left(self, press, let_go):
-        """Held until it moves; a browser that is late on a busy machine loses what it held, and a person takes it anew."""
+        """Held until it moves; a browser that is late on a busy machine loses what it held, and a
+        person takes it anew.
+        """
         for _ in range(6):
             press()
             before = self.station.at[1]
             with contextlib.suppress(AssertionError):
-                self.until(lambda: self.station.state.source == "operator" and self.station.at[1] > before + 0.004,  # noqa: B023
-                           "motion", 15)
+                self.until(
+                    lambda: (
+                        self.station.state.source == "operator"
+                        and self.station.at[1] > before + 0.004  # noqa: B023
+                    ),  # noqa: B023
+                    "motion",
+                    15,
+                )
                 return
             let_go()
             self.page.wait_for_timeout(1500)  # it must be heard at rest, before a touch counts
@@ -136,7 +168,9 @@ HELD_UP = """
 
 
 class Network:
-    """Between a tab, which is opened anew, and its server: a button's words, and all that is answered, may be held up."""
+    """Between a tab, which is opened anew, and its server: a button's words, and all that is
+    answered, may be held up.
+    """
 
     def __init__(self, tab):
         self.tab = tab
@@ -151,7 +185,9 @@ class Network:
         self.tab.until(lambda: self.tab.page.evaluate("network.waiting.length"), "a word")
         self.tab.page.evaluate("network.answers = false")
         self.tab.sees("#banner", "Not connected")
-        self.tab.until(lambda: self.tab.page.evaluate("network.old.length") > before, "the end of its socket")
+        self.tab.until(
+            lambda: self.tab.page.evaluate("network.old.length") > before, "the end of its socket"
+        )
 
     def comes_back(self, loses=False):
         """What waited arrives, or is lost; then that the page had given its socket up."""
@@ -165,12 +201,19 @@ class Phone(Tab):
     """One that is held in a hand: a finger where a mouse was."""
 
     def __init__(self, browser, station, width, height):
-        super().__init__(browser, station, viewport={"width": width, "height": height}, is_mobile=True,
-                         device_scale_factor=2)
+        super().__init__(
+            browser,
+            station,
+            viewport={"width": width, "height": height},
+            is_mobile=True,
+            device_scale_factor=2,
+        )
         self.glass = self.context.new_cdp_session(self.page)
 
     def finger(self, what, *places):
-        """touchStart, touchMove, touchEnd or touchCancel; ``places``: (x, y) of each that is down."""
+        """touchStart, touchMove, touchEnd or touchCancel; ``places``: (x, y) of each that
+        is down.
+        """
         points = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(places)]
         self.glass.send("Input.dispatchTouchEvent", {"type": what, "touchPoints": points})
 
@@ -182,7 +225,10 @@ class Phone(Tab):
         return at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
 
     def touch(self, element):
-        self.until(lambda: self.page.is_enabled(element) and self.page.is_visible(element), f"{element} enabled")
+        self.until(
+            lambda: self.page.is_enabled(element) and self.page.is_visible(element),
+            f"{element} enabled",
+        )
         self.finger("touchStart", self.middle(element))
 
     def lift(self):

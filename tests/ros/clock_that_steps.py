@@ -1,4 +1,6 @@
-"""The interlock on a machine whose clock is set while it runs: SIGUSR1 an hour ahead, SIGUSR2 an hour back."""
+"""The interlock on a machine whose clock is set while it runs: SIGUSR1 an hour ahead, SIGUSR2 an
+hour back.
+"""
 
 import signal
 import time

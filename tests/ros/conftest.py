@@ -22,13 +22,17 @@ PRIORITY = 2  # below the nodes that command, observe and plan
 
 
 def keep_time():
-    """This process stands in for an arm, a pendant, a person's finger: like those it does not wait for a busy core.
+    """This process stands in for an arm, a pendant, a person's finger: like those it does not wait
+    for a busy core.
 
-    Each of its threads, where the system grants it; whatever it starts, process or thread, begins as ever.
+    Each of its threads, where the system grants it; whatever it starts, process or thread, begins
+    as ever.
     """
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.sched_setscheduler(int(thread), os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
+            os.sched_setscheduler(
+                int(thread), os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY)
+            )
 
 
 class Peer:
@@ -41,13 +45,18 @@ class Peer:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.node = rclpy.create_node("peer", namespace=f"/{station}", context=self.context)
-        self.executor = single_threaded(self.context)  # as nodes have it: half of what a wait set computes
+        self.executor = single_threaded(
+            self.context
+        )  # as nodes have it: half of what a wait set computes
         self.executor.add_node(self.node)
         self._over, self._live = threading.Event(), []
         keep_time()
 
     def every(self, seconds, do):
-        """From now on, also while the test starts processes or waits for its turn: as an arm or a pendant goes on."""
+        """From now on, also while the test starts processes or waits for its turn: as an arm or a
+        pendant goes on.
+        """
+
         def repeat():
             begun = time.monotonic()
             while not self._over.wait(seconds):
@@ -60,37 +69,53 @@ class Peer:
         keep_time()
 
     def spin(self, until, timeout_s=120.0, what="it"):
-        """Until it holds; ``what`` is awaited, or a function that says so, and how it stands, when it has not come."""
+        """Until it holds; ``what`` is awaited, or a function that says so, and how it stands, when
+        it has not come.
+        """
         deadline = time.monotonic() + timeout_s
         while not until():
             self.executor.spin_once(timeout_sec=0.02)
             self.supervisor.poll()
-            assert time.monotonic() < deadline, f"waited {timeout_s} s for {what() if callable(what) else what}"
+            assert time.monotonic() < deadline, (
+                f"waited {timeout_s} s for {what() if callable(what) else what}"
+            )
 
     def meet(self, *publishers, by=(), timeout_s=90.0):
-        """Until each publisher has met the nodes of these names, and everybody else whom the graph knows to listen to it.
+        """Until each publisher has met the nodes of these names, and everybody else whom the graph
+        knows to listen to it.
 
-        A number alone would not say whom: who was killed counts until it is missed, and a test may listen to itself.
+        A number alone would not say whom: who was killed counts until it is missed, and a test may
+            listen to itself.
         """
+
         def subscribers(publisher):
             listeners = self.node.get_subscriptions_info_by_topic(publisher.topic_name)
             return [listener.node_name.removesuffix("_inputs") for listener in listeners]
 
         def missing():
-            return {sender.topic_name: (subscribers(sender), sender.get_subscription_count()) for sender in publishers
-                    if not set(by) <= set(subscribers(sender))
-                    or sender.get_subscription_count() < max(1, len(subscribers(sender)))}
+            return {
+                sender.topic_name: (subscribers(sender), sender.get_subscription_count())
+                for sender in publishers
+                if not set(by) <= set(subscribers(sender))
+                or sender.get_subscription_count() < max(1, len(subscribers(sender)))
+            }
 
-        self.spin(lambda: not missing(), timeout_s, lambda: f"{', '.join(by) or 'somebody'} to listen: {missing()}")
+        self.spin(
+            lambda: not missing(),
+            timeout_s,
+            lambda: f"{', '.join(by) or 'somebody'} to listen: {missing()}",
+        )
 
     def for_s(self, seconds):
         end = time.monotonic() + seconds
         self.spin(lambda: time.monotonic() > end)
 
     def close(self):
-        """The test's own node first: one that hears how others go may wait for itself for ever (eProsima/Fast-DDS#6502).
+        """The test's own node first: one that hears how others go may wait for itself for ever
+        (eProsima/Fast-DDS#6502).
 
-        No Python runs then, and no time limit of pytest; so who is still at it after two minutes says where, and ends.
+        No Python runs then, and no time limit of pytest; so who is still at it after two minutes
+        says where, and ends.
         """
         faulthandler.dump_traceback_later(CLOSES_S, exit=True, file=self.terminal)
         try:
@@ -98,7 +123,9 @@ class Peer:
             for thread in self._live:
                 thread.join()
             self.executor.shutdown()
-            for action in [*self.node.waitables]:  # or they hold the node, which is then there until this process ends
+            for action in [
+                *self.node.waitables
+            ]:  # or they hold the node, which is then there until this process ends
                 action.destroy()
             self.node.destroy_node()
             rclpy.try_shutdown(context=self.context)
@@ -110,7 +137,8 @@ class Peer:
 @contextlib.contextmanager
 def peer_in(folder, domain, station="station_a"):
     gc.collect()
-    gc.freeze()  # or a collection, in a process that has imported all of it, silences the peer for a second
+    # or a collection, in a process that has imported all of it, silences the peer for a second
+    gc.freeze()
     peer = Peer(folder, domain, station)
     try:
         yield peer
@@ -137,8 +165,8 @@ def pytest_sessionfinish(session, exitstatus):
 
 
 def pytest_unconfigure(config):
-    """All is said: what a test has left of ROS is taken down by Fast DDS as this process exits, which may wait for itself
-    for ever (eProsima/Fast-DDS#6502)."""
+    """All is said: what a test has left of ROS is taken down by Fast DDS as this process exits,
+    which may wait for itself for ever (eProsima/Fast-DDS#6502)."""
     if STATUS in config.stash and not hasattr(config, "workerinput"):
         end_soon(config.stash[STATUS], EXITS_S)
 
@@ -148,7 +176,11 @@ def pytest_runtest_makereport(item, call):
     """What failed shows the last words of its processes."""
     report = yield
     if report.when == "call" and report.failed:
-        peers = {id(peer): peer for arg in item.funcargs.values() if isinstance(peer := getattr(arg, "peer", arg), Peer)}
+        peers = {
+            id(peer): peer
+            for arg in item.funcargs.values()
+            if isinstance(peer := getattr(arg, "peer", arg), Peer)
+        }
         for peer in peers.values():
             for log in sorted((peer.supervisor.run_dir / "logs").iterdir()):
                 report.sections.append((log.name, log.read_text(errors="replace")[-2000:]))

@@ -1,7 +1,9 @@
-"""Nodes' processes from one that has imported already what they import: each a fork of it, and else as it would be.
+"""Nodes' processes from one that has imported already what they import: each a fork of it, and else
+as it would be.
 
-Hundreds of nodes are started, and most of what each would compute is its imports. What a test wants to see of a node that
-still imports, or of a whole station as a user starts it, begins with ``python -m`` all the same (``launching.supervisor``).
+Hundreds of nodes are started, and most of what each would compute is its imports. What a test wants
+to see of a node that still imports, or of a whole station as a user starts it, begins with
+``python -m`` all the same (``launching.supervisor``).
 """
 
 import contextlib
@@ -34,12 +36,25 @@ NODES = [
     "sim_bridges.core.ros_bridge",
     "rlinf_core.cli.main",
 ]  # what asks a station, by Quick.command
-LEARNING = ["rlinf_station.local_policy", "rlinf_station.policy", "rlinf_core.cli.trainer", "rlinf_core.cli.main",
-            "rlinf_core.trainer.train"]  # with torch
+LEARNING = [
+    "rlinf_station.local_policy",
+    "rlinf_station.policy",
+    "rlinf_core.cli.trainer",
+    "rlinf_core.cli.main",
+    "rlinf_core.trainer.train",
+]  # with torch
 PROCESS = Path(__file__).with_name("nursery_process.py")
-OF_A_TEST = {"ROS_DOMAIN_ID", "PYTEST_CURRENT_TEST",
-             "MUJOCO_GL", "PYOPENGL_PLATFORM", "SDL_AUDIODRIVER", "TORCHINDUCTOR_CACHE_DIR"}  # these, what it imports sets
-ARM = 25  # the priority of a simulated arm in real time: a robot's own controller waits for no busy core either
+OF_A_TEST = {
+    "ROS_DOMAIN_ID",
+    "PYTEST_CURRENT_TEST",
+    "MUJOCO_GL",
+    "PYOPENGL_PLATFORM",
+    "SDL_AUDIODRIVER",
+    "TORCHINDUCTOR_CACHE_DIR",
+}  # these, what it imports sets
+# the priority of a simulated arm in real time: a robot's own controller waits for no busy core
+# either
+ARM = 25
 
 
 class Quick(Supervisor):
@@ -51,12 +66,26 @@ class Quick(Supervisor):
         return super().start(process)
 
     def _spawn(self, process):
-        command = process.parameters.get("command") or command_line(process, self.run_dir / "params")
-        kind = next((kind for kind in (LEARNING, NODES) if command[2] in kind), None) if command[1] == "-m" else None
-        if process.terminal or kind is None or (nursery := Nursery.of(kind, self.environment)) is None:
+        command = process.parameters.get("command") or command_line(
+            process, self.run_dir / "params"
+        )
+        kind = (
+            next((kind for kind in (LEARNING, NODES) if command[2] in kind), None)
+            if command[1] == "-m"
+            else None
+        )
+        if (
+            process.terminal
+            or kind is None
+            or (nursery := Nursery.of(kind, self.environment)) is None
+        ):
             return super()._spawn(process)
-        return nursery.start(command[2:], self.environment, self.run_dir / "logs" / f"{process.name}.log",
-                             blocked=bool(process.module))
+        return nursery.start(
+            command[2:],
+            self.environment,
+            self.run_dir / "logs" / f"{process.name}.log",
+            blocked=bool(process.module),
+        )
 
     def command(self, *words):
         """``rlinf`` with these words, and the file of what it says."""
@@ -65,8 +94,13 @@ class Quick(Supervisor):
         if nursery := Nursery.of(NODES, self.environment):
             return nursery.start(argv, self.environment, log, blocked=False), log
         with log.open("w") as out:
-            return subprocess.Popen([sys.executable, "-m", *argv], env=self.environment, stdin=subprocess.DEVNULL,
-                                    stdout=out, stderr=subprocess.STDOUT), log
+            return subprocess.Popen(
+                [sys.executable, "-m", *argv],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            ), log
 
 
 class Nursery:
@@ -78,29 +112,55 @@ class Nursery:
     def of(cls, modules, environment):
         """That of these modules, where it was begun with the same environment as is wanted now."""
         wanted = {name: value for name, value in environment.items() if name not in OF_A_TEST}
-        nursery = cls.instances.get(modules[0]) or cls.instances.setdefault(modules[0], cls(modules, wanted))
+        nursery = cls.instances.get(modules[0]) or cls.instances.setdefault(
+            modules[0], cls(modules, wanted)
+        )
         return nursery if nursery.environment == wanted else None
 
     def __init__(self, modules, environment):
-        self.environment, self.ended, self.lock, (self.ours, its) = environment, {}, threading.Lock(), socket.socketpair()
-        subprocess.Popen([sys.executable, PROCESS, str(its.fileno()), *modules], env=environment, start_new_session=True,
-                         stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
+        self.environment, self.ended, self.lock, (self.ours, its) = (
+            environment,
+            {},
+            threading.Lock(),
+            socket.socketpair(),
+        )
+        subprocess.Popen(
+            [sys.executable, PROCESS, str(its.fileno()), *modules],
+            env=environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[its.fileno()],
+        )
         its.close()
         self.buffer = b""
 
     def start(self, argv, environment, log, blocked):
-        wanted = {"argv": argv, "environment": environment, "log": str(log), "folder": os.getcwd(), "blocked": blocked,
-                  "last": os.environ.get("LAST", "")}
+        wanted = {
+            "argv": argv,
+            "environment": environment,
+            "log": str(log),
+            "folder": os.getcwd(),
+            "blocked": blocked,
+            "last": os.environ.get("LAST", ""),
+        }
         with self.lock:
             self.ours.sendall(json.dumps(wanted).encode() + b"\n")
-            return Forked(self, next(message["began"] for message in self.read_messages(None) if "began" in message), argv)
+            return Forked(
+                self,
+                next(
+                    message["began"] for message in self.read_messages(None) if "began" in message
+                ),
+                argv,
+            )
 
     def read_messages(self, patience_s):
         """Its words, as they come; of whoever has ended, it is kept."""
         while select.select([self.ours], [], [], patience_s)[0] and (more := self.ours.recv(4096)):
             *lines, self.buffer = (self.buffer + more).split(b"\n")
             messages = [json.loads(line) for line in lines]
-            self.ended |= {message["ended"]: message["status"] for message in messages if "ended" in message}
+            self.ended |= {
+                message["ended"]: message["status"] for message in messages if "ended" in message
+            }
             yield from messages
 
     def code(self, pid):
@@ -118,7 +178,9 @@ class Forked:
         self.nursery, self.pid, self.args, self.returncode = nursery, pid, args, None
 
     def poll(self):
-        self.returncode = self.nursery.code(self.pid) if self.returncode is None else self.returncode
+        self.returncode = (
+            self.nursery.code(self.pid) if self.returncode is None else self.returncode
+        )
         return self.returncode
 
     def wait(self, timeout=None):

@@ -1,6 +1,7 @@
-"""The process of a nursery (``nursery.py``): has imported what nodes import, and forks itself for each that is asked for.
+"""The process of a nursery (``nursery.py``): has imported what nodes import, and forks itself for
+each that is asked for.
 
-    python nursery_process.py FILE_DESCRIPTOR MODULE...
+python nursery_process.py FILE_DESCRIPTOR MODULE...
 """
 
 import contextlib
@@ -56,18 +57,26 @@ def fork_for(client):
 
 
 def forked():
-    """``os.fork()``, of which LTTng is told, as its own wrapper tells it: rclpy brings it, with two threads.
+    """``os.fork()``, of which LTTng is told, as its own wrapper tells it: rclpy brings it, with two
+    threads.
 
-    It begins these anew in the child, at whose end it looks for them; one that has none may be ended by SIGSEGV.
+    It begins these anew in the child, at whose end it looks for them; one that has none may be
+    ended by SIGSEGV.
     """
-    loaded = re.findall(r"\S*/liblttng-ust(?:-[0-9a-f]{8})?\.so\S*", Path("/proc/self/maps").read_text())
+    loaded = re.findall(
+        r"\S*/liblttng-ust(?:-[0-9a-f]{8})?\.so\S*", Path("/proc/self/maps").read_text()
+    )
     lttng = ctypes.CDLL(loaded[0]) if loaded else None
-    prefix = "lttng_ust_" if hasattr(lttng, "lttng_ust_before_fork") else "ust_"  # since 2.13, and before
+    prefix = (
+        "lttng_ust_" if hasattr(lttng, "lttng_ust_before_fork") else "ust_"
+    )  # since 2.13, and before
     signals = ctypes.create_string_buffer(128)  # a sigset_t
     if lttng:
         lttng[f"{prefix}before_fork"](signals)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python's, which cannot know what threads these are
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of Python's, which cannot know what threads these are
         pid = os.fork()
     if lttng:
         lttng[f"{prefix}after_fork_{'parent' if pid else 'child'}"](signals)
@@ -106,11 +115,15 @@ def become(wanted):
         ask_by_fork()
     sys.argv = wanted["argv"]
     if wanted["blocked"]:
-        importlib.reload(importlib.import_module("rlinf_ros"))  # it looks at the command line, and takes signals
+        importlib.reload(
+            importlib.import_module("rlinf_ros")
+        )  # it looks at the command line, and takes signals
 
 
 def bring_a_desk():
-    """The first desk that an interlock starts is a fork, too, which waits for that; another one is as it would be."""
+    """The first desk that an interlock starts is a fork, too, which waits for that; another one is
+    as it would be.
+    """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = forked()
     if not pid:
@@ -140,6 +153,7 @@ def bring_a_desk():
 
 def ask_by_fork():
     """Who asks a station is one, too, of the command that a person typed."""
+
     def start(command, env, preexec_fn, pass_fds):
         if command[1:3] != ["-m", "rlinf_tools.station_client"]:
             return subprocess.Popen(command, env=env, preexec_fn=preexec_fn, pass_fds=pass_fds)
@@ -168,7 +182,8 @@ def ask_by_fork():
             os._exit(code)
 
     importlib.import_module("rlinf_core.cli.terminal").subprocess = SimpleNamespace(
-        Popen=start, TimeoutExpired=subprocess.TimeoutExpired)
+        Popen=start, TimeoutExpired=subprocess.TimeoutExpired
+    )
 
 
 def started(command, pid):
@@ -181,14 +196,17 @@ def started(command, pid):
 
 
 def read_meshes():
-    """MuJoCo keeps what it makes of an arm's meshes, which takes a second, for as long as a process lives, and its forks.
+    """MuJoCo keeps what it makes of an arm's meshes, which takes a second, for as long as a process
+    lives, and its forks.
 
     How it renders each of them decides for itself, when it imports it.
     """
     os.environ["MUJOCO_GL"] = "disable"
     importlib.import_module("sim_bridges.simulators.franka_mujoco").Simulator()
     for name, module in [*sys.modules.items()]:
-        if name.split(".")[0] in ("mujoco", "sim_bridges") and (getattr(module, "__file__", None) or "").endswith(".py"):
+        if name.split(".")[0] in ("mujoco", "sim_bridges") and (
+            getattr(module, "__file__", None) or ""
+        ).endswith(".py"):
             del sys.modules[name]  # but what is compiled, which has them
 
 

@@ -1,4 +1,6 @@
-"""A simulated station in real time with the operator's page, and a policy that always wants to go on; the test is both."""
+"""A simulated station in real time with the operator's page, and a policy that always wants to go
+on; the test is both.
+"""
 
 import asyncio
 import contextlib
@@ -46,22 +48,41 @@ class Paged:
             port = free.getsockname()[1]
         self.peer, self.url, self.seq, self.drift = peer, f"http://127.0.0.1:{port}", 0, 0.05
         self.node = rclpy.create_node("stand_in", namespace="/station_a", context=peer.context)
-        self.states, self.targets = listen(self, SafetyState, "safety"), listen(self, PoseStamped, "target_pose")
-        self.teleop, self.episodes = listen(self, ActionChunk, "teleop/action"), listen(self, EpisodeEvent, "episode")
+        self.states, self.targets = (
+            listen(self, SafetyState, "safety"),
+            listen(self, PoseStamped, "target_pose"),
+        )
+        self.teleop, self.episodes = (
+            listen(self, ActionChunk, "teleop/action"),
+            listen(self, EpisodeEvent, "episode"),
+        )
         self.enables = listen(self, Bool, "enable")
         task = folder / "long.yaml"
         task.write_text(Path(TASK).read_text().replace("max_steps: 30", "max_steps: 9000"))
-        overrides = ["station.lockstep=false", f"station.task={task}", f"station.web.port={port}",
-                     "station.observe_cameras=[front,wrist]", "station.image_size=[32,32]", *more]
+        overrides = [
+            "station.lockstep=false",
+            f"station.task={task}",
+            f"station.web.port={port}",
+            "station.observe_cameras=[front,wrist]",
+            "station.image_size=[32,32]",
+            *more,
+        ]
         self.spec = station_task(load_recipe("demo", overrides)).spec
-        self.policy = self.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+        self.policy = self.node.create_publisher(
+            ActionChunk, "policy/action", profile("policy/action")
+        )
         self.node.create_subscription(TimeStep, "timestep", self._play, profile("timestep"))
         self.executor = single_threaded(peer.context)
         self.executor.add_node(self.node)
         self.over, self.spinning = False, threading.Thread(target=self._spin, daemon=True)
         self.spinning.start()  # it answers, whatever the test waits for
         for name in NODES:
-            start(peer, name, *overrides, **({"patience_s": 30.0, "person": True} if name == "environment" else {}))
+            start(
+                peer,
+                name,
+                *overrides,
+                **({"patience_s": 30.0, "person": True} if name == "environment" else {}),
+            )
 
     def _spin(self):
         with contextlib.suppress(rclpy.executors.ExternalShutdownException):
@@ -78,8 +99,15 @@ class Paged:
         if step.step_type == TimeStep.LAST:
             return
         self.seq += 1
-        chunk = action_chunk(self.spec, [[0.0, 0.0, self.drift]], source="policy", session="p", seq=self.seq, version=1,
-                             observation_stamp=step.header.stamp)
+        chunk = action_chunk(
+            self.spec,
+            [[0.0, 0.0, self.drift]],
+            source="policy",
+            session="p",
+            seq=self.seq,
+            version=1,
+            observation_stamp=step.header.stamp,
+        )
         chunk.header.stamp = self.node.get_clock().now().to_msg()
         self.policy.publish(chunk)
 
@@ -93,8 +121,11 @@ class Paged:
         return place.x, place.y, place.z
 
     def reach(self, state, cause=None, timeout_s=90):
-        self.peer.spin(lambda: self.state.state == state and cause in (None, self.state.cause), timeout_s,
-                       lambda: f"{state} {cause}; it is {self.state.state} {self.state.cause!r}")
+        self.peer.spin(
+            lambda: self.state.state == state and cause in (None, self.state.cause),
+            timeout_s,
+            lambda: f"{state} {cause}; it is {self.state.state} {self.state.cause!r}",
+        )
 
     def rests(self, seconds=0.8):
         """It brakes, and then stands, though the policy goes on asking."""
@@ -102,22 +133,31 @@ class Paged:
         before, last_seq, operator = self.at, self.seq, len(self.teleop)
         self.peer.for_s(seconds)
         assert max(abs(a - b) for a, b in zip(before, self.at, strict=True)) < 1e-4, "it stands"
-        assert self.seq > last_seq and len(self.teleop) == operator, "the policy asks, and nobody else"
+        assert self.seq > last_seq and len(self.teleop) == operator, (
+            "the policy asks, and nobody else"
+        )
 
 
 class Client:
-    """A page without a browser: one socket in a thread of its own, 20 words a second of what is held."""
+    """A page without a browser: one socket in a thread of its own, 20 words a second of what is
+    held.
+    """
 
     def __init__(self, url):
         self.url, self.held, self.axes, self.active, self.silent = url, False, {}, True, False
         self.messages, self.notes, self.frames, self.closed = {}, [], 0, None
         self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_until_complete, args=[self._live()], daemon=True)
+        self.thread = threading.Thread(
+            target=self.loop.run_until_complete, args=[self._live()], daemon=True
+        )
         self.thread.start()
 
     async def _live(self):
         headers, place = {"Origin": self.url}, f"{self.url}/live"
-        async with aiohttp.ClientSession() as session, session.ws_connect(place, headers=headers) as self.socket:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(place, headers=headers) as self.socket,
+        ):
             handing = asyncio.ensure_future(self._hand())
             async for message in self.socket:
                 if message.type is aiohttp.WSMsgType.BINARY:
@@ -125,7 +165,11 @@ class Client:
                     await self.socket.send_json({"kind": "acknowledgement"})
                     continue
                 word = json.loads(message.data)
-                (self.notes.append(word) if word["kind"] == "note" else self.messages.update({word["kind"]: word}))
+                (
+                    self.notes.append(word)
+                    if word["kind"] == "note"
+                    else self.messages.update({word["kind"]: word})
+                )
             handing.cancel()
             self.closed = self.socket.close_code
 
@@ -136,8 +180,16 @@ class Client:
                 await asyncio.sleep(0.05)
                 if not self.silent and "state" in self.messages:
                     seq += 1
-                    await self.socket.send_json({"kind": "motion", "seq": seq, "shown_at": self.messages["state"]["t"],
-                                                 "held": self.held, "active": self.active, "axes": self.axes})
+                    await self.socket.send_json(
+                        {
+                            "kind": "motion",
+                            "seq": seq,
+                            "shown_at": self.messages["state"]["t"],
+                            "held": self.held,
+                            "active": self.active,
+                            "axes": self.axes,
+                        }
+                    )
 
     def hold(self, **axes):
         self.held, self.axes = True, axes
@@ -157,7 +209,9 @@ class Client:
 
     def press(self, what, **more):
         """By a person who sees how the station is now."""
-        self.send(json.dumps({"kind": "request", "what": what, "shown_at": time.monotonic()} | more))
+        self.send(
+            json.dumps({"kind": "request", "what": what, "shown_at": time.monotonic()} | more)
+        )
 
     def ask(self, peer, what, **more):
         """The answer."""
@@ -200,10 +254,19 @@ def ready(station, client, mode="train"):
         if station.state.cause == OPERATOR_SILENT:
             client.enable_anew(station.peer)
         if station.state.state in stopped:  # also by a page that was late while it began
-            what = {"cause": station.state.cause} if station.state.state == SafetyState.FAULT else {}
+            what = (
+                {"cause": station.state.cause} if station.state.state == SafetyState.FAULT else {}
+            )
             client.ask(station.peer, "reset" if what else "arm", **what)
             station.peer.for_s(0.3)
             continue
-        client.ask(station.peer, "start", mode=mode)  # as a person does: once more, while one is still being ended
+        client.ask(
+            station.peer, "start", mode=mode
+        )  # as a person does: once more, while one is still being ended
         with contextlib.suppress(AssertionError):
-            station.peer.spin(lambda: client.messages["state"]["episode"]["playing"] or station.state.state in stopped, 3)
+            station.peer.spin(
+                lambda: (
+                    client.messages["state"]["episode"]["playing"] or station.state.state in stopped
+                ),
+                3,
+            )

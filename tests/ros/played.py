@@ -11,7 +11,8 @@ from rlinf_ros.qos import kind, profile
 
 
 def assert_played(folder, domain, least, others=(), station="station_a"):
-    """Publishers with the recorded quality of service, the bytes as they are: every message is heard by who listens so.
+    """Publishers with the recorded quality of service, the bytes as they are: every message is
+    heard by who listens so.
 
     ``least`` topics of the robot interface are in it; ``others`` are none.
     """
@@ -28,26 +29,43 @@ def assert_played(folder, domain, least, others=(), station="station_a"):
                 if name in others or name.startswith("/"):
                     continue
                 [offered] = connection.ext.offered_qos_profiles
-                assert (offered.depth, offered.durability.name == "TRANSIENT_LOCAL") == (topic(name).depth,
-                                                                                        topic(name).latched)
-                publishers[connection.topic] = player.create_publisher(kind(name), connection.topic, QoSProfile(
-                    depth=offered.depth, history=HistoryPolicy[offered.history.name],
-                    reliability=ReliabilityPolicy[offered.reliability.name],
-                    durability=DurabilityPolicy[offered.durability.name]))
-                listener.create_subscription(kind(name), connection.topic,
-                                             lambda message, to=connection.topic: received.setdefault(to, []).append(
-                                                 message),
-                                             profile(name))
+                assert (offered.depth, offered.durability.name == "TRANSIENT_LOCAL") == (
+                    topic(name).depth,
+                    topic(name).latched,
+                )
+                publishers[connection.topic] = player.create_publisher(
+                    kind(name),
+                    connection.topic,
+                    QoSProfile(
+                        depth=offered.depth,
+                        history=HistoryPolicy[offered.history.name],
+                        reliability=ReliabilityPolicy[offered.reliability.name],
+                        durability=DurabilityPolicy[offered.durability.name],
+                    ),
+                )
+                listener.create_subscription(
+                    kind(name),
+                    connection.topic,
+                    lambda message, to=connection.topic: received.setdefault(to, []).append(
+                        message
+                    ),
+                    profile(name),
+                )
             deadline = time.monotonic() + 20
-            while (not all(publisher.get_subscription_count() for publisher in publishers.values())
-                   and time.monotonic() < deadline):
+            while (
+                not all(publisher.get_subscription_count() for publisher in publishers.values())
+                and time.monotonic() < deadline
+            ):
                 executor.spin_once(timeout_sec=0.05)
-            for connection, _, raw in reader.messages([
-                    connection for connection in reader.connections if connection.topic in publishers]):
+            for connection, _, raw in reader.messages(
+                [connection for connection in reader.connections if connection.topic in publishers]
+            ):
                 publishers[connection.topic].publish(raw)
                 sent[connection.topic] = sent.get(connection.topic, 0) + 1
                 executor.spin_once(timeout_sec=0.01)
-        while {name: len(got) for name, got in received.items()} != sent and time.monotonic() < deadline + 20:
+        while {
+            name: len(got) for name, got in received.items()
+        } != sent and time.monotonic() < deadline + 20:
             executor.spin_once(timeout_sec=0.05)
         assert {name: len(got) for name, got in received.items()} == sent and len(sent) >= least
     finally:

@@ -20,12 +20,21 @@ def free_port():
 
 
 class Run:
-    """A tiny demo under a supervisor, as ``rlinf demo`` runs it, of the task with the shortest episodes."""
+    """A tiny demo under a supervisor, as ``rlinf demo`` runs it, of the task with the shortest
+    episodes.
+    """
 
     def __init__(self, folder, *overrides, domain, trains=True, supervisor=Quick):
         self.folder, self.trains = folder, trains
-        self.recipe = load_recipe("demo_tiny", [f"bridge.port={free_port()}", f"station.domain_id={domain}",
-                                                "station.task=reach", *overrides])
+        self.recipe = load_recipe(
+            "demo_tiny",
+            [
+                f"bridge.port={free_port()}",
+                f"station.domain_id={domain}",
+                "station.task=reach",
+                *overrides,
+            ],
+        )
         prepare(self.recipe, folder)
         self.supervisor = supervisor(folder, domain)
 
@@ -48,19 +57,31 @@ class Run:
             lines = (self.folder / "progress.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [event for line in lines if (event := json.loads(line)) and kind in (None, event["event"])]
+        return [
+            event
+            for line in lines
+            if (event := json.loads(line)) and kind in (None, event["event"])
+        ]
 
     def wait(self, ready, timeout_s, what):
         deadline = time.time() + timeout_s
         while not ready():
             self.supervisor.poll()
-            assert time.time() < deadline, f"waited {timeout_s} s for {what}; last: {self.events()[-3:]}"
+            assert time.time() < deadline, (
+                f"waited {timeout_s} s for {what}; last: {self.events()[-3:]}"
+            )
             time.sleep(0.1)
 
     def finish(self, timeout_s=240):
-        self.wait(lambda: self.director.popen.poll() is not None, timeout_s, "the director to finish")
+        self.wait(
+            lambda: self.director.popen.poll() is not None, timeout_s, "the director to finish"
+        )
         assert self.director.popen.returncode == 0, self.events()[-3:]
-        self.wait(lambda: not list((self.folder / "spool/closed").iterdir()), 30, "the uplink to send the rest")
+        self.wait(
+            lambda: not list((self.folder / "spool/closed").iterdir()),
+            30,
+            "the uplink to send the rest",
+        )
         self.wait(lambda: self.statuses().keys() == self.sent(), 30, "the trainer to take the rest")
 
     def kill(self, name):
@@ -84,7 +105,9 @@ def online(run):
 
 
 def check_nothing_lost(run):
-    """Every episode that the recorder closed is in the inbox, readable, and in the trainer's buffers once."""
+    """Every episode that the recorder closed is in the inbox, readable, and in the trainer's
+    buffers once.
+    """
     closed = [event["id"] for event in run.events("episode")]
     assert len(closed) == len(set(closed)) and set(closed) <= run.sent()
     statuses = run.statuses()
@@ -99,8 +122,14 @@ def check_nothing_lost(run):
     ids, data = [episode_id for episode_id, _ in state["intake"]["ids"]], state["data"]
     assert len(ids) == len(set(ids))
     demonstrations = sum(status == "demonstration" for _, status in state["intake"]["ids"])
-    imitated = sum(read_episode(run.folder / "inbox" / episode_id).success
-                   for episode_id, status in state["intake"]["ids"] if status == "online")
+    imitated = sum(
+        read_episode(run.folder / "inbox" / episode_id).success
+        for episode_id, status in state["intake"]["ids"]
+        if status == "online"
+    )
     assert data["imitated"]["episodes"] == imitated
     online_ = sum(status in ("online", "stale") for _, status in state["intake"]["ids"])
-    assert (data["demonstrations"]["episodes"], data["online"]["episodes"]) == (demonstrations, online_)
+    assert (data["demonstrations"]["episodes"], data["online"]["episodes"]) == (
+        demonstrations,
+        online_,
+    )

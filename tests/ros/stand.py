@@ -22,13 +22,20 @@ STUCK = 100  # states of an interlock, ten a second
 def start(peer, name, *overrides, **parameters):
     recipe = load_recipe("demo", ["station.operator.kind=keyboard", *overrides])
     process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
-    defaults = {"environment": {"person": False},       # the test is the person, and does not wait to be asked
-                "interlock": {"lockstep_guard_s": 5.0,  # a busy machine may keep an answer from coming for a second
-                              "driver": "driver" in peer.supervisor.children}  # or the test is the robot side
-                }.get(name, {})
+    defaults = {
+        "environment": {"person": False},  # the test is the person, and does not wait to be asked
+        "interlock": {
+            "lockstep_guard_s": 5.0,  # a busy machine may keep an answer from coming for a second
+            "driver": "driver" in peer.supervisor.children,
+        },  # or the test is the robot side
+    }.get(name, {})
     if name.startswith("interlock_"):  # of one of several arms
         defaults = {"lockstep_guard_s": 5.0}
-    if process.executable == "interlock" and "estops" not in parameters and process.parameters["estops"] == [""]:
+    if (
+        process.executable == "interlock"
+        and "estops" not in parameters
+        and process.parameters["estops"] == [""]
+    ):
         defaults["no_estop_reason"] = "the test is no robot"
     process.parameters.update(defaults | parameters)
     peer.supervisor.start(process)
@@ -74,7 +81,8 @@ class Lives:
 class Arm:
     """A perfectly following FR3 at 100 Hz, a policy at 10 Hz, an enable and one e-stop source.
 
-    ``streams`` is False where a test sends its own chunks; ``publishes_state`` is False while the arm is silent.
+    ``streams`` is False where a test sends its own chunks; ``publishes_state`` is False while the
+    arm is silent.
     """
 
     topics = {}  # that its driver names otherwise
@@ -82,12 +90,29 @@ class Arm:
 
     def __init__(self, peer, streams=True):
         self.peer, self.seq, self.streams = peer, 0, streams
-        self.pressed, self.estop_publishes, self.enabled, self.publishes_state = False, True, True, True
+        self.pressed, self.estop_publishes, self.enabled, self.publishes_state = (
+            False,
+            True,
+            True,
+            True,
+        )
         kind, name = self.commanded
         self.states, self.targets = listen(peer, SafetyState, "safety"), []
-        peer.node.create_subscription(kind, self.topics.get(name, name), self.targets.append, profile(name))
-        self.say = {topic: publisher(peer.node, topic, at=self.topics.get(topic, topic)) for topic in (
-            "estop/pendant", "enable", "current_pose", "policy/action", "teleop/action", "wrench", "joint_states")}
+        peer.node.create_subscription(
+            kind, self.topics.get(name, name), self.targets.append, profile(name)
+        )
+        self.say = {
+            topic: publisher(peer.node, topic, at=self.topics.get(topic, topic))
+            for topic in (
+                "estop/pendant",
+                "enable",
+                "current_pose",
+                "policy/action",
+                "teleop/action",
+                "wrench",
+                "joint_states",
+            )
+        }
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
         self.wrench = WrenchStamped()
@@ -98,11 +123,17 @@ class Arm:
 
     def stand(self):
         """Where it is at first."""
-        self.joints = JointState(name=[f"fr3_joint{number}" for number in range(1, 8)],
-                                 position=[0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785])
+        self.joints = JointState(
+            name=[f"fr3_joint{number}" for number in range(1, 8)],
+            position=[0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785],
+        )
         self.pose = PoseStamped()
         self.pose.header.frame_id = "base_link"
-        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.x = 0.5, 0.2, 1.0
+        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.x = (
+            0.5,
+            0.2,
+            1.0,
+        )
         self.pose.pose.orientation.w = 0.0
 
     def hundred_hertz(self):
@@ -131,9 +162,21 @@ class Arm:
 
     def send(self, x, y=0.0, z=0.0, source="policy", dt=0.1, **fields):
         self.seq += 1
-        self.say["teleop/action" if source == "operator" else "policy/action"].publish(ActionChunk(
-            source=source, session=source, seq=self.seq, dt=dt, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
-            data=[x, y, z], observation_stamp=self.peer.node.get_clock().now().to_msg(), **fields))
+        self.say["teleop/action" if source == "operator" else "policy/action"].publish(
+            ActionChunk(
+                source=source,
+                session=source,
+                seq=self.seq,
+                dt=dt,
+                control_mode="tcp_delta",
+                horizon=1,
+                dim=3,
+                execute=1,
+                data=[x, y, z],
+                observation_stamp=self.peer.node.get_clock().now().to_msg(),
+                **fields,
+            )
+        )
 
     @property
     def x(self):
@@ -148,8 +191,12 @@ class Arm:
 
     def arm(self, value=True):
         self.peer.spin(lambda: self.targets, what="targets")
-        self.peer.spin(lambda: self.ask(self.arming, SetBool.Request(data=value)).success,
-                       what=lambda: f"arming {value}: {self.answered}; {self.states[-1].state} {self.states[-1].cause}")
+        self.peer.spin(
+            lambda: self.ask(self.arming, SetBool.Request(data=value)).success,
+            what=lambda: (
+                f"arming {value}: {self.answered}; {self.states[-1].state} {self.states[-1].cause}"
+            ),
+        )
 
     def clear(self, cause):
         return self.ask(self.clearing, ResetFault.Request(cause=cause))
@@ -158,37 +205,53 @@ class Arm:
         """What goes wrong, where a twin stands in."""
 
     def ends_faults(self):
-        """What a test has left behind, where the machine stood still within it, is no matter of the next one's."""
+        """What a test has left behind, where the machine stood still within it, is no matter of the
+        next one's.
+        """
         if self.states and self.states[-1].state == SafetyState.FAULT:
             self.held = self.enabled = True
             self.inject("")
-            self.peer.spin(lambda: self.states[-1].state != SafetyState.FAULT or (
-                self.clear(self.states[-1].cause).success and self.peer.for_s(0.3)),
-                what=lambda: f"the reset of {self.states[-1].cause}: {self.answered}")
+            self.peer.spin(
+                lambda: (
+                    self.states[-1].state != SafetyState.FAULT
+                    or (self.clear(self.states[-1].cause).success and self.peer.for_s(0.3))
+                ),
+                what=lambda: f"the reset of {self.states[-1].cause}: {self.answered}",
+            )
 
     def reach(self, state, cause=""):
         begun = len(self.states)
 
         def reached():
-            lately = [safety.state for safety in self.states[max(begun, len(self.states) - STUCK):]]
-            assert state == SafetyState.FAULT or lately != [SafetyState.FAULT] * STUCK, "a fault, which nobody clears"
+            lately = [
+                safety.state for safety in self.states[max(begun, len(self.states) - STUCK) :]
+            ]
+            assert state == SafetyState.FAULT or lately != [SafetyState.FAULT] * STUCK, (
+                "a fault, which nobody clears"
+            )
             return self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause)
 
         try:
             self.peer.spin(reached)
         except AssertionError as error:
-            recent = list(dict.fromkeys((safety.state, safety.cause) for safety in self.states[-300:]))
+            recent = list(
+                dict.fromkeys((safety.state, safety.cause) for safety in self.states[-300:])
+            )
             raise AssertionError(f"waited for {state} {cause}; lately it was {recent}") from error
 
 
 def fastest(targets):
     """By their stamps [m/s]."""
+
     def place(m):
         return m.pose.position.x, m.pose.position.y, m.pose.position.z
 
     pairs = list(zip(targets, targets[1:], strict=False))
     assert all(to_ns(a.header.stamp) < to_ns(b.header.stamp) for a, b in pairs)
-    return max(math.dist(place(a), place(b)) / ((to_ns(b.header.stamp) - to_ns(a.header.stamp)) / 1e9) for a, b in pairs)
+    return max(
+        math.dist(place(a), place(b)) / ((to_ns(b.header.stamp) - to_ns(a.header.stamp)) / 1e9)
+        for a, b in pairs
+    )
 
 
 def longest_gap_s(targets):

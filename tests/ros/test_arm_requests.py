@@ -36,8 +36,11 @@ class Client:
 @pytest.fixture
 def requests(monkeypatch):
     published = []
-    monkeypatch.setattr(arms, "publisher",
-                        lambda node, name: SimpleNamespace(publish=lambda message: published.append(name)))
+    monkeypatch.setattr(
+        arms,
+        "publisher",
+        lambda node, name: SimpleNamespace(publish=lambda message: published.append(name)),
+    )
     clients, answers = [Client(), Client()], []
     arming = ArmRequests(MagicMock(), ["left", "right"], clients, answers.append)
     return arming, clients, published, answers
@@ -56,7 +59,10 @@ def test_an_arming_that_one_arm_does_not_answer_is_taken_back_on_all(requests):
     arming.requested_s -= arms.EXPIRES_S
     arming.expire()
     arming.expire()
-    assert requested(clients) == [[True, False], [True, False]] and published == ["left/disarm", "right/disarm"]
+    assert requested(clients) == [[True, False], [True, False]] and published == [
+        "left/disarm",
+        "right/disarm",
+    ]
 
 
 def test_an_arming_that_was_answered_stays(requests):
@@ -80,9 +86,16 @@ def test_a_disarming_goes_by_the_topic_and_by_the_service(requests):
 
 def test_an_arming_that_was_asked_for_before_a_disarming_is_refused():
     replies = []
-    node = SimpleNamespace(active=True, wanted={}, counts={"ticks": 0}, state=State(Mode.ARMED), clock=None,
-                           inputs=SimpleNamespace(disarm=True), settings={"lockstep": False},
-                           desk=SimpleNamespace(reply=lambda number, reason: replies.append(reason), log=print))
+    node = SimpleNamespace(
+        active=True,
+        wanted={},
+        counts={"ticks": 0},
+        state=State(Mode.ARMED),
+        clock=None,
+        inputs=SimpleNamespace(disarm=True),
+        settings={"lockstep": False},
+        desk=SimpleNamespace(reply=lambda number, reason: replies.append(reason), log=print),
+    )
     requests = Requests(node)
     assert requests.take_disarm() and node.wanted == {"arm": False} and not node.inputs.disarm
     assert not requests.take_disarm()
@@ -125,7 +138,10 @@ def test_s25_a_stopped_desk_keeps_nobody_from_disarming_and_is_replaced(peer, lo
     os.kill(before[0], signal.SIGSTOP)
     disarm.publish(Empty())
     arm.reach(SafetyState.DISARMED)
-    peer.spin(lambda: desks(peer.supervisor.children["interlock"].popen.pid) not in (before, []), what="another desk")
+    peer.spin(
+        lambda: desks(peer.supervisor.children["interlock"].popen.pid) not in (before, []),
+        what="another desk",
+    )
     answers, requested_s = [], [0.0]
 
     def armed_again():  # a request to the dead one is lost, until its successor has been discovered

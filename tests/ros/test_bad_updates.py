@@ -1,4 +1,7 @@
-"""A bad policy file: refused once, said, and never loaded again; the last good one plays on. And texts from outside."""
+"""A bad policy file: refused once, said, and never loaded again; the last good one plays on.
+
+And texts from outside.
+"""
 
 import io
 import json
@@ -37,28 +40,40 @@ def update_of(version, path):
 
 
 @pytest.mark.domain(137)
-def test_a_bad_update_is_refused_once_and_the_last_good_policy_plays_on_after_a_restart(peer, tmp_path):
+def test_a_bad_update_is_refused_once_and_the_last_good_policy_plays_on_after_a_restart(
+    peer, tmp_path
+):
     statuses = listen(peer, PolicyStatus, "policy/status")
     healths = []
-    peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda message: healths.extend(message.status), 10)
+    peer.node.create_subscription(
+        DiagnosticArray, "/diagnostics", lambda message: healths.extend(message.status), 10
+    )
     updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
     spec = start(peer, "policy")
     good = save_policy(Actor(spec, SMALL), tmp_path / "policy-00000003.safetensors")
     peer.spin(lambda: statuses, what="the policy")
     updates.publish(update_of(3, good))
     peer.spin(lambda: statuses[-1].version == 3, what="version 3")
-    for version, kind, error in ((4, "\ud800", r"\ud800"), (5, "unittest.__main__", "unittest.__main__"),
-                                 (6, "x\x1b[31m\r", r"x\x1b[31m\r")):
+    for version, kind, error in (
+        (4, "\ud800", r"\ud800"),
+        (5, "unittest.__main__", "unittest.__main__"),
+        (6, "x\x1b[31m\r", r"x\x1b[31m\r"),
+    ):
         path = bad(good, tmp_path / f"policy-{version:08d}.safetensors", kind)
         updates.publish(update_of(version, path))
         peer.spin(lambda: path.name in statuses[-1].error, what="the refusal")  # noqa: B023
         assert error in statuses[-1].error and statuses[-1].version == 3
-    peer.spin(lambda: any(path.name in health.message for health in healths), what="its diagnostics")
+    peer.spin(
+        lambda: any(path.name in health.message for health in healths), what="its diagnostics"
+    )
 
     sessions = {status.session for status in statuses}
     process = peer.supervisor.children["policy"].popen
     process.kill()  # the supervisor starts another, which hears of version 6 again
-    peer.spin(lambda: statuses[-1].session not in sessions and statuses[-1].version == 3, what="the last good policy")
+    peer.spin(
+        lambda: statuses[-1].session not in sessions and statuses[-1].version == 3,
+        what="the last good policy",
+    )
     assert path.name in statuses[-1].error, "the refusal is reported again"
     log = "".join(file.read_text() for file in (tmp_path / "logs").rglob("policy*"))
     assert "the last good policy is played: version 3" in log
@@ -73,10 +88,17 @@ def test_every_text_is_logged_and_published(peer, capfd):
     node = StationNode("texts", context=peer.context, namespace="/station_a")
     try:
         texts = []
-        peer.node.create_subscription(String, "words", lambda message: texts.append(message.data), 10)
+        peer.node.create_subscription(
+            String, "words", lambda message: texts.append(message.data), 10
+        )
         words = node.create_publisher(String, "words", 10)
         peer.spin(words.get_subscription_count, what="the subscription")
-        for text in ("\ud800", "a\x1b[2J\x00b", "plain ü", b"\xff".decode("utf-8", "surrogateescape")):
+        for text in (
+            "\ud800",
+            "a\x1b[2J\x00b",
+            "plain ü",
+            b"\xff".decode("utf-8", "surrogateescape"),
+        ):
             node.get_logger().warning(text)
             words.publish(String(data=text))
         for _ in range(3):
@@ -86,14 +108,23 @@ def test_every_text_is_logged_and_published(peer, capfd):
         node.destroy_node()
     assert texts == ["\\ud800", "a\x1b[2J\x00b", "plain ü", "\\udcff"] or texts[1] == "a\x1b[2J"
     output = "".join(capfd.readouterr())
-    assert output.count("\\udcff once") == 1 and output.count("\\ud800") == 1 and "\x1b[2J" not in output
+    assert (
+        output.count("\\udcff once") == 1
+        and output.count("\\ud800") == 1
+        and "\x1b[2J" not in output
+    )
 
 
 def test_a_message_is_escaped_however_deep_its_texts_are():
     status = PolicyStatus(error="\ud800", path="ü", version=3)
     status.header.frame_id = "\udcff"
     message = escaped(status)
-    assert (message.error, message.header.frame_id, message.path, message.version) == ("\\ud800", "\\udcff", "ü", 3)
+    assert (message.error, message.header.frame_id, message.path, message.version) == (
+        "\\ud800",
+        "\\udcff",
+        "ü",
+        3,
+    )
     array = DiagnosticArray()
     assert escaped(array) == array
 

@@ -1,4 +1,6 @@
-"""An episode that nobody wants any more does not begin, nor one whose arm may not move; no time step comes twice."""
+"""An episode that nobody wants any more does not begin, nor one whose arm may not move; no time
+step comes twice.
+"""
 
 import contextlib
 import time
@@ -33,9 +35,14 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
     Spool(tmp_path / "spool")
     robot_side, state = RobotSide(DOMAIN), SafetyState(state=SafetyState.ARMED)
     safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
-    events, runner = listen(peer, EpisodeEvent, "episode"), ActionClient(peer.node, RunEpisodes, "run_episodes")
+    events, runner = (
+        listen(peer, EpisodeEvent, "episode"),
+        ActionClient(peer.node, RunEpisodes, "run_episodes"),
+    )
     peer.every(0.05, lambda: safety.publish(state))
-    peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))  # without it no episode is ready
+    peer.node.create_publisher(
+        ActionChunk, "policy/action", profile("policy/action")
+    )  # without it no episode is ready
     try:
         start(peer, "recorder")
         start(peer, "environment")
@@ -53,7 +60,11 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
 
         handle = ask()
         result = handle.get_result_async()
-        peer.spin(lambda: robot_side.requested_seeds == [1], what="the scene to be asked for", timeout_s=40.0)
+        peer.spin(
+            lambda: robot_side.requested_seeds == [1],
+            what="the scene to be asked for",
+            timeout_s=40.0,
+        )
         taken_back = handle.cancel_goal_async()
         peer.spin(taken_back.done, what="the cancelling")
         robot_side.go_on.set()
@@ -63,7 +74,11 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
 
         robot_side.go_on.clear()
         result = ask().get_result_async()
-        peer.spin(lambda: robot_side.requested_seeds == [1, 1], what="the scene to be asked for", timeout_s=40.0)
+        peer.spin(
+            lambda: robot_side.requested_seeds == [1, 1],
+            what="the scene to be asked for",
+            timeout_s=40.0,
+        )
         state.state = SafetyState.DISARMED
         peer.for_s(1.0)
         robot_side.go_on.set()
@@ -91,12 +106,18 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
         state.state = SafetyState.ARMED
         peer.spin(begun, what="the episode", timeout_s=40.0)
         state.state, state.cause = SafetyState.FAULT, "estop:page"
-        peer.spin(lambda: events[-1].kind == EpisodeEvent.ABORTED, what="the end of the episode in play", timeout_s=40.0)
+        peer.spin(
+            lambda: events[-1].kind == EpisodeEvent.ABORTED,
+            what="the end of the episode in play",
+            timeout_s=40.0,
+        )
         assert events[-1].detail == "the interlock stopped: FAULT estop:page. Arm, then ask again"
         for later in (SafetyState.DISARMED, SafetyState.ARMED):
             state.state, state.cause, begun_count = later, "", len(begun())
             peer.for_s(2.0)
-        assert len(begun()) == begun_count == 1, "neither a reset nor an arming begins what was asked before"
+        assert len(begun()) == begun_count == 1, (
+            "neither a reset nor an arming begins what was asked before"
+        )
     finally:
         robot_side.close()
 
@@ -119,17 +140,42 @@ def test_a_pose_that_was_seen_makes_no_other_time_step():
     assert taken == [5, 6, 7]
 
 
-@pytest.mark.parametrize("recorders, quiet_s, given_up", [
-    ("one", 14.0, False), ("one", 100.0, False), ("one", 151.0, True), ("", 16.0, True), ("two", 16.0, True)])
-def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(recorders, quiet_s, given_up):
+@pytest.mark.parametrize(
+    "recorders, quiet_s, given_up",
+    [
+        ("one", 14.0, False),
+        ("one", 100.0, False),
+        ("one", 151.0, True),
+        ("", 16.0, True),
+        ("two", 16.0, True),
+    ],
+)
+def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(
+    recorders, quiet_s, given_up
+):
     watch, closed = Watch.__new__(Watch), Future()  # without ROS
     watch.environment = SimpleNamespace(
-        get_logger=MagicMock(), running=False, step_index=-1, episode_id="a", closed={"a": closed}, patience_s=15.0,
-        progress_at=time.monotonic(), task=SimpleNamespace(success=None), get_name=lambda: "environment",
-        get_publishers_info_by_topic=lambda topic: [SimpleNamespace(node_name="environment", endpoint_gid=[0]), *others])
+        get_logger=MagicMock(),
+        running=False,
+        step_index=-1,
+        episode_id="a",
+        closed={"a": closed},
+        patience_s=15.0,
+        progress_at=time.monotonic(),
+        task=SimpleNamespace(success=None),
+        get_name=lambda: "environment",
+        get_publishers_info_by_topic=lambda topic: [
+            SimpleNamespace(node_name="environment", endpoint_gid=[0]),
+            *others,
+        ],
+    )
     others = [SimpleNamespace(node_name="recorder", endpoint_gid=list(b"one"))]
     watch.begun()
-    others[:] = [SimpleNamespace(node_name="recorder", endpoint_gid=list(recorders.encode()))] if recorders else []
+    others[:] = (
+        [SimpleNamespace(node_name="recorder", endpoint_gid=list(recorders.encode()))]
+        if recorders
+        else []
+    )
     watch.environment.progress_at -= quiet_s
     watch._look()
     assert closed.done() == given_up
@@ -137,27 +183,46 @@ def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(recorder
 
 def test_a_request_whose_answer_could_not_be_sent_is_not_under_way():
     """rclpy starts nothing then, and whoever asked asks again."""
-    environment, goal = Environment.__new__(Environment), RunEpisodes.Goal(count=1, mode="train")  # without ROS
+    environment, goal = (
+        Environment.__new__(Environment),
+        RunEpisodes.Goal(count=1, mode="train"),
+    )  # without ROS
     environment.active, environment.running, environment.stop = True, False, RequestStop()
     assert [environment._accept(goal) for _ in range(2)] == [GoalResponse.ACCEPT] * 2
     environment._run = lambda handle: iter(())
     with contextlib.suppress(TypeError, AttributeError):  # nobody runs it here
         environment._start(SimpleNamespace(request=goal))
     environment.get_logger = MagicMock()
-    assert environment.running and environment.mode == "train" and environment._accept(goal) == GoalResponse.REJECT
+    assert (
+        environment.running
+        and environment.mode == "train"
+        and environment._accept(goal) == GoalResponse.REJECT
+    )
 
 
-@pytest.mark.parametrize("lockstep, step, missing", [
-    (False, 0, ["camera"]), (False, 40, ["camera"]), (False, -1, []), (True, 40, [])])
-def test_what_has_died_is_missing_also_where_time_steps_are_behind_the_clock(lockstep, step, missing):
-    """The camera's last image is a second old, and the next step was due two seconds ago, by count."""
+@pytest.mark.parametrize(
+    "lockstep, step, missing",
+    [(False, 0, ["camera"]), (False, 40, ["camera"]), (False, -1, []), (True, 40, [])],
+)
+def test_what_has_died_is_missing_also_where_time_steps_are_behind_the_clock(
+    lockstep, step, missing
+):
+    """The camera's last image is a second old, and the next step was due two seconds ago,
+    by count.
+    """
     now_ns, ages = 10**12, {"current_pose": 0, "camera": 10**9}
     watch = Watch.__new__(Watch)  # without ROS
     watch.environment = SimpleNamespace(
-        lockstep=lockstep, step_index=step, period_ns=10**8, playing=lambda: step >= 0,
+        lockstep=lockstep,
+        step_index=step,
+        period_ns=10**8,
+        playing=lambda: step >= 0,
         due_ns=now_ns if step == 0 else now_ns - 2 * 10**9,
         get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=now_ns)),
-        inputs=SimpleNamespace(older_than=lambda ns, at: [name for name, age in ages.items() if now_ns - age < ns]))
+        inputs=SimpleNamespace(
+            older_than=lambda ns, at: [name for name, age in ages.items() if now_ns - age < ns]
+        ),
+    )
     assert watch.missing() == missing
 
 
@@ -168,7 +233,9 @@ def test_what_does_not_count_is_told_and_after_a_while_what_is_asked_stands_alon
     labels.prompts = SimpleNamespace(publish=lambda message: prompts.append(message.data))
     labels.prompt("put the scene right")
     labels._on_label(String(data="ready"))
-    assert prompts[-1].startswith("ready: the interlock does not let") and prompts[-1].endswith("put the scene right")
+    assert prompts[-1].startswith("ready: the interlock does not let") and prompts[-1].endswith(
+        "put the scene right"
+    )
     assert labels.stands.reset.called and not labels.word.done()
     labels._enough()
     assert prompts[-1] == "put the scene right" and labels.stands.cancel.called
@@ -186,16 +253,33 @@ def test_a_camera_whose_clock_is_ahead_is_missing_once_it_falls_silent(ago_s, mi
     latest.taken_at["camera"] -= ago_s
     watch = Watch.__new__(Watch)
     watch.environment = SimpleNamespace(
-        lockstep=False, step_index=5, period_ns=10**8, playing=lambda: True, due_ns=0, inputs=latest,
-        get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=1000 * 10**9)))
+        lockstep=False,
+        step_index=5,
+        period_ns=10**8,
+        playing=lambda: True,
+        due_ns=0,
+        inputs=latest,
+        get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=1000 * 10**9)),
+    )
     assert watch.missing() == missing
 
 
-@pytest.mark.parametrize("word, before, reward, success", [
-    ("success", StepResult(0.25), 1.25, True), ("success", StepResult(1.0, success=True), 1.0, True),
-    ("failure", StepResult(1.0, success=True), 0.0, False), ("success", StepResult(0.0, truncated=True), 1.0, True)])
+@pytest.mark.parametrize(
+    "word, before, reward, success",
+    [
+        ("success", StepResult(0.25), 1.25, True),
+        ("success", StepResult(1.0, success=True), 1.0, True),
+        ("failure", StepResult(1.0, success=True), 0.0, False),
+        ("success", StepResult(0.0, truncated=True), 1.0, True),
+    ],
+)
 def test_a_persons_word_is_worth_what_the_task_would_have_given(word, before, reward, success):
     labels = Labels.__new__(Labels)  # without ROS
     labels.label = word
     now = labels.on(before)
-    assert (now.reward, now.success, now.failure, now.truncated) == (reward, success, not success, False)
+    assert (now.reward, now.success, now.failure, now.truncated) == (
+        reward,
+        success,
+        not success,
+        False,
+    )

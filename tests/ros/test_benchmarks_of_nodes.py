@@ -1,4 +1,6 @@
-"""Benchmarks of nodes measure what they say: the interlock while it is armed, and who is compared as they compare."""
+"""Benchmarks of nodes measure what they say: the interlock while it is armed, and who is compared
+as they compare.
+"""
 
 import contextlib
 import os
@@ -56,7 +58,9 @@ def saying(kind, topic, message, quality):
 
 @pytest.mark.domain(74)
 def test_the_interlocks_times_are_its_own(alone):
-    other = DiagnosticStatus(name="station_a/interlock", values=[KeyValue(key="reaction_p99_ms", value="1e9")])
+    other = DiagnosticStatus(
+        name="station_a/interlock", values=[KeyValue(key="reaction_p99_ms", value="1e9")]
+    )
     with saying(DiagnosticArray, "/diagnostics", DiagnosticArray(status=[other]), 10):
         assert interlock.node_times(100, "idle", 1.0)["p99_ms"] < 1e9
 
@@ -65,14 +69,20 @@ def test_the_interlocks_times_are_its_own(alone):
 @pytest.mark.domain(75)
 def test_an_interlock_that_cannot_be_armed_gives_no_times(alone, monkeypatch):
     monkeypatch.setattr(interlock, "ARMS_S", 2.0)
-    with saying(PoseStamped, "/bench/current_pose", PoseStamped(), profile("current_pose")), \
-            pytest.raises(SystemExit, match="100 Hz, idle: waited 2 s for the interlock to be armed"):
+    with (
+        saying(PoseStamped, "/bench/current_pose", PoseStamped(), profile("current_pose")),
+        pytest.raises(SystemExit, match="100 Hz, idle: waited 2 s for the interlock to be armed"),
+    ):
         interlock.node_times(100, "idle", 1.0)
 
 
 @pytest.mark.domain(93)
 def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
-    before, rate, schedulers = (os.sched_getscheduler(0), os.sched_getparam(0)), {"p50_ms": 1.0, "p99_ms": 1.0}, []
+    before, rate, schedulers = (
+        (os.sched_getscheduler(0), os.sched_getparam(0)),
+        {"p50_ms": 1.0, "p99_ms": 1.0},
+        [],
+    )
 
     def real_time(*_):
         station_loop.as_a_driver(os.SCHED_RESET_ON_FORK)
@@ -80,9 +90,14 @@ def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
         return rate | {"inference_p50_ms": 1.0, "missed": 0, "late": 0, "dropped": 0}
 
     def lockstep(*_):
-        result = subprocess.run([sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"], capture_output=True)
+        result = subprocess.run(
+            [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"],
+            capture_output=True,
+        )
         schedulers.append(int(result.stdout))
-        return dict.fromkeys(("lockstep_steps_per_s", "bare_simulator_steps_per_s", "lockstep_ratio"), 1.0)
+        return dict.fromkeys(
+            ("lockstep_steps_per_s", "bare_simulator_steps_per_s", "lockstep_ratio"), 1.0
+        )
 
     monkeypatch.setattr(station_loop, "DOMAIN", 93)
     monkeypatch.setenv("ROS_DOMAIN_ID", "93")
@@ -101,7 +116,9 @@ def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
 def test_one_bare_process_answers_and_so_do_three_in_a_row(alone, monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "95")
     started, start = [], robot_side.subprocess.Popen
-    monkeypatch.setattr(robot_side.subprocess, "Popen", lambda words: started.append(words[-1]) or start(words))
+    monkeypatch.setattr(
+        robot_side.subprocess, "Popen", lambda words: started.append(words[-1]) or start(words)
+    )
     for floor in ("events", "relay"):
         times = robot_side.round_trips(20, 2.0, floor)
         assert len(times) > 10 and (times < 0.05).sum() > len(times) / 2 and times.min() > 0.0
@@ -111,6 +128,13 @@ def test_one_bare_process_answers_and_so_do_three_in_a_row(alone, monkeypatch):
 @pytest.mark.domain(95)
 def test_for_the_bare_subscriber_as_much_is_kept_as_for_the_recorder(alone, monkeypatch):
     cameras, qualities = [name for name in recorder.qualities() if name != "timestep"], {}
-    monkeypatch.setattr(sampled, "subscription", lambda node, name, *_, quality, **__: qualities.update({name: quality}))
+    monkeypatch.setattr(
+        sampled,
+        "subscription",
+        lambda node, name, *_, quality, **__: qualities.update({name: quality}),
+    )
     sampled.Sampled(rclpy.create_node("recorder"), cameras).node.destroy_node()
-    assert recorder.qualities() == qualities | {"timestep": witnessed("timestep")} and len(cameras) == 2
+    assert (
+        recorder.qualities() == qualities | {"timestep": witnessed("timestep")}
+        and len(cameras) == 2
+    )

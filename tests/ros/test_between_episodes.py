@@ -1,4 +1,6 @@
-"""When a person's device moves the arm outside of episodes, and when it must not (with a SpaceMouse: test_devices.py)."""
+"""When a person's device moves the arm outside of episodes, and when it must not (with a
+SpaceMouse: test_devices.py).
+"""
 
 import math
 from types import SimpleNamespace
@@ -19,16 +21,31 @@ pytestmark = pytest.mark.ros
 
 def goals(*states):
     """As an action server tells them, the newest first."""
-    return GoalStatusArray(status_list=[
-        GoalStatus(status=status, goal_info=GoalInfo(stamp=Time(sec=100 - place))) for place, status in enumerate(states)])
+    return GoalStatusArray(
+        status_list=[
+            GoalStatus(status=status, goal_info=GoalInfo(stamp=Time(sec=100 - place)))
+            for place, status in enumerate(states)
+        ]
+    )
 
 
-def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_held_on_it_moves_nothing_after(monkeypatch):
+def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_held_on_it_moves_nothing_after(
+    monkeypatch,
+):
     monkeypatch.setattr(operator, "REST_S", 0.0)
     between, stamps, busy = BetweenEpisodes.__new__(BetweenEpisodes), [], [False]  # without ROS
     between.request_active = between.directed = between.rested = False
-    between.rests_since, between.safety, between.received_at, between.servers = math.inf, SafetyState(), 0.0, set()
-    between.node, between.busy, between.say = MagicMock(), lambda: busy[0], lambda action, stamp: stamps.append(stamp)
+    between.rests_since, between.safety, between.received_at, between.servers = (
+        math.inf,
+        SafetyState(),
+        0.0,
+        set(),
+    )
+    between.node, between.busy, between.say = (
+        MagicMock(),
+        lambda: busy[0],
+        lambda action, stamp: stamps.append(stamp),
+    )
     between.person = SimpleNamespace(between=lambda: held[0])
     held = [np.ones(3)]
 
@@ -40,8 +57,12 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
         return bool(stamps)
 
     assert not moves(), "nothing was heard of the interlock"
-    for state, may in ((SafetyState.DISARMED, False), (SafetyState.FAULT, False), (SafetyState.HOLD, True),
-                       (SafetyState.ARMED, True)):
+    for state, may in (
+        (SafetyState.DISARMED, False),
+        (SafetyState.FAULT, False),
+        (SafetyState.HOLD, True),
+        (SafetyState.ARMED, True),
+    ):
         between._on_safety(SafetyState(state=state, header=Header(stamp=Time(sec=7))))
         assert moves() == may
     received_at = between.received_at
@@ -52,10 +73,16 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
     assert not moves()
     between._on_safety(SafetyState(state=SafetyState.ARMED))
     assert not moves(released=False), "held on as it was armed"
-    for status, may in ((GoalStatus.STATUS_ACCEPTED, False), (GoalStatus.STATUS_SUCCEEDED, True),
-                        (GoalStatus.STATUS_EXECUTING, False), (GoalStatus.STATUS_CANCELING, False),
-                        (GoalStatus.STATUS_ABORTED, True)):
-        between._on_goals(goals(status, GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_ACCEPTED))  # one that nobody heard of
+    for status, may in (
+        (GoalStatus.STATUS_ACCEPTED, False),
+        (GoalStatus.STATUS_SUCCEEDED, True),
+        (GoalStatus.STATUS_EXECUTING, False),
+        (GoalStatus.STATUS_CANCELING, False),
+        (GoalStatus.STATUS_ABORTED, True),
+    ):
+        between._on_goals(
+            goals(status, GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_ACCEPTED)
+        )  # one that nobody heard of
         assert not moves(released=False), "held on from before"
         assert moves() == may
     between.directed = True
@@ -68,7 +95,9 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
     for ids, may in (([1], False), ([1, 2], False), ([2], True)):
         publishers_info.return_value = [SimpleNamespace(endpoint_gid=[gid]) for gid in ids]
         between._look()
-        assert moves() == may, "who has died wants none, and whoever came in their place was not asked"
+        assert moves() == may, (
+            "who has died wants none, and whoever came in their place was not asked"
+        )
 
 
 def test_the_pause_before_a_held_key_is_repeated_is_not_letting_go(monkeypatch):
@@ -76,7 +105,11 @@ def test_the_pause_before_a_held_key_is_repeated_is_not_letting_go(monkeypatch):
     monkeypatch.setattr(operator.time, "monotonic", lambda: now[0])
     between = BetweenEpisodes.__new__(BetweenEpisodes)  # without ROS
     between.request_active = between.directed = between.rested = False
-    between.rests_since, between.safety, between.received_at = math.inf, SafetyState(state=SafetyState.ARMED), 100.0
+    between.rests_since, between.safety, between.received_at = (
+        math.inf,
+        SafetyState(state=SafetyState.ARMED),
+        100.0,
+    )
     between.busy, between.say = lambda: False, lambda action, stamp: stamps.append(stamp)
     between.person = SimpleNamespace(between=lambda: held[0])
     for rests_s, moves in ((0.7, False), (1.1, True)):

@@ -1,4 +1,6 @@
-"""`rlinf calibrate` as a person uses it: an arm that is guided says where it is, words come from a terminal."""
+"""`rlinf calibrate` as a person uses it: an arm that is guided says where it is, words come from a
+terminal.
+"""
 
 import os
 import subprocess
@@ -19,7 +21,12 @@ from rlinf_core.robots.config import load_robot
 from rlinf_ros.qos import profile
 from rlinf_tools.calibrate import SILENT_S, Listener, _limits_of
 
-pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300), pytest.mark.domain(207)]
+pytestmark = [
+    pytest.mark.ros,
+    pytest.mark.patient,
+    pytest.mark.timeout(300),
+    pytest.mark.domain(207),
+]
 FR3 = Path("robots/franka_fr3/limits.yaml").resolve()
 ENDS = [(0.35, -0.2, 0.05), (0.64, 0.2, 0.05), (0.5, 0.0, 0.39), (0.5, 0.05, 0.3)]
 
@@ -34,18 +41,39 @@ class Hand:
         self.turned, self.dead = (1.0, 0.0, 0.0, 0.0), False
         self.pose = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
         peer.every(0.02, self.say)
-        command = [sys.executable, "-m", "rlinf_core.cli.main", "calibrate", "demo", "--set", f"station.robot={folder}",
-                   "station.task=reach", "station.operator.kind=keyboard", "station.domain_id=207", "--out",
-                   str(folder / "guided.png"), *words]
+        command = [
+            sys.executable,
+            "-m",
+            "rlinf_core.cli.main",
+            "calibrate",
+            "demo",
+            "--set",
+            f"station.robot={folder}",
+            "station.task=reach",
+            "station.operator.kind=keyboard",
+            "station.domain_id=207",
+            "--out",
+            str(folder / "guided.png"),
+            *words,
+        ]
         with open(self.out, "w") as out:
-            self.command = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, text=True,
-                                            env=os.environ | {"PYTHONUNBUFFERED": "1"})
+            self.command = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
 
     def say(self):
         if self.dead:
             return
         message = PoseStamped()
-        message.header.stamp, message.header.frame_id = self.peer.node.get_clock().now().to_msg(), self.frame
+        message.header.stamp, message.header.frame_id = (
+            self.peer.node.get_clock().now().to_msg(),
+            self.frame,
+        )
         p = message.pose.position
         p.x, p.y, p.z = self.at
         for axis, value in zip("xyzw", self.turned, strict=True):
@@ -53,7 +81,10 @@ class Hand:
         self.pose.publish(message)
 
     def expect_output(self, words, times=1):
-        self.peer.spin(lambda: self.out.read_text().count(words) >= times, what=lambda: f"{words}: {self.out.read_text()}")
+        self.peer.spin(
+            lambda: self.out.read_text().count(words) >= times,
+            what=lambda: f"{words}: {self.out.read_text()}",
+        )
 
     def type(self, word):
         self.command.stdin.write(f"{word}\n")
@@ -66,7 +97,9 @@ class Hand:
             self.peer.for_s(0.4)
 
     def end(self):
-        self.peer.spin(lambda: self.command.poll() is not None, what=lambda: f"its end: {self.out.read_text()}")
+        self.peer.spin(
+            lambda: self.command.poll() is not None, what=lambda: f"its end: {self.out.read_text()}"
+        )
         assert "Traceback" not in self.out.read_text()
         return self.command.returncode
 
@@ -89,16 +122,30 @@ def test_a_hand_shows_box_and_home_and_they_are_written(hand, tmp_path):
     hand.expect_output("home [0.5, 0.05, 0.3]")
     hand.type("d")
     assert hand.end() == 0
-    limits, robot = (yaml.safe_load((tmp_path / f"{name}.yaml").read_text()) for name in ("limits", "robot"))
-    assert limits == yaml.safe_load(FR3.read_text()) | {"box_low": [0.36, -0.19, 0.06], "box_high": [0.63, 0.19, 0.38]}
-    assert robot == {"driver": "external", "limits": "limits.yaml", "home": {"position": [0.5, 0.05, 0.3]}}
+    limits, robot = (
+        yaml.safe_load((tmp_path / f"{name}.yaml").read_text()) for name in ("limits", "robot")
+    )
+    assert limits == yaml.safe_load(FR3.read_text()) | {
+        "box_low": [0.36, -0.19, 0.06],
+        "box_high": [0.63, 0.19, 0.38],
+    }
+    assert robot == {
+        "driver": "external",
+        "limits": "limits.yaml",
+        "home": {"position": [0.5, 0.05, 0.3]},
+    }
     assert "# ours" in (tmp_path / "robot.yaml").read_text() and "written: " in hand.out.read_text()
     assert (tmp_path / "guided.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("hand", [["--write"]], indirect=True)
 def test_a_tool_that_is_mounted_turned_is_the_limits_orientation_from_then_on(hand, tmp_path):
-    hand.turned = (0.0, 2.0, 0.0, 0.0)  # half a turn about the vertical, and as long as no rotation is
+    hand.turned = (
+        0.0,
+        2.0,
+        0.0,
+        0.0,
+    )  # half a turn about the vertical, and as long as no rotation is
     hand.guide()
     hand.type("h")
     hand.expect_output("home [0.5, 0.05, 0.3]")
@@ -106,7 +153,11 @@ def test_a_tool_that_is_mounted_turned_is_the_limits_orientation_from_then_on(ha
     assert hand.end() == 0
     assert "180 degrees from the limits' orientation [1.0, 0.0, 0.0, 0.0]" in hand.out.read_text()
     limits = yaml.safe_load((tmp_path / "limits.yaml").read_text())
-    assert limits["orientation"] == [0.0, 1.0, 0.0, 0.0] and limits["box_low"] == [0.36, -0.19, 0.06]
+    assert limits["orientation"] == [0.0, 1.0, 0.0, 0.0] and limits["box_low"] == [
+        0.36,
+        -0.19,
+        0.06,
+    ]
 
 
 @pytest.mark.parametrize("hand", [["--write"]], indirect=True)
@@ -125,7 +176,10 @@ def test_without_write_and_when_left_nothing_is_written(hand, tmp_path):
     hand.guide()
     hand.type("d")
     assert hand.end() == 0
-    assert "box_low: [0.36, -0.19, 0.06]" in hand.out.read_text() and "not written: " in hand.out.read_text()
+    assert (
+        "box_low: [0.36, -0.19, 0.06]" in hand.out.read_text()
+        and "not written: " in hand.out.read_text()
+    )
     assert (tmp_path / "limits.yaml").read_text() == FR3.read_text()
 
 
@@ -134,7 +188,9 @@ def test_where_an_arm_was_that_fell_silent_is_neither_its_home_nor_the_end_of_it
     hand.dead = True
     hand.peer.for_s(1.5)
     hand.type("h")
-    hand.expect_output("expected current_pose within 1 s, heard none: where the arm is now is not known")
+    hand.expect_output(
+        "expected current_pose within 1 s, heard none: where the arm is now is not known"
+    )
     hand.expect_output("no home (silent)")
     hand.type("d")
     hand.expect_output("expected current_pose within 1 s", times=2)
@@ -146,15 +202,26 @@ def test_where_an_arm_was_that_fell_silent_is_neither_its_home_nor_the_end_of_it
 
 def test_the_joints_of_a_home_are_those_of_the_limits_whoever_speaks_beside_them():
     listener, names = Listener.__new__(Listener), ("shoulder", "elbow")
-    listener.limits, listener.joints, listener.joints_at = SimpleNamespace(joint_names=names), {}, 0.0
+    listener.limits, listener.joints, listener.joints_at = (
+        SimpleNamespace(joint_names=names),
+        {},
+        0.0,
+    )
     listener.at = time.monotonic()
     for joint_names in (["knuckle"], ["shoulder"], ["knuckle", "shoulder", "elbow"], ["knuckle"]):
-        listener._on_joints(JointState(name=joint_names, position=[0.1 * len(name) for name in joint_names]))
-        assert bool(listener.silent(joints=True)) == (not listener.joints) and not listener.silent(joints=False)
+        listener._on_joints(
+            JointState(name=joint_names, position=[0.1 * len(name) for name in joint_names])
+        )
+        assert bool(listener.silent(joints=True)) == (not listener.joints) and not listener.silent(
+            joints=False
+        )
     listener._on_joints(JointState(name=names, position=[1.0, float("nan")]))
     assert [listener.joints[name] for name in names] == pytest.approx([0.8, 0.5])
     listener.joints_at -= SILENT_S
-    assert "expected joint_states with the joints of the limits within 1 s, heard none" in listener.silent(joints=True)
+    assert (
+        "expected joint_states with the joints of the limits within 1 s, heard none"
+        in listener.silent(joints=True)
+    )
 
 
 def test_an_arm_that_may_move_is_refused(hand):
@@ -168,7 +235,10 @@ def test_an_arm_that_may_move_is_refused(hand):
 def test_a_pose_that_is_no_rotation_is_refused(hand):
     hand.turned = (0.0, 0.0, 0.0, 0.0)
     assert hand.end() == 1
-    assert "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0" in hand.out.read_text()
+    assert (
+        "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0"
+        in hand.out.read_text()
+    )
 
 
 def test_a_pose_in_another_frame_is_refused(hand):
@@ -177,9 +247,13 @@ def test_a_pose_in_another_frame_is_refused(hand):
     assert "expected the limits' frame 'base_link', got 'world'" in hand.out.read_text()
 
 
-@pytest.mark.parametrize("words, error", [
-    (["demo"], "expected a real arm, which a hand can guide, got 'franka_sim'"),
-    (["franka_twin", "--margin", "-0.1"], "--margin: expected 0 to 0.5 m, got -0.1")])
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (["demo"], "expected a real arm, which a hand can guide, got 'franka_sim'"),
+        (["franka_twin", "--margin", "-0.1"], "--margin: expected 0 to 0.5 m, got -0.1"),
+    ],
+)
 def test_what_cannot_be_is_refused(words, error, capsys):
     assert main(["calibrate", *words]) == 2
     assert error in capsys.readouterr().err
@@ -188,13 +262,19 @@ def test_what_cannot_be_is_refused(words, error, capsys):
 def test_limits_that_two_arms_share_are_no_place_for_the_box_of_one(tmp_path):
     (tmp_path / "limits.yaml").write_text(FR3.read_text())
     (tmp_path / "right.yaml").write_text("extends: limits.yaml\n")
-    (tmp_path / "apart.yaml").write_text("extends: limits.yaml\nbox_low: [0.3, -0.1, 0.1]\nbox_high: [0.5, 0.1, 0.3]\n")
+    (tmp_path / "apart.yaml").write_text(
+        "extends: limits.yaml\nbox_low: [0.3, -0.1, 0.1]\nbox_high: [0.5, 0.1, 0.3]\n"
+    )
     for right, refused in (("limits.yaml", True), ("right.yaml", True), ("apart.yaml", False)):
         (tmp_path / "robot.yaml").write_text(
-            f"driver: external\narms: {{left: {{limits: limits.yaml}}, right: {{limits: {right}}}}}\n")
+            f"driver: external\narms: {{left: {{limits: limits.yaml}}, right: {{limits: "
+            f"{right}}}}}\n"
+        )
         robot = load_robot(str(tmp_path))
         if refused:
-            with pytest.raises(RlinfError, match="expected limits of arm 'left' alone, .* got those of 'right' too"):
+            with pytest.raises(
+                RlinfError, match="expected limits of arm 'left' alone, .* got those of 'right' too"
+            ):
                 _limits_of(robot, "left")
         else:
             assert _limits_of(robot, "left") == tmp_path / "limits.yaml"

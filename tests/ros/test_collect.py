@@ -1,4 +1,6 @@
-"""Episodes that a person begins and ends: at a robot that nobody else resets, and by `rlinf collect` in a terminal."""
+"""Episodes that a person begins and ends: at a robot that nobody else resets, and by `rlinf
+collect` in a terminal.
+"""
 
 import contextlib
 import fcntl
@@ -29,35 +31,67 @@ from tests.ros.stand import listen, start
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
-ACTION = [f"reset_scene/_action/{part}" for part in ("send_goal", "cancel_goal", "get_result", "feedback", "status")]
+ACTION = [
+    f"reset_scene/_action/{part}"
+    for part in ("send_goal", "cancel_goal", "get_result", "feedback", "status")
+]
 
 
 class Unreset:
-    """A robot in real time whose side has no ``reset_scene``; the test is its operator and arms it."""
+    """A robot in real time whose side has no ``reset_scene``; the test is its operator and
+    arms it.
+    """
 
     def __init__(self, peer, task, *more, records=True):
         self.overrides = overrides = ("station.lockstep=false", f"station.task={task}", *more)
-        robot, *_ = station_processes(load_recipe("demo", [*overrides, "station.operator.kind=keyboard"]), task.parent)
+        robot, *_ = station_processes(
+            load_recipe("demo", [*overrides, "station.operator.kind=keyboard"]), task.parent
+        )
         elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
-        self.peer, self.seq, self.idle, self.spec = peer, 0, False, station_task(load_recipe("demo", overrides)).spec
-        self.prompts, self.events = listen(peer, String, "prompt"), listen(peer, EpisodeEvent, "episode")
-        self.steps, self.states = listen(peer, TimeStep, "timestep"), listen(peer, SafetyState, "safety")
-        self.chunks = peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+        self.peer, self.seq, self.idle, self.spec = (
+            peer,
+            0,
+            False,
+            station_task(load_recipe("demo", overrides)).spec,
+        )
+        self.prompts, self.events = (
+            listen(peer, String, "prompt"),
+            listen(peer, EpisodeEvent, "episode"),
+        )
+        self.steps, self.states = (
+            listen(peer, TimeStep, "timestep"),
+            listen(peer, SafetyState, "safety"),
+        )
+        self.chunks = peer.node.create_publisher(
+            ActionChunk, "teleop/action", profile("teleop/action")
+        )
         self.word = peer.node.create_publisher(String, "label", profile("label"))
         peer.node.create_subscription(TimeStep, "timestep", self.rest, profile("timestep"))
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.supervisor.start(replace(robot, remappings=robot.remappings + elsewhere))
-        for name in ("interlock", "recorder")[:1 + records]:
+        for name in ("interlock", "recorder")[: 1 + records]:
             start(peer, name, *overrides)
         start(peer, "environment", *overrides, person=True, external=True, retries=1)
-        peer.spin(lambda: self.runner.server_is_ready() and self.arming.service_is_ready(), what="the station")
+        peer.spin(
+            lambda: self.runner.server_is_ready() and self.arming.service_is_ready(),
+            what="the station",
+        )
 
     def rest(self, step):
         if step.step_type != TimeStep.LAST and not self.idle:
             self.seq += 1
-            self.chunks.publish(action_chunk(self.spec, [[0.0, 0.0, 0.0]], source="operator", session="o", seq=self.seq,
-                                             version=-1, observation_stamp=step.header.stamp))
+            self.chunks.publish(
+                action_chunk(
+                    self.spec,
+                    [[0.0, 0.0, 0.0]],
+                    source="operator",
+                    session="o",
+                    seq=self.seq,
+                    version=-1,
+                    observation_stamp=step.header.stamp,
+                )
+            )
 
     def arm(self, value=True):
         def done():
@@ -72,7 +106,9 @@ class Unreset:
 
     def ask(self, **goal):
         sent = self.runner.send_goal_async(RunEpisodes.Goal(**goal))
-        self.peer.spin(lambda: sent.done() and self.prompts and self.prompts[-1].data, what="the question")
+        self.peer.spin(
+            lambda: sent.done() and self.prompts and self.prompts[-1].data, what="the question"
+        )
         return sent.result()
 
     @property
@@ -85,27 +121,42 @@ class Unreset:
         self.say("ready")
         self.peer.spin(lambda: len(self.started) > before, what="the episode")
         episode_id = self.started[-1].episode_id
-        self.peer.spin(lambda: self.steps and (self.steps[-1].episode_id, self.prompts[-1].data) == (episode_id, "")
-                       and self.steps[-1].step_index > 2, 20, "time steps, and the question taken back")
+        self.peer.spin(
+            lambda: (
+                self.steps
+                and (self.steps[-1].episode_id, self.prompts[-1].data) == (episode_id, "")
+                and self.steps[-1].step_index > 2
+            ),
+            20,
+            "time steps, and the question taken back",
+        )
 
 
 def task_without_end(folder):
     """It ends by a person's word alone."""
     path = folder / "long.yaml"
-    path.write_text(Path("configs/tasks/reach.yaml").read_text().replace("max_steps: 30", "max_steps: 900"))
+    path.write_text(
+        Path("configs/tasks/reach.yaml").read_text().replace("max_steps: 30", "max_steps: 900")
+    )
     return path
 
 
 @pytest.mark.domain(180)
-def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_discards_it(peer, tmp_path):
+def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_discards_it(
+    peer, tmp_path
+):
     at = Unreset(peer, task_without_end(tmp_path), records=False)
     at.arm()
     at.say("ready")  # before it is asked: it counts for nothing
-    goal_sent = at.runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration", first_seed=7))
+    goal_sent = at.runner.send_goal_async(
+        RunEpisodes.Goal(count=2, mode="demonstration", first_seed=7)
+    )
     peer.spin(goal_sent.done, what="the request to be taken")
     peer.for_s(1.0)
     assert "'ready' came while nothing waited for it" in at.prompts[-1].data
-    assert not any("put the scene right" in prompt.data for prompt in at.prompts), "nobody would record it"
+    assert not any("put the scene right" in prompt.data for prompt in at.prompts), (
+        "nobody would record it"
+    )
     start(peer, "recorder", *at.overrides)
     peer.spin(lambda: at.prompts[-1].data.startswith("put the scene right"), what="the question")
     handle = goal_sent.result()
@@ -113,8 +164,14 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     assert not at.started and "say that it is ready" in at.prompts[-1].data
     at.arm(False)
     at.say("ready")
-    peer.spin(lambda: at.prompts[-1].data.startswith("ready: the interlock does not let the arm move"), 5, "the answer")
-    assert not at.started and "put the scene right" in at.prompts[-1].data, "a word while it is disarmed begins nothing"
+    peer.spin(
+        lambda: at.prompts[-1].data.startswith("ready: the interlock does not let the arm move"),
+        5,
+        "the answer",
+    )
+    assert not at.started and "put the scene right" in at.prompts[-1].data, (
+        "a word while it is disarmed begins nothing"
+    )
     at.arm()
     for word in ("discard", "rerecord", "failure", "success"):
         at.ready()
@@ -123,9 +180,13 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     peer.spin(result.done, what="the end of the request")
     got = result.result().result
     assert (got.success, got.episodes, got.successes) == (True, 2, 1)
-    assert [event.seed for event in at.started] == [7, 8, 8, 9], "once more is the same scene, a discarded one is not"
+    assert [event.seed for event in at.started] == [7, 8, 8, 9], (
+        "once more is the same scene, a discarded one is not"
+    )
     spool, ids = peer.supervisor.run_dir / "spool", [event.episode_id for event in at.started]
-    broken, closed = ({path.name for path in (spool / name).iterdir()} for name in ("broken", "closed"))
+    broken, closed = (
+        {path.name for path in (spool / name).iterdir()} for name in ("broken", "closed")
+    )
     assert broken == set(ids[:2]) and closed == set(ids[2:]) == set(got.episode_ids)
     handle = at.ask(count=1, mode="train", first_seed=1)
     ended = handle.get_result_async()
@@ -135,7 +196,9 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
 
 
 @pytest.mark.domain(180)
-def test_takes_in_which_nobody_moves_the_arm_do_not_count_however_many_and_end_no_request(peer, tmp_path):
+def test_takes_in_which_nobody_moves_the_arm_do_not_count_however_many_and_end_no_request(
+    peer, tmp_path
+):
     at = Unreset(peer, task_without_end(tmp_path))
     at.arm()
     handle = at.ask(count=1, mode="demonstration", first_seed=7)
@@ -144,8 +207,13 @@ def test_takes_in_which_nobody_moves_the_arm_do_not_count_however_many_and_end_n
         at.ready()
         at.say("failure")
         episode_id = at.started[-1].episode_id
-        peer.spin(lambda: any(event.kind == EpisodeEvent.ABORTED and event.episode_id == episode_id for event in at.events),  # noqa: B023
-                  what="the recorder's word")
+        peer.spin(
+            lambda: any(
+                event.kind == EpisodeEvent.ABORTED and event.episode_id == episode_id  # noqa: B023
+                for event in at.events
+            ),  # noqa: B023
+            what="the recorder's word",
+        )
         assert "applied no action: nobody commanded the arm" in at.events[-1].detail
     at.idle = False
     at.ready()
@@ -153,7 +221,9 @@ def test_takes_in_which_nobody_moves_the_arm_do_not_count_however_many_and_end_n
     result = handle.get_result_async()
     peer.spin(result.done, what="the end of the request")
     got = result.result().result
-    assert (got.success, got.episodes, got.message) == (True, 1, "") and {event.seed for event in at.started} == {7}
+    assert (got.success, got.episodes, got.message) == (True, 1, "") and {
+        event.seed for event in at.started
+    } == {7}
 
 
 class AtTheTerminal:
@@ -162,9 +232,23 @@ class AtTheTerminal:
     def __init__(self, folder, *argv):
         self.folder, (self.terminal, inside) = folder, pty.openpty()
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "rlinf_core.cli.main", "collect", "demo", "--quiet", "--out", str(folder), *argv],
-            stdin=inside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)))  # so that Ctrl-C comes to all of them
+            [
+                sys.executable,
+                "-m",
+                "rlinf_core.cli.main",
+                "collect",
+                "demo",
+                "--quiet",
+                "--out",
+                str(folder),
+                *argv,
+            ],
+            stdin=inside,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
+        )  # so that Ctrl-C comes to all of them
 
     def status(self):
         with contextlib.suppress(OSError, ValueError):
@@ -228,8 +312,12 @@ def at_the_terminal():
 @pytest.mark.slow
 def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_terminal):
     run = tmp_path / "run"
-    overrides = ["--set", f"station.task={task_without_end(tmp_path)}", "station.operator.kind=keyboard",
-                 "station.domain_id=181"]
+    overrides = [
+        "--set",
+        f"station.task={task_without_end(tmp_path)}",
+        "station.operator.kind=keyboard",
+        "station.domain_id=181",
+    ]
     first = at_the_terminal(run, "--episodes", "2", *overrides)
     first.arm()
     first.take(b"y", "closed")
@@ -241,8 +329,14 @@ def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_te
     output, code = first.popen.communicate(timeout=90)[0], first.popen.returncode
     assert code == 130 and "1 of 2 demonstrations succeeded and count, 1 did not" in output
     assert f"the same command with --out {run} goes on" in output
-    assert "takes: 1 of 2 succeeded, 0 did not, 1 discarded" in output and "g: the scene is ready" in output
-    assert "y: success · n: failure · b: once more · x: discard" in output and "GB free, about" in output
+    assert (
+        "takes: 1 of 2 succeeded, 0 did not, 1 discarded" in output
+        and "g: the scene is ready" in output
+    )
+    assert (
+        "y: success · n: failure · b: once more · x: discard" in output
+        and "GB free, about" in output
+    )
     second = at_the_terminal(run, "--episodes", "2", *overrides)
     second.arm()
     second.take(b"y", "closed")
@@ -251,5 +345,9 @@ def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_te
     assert "rlinf data export lerobot" in output
     takes = takes_of(run, load_recipe("demo", overrides[1:]))
     assert (takes.succeeded, takes.failed) == (2, 1)
-    seeds = [json.loads(line)["seed"] for line in (run / "progress.jsonl").read_text().splitlines() if '"episode"' in line]
+    seeds = [
+        json.loads(line)["seed"]
+        for line in (run / "progress.jsonl").read_text().splitlines()
+        if '"episode"' in line
+    ]
     assert len(set(seeds)) == 3, "no scene twice"

@@ -17,7 +17,13 @@ class Stubborn:
 
 def test_a_device_that_cannot_even_be_closed_is_opened_again(monkeypatch):
     node, opened = DeviceNode.__new__(DeviceNode), threading.Event()  # without ROS
-    node.what, node.trouble, node.over, node.failed, count = "camera", "", threading.Event(), None, []
+    node.what, node.trouble, node.over, node.failed, count = (
+        "camera",
+        "",
+        threading.Event(),
+        None,
+        [],
+    )
     node.get_logger = MagicMock()
     node.configured = threading.Event()
     node.configured.set()

@@ -1,4 +1,6 @@
-"""A person's devices at a station: motion that passes the interlock, and what stops it; labels of the episode in play."""
+"""A person's devices at a station: motion that passes the interlock, and what stops it; labels of
+the episode in play.
+"""
 
 import contextlib
 import os
@@ -32,20 +34,38 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 class Manned:
-    """A simulated station in real time, whose operator holds a SpaceMouse and has a pedal; both are twins."""
+    """A simulated station in real time, whose operator holds a SpaceMouse and has a pedal; both are
+    twins.
+    """
 
     def __init__(self, peer, folder):
-        self.peer, self.mouse, self.pedal = peer, SpaceMouse(folder / "mouse"), Pedal(folder / "pedal")
-        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
-        self.chunks, self.episodes = listen(peer, ActionChunk, "teleop/action"), listen(peer, EpisodeEvent, "episode")
+        self.peer, self.mouse, self.pedal = (
+            peer,
+            SpaceMouse(folder / "mouse"),
+            Pedal(folder / "pedal"),
+        )
+        self.states, self.targets = (
+            listen(peer, SafetyState, "safety"),
+            listen(peer, PoseStamped, "target_pose"),
+        )
+        self.chunks, self.episodes = (
+            listen(peer, ActionChunk, "teleop/action"),
+            listen(peer, EpisodeEvent, "episode"),
+        )
         self.enables, self.health = listen(peer, Bool, "enable"), []
         peer.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         task = folder / "long.yaml"
-        task.write_text(Path("configs/tasks/reach.yaml").read_text().replace("max_steps: 30", "max_steps: 900"))
-        overrides = ["station.lockstep=false", f"station.task={task}", "station.operator={kind: spacemouse, device: "
-                     f"{self.mouse.path}, buttons: {{1: enable, 2: arm}}, curve: 1.0}}",
-                     f"station.second_operator={{kind: pedal, device: {self.pedal.path}, buttons: "
-                     "{a: failure, b: rerecord, c: success}}"]
+        task.write_text(
+            Path("configs/tasks/reach.yaml").read_text().replace("max_steps: 30", "max_steps: 900")
+        )
+        overrides = [
+            "station.lockstep=false",
+            f"station.task={task}",
+            "station.operator={kind: spacemouse, device: "
+            f"{self.mouse.path}, buttons: {{1: enable, 2: arm}}, curve: 1.0}}",
+            f"station.second_operator={{kind: pedal, device: {self.pedal.path}, buttons: "
+            "{a: failure, b: rerecord, c: success}}",
+        ]
         for name in ("sim_bridge", "interlock", "recorder", "environment"):
             start(peer, name, *overrides, **({"patience_s": 30.0} if name == "environment" else {}))
         peer.supervisor.start(operator_process(load_recipe("demo", overrides)))
@@ -55,7 +75,9 @@ class Manned:
         self.health += [status for status in message.status if status.name == "station_a/operator"]
 
     def arm(self):
-        self.peer.spin(lambda: self.health and self.health[-1].message.endswith("ready"), what="the operator")
+        self.peer.spin(
+            lambda: self.health and self.health[-1].message.endswith("ready"), what="the operator"
+        )
         for _ in range(40):
             self.mouse.press("2", True)
             self.mouse.press("2", False)
@@ -66,11 +88,15 @@ class Manned:
 
     def begin(self, count=1):
         self.peer.spin(self.runner.server_is_ready, what="the environment")
-        sent = self.runner.send_goal_async(RunEpisodes.Goal(count=count, mode="demonstration", first_seed=7))
+        sent = self.runner.send_goal_async(
+            RunEpisodes.Goal(count=count, mode="demonstration", first_seed=7)
+        )
         before = len(self.episodes)
         self.peer.spin(sent.done, what="the goal")
-        self.peer.spin(lambda: any(event.kind == EpisodeEvent.STARTED for event in self.episodes[before:]),
-                       what="an episode")
+        self.peer.spin(
+            lambda: any(event.kind == EpisodeEvent.STARTED for event in self.episodes[before:]),
+            what="an episode",
+        )
         return sent.result().get_result_async()
 
     @property
@@ -80,7 +106,11 @@ class Manned:
     def moves_left(self):
         self.mouse.deflect({"tx": -0.6})
         before = self.y
-        self.peer.spin(lambda: self.y > before + 0.005, 10, lambda: f"motion: {self.states[-1]} {self.health[-1:]}")
+        self.peer.spin(
+            lambda: self.y > before + 0.005,
+            10,
+            lambda: f"motion: {self.states[-1]} {self.health[-1:]}",
+        )
 
     @property
     def commands(self):
@@ -95,9 +125,14 @@ class Manned:
         self.peer.for_s(0.4)
         commands, y = len(self.commands), self.y
         self.peer.for_s(seconds)
-        assert len(self.commands) == commands and abs(self.y - y) < 1e-4, "nothing is asked, and nothing moves"
-        self.peer.spin(lambda: (self.states[-1].state, self.states[-1].cause) == (SafetyState.HOLD, cause), 10,
-                       lambda: f"the hold: {self.states[-1]}")
+        assert len(self.commands) == commands and abs(self.y - y) < 1e-4, (
+            "nothing is asked, and nothing moves"
+        )
+        self.peer.spin(
+            lambda: (self.states[-1].state, self.states[-1].cause) == (SafetyState.HOLD, cause),
+            10,
+            lambda: f"the hold: {self.states[-1]}",
+        )
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +157,9 @@ def test_while_nobody_wants_episodes_a_device_moves_the_arm_and_let_go_it_stops(
     """As for `rlinf first-motion`, and to show a camera its board."""
     manned.arm()
     manned.mouse.rest()
-    manned.peer.for_s(3.0)  # a second until the operator has looked who is there, and another in which it is at rest
+    manned.peer.for_s(
+        3.0
+    )  # a second until the operator has looked who is there, and another in which it is at rest
     manned.moves_left()
     assert manned.states[-1].source == "operator" and not manned.episodes
     assert not manned.releases, "while it commands it lets nothing go"
@@ -145,7 +182,9 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
     manned.pedal.press("d", True)
     manned.pedal.press("d", False)
     manned.peer.for_s(0.5)
-    assert not any(enable.data for enable in manned.enables[enable_count:]), "a pedal that is well is no reason to go on"
+    assert not any(enable.data for enable in manned.enables[enable_count:]), (
+        "a pedal that is well is no reason to go on"
+    )
     manned.mouse.rest()
     manned.peer.spin(lambda: well(manned), 5, "it to be well again")
     manned.moves_left()
@@ -160,12 +199,18 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
     manned.stops("operator_silent")
     manned.mouse.rest()
     manned.peer.spin(lambda: well(manned), 5, "it to be well again")
-    manned.peer.for_s(0.5)  # the operator lets go of the takeover first: an enable before that gives nothing back
+    manned.peer.for_s(
+        0.5
+    )  # the operator lets go of the takeover first: an enable before that gives nothing back
     manned.pedal.press("c", True)
     manned.pedal.press("c", False)
     manned.peer.spin(done.done, what="the end of the episode")
     assert done.result().result.successes == 1, "the pedal said so"
-    manned.peer.spin(lambda: manned.states[-1].cause != "operator_silent", 5, "the enable, given back by the pedal")
+    manned.peer.spin(
+        lambda: manned.states[-1].cause != "operator_silent",
+        5,
+        "the enable, given back by the pedal",
+    )
 
 
 def test_a_pedal_labels_a_failure_and_asks_for_an_episode_once_more(manned):
@@ -173,9 +218,19 @@ def test_a_pedal_labels_a_failure_and_asks_for_an_episode_once_more(manned):
     first = manned.episodes[-1].episode_id
     manned.pedal.press("b", True)
     manned.pedal.press("b", False)
-    manned.peer.spin(lambda: manned.episodes[-1].kind == EpisodeEvent.STARTED and manned.episodes[-1].episode_id != first,
-                     30, "the episode once more")
-    aborted = next(event for event in manned.episodes if event.kind == EpisodeEvent.ABORTED and event.episode_id == first)
+    manned.peer.spin(
+        lambda: (
+            manned.episodes[-1].kind == EpisodeEvent.STARTED
+            and manned.episodes[-1].episode_id != first
+        ),
+        30,
+        "the episode once more",
+    )
+    aborted = next(
+        event
+        for event in manned.episodes
+        if event.kind == EpisodeEvent.ABORTED and event.episode_id == first
+    )
     assert "once more" in aborted.detail and manned.episodes[-1].seed == 7
     manned.peer.for_s(0.3)
     manned.pedal.press("a", True)
@@ -216,9 +271,14 @@ def test_another_word_is_no_label(manned):
 def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(peer, tmp_path):
     labels = listen(peer, String, "label")
     joy = peer.node.create_publisher(Joy, "joy", profile("joy"))
-    peer.supervisor.start(operator_process(load_recipe("demo", ["station.operator={kind: joy, clutch: ''}"])))
+    peer.supervisor.start(
+        operator_process(load_recipe("demo", ["station.operator={kind: joy, clutch: ''}"]))
+    )
     buttons = [0] * 11
-    peer.node.create_timer(0.05, lambda: joy.publish(Joy(axes=[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], buttons=buttons)))
+    peer.node.create_timer(
+        0.05,
+        lambda: joy.publish(Joy(axes=[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], buttons=buttons)),
+    )
     peer.spin(lambda: joy.get_subscription_count(), what="the operator")
     end = time.monotonic() + 20
     while not labels:
@@ -230,7 +290,10 @@ def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(pee
     missing = load_recipe("demo", ["station.operator={kind: spacemouse, device: /dev/hidraw99}"])
     peer.supervisor.start(operator_process(missing))
     log = peer.supervisor.run_dir / "logs/operator.log"
-    peer.spin(lambda: "expected a SpaceMouse at /dev/hidraw99, got: No such file" in log.read_text(), what="its word")
+    peer.spin(
+        lambda: "expected a SpaceMouse at /dev/hidraw99, got: No such file" in log.read_text(),
+        what="its word",
+    )
     assert "Traceback" not in log.read_text()
 
 
@@ -246,11 +309,20 @@ def test_keys_move_the_arm_whose_number_was_pressed_and_arm_both(peer, tmp_path)
     for name in ("left", "right"):
         peer.node.create_service(SetBool, f"{name}/interlock/arm", partial(on_arm, name))
     steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
-    recipe = load_recipe("demo", ["station.robot=two_franka_sim", "station.task=reach_both",
-                                  "station.operator.kind=keyboard"])
+    recipe = load_recipe(
+        "demo",
+        [
+            "station.robot=two_franka_sim",
+            "station.task=reach_both",
+            "station.operator.kind=keyboard",
+        ],
+    )
     spec, (terminal, inside) = station_task(recipe).spec, pty.openpty()
-    person = subprocess.Popen(command_line(operator_process(recipe), tmp_path), stdin=inside,
-                              env=peer.supervisor.environment)
+    person = subprocess.Popen(
+        command_line(operator_process(recipe), tmp_path),
+        stdin=inside,
+        env=peer.supervisor.environment,
+    )
 
     def moved(keys):
         chunks.clear()

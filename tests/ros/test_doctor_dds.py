@@ -1,4 +1,6 @@
-"""`rlinf doctor` on the middleware: an image goes from one process to another, by the one that our profile is for."""
+"""`rlinf doctor` on the middleware: an image goes from one process to another, by the one that our
+profile is for.
+"""
 
 from types import SimpleNamespace
 
@@ -14,9 +16,16 @@ def test_an_image_comes_from_another_process():
     assert not finding.fix and "an image came through" in finding.result
 
 
-@pytest.mark.parametrize("reply, text", [
-    ("ok rmw_cyclonedds_cpp", "rmw_cyclonedds_cpp, for which no profile"), ("lost rmw_fastrtps_cpp", "an image was lost")])
+@pytest.mark.parametrize(
+    "reply, text",
+    [
+        ("ok rmw_cyclonedds_cpp", "rmw_cyclonedds_cpp, for which no profile"),
+        ("lost rmw_fastrtps_cpp", "an image was lost"),
+    ],
+)
 def test_another_middleware_and_a_loss_are_no_ok(monkeypatch, reply, text):
-    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{reply}\n", stderr=""))
+    monkeypatch.setattr(
+        doctor.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{reply}\n", stderr="")
+    )
     finding = doctor._middleware()
     assert finding.fix and text in finding.result

@@ -4,8 +4,10 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-DOMAIN = re.compile(r"domain(?:\(|=|_id=)(\d+)|standing\(.*?, (\d+), "
-                    r"|peer_in\(.*, (\d+)\)|\(\"\w+\", (\d{2,3})\)|DOMAIN, MARK = (\d+)")
+DOMAIN = re.compile(
+    r"domain(?:\(|=|_id=)(\d+)|standing\(.*?, (\d+), "
+    r"|peer_in\(.*, (\d+)\)|\(\"\w+\", (\d{2,3})\)|DOMAIN, MARK = (\d+)"
+)
 
 
 def test_no_ros_domain_is_used_by_two_files_which_may_run_at_the_same_time():
@@ -19,6 +21,12 @@ def test_no_ros_domain_is_used_by_two_files_which_may_run_at_the_same_time():
 
 
 def test_timers_of_every_node_of_a_station_go_by_the_time_that_passes():
-    """Whatever is done to the clock: they are StationNodes, but for what stands in for people and faults in a drill."""
-    others = {path.stem for path in Path("ros_ws/src").glob("*/rlinf_*/*.py") if "(Node):" in path.read_text()}
+    """Whatever is done to the clock: they are StationNodes, but for what stands in for people and
+    faults in a drill.
+    """
+    others = {
+        path.stem
+        for path in Path("ros_ws/src").glob("*/rlinf_*/*.py")
+        if "(Node):" in path.read_text()
+    }
     assert others == {"spinning", "memory_bus", "drill_people", "fault_injector"}

@@ -1,4 +1,6 @@
-"""What a policy draws at a station is recorded, and is what it draws in the vectorised environment, to the last bit."""
+"""What a policy draws at a station is recorded, and is what it draws in the vectorised environment,
+to the last bit.
+"""
 
 import numpy as np
 import pytest
@@ -41,15 +43,24 @@ class Station:
     """A whole station over ROS that plays policies."""
 
     def __init__(self, peer):
-        self.peer, self.statuses, self.version = peer, listen(peer, PolicyStatus, "policy/status"), 0
+        self.peer, self.statuses, self.version = (
+            peer,
+            listen(peer, PolicyStatus, "policy/status"),
+            0,
+        )
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
             start(peer, name, *REACH, **({"lockstep_guard_s": 15.0} if name == "interlock" else {}))
-        self.updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+        self.updates = peer.node.create_publisher(
+            PolicyUpdate, "policy/update", profile("policy/update")
+        )
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.spin(lambda: self.statuses and self.runner.server_is_ready(), what="the station")
 
     def plays(self, policy):
-        """From now on; what it draws is by this version. After an evaluation it waits for an episode: hence two."""
+        """From now on; what it draws is by this version.
+
+        After an evaluation it waits for an episode: hence two.
+        """
         self._publish(policy)
         self.episodes("train", 1)  # and at first, nodes may still be finding each other
         self._publish(policy)
@@ -58,18 +69,25 @@ class Station:
 
     def _publish(self, policy):
         self.version += 1
-        file = str(save_policy(policy, self.peer.supervisor.run_dir / f"{self.version}.safetensors"))
+        file = str(
+            save_policy(policy, self.peer.supervisor.run_dir / f"{self.version}.safetensors")
+        )
         self.updates.publish(PolicyUpdate(version=self.version, path=file))
 
     def episodes(self, mode, count):
         """The recordings of so many."""
-        sent = self.runner.send_goal_async(RunEpisodes.Goal(count=count, mode=mode, first_seed=FIRST))
+        sent = self.runner.send_goal_async(
+            RunEpisodes.Goal(count=count, mode=mode, first_seed=FIRST)
+        )
         self.peer.spin(sent.done, what="the goal")
         answer = sent.result().get_result_async()
         self.peer.spin(answer.done, 120, "the episodes")
         result = answer.result().result
         assert result.success, result.message
-        return [read_episode(self.peer.supervisor.run_dir / "spool/closed" / name) for name in result.episode_ids]
+        return [
+            read_episode(self.peer.supervisor.run_dir / "spool/closed" / name)
+            for name in result.episode_ids
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -79,20 +97,34 @@ def station(tmp_path_factory):
 
 
 def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(env, station):
-    """Of a Gaussian policy, chunks of four of which two are played: what was drawn, its log-probabilities, all there is."""
-    policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, n_action_steps=2, initial_log_std=-1.0)).eval()
+    """Of a Gaussian policy, chunks of four of which two are played: what was drawn, its
+    log-probabilities, all there is.
+    """
+    policy = make_policy(
+        env.spec, gaussian.Config(hidden=(32,), horizon=4, n_action_steps=2, initial_log_std=-1.0)
+    ).eval()
     version = station.plays(policy)
     rollouts = ChunkRollouts(env, policy, SEED + version, FIRST)
     rollouts.version = version
     for episode in station.episodes("train", COUNT):
         check_episode(episode, env.spec, 1000)
-        expected, got = rollouts.play(group=1).rollouts[0], rollout_of(episode, env.spec, policy.config)
-        assert len(episode.chunks) == -(-len(episode) // 2) and episode.chunks.drawn.shape[1] == 4 * 3
+        expected, got = (
+            rollouts.play(group=1).rollouts[0],
+            rollout_of(episode, env.spec, policy.config),
+        )
+        assert (
+            len(episode.chunks) == -(-len(episode) // 2) and episode.chunks.drawn.shape[1] == 4 * 3
+        )
         for name, value in vars(expected).items():
-            pairs = [(value[key], getattr(got, name)[key]) for key in value] if isinstance(value, dict) else [
-                (value, getattr(got, name))]
+            pairs = (
+                [(value[key], getattr(got, name)[key]) for key in value]
+                if isinstance(value, dict)
+                else [(value, getattr(got, name))]
+            )
             assert all(one is other or torch.equal(one, other) for one, other in pairs), name
-        assert isinstance(got, Rollout) and got.log_probs.abs().min() > 0 and got.actions.std() > 0.1
+        assert (
+            isinstance(got, Rollout) and got.log_probs.abs().min() > 0 and got.actions.std() > 0.1
+        )
     (evaluated,) = station.episodes("evaluate", 1)
     assert evaluated.chunks.log_probs is None and len(evaluated.chunks) == -(-len(evaluated) // 2)
 
@@ -108,34 +140,73 @@ def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environme
         rollouts.observation, ended = None, []
         while not ended:
             ended = rollouts.play(1).trajectories
-        played, = ended
-        observations, rewards, decided, latents = played.observations, played.rewards, played.chunk_starts, played.latents
+        (played,) = ended
+        observations, rewards, decided, latents = (
+            played.observations,
+            played.rewards,
+            played.chunk_starts,
+            played.latents,
+        )
         length = len(rewards)
-        assert len(episode) == length and np.array_equal(episode.chunks.chunk_starts(length), decided)
-        assert np.array_equal(episode.chunks.latents(length)[decided], latents[decided]) and latents[decided].std() > 0.1
-        recorded_vectors = np.concatenate([episode.observations[item.name] for item in env.spec.vectors], axis=1)
+        assert len(episode) == length and np.array_equal(
+            episode.chunks.chunk_starts(length), decided
+        )
+        assert (
+            np.array_equal(episode.chunks.latents(length)[decided], latents[decided])
+            and latents[decided].std() > 0.1
+        )
+        recorded_vectors = np.concatenate(
+            [episode.observations[item.name] for item in env.spec.vectors], axis=1
+        )
         assert np.array_equal(recorded_vectors, observations["vectors"])
-        assert episode.chunks.drawn.shape[1] == policy.latent_size == 12 and episode.chunks.log_probs.shape[1] == 1
-    assert {(chunk.drawn_dim, len(chunk.drawn), len(chunk.log_probs)) for chunk in chunks} == {(12, 12, 1)}
+        assert (
+            episode.chunks.drawn.shape[1] == policy.latent_size == 12
+            and episode.chunks.log_probs.shape[1] == 1
+        )
+    assert {(chunk.drawn_dim, len(chunk.drawn), len(chunk.log_probs)) for chunk in chunks} == {
+        (12, 12, 1)
+    }
 
 
 def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
-    """Somebody commands from time step 3 on, later where the machine is busy; in the end it is handed back."""
-    policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, n_action_steps=2, initial_log_std=-3.0)).eval()
-    teleop = station.peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+    """Somebody commands from time step 3 on, later where the machine is busy; in the end it is
+    handed back.
+    """
+    policy = make_policy(
+        env.spec, gaussian.Config(hidden=(32,), horizon=4, n_action_steps=2, initial_log_std=-3.0)
+    ).eval()
+    teleop = station.peer.node.create_publisher(
+        ActionChunk, "teleop/action", profile("teleop/action")
+    )
     begins = []
 
     def take_over(step):
         if begins and step.step_index == 3:
-            begins.append(True)  # one that came too late has had its number: the same again would be a duplicate
-            chunk = action_chunk(env.spec, np.zeros((14, 3)), source="operator", session="person", seq=len(begins),
-                                 version=-1, observation_stamp=step.header.stamp, execute=14)
+            begins.append(
+                True
+            )  # one that came too late has had its number: the same again would be a duplicate
+            chunk = action_chunk(
+                env.spec,
+                np.zeros((14, 3)),
+                source="operator",
+                session="person",
+                seq=len(begins),
+                version=-1,
+                observation_stamp=step.header.stamp,
+                execute=14,
+            )
             teleop.publish(chunk)
-        elif begins and step.step_index == 16:  # the person lets go, or the interlock would hold: operator_silent
+        elif (
+            begins and step.step_index == 16
+        ):  # the person lets go, or the interlock would hold: operator_silent
             begins.append(True)
-            teleop.publish(release_chunk(env.spec, session="person", seq=len(begins), stamp=step.header.stamp))
+            teleop.publish(
+                release_chunk(env.spec, session="person", seq=len(begins), stamp=step.header.stamp)
+            )
 
-    steps = station.peer.node.create_subscription(TimeStep, "timestep", take_over, profile("timestep"))
+    steps = station.peer.node.create_subscription(
+        TimeStep, "timestep", take_over, profile("timestep")
+    )
     station.plays(policy)  # meanwhile, they meet
     station.peer.meet(teleop, by=("interlock", "recorder"))
     begins.append(True)
@@ -150,11 +221,18 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
     chunks, first = episode.chunks, min(theirs)
     assert 3 <= first < 17 and len(theirs) >= 3
     rollout = rollout_of(episode, env.spec, policy.config)
-    counted = [step for start, played in zip(chunks.starts, chunks.played, strict=True)
-               for step in range(start, start + played)]
+    counted = [
+        step
+        for start, played in zip(chunks.starts, chunks.played, strict=True)
+        for step in range(start, start + played)
+    ]
     assert len(counted) == len(set(counted)) and not set(counted) & set(theirs)
-    assert counted[:first] == list(range(first)) and all(episode.sources[step] == "policy" for step in counted)
+    assert counted[:first] == list(range(first)) and all(
+        episode.sources[step] == "policy" for step in counted
+    )
     before = [2] * (first // 2) + [1] * (first % 2)
-    assert rollout.steps[:len(before), 0].tolist() == before, "a chunk that was cut counts as far as it was played"
-    assert rollout.done[:len(before), 0].tolist() == [0] * (len(before) - 1) + [1]
+    assert rollout.steps[: len(before), 0].tolist() == before, (
+        "a chunk that was cut counts as far as it was played"
+    )
+    assert rollout.done[: len(before), 0].tolist() == [0] * (len(before) - 1) + [1]
     assert counted[-1] == len(episode) - 1 and len(counted) >= len(episode) - len(theirs) - 5

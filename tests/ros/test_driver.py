@@ -9,10 +9,15 @@ from rlinf_drivers import driver
 pytestmark = pytest.mark.ros
 
 
-@pytest.mark.parametrize("module, error", [
-    ("", "expected a file of parameters with 'module'"), ("my_arm.node", "expected the package 'my_arm'"),
-    ("os.path", "expected a module with main()"),
-    ("rlinf_drivers.franka", "expected the package 'franka_msgs'.* Run: rlinf messages")])
+@pytest.mark.parametrize(
+    "module, error",
+    [
+        ("", "expected a file of parameters with 'module'"),
+        ("my_arm.node", "expected the package 'my_arm'"),
+        ("os.path", "expected a module with main()"),
+        ("rlinf_drivers.franka", "expected the package 'franka_msgs'.* Run: rlinf messages"),
+    ],
+)
 def test_what_a_driver_lacks_is_said_in_a_line(monkeypatch, tmp_path, module, error):
     (tmp_path / "parameters.yaml").write_text(f"/**: {{ros__parameters: {{module: '{module}'}}}}\n")
     monkeypatch.setattr(sys, "argv", ["driver", "--params-file", str(tmp_path / "parameters.yaml")])

@@ -1,4 +1,7 @@
-"""How a station ends: in order, without a word, with every episode closed that had ended. To show, it needs no trainer."""
+"""How a station ends: in order, without a word, with every episode closed that had ended.
+
+To show, it needs no trainer.
+"""
 
 import os
 import re
@@ -27,18 +30,28 @@ def tracebacks(folder):
     """By log, the lines around the first sign of one."""
     texts = {log.name: log.read_text() for log in (folder / "logs").iterdir()}
     matches = {name: WORDS.search(text) for name, text in texts.items()}
-    return {name: texts[name][max(0, at.start() - 300):at.end() + 3000].splitlines() for name, at in matches.items() if at}
+    return {
+        name: texts[name][max(0, at.start() - 300) : at.end() + 3000].splitlines()
+        for name, at in matches.items()
+        if at
+    }
 
 
 def all_quiet(codes, folder):
     """No process said anything, and each ended with 0; where one did not, its log is told."""
     assert not tracebacks(folder)
-    loud = {name: (folder / f"logs/{name}.log").read_text()[-6000:] for name, code in codes.items() if code}
+    loud = {
+        name: (folder / f"logs/{name}.log").read_text()[-6000:]
+        for name, code in codes.items()
+        if code
+    }
     assert not loud, (codes, loud)
 
 
 def all_at_once(run, number):
-    """As ros2 launch and a terminal ask: every process of the group at the same time, and more than once."""
+    """As ros2 launch and a terminal ask: every process of the group at the same time, and more than
+    once.
+    """
     nodes = {name: child.popen for name, child in run.supervisor.children.items()}
     end = time.time() + 20
     while any(popen.poll() is None for popen in nodes.values()) and time.time() < end:
@@ -58,10 +71,17 @@ def all_at_once(run, number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, peer, number):
     events = listen(peer, EpisodeEvent, "episode")
-    with Run(tmp_path, "collect.episodes=50", domain=60, trains=False, supervisor=Supervisor) as run:
-        peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 2, what="two episodes")
+    with Run(
+        tmp_path, "collect.episodes=50", domain=60, trains=False, supervisor=Supervisor
+    ) as run:
+        peer.spin(
+            lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 2, what="two episodes"
+        )
         before = len(events)
-        peer.spin(lambda: any(e.kind == EpisodeEvent.ENDED for e in events[before:]), what="an episode's end")
+        peer.spin(
+            lambda: any(e.kind == EpisodeEvent.ENDED for e in events[before:]),
+            what="an episode's end",
+        )
         codes = all_at_once(run, number)
     ended = {e.episode_id for e in events if e.kind == EpisodeEvent.ENDED}
     spool = run.folder / "spool"
@@ -73,15 +93,26 @@ def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, 
 @pytest.mark.domain(61)
 def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
     events = listen(peer, EpisodeEvent, "episode")
-    with Run(tmp_path, "collect.episodes=50", domain=61, trains=False, supervisor=Supervisor) as run:
-        peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 1, what="an episode")
-        peer.spin(lambda: events[-1].kind == EpisodeEvent.STARTED and any((run.folder / "spool/open").iterdir()),
-                  what="the next, in the recorder")
+    with Run(
+        tmp_path, "collect.episodes=50", domain=61, trains=False, supervisor=Supervisor
+    ) as run:
+        peer.spin(
+            lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 1, what="an episode"
+        )
+        peer.spin(
+            lambda: (
+                events[-1].kind == EpisodeEvent.STARTED
+                and any((run.folder / "spool/open").iterdir())
+            ),
+            what="the next, in the recorder",
+        )
         codes = all_at_once(run, signal.SIGINT)
         peer.for_s(0.5)
     begun = {e.episode_id for e in events if e.kind == EpisodeEvent.STARTED}
-    stored, broken = ({path.name for folder in folders for path in (run.folder / "spool" / folder).iterdir()}
-                      for folders in (("closed", "sent"), ("broken",)))
+    stored, broken = (
+        {path.name for folder in folders for path in (run.folder / "spool" / folder).iterdir()}
+        for folders in (("closed", "sent"), ("broken",))
+    )
     assert begun == stored | broken and not list((run.folder / "spool/open").iterdir())
     details = {e.episode_id: e.detail for e in events if e.kind == EpisodeEvent.ABORTED}
     assert all("was stopped" in details[name] for name in broken)
@@ -91,13 +122,20 @@ def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_process_that_the_middleware_holds_for_ever_ends_all_the_same(code):
     """As in Fast-DDS#6513: a call that keeps Python's lock does not return."""
-    end = ("import ctypes; from rlinf_ros.workarounds import end_soon; print('done'); "
-           f"end_soon({code}, 0.3); ctypes.PyDLL(None).sleep(600)")
-    ended = subprocess.run([sys.executable, "-c", end], stdout=subprocess.PIPE, text=True, timeout=90)
+    end = (
+        "import ctypes; from rlinf_ros.workarounds import end_soon; print('done'); "
+        f"end_soon({code}, 0.3); ctypes.PyDLL(None).sleep(600)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", end], stdout=subprocess.PIPE, text=True, timeout=90
+    )
     assert (ended.returncode, ended.stdout) == (code, "done\n")
 
 
-@pytest.mark.parametrize("after_s", [0.05, *(pytest.param(seconds, marks=pytest.mark.slow) for seconds in (0.5, 1.5)), 3.0])
+@pytest.mark.parametrize(
+    "after_s",
+    [0.05, *(pytest.param(seconds, marks=pytest.mark.slow) for seconds in (0.5, 1.5)), 3.0],
+)
 def test_a_station_that_is_still_starting_ends_as_quietly(tmp_path, after_s):
     with Run(tmp_path, domain=62, trains=False, supervisor=Supervisor) as run:
         time.sleep(after_s)
@@ -109,26 +147,61 @@ def test_a_station_that_is_still_starting_ends_as_quietly(tmp_path, after_s):
 def test_a_node_ends_with_whoever_started_it(tmp_path, peer):
     recipe = load_recipe("demo")
     environment = next(p for p in station_processes(recipe, tmp_path) if p.name == "environment")
-    code = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); p.wait()"
-    launcher = subprocess.Popen([sys.executable, "-c", code, *command_line(environment, tmp_path)], stdout=subprocess.PIPE,
-                                text=True, env=peer.supervisor.environment)
+    code = (
+        "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); "
+        "p.wait()"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code, *command_line(environment, tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=peer.supervisor.environment,
+    )
     node = int(launcher.stdout.readline())
     peer.spin(lambda: peer.node.count_publishers("timestep"), what="the environment")
     launcher.kill()
     launcher.wait()
     peer.spin(lambda: not peer.node.count_publishers("timestep"), 60, "its end, in order")
-    peer.spin(lambda: not Path(f"/proc/{node}/stat").exists() or " Z " in Path(f"/proc/{node}/stat").read_text(), 60,
-              "the end of its process")
+    peer.spin(
+        lambda: (
+            not Path(f"/proc/{node}/stat").exists()
+            or " Z " in Path(f"/proc/{node}/stat").read_text()
+        ),
+        60,
+        "the end of its process",
+    )
 
 
-@pytest.mark.parametrize("number, group", [
-    (signal.SIGINT, True),
-    *(pytest.param(number, False, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM))])
+@pytest.mark.parametrize(
+    "number, group",
+    [
+        (signal.SIGINT, True),
+        *(
+            pytest.param(number, False, marks=pytest.mark.slow)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        ),
+    ],
+)
 def test_ctrl_c_ends_a_whole_demo_in_order(tmp_path, number, group):
     settings = [f"bridge.port={free_port()}", "station.domain_id=63"]
     with open(tmp_path / "demo.txt", "w") as log:
-        demo = subprocess.Popen([sys.executable, "-m", "rlinf_core.cli.main", "demo", "demo_tiny", "--quiet", "--out",
-                                 str(tmp_path / "run"), "--set", *settings], stdout=log, stderr=log, start_new_session=True)
+        demo = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "rlinf_core.cli.main",
+                "demo",
+                "demo_tiny",
+                "--quiet",
+                "--out",
+                str(tmp_path / "run"),
+                "--set",
+                *settings,
+            ],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     progress, end = tmp_path / "run/progress.jsonl", time.time() + 90
     while not (progress.exists() and '"episode"' in progress.read_text()):
         assert demo.poll() is None and time.time() < end, (tmp_path / "demo.txt").read_text()
@@ -139,6 +212,8 @@ def test_ctrl_c_ends_a_whole_demo_in_order(tmp_path, number, group):
     finally:
         if demo.poll() is None:
             os.killpg(demo.pid, signal.SIGKILL)
-    assert not tracebacks(tmp_path / "run") and "Traceback" not in (tmp_path / "demo.txt").read_text()
+    assert (
+        not tracebacks(tmp_path / "run") and "Traceback" not in (tmp_path / "demo.txt").read_text()
+    )
     assert not list((tmp_path / "run/spool/open").iterdir())
     assert '"stopped"' in progress.read_text().splitlines()[-1]

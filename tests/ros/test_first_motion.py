@@ -1,4 +1,6 @@
-"""`rlinf first-motion` beside an interlock: a person moves the arm, lets go, disarms and presses; and where none does."""
+"""`rlinf first-motion` beside an interlock: a person moves the arm, lets go, disarms and presses;
+and where none does.
+"""
 
 import contextlib
 import copy
@@ -21,7 +23,14 @@ from tests.ros.stand import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
-JOINTS = ["shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint"]
+JOINTS = [
+    "shoulder_pan_joint",
+    "shoulder_lift_joint",
+    "elbow_joint",
+    "wrist_1_joint",
+    "wrist_2_joint",
+    "wrist_3_joint",
+]
 
 
 class NotHeldError(Exception):
@@ -34,24 +43,50 @@ class Person(Arm):
     robot, task, middle, slow = "franka_fr3", "reach", 0.25, "speed 0.025"
 
     def __init__(self, peer, folder, domain):
-        (folder / "limits.yaml").write_text(f"extends: {os.getcwd()}/robots/{self.robot}/limits.yaml\nestop_silence: 1.0\n"
-                                            "stale_state: 0.3\n")
-        (folder / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\nestops: [pendant]\n"
-                                           f"topics: {json.dumps(self.topics)}\n")
+        (folder / "limits.yaml").write_text(
+            f"extends: {os.getcwd()}/robots/{self.robot}/limits.yaml\nestop_silence: 1.0\n"
+            "stale_state: 0.3\n"
+        )
+        (folder / "robot.yaml").write_text(
+            "driver: external\nlimits: limits.yaml\nestops: [pendant]\n"
+            f"topics: {json.dumps(self.topics)}\n"
+        )
         self.mirrored = None  # about that height its driver has up and down the other way round
         super().__init__(peer, streams=False)
-        start(peer, "interlock", f"station.robot={folder}", f"station.task={self.task}", "station.lockstep=false",
-              latch_file="")
+        start(
+            peer,
+            "interlock",
+            f"station.robot={folder}",
+            f"station.task={self.task}",
+            "station.lockstep=false",
+            latch_file="",
+        )
         self.fault, self.moving, self.up, self.out = "", False, 0.004, folder / "said.txt"
         self.faults = publisher(peer.node, "robot/fault", at=self.topics.get("robot/fault", ""))
         peer.node.create_timer(0.1, self.command_it)
         peer.spin(lambda: self.states and self.targets, what="the interlock")
-        command = [sys.executable, "-m", "rlinf_core.cli.main", "first-motion", "demo", "--json", str(folder / "rows.json"),
-                   "--set", f"station.robot={folder}", f"station.task={self.task}", "station.operator.kind=keyboard",
-                   f"station.domain_id={domain}"]
+        command = [
+            sys.executable,
+            "-m",
+            "rlinf_core.cli.main",
+            "first-motion",
+            "demo",
+            "--json",
+            str(folder / "rows.json"),
+            "--set",
+            f"station.robot={folder}",
+            f"station.task={self.task}",
+            "station.operator.kind=keyboard",
+            f"station.domain_id={domain}",
+        ]
         with open(self.out, "w") as out:
-            self.command = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True,
-                                            env=os.environ | {"PYTHONUNBUFFERED": "1"})
+            self.command = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
 
     def follow(self, target):
         if self.mirrored is None:
@@ -65,8 +100,10 @@ class Person(Arm):
             self.send(0.0, 0.0, self.up, source="operator")
 
     def expect_output(self, words):
-        self.peer.spin(lambda: words in self.out.read_text() or self.command.poll() is not None,
-                       what=lambda: f"{words}: {self.out.read_text()}")
+        self.peer.spin(
+            lambda: words in self.out.read_text() or self.command.poll() is not None,
+            what=lambda: f"{words}: {self.out.read_text()}",
+        )
         if words not in self.out.read_text() and "NOT HELD" in self.out.read_text():
             raise NotHeldError
         assert words in self.out.read_text(), self.out.read_text()
@@ -76,8 +113,10 @@ class Person(Arm):
         self.arm()
         begun, self.moving = self.height, True
         self.up = 0.004 if begun < self.middle else -0.004
-        self.peer.spin(lambda: abs(self.height - begun) > 0.012,
-                       what=lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
+        self.peer.spin(
+            lambda: abs(self.height - begun) > 0.012,
+            what=lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}",
+        )
 
     @property
     def height(self):
@@ -95,13 +134,17 @@ class Person(Arm):
         self.faults.publish(String(data=""))
 
     def end(self):
-        self.peer.spin(lambda: self.command.poll() is not None, what=lambda: f"its end: {self.out.read_text()}")
+        self.peer.spin(
+            lambda: self.command.poll() is not None, what=lambda: f"its end: {self.out.read_text()}"
+        )
         assert "Traceback" not in self.out.read_text(), self.out.read_text()
         return self.command.returncode
 
 
 class Silent(Person):
-    """At an arm whose driver falls silent where it stops by itself, as franka_ros2 does, until it is reset."""
+    """At an arm whose driver falls silent where it stops by itself, as franka_ros2 does, until it
+    is reset.
+    """
 
     def stops_by_itself(self):
         self.publishes_state = False
@@ -116,9 +159,13 @@ class Jointed(Person):
 
     robot, task, middle, slow = "ur5e", "ur5e_reach", 0.45, "joint_speed 0.05"
     commanded = JointState, "target_joints"
-    topics = {"joint_states": "/of_its_driver/joint_states", "current_pose": "/of_its_driver/pose",
-              "target_joints": "/of_its_driver/command", "robot/fault": "/of_its_driver/fault",
-              "estop/pendant": "/of_its_driver/pendant"}
+    topics = {
+        "joint_states": "/of_its_driver/joint_states",
+        "current_pose": "/of_its_driver/pose",
+        "target_joints": "/of_its_driver/command",
+        "robot/fault": "/of_its_driver/fault",
+        "estop/pendant": "/of_its_driver/pendant",
+    }
 
     def stand(self):
         self.joints, self.pose = JointState(name=list(JOINTS), position=list(HOME)), PoseStamped()
@@ -137,10 +184,21 @@ class Jointed(Person):
     def send(self, x, y=0.0, z=0.0, source="policy", dt=0.1, **fields):
         """Up and down by the second joint."""
         self.seq += 1
-        self.say["teleop/action"].publish(ActionChunk(
-            source=source, session=source, seq=self.seq, dt=dt, control_mode="joint_delta", horizon=1, dim=6, execute=1,
-            data=[0.0, -5.0 * z, 0.0, 0.0, 0.0, 0.0], joint_names=JOINTS,
-            observation_stamp=self.peer.node.get_clock().now().to_msg()))
+        self.say["teleop/action"].publish(
+            ActionChunk(
+                source=source,
+                session=source,
+                seq=self.seq,
+                dt=dt,
+                control_mode="joint_delta",
+                horizon=1,
+                dim=6,
+                execute=1,
+                data=[0.0, -5.0 * z, 0.0, 0.0, 0.0, 0.0],
+                joint_names=JOINTS,
+                observation_stamp=self.peer.node.get_clock().now().to_msg(),
+            )
+        )
 
     @property
     def height(self):
@@ -168,7 +226,9 @@ def does_it_all(person):
     person.lets_go()
     person.expect_output("while the arm moves, disarm it: q")
     person.moves()
-    person.peer.spin(lambda: person.ask(person.arming, SetBool.Request(data=False)).success, what="disarming")
+    person.peer.spin(
+        lambda: person.ask(person.arming, SetBool.Request(data=False)).success, what="disarming"
+    )
     person.lets_go()
     person.expect_output("press the e-stop 'pendant'")
     person.moves()
@@ -186,24 +246,43 @@ def does_it_all(person):
     person.peer.spin(lambda: person.clear(cause).success, what="the reset")
 
 
-@pytest.mark.parametrize("person", [pytest.param(Person, marks=pytest.mark.domain(130)),
-                                    pytest.param(Silent, marks=[pytest.mark.domain(8), pytest.mark.slow]),
-                                    pytest.param(Jointed, marks=[pytest.mark.domain(50), pytest.mark.slow])], indirect=True)
-def test_a_tenth_of_the_speeds_each_stop_in_its_bound_and_the_speeds_again_at_the_end(person, tmp_path):
+@pytest.mark.parametrize(
+    "person",
+    [
+        pytest.param(Person, marks=pytest.mark.domain(130)),
+        pytest.param(Silent, marks=[pytest.mark.domain(8), pytest.mark.slow]),
+        pytest.param(Jointed, marks=[pytest.mark.domain(50), pytest.mark.slow]),
+    ],
+    indirect=True,
+)
+def test_a_tenth_of_the_speeds_each_stop_in_its_bound_and_the_speeds_again_at_the_end(
+    person, tmp_path
+):
     with contextlib.suppress(NotHeldError):
         does_it_all(person)
     person.end()
     rows = json.loads((tmp_path / "rows.json").read_text())
     requirements = ["S9", "S2", "S13", "S14", "S17"]
-    assert [row["requirement"] for row in rows] == requirements[:len(rows)] and rows[0]["held"], rows[0]
+    assert [row["requirement"] for row in rows] == requirements[: len(rows)] and rows[0]["held"], (
+        rows[0]
+    )
     if all(row["held"] for row in rows):
-        assert rows[-1]["requirement"] == "S17" and person.command.returncode == 0 and "all held" in person.out.read_text()
+        assert (
+            rows[-1]["requirement"] == "S17"
+            and person.command.returncode == 0
+            and "all held" in person.out.read_text()
+        )
     else:  # a busy machine: bounds are wall-clock time
-        assert person.command.returncode == 1 and "the speeds stay at a tenth" in person.out.read_text()
+        assert (
+            person.command.returncode == 1
+            and "the speeds stay at a tenth" in person.out.read_text()
+        )
 
 
 @pytest.mark.domain(131)
-def test_an_arm_that_goes_the_other_way_is_found_at_its_first_centimetre_and_no_more_is_asked_for(person, tmp_path):
+def test_an_arm_that_goes_the_other_way_is_found_at_its_first_centimetre_and_no_more_is_asked_for(
+    person, tmp_path
+):
     person.expect_output("clear the table")
     person.mirrored = person.pose.pose.position.z
     person.moves()
@@ -216,7 +295,19 @@ def test_an_arm_that_goes_the_other_way_is_found_at_its_first_centimetre_and_no_
 
 @pytest.mark.domain(132)
 def test_where_no_interlock_is_or_one_is_armed_it_does_not_begin(peer, tmp_path):
-    command = [sys.executable, "-m", "rlinf_core.cli.main", "first-motion", "demo", "--set", "station.robot=franka_fr3",
-               "station.task=reach", "station.operator.kind=keyboard", "station.domain_id=132"]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_core.cli.main",
+        "first-motion",
+        "demo",
+        "--set",
+        "station.robot=franka_fr3",
+        "station.task=reach",
+        "station.operator.kind=keyboard",
+        "station.domain_id=132",
+    ]
     ran = subprocess.run(command, text=True, capture_output=True, timeout=90)
-    assert ran.returncode == 1 and "heard no interlock" in ran.stderr and "Traceback" not in ran.stderr
+    assert (
+        ran.returncode == 1 and "heard no interlock" in ran.stderr and "Traceback" not in ran.stderr
+    )

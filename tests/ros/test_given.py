@@ -8,13 +8,22 @@ pytest.importorskip("rclpy")
 from rlinf_ros.spinning import given  # noqa: E402
 
 
-@pytest.mark.parametrize("text", [
-    "/**:\n  ros__parameters: {priority: 30, estops: [a]}\n",
-    "/station_a/interlock:\n  ros__parameters:\n    estops: !!python/tuple\n    - a\n    priority: 30\n",
-    "station_a:\n  interlock:\n    ros__parameters: {estops: [a], priority: 30}\n", ])
-def test_a_parameter_is_read_from_what_rlinf_up_launch_ros_and_people_write(tmp_path, monkeypatch, text):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/**:\n  ros__parameters: {priority: 30, estops: [a]}\n",
+        "/station_a/interlock:\n  ros__parameters:\n    estops: !!python/tuple\n    - a\n    "
+        "priority: 30\n",
+        "station_a:\n  interlock:\n    ros__parameters: {estops: [a], priority: 30}\n",
+    ],
+)
+def test_a_parameter_is_read_from_what_rlinf_up_launch_ros_and_people_write(
+    tmp_path, monkeypatch, text
+):
     (tmp_path / "p.yaml").write_text(text)
-    monkeypatch.setattr(sys, "argv", ["interlock", "--ros-args", "--params-file", str(tmp_path / "p.yaml")])
+    monkeypatch.setattr(
+        sys, "argv", ["interlock", "--ros-args", "--params-file", str(tmp_path / "p.yaml")]
+    )
     assert given("priority") == 30 and given("estops") == ["a"] and given("none") is None
 
 

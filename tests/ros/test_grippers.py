@@ -1,4 +1,6 @@
-"""Grippers that a node of the station tells what to do, beside their twins and an interlock: silence holds."""
+"""Grippers that a node of the station tells what to do, beside their twins and an interlock:
+silence holds.
+"""
 
 import threading
 from pathlib import Path
@@ -29,7 +31,10 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 ACTIVE, HOLD = 2, 3
 OK, WARN, ERROR = b"\0", b"\1", b"\2"
 SILENT = "silent:gripper/state"
-LIMITS = f"extends: {Path('robots/franka_fr3/limits.yaml').resolve()}\ngripper_width: 0.08\ngripper_speed: 0.2\n"
+LIMITS = (
+    f"extends: {Path('robots/franka_fr3/limits.yaml').resolve()}\ngripper_width: "
+    f"0.08\ngripper_speed: 0.2\n"
+)
 
 
 class Bench(Arm):
@@ -42,37 +47,64 @@ class Bench(Arm):
         peer.node.create_subscription(DiagnosticArray, "/diagnostics", self.on_health, 10)
 
     def on_health(self, array):
-        self.health = next((status for status in array.status if status.name == "station_a/gripper"), self.health)
+        self.health = next(
+            (status for status in array.status if status.name == "station_a/gripper"), self.health
+        )
 
     def send(self, *_, **__):
         self.seq += 1
-        self.say["policy/action"].publish(ActionChunk(
-            source="policy", session="policy", seq=self.seq, dt=0.1, control_mode="tcp_delta", horizon=1, dim=4, execute=1,
-            data=[0.0, 0.0, 0.0, self.grip], observation_stamp=self.peer.node.get_clock().now().to_msg()))
+        self.say["policy/action"].publish(
+            ActionChunk(
+                source="policy",
+                session="policy",
+                seq=self.seq,
+                dt=0.1,
+                control_mode="tcp_delta",
+                horizon=1,
+                dim=4,
+                execute=1,
+                data=[0.0, 0.0, 0.0, self.grip],
+                observation_stamp=self.peer.node.get_clock().now().to_msg(),
+            )
+        )
 
     def fit(self, gripper, *processes):
         for name in self.fitted:
             child = self.peer.supervisor.children.pop(name)
             child.popen.terminate()
             child.popen.wait(20)
-        (self.folder / "robot.yaml").write_text(f"driver: external\nlimits: limits.yaml\ngripper: {gripper}\n")
+        (self.folder / "robot.yaml").write_text(
+            f"driver: external\nlimits: limits.yaml\ngripper: {gripper}\n"
+        )
         self.health, self.fitted = None, processes
         self.start(*processes)
 
     def start(self, *processes, **parameters):
         for name in processes:
-            start(self.peer, name, f"station.robot={self.folder}", "station.lockstep=false", **parameters)
+            start(
+                self.peer,
+                name,
+                f"station.robot={self.folder}",
+                "station.lockstep=false",
+                **parameters,
+            )
 
     def width(self):
         return self.widths[-1].position[0] if self.widths else None
 
     def says(self, level, words):
-        self.peer.spin(lambda: self.health and (self.health.level, words in self.health.message) == (level, True),
-                       what=lambda: f"{words}: {self.health}")
+        self.peer.spin(
+            lambda: (
+                self.health and (self.health.level, words in self.health.message) == (level, True)
+            ),
+            what=lambda: f"{words}: {self.health}",
+        )
 
     def closes_to(self, width):
         self.grip = -0.02
-        self.peer.spin(lambda: self.width() < width + 0.003, what=lambda: f"{width}, lately {self.width()}")
+        self.peer.spin(
+            lambda: self.width() < width + 0.003, what=lambda: f"{width}, lately {self.width()}"
+        )
         self.grip = 0.0
 
     def stands_still_while(self, what):
@@ -96,7 +128,9 @@ def bench(tmp_path_factory):
 def test_a_gripper_that_is_not_heard_is_told_nothing_and_one_that_begins_anew_goes_nowhere(bench):
     orders, width = listen(bench.peer, GripperWidth, "gripper/command"), [0.03]
     states = bench.peer.node.create_publisher(JointState, "gripper/state", profile("gripper/state"))
-    begins = bench.peer.node.create_timer(0.02, lambda: states.publish(JointState(name=["width"], position=width)))
+    begins = bench.peer.node.create_timer(
+        0.02, lambda: states.publish(JointState(name=["width"], position=width))
+    )
     bench.peer.spin(lambda: orders and abs(orders[-1].width - 0.03) < 1e-6, what="the width it has")
     begins.cancel()
     bench.peer.for_s(1.0)
@@ -125,7 +159,10 @@ def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move
     code, output = rlinf(bench.peer, "gripper", "activate", domain=179)
     assert code == 0 and output.startswith("its fingers open and close")
     bench.says(OK, "where it was sent")
-    assert bench.width() == pytest.approx(0.08) and "is active" in bench.ask(activating, Trigger.Request()).message
+    assert (
+        bench.width() == pytest.approx(0.08)
+        and "is active" in bench.ask(activating, Trigger.Request()).message
+    )
     bench.arm()
     bench.reach(ACTIVE)
     twin.say("object 0.03")
@@ -148,7 +185,9 @@ def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move
     bench.stands_still_while(lambda: lives.change("gripper", "deactivate"))
     bench.says(WARN, "inactive")
     assert "is inactive" in bench.ask(activating, Trigger.Request()).message
-    assert all(lives.change("gripper", transition) for transition in ("cleanup", "configure", "activate"))
+    assert all(
+        lives.change("gripper", transition) for transition in ("cleanup", "configure", "activate")
+    )
     bench.reach(ACTIVE)
     log = (bench.folder / "logs/gripper.log").read_text()
     assert all(line.startswith("[") and "Traceback" not in line for line in log.splitlines()), log
@@ -157,13 +196,20 @@ def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move
 
 
 def test_a_gripper_command_that_is_not_answered_holds_until_it_is(bench):
-    bench.fit("{kind: gripper_command, joint: knuckle, states: /gripper/joints, open_at: 0.0, closed_at: 0.8, width: 0.08, "
-              "timeout_s: 1.0, twin: true}", "gripper_twin", "gripper")
+    bench.fit(
+        "{kind: gripper_command, joint: knuckle, states: /gripper/joints, open_at: 0.0, closed_at: "
+        "0.8, width: 0.08, "
+        "timeout_s: 1.0, twin: true}",
+        "gripper_twin",
+        "gripper",
+    )
     setting = bench.peer.node.create_client(SetParameters, "gripper_twin/set_parameters")
 
     def inject(name, **value):
         parameter = Parameter(name=name, value=ParameterValue(**value))
-        assert bench.ask(setting, SetParameters.Request(parameters=[parameter])).results[0].successful
+        assert (
+            bench.ask(setting, SetParameters.Request(parameters=[parameter])).results[0].successful
+        )
 
     bench.says(OK, "no order yet")
     bench.arm()
@@ -195,7 +241,9 @@ def test_a_robotiq_that_closes_slowly_takes_what_it_is_told_and_nothing_holds(be
     twin = Robotiq(tmp_path / "slow_tty")
     bench.fit(f"{{kind: robotiq, device: {twin.path}, width: 0.08, speed: 1.0}}", "gripper")
     bench.says(ERROR, "not activated since it has power")
-    assert bench.ask(bench.peer.node.create_client(Trigger, "gripper/activate"), Trigger.Request()).success
+    assert bench.ask(
+        bench.peer.node.create_client(Trigger, "gripper/activate"), Trigger.Request()
+    ).success
     bench.says(OK, "where it was sent")
     bench.arm()
     bench.reach(ACTIVE)
@@ -209,10 +257,16 @@ def test_a_robotiq_that_closes_slowly_takes_what_it_is_told_and_nothing_holds(be
 
 def test_an_activation_and_an_order_of_before_a_plug_went_are_of_another_time(monkeypatch):
     monkeypatch.setattr(robotiq, "Robotiq", lambda settings: settings)
-    node = SimpleNamespace(status=object(), wanted=200, well_at=0.0, activation=threading.Event(), settings="its port")
+    node = SimpleNamespace(
+        status=object(), wanted=200, well_at=0.0, activation=threading.Event(), settings="its port"
+    )
     node.activation.set()
     assert robotiq.RobotiqNode.open(node) == "its port"
-    assert not node.activation.is_set() and (node.status, node.wanted) == (None, None) and node.well_at > 0.0
+    assert (
+        not node.activation.is_set()
+        and (node.status, node.wanted) == (None, None)
+        and node.well_at > 0.0
+    )
 
 
 @pytest.mark.parametrize("position", [45.0, 100.0, -3.0, float("nan")])
@@ -220,24 +274,43 @@ def test_a_joint_in_other_units_is_not_heard_and_named(position):
     """Degrees or per cent, where the action takes 0 to 0.8 rad, would read as closed or as open."""
     widths, settings = [], Gripper(kind="gripper_command", joint="knuckle", open_at=0.8)
     orders_ = SimpleNamespace(width=0.04, fault="", last_result="", begin=lambda: None)
-    node = SimpleNamespace(settings=settings, orders=orders_, received_at=0.0, silent=False, implausible="", active=True,
-                           widths=SimpleNamespace(publish=widths.append))
+    node = SimpleNamespace(
+        settings=settings,
+        orders=orders_,
+        received_at=0.0,
+        silent=False,
+        implausible="",
+        active=True,
+        widths=SimpleNamespace(publish=widths.append),
+    )
     gripper_command.GripperNode._on_states(node, JointState(name=["knuckle"], position=[position]))
     health = gripper_command.GripperNode._health(node)
     assert not widths and orders_.width == 0.04 and node.received_at == 0.0
-    assert health.level == ERROR and f"gripper.open_at (0.8), got {position:g}. Is it in degrees" in health.message
+    assert (
+        health.level == ERROR
+        and f"gripper.open_at (0.8), got {position:g}. Is it in degrees" in health.message
+    )
     gripper_command.GripperNode._on_states(node, JointState(name=["knuckle"], position=[0.41]))
-    assert round(widths[0].position[0], 4) == 0.0436 and gripper_command.GripperNode._health(node).level == OK
+    assert (
+        round(widths[0].position[0], 4) == 0.0436
+        and gripper_command.GripperNode._health(node).level == OK
+    )
 
 
 def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(monkeypatch):
     sent = []
-    client = SimpleNamespace(server_is_ready=lambda: True, send_goal_async=lambda goal: sent.append(goal.command.position)
-                             or SimpleNamespace(add_done_callback=lambda _: None))
+    client = SimpleNamespace(
+        server_is_ready=lambda: True,
+        send_goal_async=lambda goal: (
+            sent.append(goal.command.position) or SimpleNamespace(add_done_callback=lambda _: None)
+        ),
+    )
     monkeypatch.setattr(gripper_command, "ActionClient", lambda *_: client)
     for module in (orders, gripper_command):
         monkeypatch.setattr(module, "subscription", lambda *_: None)
-    commands = gripper_command.Commands(None, Gripper(kind="gripper_command", joint="knuckle", open_at=0.08))
+    commands = gripper_command.Commands(
+        None, Gripper(kind="gripper_command", joint="knuckle", open_at=0.08)
+    )
 
     def want(width):
         commands.begun -= gripper_command.SETTLED_S
@@ -285,9 +358,17 @@ arms:
   left: {limits: limits.yaml, gripper: {kind: robotiq, device: /dev/left}}
   right: {limits: limits.yaml, gripper: {kind: gripper_command, joint: knuckle, open_at: 0.8, twin: true}}
 """)
-    recipe = load_recipe("demo", [f"station.robot={tmp_path}", "station.task=reach_both", "station.operator.kind=keyboard"])
-    grippers = {node.name: (node.namespace, node.parameters["module"]) for node in station_processes(recipe, tmp_path)
-                if "gripper" in node.name}
-    assert grippers == {"gripper_left": ("/station_a/left", "rlinf_drivers.robotiq"),
-                        "gripper_right": ("/station_a/right", "rlinf_drivers.gripper_command"),
-                        "gripper_twin_right": ("/station_a/right", "sim_bridges.twins.gripper_command")}
+    recipe = load_recipe(
+        "demo",
+        [f"station.robot={tmp_path}", "station.task=reach_both", "station.operator.kind=keyboard"],
+    )
+    grippers = {
+        node.name: (node.namespace, node.parameters["module"])
+        for node in station_processes(recipe, tmp_path)
+        if "gripper" in node.name
+    }
+    assert grippers == {
+        "gripper_left": ("/station_a/left", "rlinf_drivers.robotiq"),
+        "gripper_right": ("/station_a/right", "rlinf_drivers.gripper_command"),
+        "gripper_twin_right": ("/station_a/right", "sim_bridges.twins.gripper_command"),
+    }

@@ -1,4 +1,6 @@
-"""A real arm's way home before a scene is put right, at a person's word: a twin that nobody resets, and a gamepad."""
+"""A real arm's way home before a scene is put right, at a person's word: a twin that nobody resets,
+and a gamepad.
+"""
 
 import math
 import time
@@ -34,11 +36,21 @@ class Person:
     """With a gamepad, at a station whose robot side is the twin."""
 
     def __init__(self, peer, folder):
-        overrides = (f"station.robot={folder}", "station.lockstep=false", f"station.task={task_without_end(folder)}",
-                     "station.operator={kind: joy}")
+        overrides = (
+            f"station.robot={folder}",
+            "station.lockstep=false",
+            f"station.task={task_without_end(folder)}",
+            "station.operator={kind: joy}",
+        )
         self.peer, self.held, self.forward, self.poses = peer, set(), 0.0, []
-        self.prompts, self.events = listen(peer, String, "prompt"), listen(peer, EpisodeEvent, "episode")
-        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
+        self.prompts, self.events = (
+            listen(peer, String, "prompt"),
+            listen(peer, EpisodeEvent, "episode"),
+        )
+        self.states, self.targets = (
+            listen(peer, SafetyState, "safety"),
+            listen(peer, PoseStamped, "target_pose"),
+        )
         self.interventions = listen(peer, SafetyEvent, "safety/events")
         peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, OVERHEARD)
         self.pad = peer.node.create_publisher(Joy, "joy", profile("joy"))
@@ -46,19 +58,30 @@ class Person:
         self.home = ActionClient(peer.node, Home, "home")
         peer.every(0.05, self.report)
         recipe = load_recipe("demo", overrides)
-        twin = next(process for process in station_processes(recipe, folder) if process.name == "twin")
+        twin = next(
+            process for process in station_processes(recipe, folder) if process.name == "twin"
+        )
         elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
         peer.supervisor.start(replace(twin, remappings=twin.remappings + elsewhere))
         for name in ("driver", "interlock", "recorder"):
             start(peer, name, *overrides)
         start(peer, "environment", *overrides, person=True, retries=1)
         peer.supervisor.start(operator_process(recipe))
-        peer.spin(lambda: self.runner.server_is_ready() and self.home.server_is_ready() and self.targets and self.poses,
-                  what="the station")
+        peer.spin(
+            lambda: (
+                self.runner.server_is_ready()
+                and self.home.server_is_ready()
+                and self.targets
+                and self.poses
+            ),
+            what="the station",
+        )
 
     def report(self):
         buttons = [int(name in self.held) for name in BUTTONS]
-        self.pad.publish(Joy(axes=[0.0, self.forward, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], buttons=buttons))
+        self.pad.publish(
+            Joy(axes=[0.0, self.forward, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], buttons=buttons)
+        )
 
     def press(self, name):
         self.held = {name}
@@ -75,16 +98,22 @@ class Person:
         self.peer.spin(armed, what=lambda: f"arming: {self.states[-1:]}")
 
     def expect_prompt(self, words):
-        self.peer.spin(lambda: self.prompts and words in self.prompts[-1].data,
-                       what=lambda: f"{words}: {self.prompts[-3:]}")
+        self.peer.spin(
+            lambda: self.prompts and words in self.prompts[-1].data,
+            what=lambda: f"{words}: {self.prompts[-3:]}",
+        )
 
     def ask(self):
-        sent = self.runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=7))
+        sent = self.runner.send_goal_async(
+            RunEpisodes.Goal(count=1, mode="demonstration", first_seed=7)
+        )
         self.peer.spin(sent.done, what="the request to be taken")
         return sent.result()
 
     def leaves(self):
-        """Their word that they stand clear, and the arm on its way; once more where a busy machine has held it."""
+        """Their word that they stand clear, and the arm on its way; once more where a busy machine
+        has held it.
+        """
         begun = self.far()
 
         def gone():
@@ -92,8 +121,13 @@ class Person:
                 self.press("r3")
             return self.far() < begun - 0.01
 
-        self.peer.spin(lambda: gone() and self.prompts[-1].data == "the arm goes home",
-                       what=lambda: f"motion: {[motion.cause for motion in self.interventions[-20:]]} {self.prompts[-3:]}")
+        self.peer.spin(
+            lambda: gone() and self.prompts[-1].data == "the arm goes home",
+            what=lambda: (
+                f"motion: {[motion.cause for motion in self.interventions[-20:]]} "
+                f"{self.prompts[-3:]}"
+            ),
+        )
 
     def rests(self):
         """It is told to stop, and to stay where it is."""
@@ -117,20 +151,32 @@ def place(message):
 
 @pytest.fixture
 def person(peer, tmp_path):
-    limits = Path("robots/franka_fr3/limits.yaml").resolve()  # more patient, for a busy machine: silence is others' test
-    (tmp_path / "limits.yaml").write_text(f"extends: {limits}\nstale_state: 0.3\nlost_state: 2.0\nstale_input: 0.5\n")
+    limits = Path(
+        "robots/franka_fr3/limits.yaml"
+    ).resolve()  # more patient, for a busy machine: silence is others' test
+    (tmp_path / "limits.yaml").write_text(
+        f"extends: {limits}\nstale_state: 0.3\nlost_state: 2.0\nstale_input: 0.5\n"
+    )
     (tmp_path / "robot.yaml").write_text(
         f"driver: franka\nlimits: limits.yaml\nhome: {{position: {list(HOME)}}}\n"
-        "twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}\ntool_axes: [current_twist]\n")
+        "twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}\ntool_axes: "
+        "[current_twist]\n"
+    )
     return Person(peer, tmp_path)
 
 
-@pytest.mark.parametrize("message, joints, is_measured", [
-    (JointState(name=["a", "b"], position=[0.1, 0.2]), ["b"], True), (JointState(name=["a"], position=[0.1]), ["b"], False),
-    (JointState(name=["a", "b"], position=[0.1]), ["b"], False),
-    (JointState(name=["b"], position=[math.nan]), ["b"], False), (PoseStamped(), [], True),
-    (PoseStamped(pose=Pose(position=Point(x=math.inf))), [], False),
-    (PoseStamped(pose=Pose(orientation=Quaternion(w=0.0))), [], False)])
+@pytest.mark.parametrize(
+    "message, joints, is_measured",
+    [
+        (JointState(name=["a", "b"], position=[0.1, 0.2]), ["b"], True),
+        (JointState(name=["a"], position=[0.1]), ["b"], False),
+        (JointState(name=["a", "b"], position=[0.1]), ["b"], False),
+        (JointState(name=["b"], position=[math.nan]), ["b"], False),
+        (PoseStamped(), [], True),
+        (PoseStamped(pose=Pose(position=Point(x=math.inf))), [], False),
+        (PoseStamped(pose=Pose(orientation=Quaternion(w=0.0))), [], False),
+    ],
+)
 def test_a_state_that_is_not_all_there_says_nothing_of_the_arm(message, joints, is_measured):
     assert (_measured(message, joints) is not None) == is_measured
 
@@ -159,7 +205,10 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     handle.cancel_goal_async()
     peer.spin(ended.done, 10, "the end of the request")
     result = ended.result().result
-    assert (result.message, result.error_code) == ("cancelled", result.CANCELLED) and not person.started
+    assert (result.message, result.error_code) == (
+        "cancelled",
+        result.CANCELLED,
+    ) and not person.started
     person.rests()
     handle = person.ask()
     person.expect_prompt("stand clear")
@@ -187,12 +236,21 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
 def going_home():
     """A way home that has come nearer just now, without ROS; and that time."""
     homing, now = Homing.__new__(Homing), time.monotonic()
-    homing.safety, homing.handle = SafetyState(state=SafetyState.ARMED), SimpleNamespace(is_cancel_requested=False)
+    homing.safety, homing.handle = (
+        SafetyState(state=SafetyState.ARMED),
+        SimpleNamespace(is_cancel_requested=False),
+    )
     homing.enabled, homing.enabled_at, homing.homes = True, now, SimpleNamespace(lease_s=1.0)
     homing.by_hand, homing.topics, homing.measured = lambda: False, {"": "joint_states"}, {"": ()}
     homing.begun = homing.nearer_at = now
-    homing.askers, homing.node = {(1,)}, SimpleNamespace(
-        get_publishers_info_by_topic=lambda topic: [SimpleNamespace(node_name="environment", endpoint_gid=[1])])
+    homing.askers, homing.node = (
+        {(1,)},
+        SimpleNamespace(
+            get_publishers_info_by_topic=lambda topic: [
+                SimpleNamespace(node_name="environment", endpoint_gid=[1])
+            ]
+        ),
+    )
     return homing, now
 
 
@@ -201,24 +259,37 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
     homing.begun = homing.nearer_at = now - 4.0
     homing.measured = {}
     code, reason = homing._stopped(now)
-    assert code == CODES.NO_STATE and reason.startswith("nothing was heard of joint_states. Is the arm's driver there")
+    assert code == CODES.NO_STATE and reason.startswith(
+        "nothing was heard of joint_states. Is the arm's driver there"
+    )
     homing.measured = {"": ()}
     assert homing._stopped(now) == (CODES.NO_PROGRESS, "it came no nearer for 3 s")
 
 
-@pytest.mark.parametrize("change, code, cause", [
-    ({}, CODES.NONE, ""),
-    ({"safety": SafetyState(state=SafetyState.HOLD, cause="contact")}, CODES.INTERLOCK_STOPPED, "HOLD contact"),
-    ({"safety": SafetyState(state=SafetyState.HOLD, cause="outside_joints")}, CODES.INTERLOCK_STOPPED,
-     "HOLD outside_joints"),
-    ({"safety": SafetyState(state=SafetyState.HOLD, cause="stale_command")}, CODES.NONE, ""),
-    ({"safety": SafetyState(state=SafetyState.DISARMED)}, CODES.INTERLOCK_STOPPED, "DISARMED"),
-    ({"enabled": False}, CODES.NOT_ENABLED, "the enable was let go"),
-    ({"enabled_at": time.monotonic() - 999.0}, CODES.NOT_ENABLED, "the enable was let go"),
-    ({"by_hand": lambda: True}, CODES.TAKEN_OVER, "a device moves the arm"),
-    ({"begun": time.monotonic() - 999.0}, CODES.TIMEOUT, "more than 60 s"),
-    ({"askers": {(2,)}}, CODES.CLIENT_GONE, "the environment that asked for it has gone"),
-    ({"askers": set()}, CODES.NONE, "")])
+@pytest.mark.parametrize(
+    "change, code, cause",
+    [
+        ({}, CODES.NONE, ""),
+        (
+            {"safety": SafetyState(state=SafetyState.HOLD, cause="contact")},
+            CODES.INTERLOCK_STOPPED,
+            "HOLD contact",
+        ),
+        (
+            {"safety": SafetyState(state=SafetyState.HOLD, cause="outside_joints")},
+            CODES.INTERLOCK_STOPPED,
+            "HOLD outside_joints",
+        ),
+        ({"safety": SafetyState(state=SafetyState.HOLD, cause="stale_command")}, CODES.NONE, ""),
+        ({"safety": SafetyState(state=SafetyState.DISARMED)}, CODES.INTERLOCK_STOPPED, "DISARMED"),
+        ({"enabled": False}, CODES.NOT_ENABLED, "the enable was let go"),
+        ({"enabled_at": time.monotonic() - 999.0}, CODES.NOT_ENABLED, "the enable was let go"),
+        ({"by_hand": lambda: True}, CODES.TAKEN_OVER, "a device moves the arm"),
+        ({"begun": time.monotonic() - 999.0}, CODES.TIMEOUT, "more than 60 s"),
+        ({"askers": {(2,)}}, CODES.CLIENT_GONE, "the environment that asked for it has gone"),
+        ({"askers": set()}, CODES.NONE, ""),
+    ],
+)
 def test_whatever_stops_the_way_home_stops_it_by_itself(going_home, change, code, cause):
     homing, now = going_home
     vars(homing).update(change)

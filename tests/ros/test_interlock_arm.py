@@ -1,4 +1,6 @@
-"""One interlock for one arm under the FR3's limits, started once; before each test it stands disarmed where it began."""
+"""One interlock for one arm under the FR3's limits, started once; before each test it stands
+disarmed where it began.
+"""
 
 import array
 import math
@@ -28,14 +30,20 @@ HOME_X = 0.5
 def only_one(tmp_path_factory):
     with peer_in(tmp_path_factory.mktemp("arm"), 188) as peer:
         arm = Arm(peer, streams=False)
-        arm.applied, arm.events = listen(peer, Applied, "applied"), listen(peer, SafetyEvent, "safety/events")
+        arm.applied, arm.events = (
+            listen(peer, Applied, "applied"),
+            listen(peer, SafetyEvent, "safety/events"),
+        )
         start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], latch_file="")
         peer.spin(lambda: arm.targets and arm.states, what="the interlock")
         yield arm
 
 
 def set_armed(arm, value):
-    """Armed or disarmed; a fault that stands, as where a busy machine kept the test from speaking, is cleared first."""
+    """Armed or disarmed; a fault that stands, as where a busy machine kept the test from speaking,
+    is cleared first.
+    """
+
     def done():
         if arm.states[-1].state == FAULT:
             arm.clear(arm.states[-1].cause)
@@ -51,7 +59,9 @@ def disarmed(only_one):
     arm.pressed, arm.estop_publishes, arm.enabled = False, True, True
     arm.publishes_state, arm.felt, arm.streams = True, True, False
     arm.pose.header.frame_id = "base_link"
-    while abs(distance := HOME_X - arm.x) > 1e-3:  # limits may cut some of it short, and a busy machine may stop it
+    while (
+        abs(distance := HOME_X - arm.x) > 1e-3
+    ):  # limits may cut some of it short, and a busy machine may stop it
         set_armed(arm, True)
         seconds = max(0.1, abs(distance) / 0.15)
         arm.send(distance, dt=seconds)
@@ -97,7 +107,10 @@ def test_s05_nan_is_held_at_once_and_three_latch_until_reset_by_name(arm):
         arm.send(math.nan)
     arm.reach(FAULT, "invalid_command")
     assert "FAULT 'invalid_command' stands" in refused(arm)
-    assert not (answer := arm.clear("e_stop")).success and "FAULT 'invalid_command' stands" in answer.message
+    assert (
+        not (answer := arm.clear("e_stop")).success
+        and "FAULT 'invalid_command' stands" in answer.message
+    )
     arm.peer.spin(lambda: arm.clear("invalid_command").success, what="the reset")
     arm.reach(DISARMED)
     assert len({target.pose.position.x for target in arm.targets}) == 1, "the arm never moved"
@@ -117,8 +130,13 @@ def test_s06_s16_the_operator_takes_over_and_the_record_says_so(arm):
     arm.send(-0.01, source="operator", dt=0.5)
     arm.peer.spin(lambda: arm.states[-1].source == "operator", what="the operator")
     arm.send(0.01)
-    arm.peer.spin(lambda: arm.states[-1].dropped >= dropped + 1, what="the policy's chunk to be dropped")
-    arm.peer.spin(lambda: {record.source for record in arm.applied} == {"policy", "operator"}, what="both in the record")
+    arm.peer.spin(
+        lambda: arm.states[-1].dropped >= dropped + 1, what="the policy's chunk to be dropped"
+    )
+    arm.peer.spin(
+        lambda: {record.source for record in arm.applied} == {"policy", "operator"},
+        what="both in the record",
+    )
     assert all(len(record.limits_hash) == 12 for record in arm.applied)
 
 
@@ -142,9 +160,14 @@ def test_s23_who_publishes_commands_beside_the_interlock_is_a_fault_by_name(arm,
     arm.reach(ACTIVE)
     rogue = arm.peer.node.create_publisher(kind(topic), topic, profile(topic))
     arm.reach(FAULT, f"foreign_publisher:{topic}")
-    assert not (answer := arm.clear(f"foreign_publisher:{topic}")).success and "/station_a/peer" in answer.message
+    assert (
+        not (answer := arm.clear(f"foreign_publisher:{topic}")).success
+        and "/station_a/peer" in answer.message
+    )
     arm.peer.node.destroy_publisher(rogue)
-    arm.peer.spin(lambda: arm.clear(f"foreign_publisher:{topic}").success, what="the rogue to be gone")
+    arm.peer.spin(
+        lambda: arm.clear(f"foreign_publisher:{topic}").success, what="the rogue to be gone"
+    )
 
 
 def test_s14_s23_a_pressed_estop_is_not_released_by_another_publisher(arm):
@@ -165,16 +188,29 @@ def test_s06_a_message_that_calls_itself_the_operator_has_no_authority_by_that(a
     arm.peer.for_s(0.1)
     start = arm.x
     for number in range(1, 12):
-        arm.say["policy/action"].publish(ActionChunk(
-            source="operator", session="x", seq=number, dt=0.1, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
-            data=[0.01, 0.0, 0.0], observation_stamp=arm.peer.node.get_clock().now().to_msg()))
+        arm.say["policy/action"].publish(
+            ActionChunk(
+                source="operator",
+                session="x",
+                seq=number,
+                dt=0.1,
+                control_mode="tcp_delta",
+                horizon=1,
+                dim=3,
+                execute=1,
+                data=[0.01, 0.0, 0.0],
+                observation_stamp=arm.peer.node.get_clock().now().to_msg(),
+            )
+        )
         arm.peer.for_s(0.05)
     assert arm.x == start and arm.states[-1].source == ""
     other = arm.peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
     arm.enabled = True
     arm.peer.for_s(0.2)
     arm.send(0.0)
-    arm.peer.spin(lambda: "two_publishers:policy/action" in refused(arm), what="the second one to be refused")
+    arm.peer.spin(
+        lambda: "two_publishers:policy/action" in refused(arm), what="the second one to be refused"
+    )
     arm.peer.node.destroy_publisher(other)
 
 
@@ -201,7 +237,9 @@ def test_s22_joints_of_others_are_not_the_arms(disarmed):
     arm.streams = True
     arm.reach(ACTIVE)
     others = JointState(name=["robotiq_85_left_knuckle_joint"], position=[0.4])
-    timer = arm.peer.node.create_timer(0.01, lambda: say.publish(others))  # as a gripper's driver on the same topic
+    timer = arm.peer.node.create_timer(
+        0.01, lambda: say.publish(others)
+    )  # as a gripper's driver on the same topic
     try:
         arm.peer.for_s(1.0)
         assert arm.states[-1].state == ACTIVE, "they hide nothing either"
@@ -215,7 +253,9 @@ def test_s22_joints_of_others_are_not_the_arms(disarmed):
         arm.peer.node.destroy_timer(timer)
 
 
-def test_s17_a_fault_that_could_not_be_heard_lets_nothing_be_armed_and_one_that_cannot_be_read_is_one(disarmed):
+def test_s17_a_fault_that_could_not_be_heard_lets_nothing_be_armed_and_one_that_cannot_be_read_is_one(
+    disarmed,
+):
     arm = disarmed
     volatile = arm.peer.node.create_publisher(String, "robot/fault", 10)  # ROS's default
     arm.peer.spin(lambda: "silent:robot/fault" in refused(arm), what="the refusal")
@@ -238,12 +278,39 @@ def test_s25_messages_of_any_size_are_refused_unread(arm):
     arm.peer.for_s(0.2)
     arm.targets.clear()
     stamp = arm.peer.node.get_clock().now().to_msg()
-    many = ActionChunk(source="policy", session="policy", seq=1, dt=0.1, control_mode="tcp_delta", observation_stamp=stamp)
+    many = ActionChunk(
+        source="policy",
+        session="policy",
+        seq=1,
+        dt=0.1,
+        control_mode="tcp_delta",
+        observation_stamp=stamp,
+    )
     many.joint_names = [f"joint_{index}" for index in range(100_000)]
-    long = ActionChunk(source="policy", session="policy", seq=2, dt=0.1, control_mode="tcp_delta", observation_stamp=stamp,
-                       horizon=10**6, dim=1, data=[0.0] * 10**6)
-    noisy = ActionChunk(source="policy", session="policy", seq=3, dt=0.1, control_mode="tcp_delta", observation_stamp=stamp,
-                        horizon=1, dim=3, data=[0.0] * 3, drawn=[0.0] * 10**6, drawn_dim=10**6)
+    long = ActionChunk(
+        source="policy",
+        session="policy",
+        seq=2,
+        dt=0.1,
+        control_mode="tcp_delta",
+        observation_stamp=stamp,
+        horizon=10**6,
+        dim=1,
+        data=[0.0] * 10**6,
+    )
+    noisy = ActionChunk(
+        source="policy",
+        session="policy",
+        seq=3,
+        dt=0.1,
+        control_mode="tcp_delta",
+        observation_stamp=stamp,
+        horizon=1,
+        dim=3,
+        data=[0.0] * 3,
+        drawn=[0.0] * 10**6,
+        drawn_dim=10**6,
+    )
     for chunk in (many, long, noisy):
         arm.say["policy/action"].publish(chunk)
         arm.peer.for_s(0.05)  # each takes a while to send: the e-stop must be heard in between
@@ -255,8 +322,11 @@ def test_s25_messages_of_any_size_are_refused_unread(arm):
 
 def test_s25_what_was_drawn_for_a_chunk_is_not_looked_at(arm):
     """Whatever is said of it, within the size that any chunk may have."""
-    fields = dict(drawn=array.array("f", [math.nan, math.inf] * 8000), drawn_dim=2**32 - 1,
-                  log_probs=array.array("f", [-math.inf] * 8000))
+    fields = dict(
+        drawn=array.array("f", [math.nan, math.inf] * 8000),
+        drawn_dim=2**32 - 1,
+        log_probs=array.array("f", [-math.inf] * 8000),
+    )
     arm.arm()
     before = arm.states[-1].refused
     for _ in range(5):
@@ -277,25 +347,48 @@ def test_s24_after_a_stall_it_is_within_its_limits_by_measured_time(arm):
             arm.peer.for_s(0.02)
         os.kill(process.pid, signal.SIGCONT)
         if pause > 1.0:
-            arm.peer.spin(lambda: arm.states[-1].state in (HOLD, FAULT) and arm.states[-1].cause, what="a reasoned stop")
+            arm.peer.spin(
+                lambda: arm.states[-1].state in (HOLD, FAULT) and arm.states[-1].cause,
+                what="a reasoned stop",
+            )
         arm.peer.for_s(0.6)
         if arm.states[-1].state == FAULT:
-            arm.peer.spin(lambda: arm.clear(arm.states[-1].cause).success, what="the fault to be cleared")
+            arm.peer.spin(
+                lambda: arm.clear(arm.states[-1].cause).success, what="the fault to be cleared"
+            )
             arm.arm()
     assert fastest(arm.targets) <= 0.25 + 1e-6
 
 
 def test_s23_one_interlock_a_station_however_it_is_started(arm):
-    command = [sys.executable, "-m", "rlinf_interlock.interlock", "--ros-args", "-r", "__ns:=/station_a", "-p",
-               "limits_file:=robots/franka_fr3/limits.yaml"]
-    result = subprocess.run(command, env=arm.peer.supervisor.environment, capture_output=True, text=True, timeout=90,
-                            check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_interlock.interlock",
+        "--ros-args",
+        "-r",
+        "__ns:=/station_a",
+        "-p",
+        "limits_file:=robots/franka_fr3/limits.yaml",
+    ]
+    result = subprocess.run(
+        command,
+        env=arm.peer.supervisor.environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
     assert result.returncode == 1 and "another one commands station '/station_a'" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.skipif(not os.access("/dev/cpu_dma_latency", os.W_OK), reason="this machine does not grant it")
+@pytest.mark.skipif(
+    not os.access("/dev/cpu_dma_latency", os.W_OK), reason="this machine does not grant it"
+)
 def test_in_real_time_it_keeps_the_cores_awake(arm):
     process = arm.peer.supervisor.children["interlock"].popen
-    held = {os.readlink(file) for file in Path(f"/proc/{process.pid}/fd").iterdir() if file.is_symlink()}
+    held = {
+        os.readlink(file) for file in Path(f"/proc/{process.pid}/fd").iterdir() if file.is_symlink()
+    }
     assert "/dev/cpu_dma_latency" in held

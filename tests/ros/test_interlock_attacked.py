@@ -1,4 +1,6 @@
-"""The interlock's process under requests, messages and neighbours that nobody should send or be (S21 to S25)."""
+"""The interlock's process under requests, messages and neighbours that nobody should send or be
+(S21 to S25).
+"""
 
 import contextlib
 import fcntl
@@ -30,10 +32,14 @@ F_SETPIPE_SZ = 1031
 
 def launch(peer, module="rlinf_interlock.interlock", **parameters):
     """A real arm's interlock whose end is the test's business."""
-    processes = station_processes(load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
-                                  peer.supervisor.run_dir)
+    processes = station_processes(
+        load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
+        peer.supervisor.run_dir,
+    )
     process = next(p for p in processes if p.name == "interlock")
-    settings = process.parameters | {"estops": ["pendant"], "latch_file": "", "driver": False} | parameters
+    settings = (
+        process.parameters | {"estops": ["pendant"], "latch_file": "", "driver": False} | parameters
+    )
     return peer.supervisor.start(replace(process, module=module, restart=ONCE, parameters=settings))
 
 
@@ -47,8 +53,10 @@ def set_limit(arm, name, value):
 @pytest.mark.domain(49)
 def test_s19_s22_a_contact_limit_that_is_set_while_it_runs_is_kept_from_then_on(peer, tmp_path):
     arm, limits = Arm(peer), tmp_path / "limits.yaml"
-    limits.write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\ncontact_force: unlimited\n"
-                      "contact_torque: unlimited\ncontact_fault: unlimited\n")
+    limits.write_text(
+        f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\ncontact_force: unlimited\n"
+        "contact_torque: unlimited\ncontact_fault: unlimited\n"
+    )
     arm.felt = False
     launch(peer, limits_file=str(limits))
     arm.arm()
@@ -72,9 +80,19 @@ def test_s25_no_request_ends_the_process_and_each_is_refused_in_words(peer):
     arm.arm()
     arm.streams = True
     arm.reach(ACTIVE)
-    for number in (77, Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_CLEANUP, Transition.TRANSITION_DEACTIVATE):
+    for number in (
+        77,
+        Transition.TRANSITION_CONFIGURE,
+        Transition.TRANSITION_CLEANUP,
+        Transition.TRANSITION_DEACTIVATE,
+    ):
         assert not arm.ask(changing, ChangeState.Request(transition=Transition(id=number))).success
-    for name, value in (("gripper_width", 0.05), ("speed", math.inf), ("joint_speed", 3.0), ("divergence", -1.0)):
+    for name, value in (
+        ("gripper_width", 0.05),
+        ("speed", math.inf),
+        ("joint_speed", 3.0),
+        ("divergence", -1.0),
+    ):
         answer = set_limit(arm, name, value)
         assert not answer.successful and answer.reason
     peer.for_s(0.3)
@@ -102,9 +120,17 @@ def test_s25_a_memory_that_cannot_be_written_is_a_refusal(peer, tmp_path):
 
 
 @pytest.mark.domain(84)
-@pytest.mark.parametrize("settings, armed", [
-    ({}, False), ({"no_estop_reason": "the pendant cuts its power"}, True), ({"teleports": True}, True)])
-def test_s14_an_arm_without_an_e_stop_is_not_armed_until_a_person_confirms_why(peer, settings, armed):
+@pytest.mark.parametrize(
+    "settings, armed",
+    [
+        ({}, False),
+        ({"no_estop_reason": "the pendant cuts its power"}, True),
+        ({"teleports": True}, True),
+    ],
+)
+def test_s14_an_arm_without_an_e_stop_is_not_armed_until_a_person_confirms_why(
+    peer, settings, armed
+):
     arm = Arm(peer, streams=False)
     launch(peer, estops=[""], **settings)
     peer.spin(lambda: arm.targets, what="targets")
@@ -139,14 +165,21 @@ def test_s25_shutdown_in_motion_brakes_and_then_ends(peer):
 @pytest.mark.domain(83)
 def test_s25_a_log_that_nobody_reads_and_a_desk_that_dies_stop_nothing(peer):
     arm = Arm(peer, streams=True)
-    processes = station_processes(load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
-                                  peer.supervisor.run_dir)
+    processes = station_processes(
+        load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
+        peer.supervisor.run_dir,
+    )
     process = next(p for p in processes if p.name == "interlock")
     settings = process.parameters | {"estops": ["pendant"], "latch_file": "", "driver": False}
     read, write = os.pipe()
     fcntl.fcntl(write, F_SETPIPE_SZ, 4096)
-    child = subprocess.Popen(command_line(replace(process, parameters=settings), peer.supervisor.run_dir / "params"),
-                             env=peer.supervisor.environment, stdout=write, stderr=write, stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        command_line(replace(process, parameters=settings), peer.supervisor.run_dir / "params"),
+        env=peer.supervisor.environment,
+        stdout=write,
+        stderr=write,
+        stdin=subprocess.DEVNULL,
+    )
     try:
         os.set_blocking(write, False)
         arm.arm()
@@ -164,15 +197,21 @@ def test_s25_a_log_that_nobody_reads_and_a_desk_that_dies_stop_nothing(peer):
         arm.reach(FAULT, "invalid_command")
         arm.peer.for_s(1.0)
         assert longest_gap_s(arm.targets) < 0.5, "the control thread has not waited for its log"
-        desks = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _parent(pid) == child.pid]
+        desks = [
+            int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _parent(pid) == child.pid
+        ]
         assert desks
-        for desk in desks:  # one that waits for its log counts as hung, and another may be on its way
+        for (
+            desk
+        ) in desks:  # one that waits for its log counts as hung, and another may be on its way
             with contextlib.suppress(ProcessLookupError):
                 os.kill(desk, signal.SIGKILL)
         end = time.monotonic() + 90.0
         arm.targets.clear()
         answers = []
-        while not any(answer.done() for answer in answers):  # what is asked while there is no desk is asked again
+        while not any(
+            answer.done() for answer in answers
+        ):  # what is asked while there is no desk is asked again
             answers.append(arm.clearing.call_async(ResetFault.Request(cause="invalid_command")))
             with contextlib.suppress(AssertionError):
                 arm.peer.spin(lambda: _drain(read) or any(answer.done() for answer in answers), 4.0)
@@ -222,8 +261,12 @@ def test_s04_a_clock_that_is_set_by_an_hour_moves_nothing(peer):
         arm.peer.for_s(0.6)
         after = [(m.pose.position.x, to_ns(m.header.stamp)) for m in arm.targets[before:]]
         steps = [abs(b[0] - a[0]) for a, b in zip(after, after[1:], strict=False)]
-        assert max(steps) <= 0.25 * 0.01 + 1e-9 and after[-1][0] == after[-2][0], "it brakes, and no more"
-        os.kill(arm.child.popen.pid, signal.SIGUSR2 if number == signal.SIGUSR1 else signal.SIGUSR1)  # the clock is right
+        assert max(steps) <= 0.25 * 0.01 + 1e-9 and after[-1][0] == after[-2][0], (
+            "it brakes, and no more"
+        )
+        os.kill(
+            arm.child.popen.pid, signal.SIGUSR2 if number == signal.SIGUSR1 else signal.SIGUSR1
+        )  # the clock is right
         arm.peer.for_s(0.1)
         arm.arm(False)
         arm.reach(DISARMED)

@@ -1,4 +1,6 @@
-"""The interlock as a process on the real middleware, with this test as robot side, policy and operator."""
+"""The interlock as a process on the real middleware, with this test as robot side, policy and
+operator.
+"""
 
 import subprocess
 import sys
@@ -29,16 +31,30 @@ DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 def test_the_node_refuses_to_start_without_limits(tmp_path):
     (tmp_path / "limits.yaml").write_text("speed: 0.1\n")
     result = subprocess.run(
-        [sys.executable, "-m", "rlinf_interlock.interlock", "--ros-args", "-p", f"limits_file:={tmp_path / 'limits.yaml'}"],
-        text=True, capture_output=True, timeout=90)
+        [
+            sys.executable,
+            "-m",
+            "rlinf_interlock.interlock",
+            "--ros-args",
+            "-p",
+            f"limits_file:={tmp_path / 'limits.yaml'}",
+        ],
+        text=True,
+        capture_output=True,
+        timeout=90,
+    )
     assert result.returncode != 0 and "'box_low' is missing" in result.stderr
 
 
 @pytest.mark.domain(88)
 def test_trap10_trap11_only_the_interlock_commands_and_no_image_reaches_it(peer, evidence):
-    """A whole station: resets go through the robot side's own action, and a camera can stall nothing that commands."""
-    processes = station_processes(load_recipe("demo", ["station.observe_cameras=[front]", "station.image_size=[32, 32]"]),
-                                  peer.supervisor.run_dir)
+    """A whole station: resets go through the robot side's own action, and a camera can stall
+    nothing that commands.
+    """
+    processes = station_processes(
+        load_recipe("demo", ["station.observe_cameras=[front]", "station.image_size=[32, 32]"]),
+        peer.supervisor.run_dir,
+    )
     for process in processes:
         peer.supervisor.start(process)
     nodes = {process.name for process in processes}
@@ -54,13 +70,24 @@ def test_trap10_trap11_only_the_interlock_commands_and_no_image_reaches_it(peer,
     peer.spin(lambda: peer.node.count_publishers("/station_a/target_pose"), what="the commands")
     peer.spin(lambda: "/station_a/current_pose" in subscriptions(), what="what the interlock hears")
     peer.spin(lambda: imaged(peer.node.get_topic_names_and_types()), what="the camera")
-    commanding = {info.node_name for topic in commands
-                  for info in peer.node.get_publishers_info_by_topic(f"/station_a/{topic}")}
+    commanding = {
+        info.node_name
+        for topic in commands
+        for info in peer.node.get_publishers_info_by_topic(f"/station_a/{topic}")
+    }
     assert commanding == {"interlock"}
     images = imaged(subscriptions().items())
     assert images == []
-    evidence("trap 10", f"of {len(nodes)} processes, {', '.join(commanding)} alone publishes commands", "1")
-    evidence("trap 11", f"images among the {len(subscriptions())} topics that the interlock hears: {len(images)}", "0")
+    evidence(
+        "trap 10",
+        f"of {len(nodes)} processes, {', '.join(commanding)} alone publishes commands",
+        "1",
+    )
+    evidence(
+        "trap 11",
+        f"images among the {len(subscriptions())} topics that the interlock hears: {len(images)}",
+        "0",
+    )
 
 
 @pytest.mark.domain(78)
@@ -84,7 +111,10 @@ def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
     refused = arm.clear("estop:pendant")
     assert not refused.success and "has not gone" in refused.message
     arm.pressed = False
-    peer.spin(lambda: arm.clear("estop:pendant").success, what="the pendant's release, and the fault to be cleared")
+    peer.spin(
+        lambda: arm.clear("estop:pendant").success,
+        what="the pendant's release, and the fault to be cleared",
+    )
     arm.reach(SafetyState.DISARMED)
     peer.for_s(0.3)
     assert arm.states[-1].state == SafetyState.DISARMED, "a reset never resumes motion"
@@ -96,7 +126,10 @@ def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
 
 @pytest.mark.domain(76)
 def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
-    arm, settings = Arm(peer), {"latch_file": str(tmp_path / "memory/station_a"), "estops": ["pendant"]}
+    arm, settings = (
+        Arm(peer),
+        {"latch_file": str(tmp_path / "memory/station_a"), "estops": ["pendant"]},
+    )
 
     def restart(kill=False):
         for child in peer.supervisor.children.values() if kill else ():
@@ -114,7 +147,10 @@ def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
     arm.reach(SafetyState.FAULT, "restarted")
     refused = arm.ask(arm.arming, SetBool.Request(data=True)).message
     assert "FAULT 'restarted' stands (" in refused and settings["latch_file"] in refused
-    peer.spin(lambda: arm.clear("restarted").success, what="the pendant to be heard again, and the fault to be cleared")
+    peer.spin(
+        lambda: arm.clear("restarted").success,
+        what="the pendant to be heard again, and the fault to be cleared",
+    )
     arm.arm()
     arm.reach(SafetyState.ACTIVE)
     arm.arm(False)
@@ -130,7 +166,9 @@ def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
 
 @pytest.mark.domain(72)
 def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tmp_path):
-    """joint_delta through topics, live parameters, and a lifecycle that refuses to leave an armed arm alone."""
+    """joint_delta through topics, live parameters, and a lifecycle that refuses to leave an armed
+    arm alone.
+    """
     names = [f"fr3_joint{number}" for number in range(1, 8)]
     limits = yaml.safe_load(Path("robots/franka_fr3/limits.yaml").read_text())
     limits |= {"control_mode": "joint_delta", "gripper_width": 0.08, "enable_lease": "unlimited"}
@@ -143,7 +181,12 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
     wrenches = peer.node.create_publisher(WrenchStamped, "wrench", profile("wrench"))
     pose = PoseStamped()
-    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.x, pose.pose.orientation.w = 0.5, 0.2, 1.0, 0.0
+    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.x, pose.pose.orientation.w = (
+        0.5,
+        0.2,
+        1.0,
+        0.0,
+    )
     arming = peer.node.create_client(SetBool, "interlock/arm")
     setting = peer.node.create_client(SetParameters, "interlock/set_parameters")
     changing = peer.node.create_client(ChangeState, "interlock/change_state")
@@ -153,13 +196,27 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
         seq[0] += 1
         if targets:
             angles.update(zip(targets[-1].name, targets[-1].position, strict=True))
-        joints.publish(JointState(name=["elsewhere", *reversed(names)], position=[9.0, *reversed(list(angles.values()))]))
+        joints.publish(
+            JointState(
+                name=["elsewhere", *reversed(names)],
+                position=[9.0, *reversed(list(angles.values()))],
+            )
+        )
         gripper.publish(JointState(name=["width"], position=[0.04]))
         poses.publish(pose)
         wrenches.publish(WrenchStamped())
         if seq[0] % 5 == 0:
-            chunk = ActionChunk(source="policy", session="s", seq=seq[0], dt=0.1, control_mode="joint_delta", horizon=1,
-                                dim=8, data=[0.01] + [0.0] * 6 + [0.001], joint_names=names)
+            chunk = ActionChunk(
+                source="policy",
+                session="s",
+                seq=seq[0],
+                dt=0.1,
+                control_mode="joint_delta",
+                horizon=1,
+                dim=8,
+                data=[0.01] + [0.0] * 6 + [0.001],
+                joint_names=names,
+            )
             chunk.observation_stamp = peer.node.get_clock().now().to_msg()
             chunks.publish(chunk)
 
@@ -171,15 +228,31 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
 
     def set_limit(name, value):
         value = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
-        return ask(setting, SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=value)])).results[0]
+        return ask(
+            setting,
+            SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=value)]),
+        ).results[0]
 
     peer.every(0.01, hundred_hertz)
-    start(peer, "interlock", "station.robot=franka_fr3", limits_file=str(tmp_path / "limits.yaml"), latch_file="")
+    start(
+        peer,
+        "interlock",
+        "station.robot=franka_fr3",
+        limits_file=str(tmp_path / "limits.yaml"),
+        latch_file="",
+    )
     peer.spin(lambda: ask(arming, SetBool.Request(data=True)).success, what="arming")
-    peer.spin(lambda: targets and openings and targets[-1].position[0] > 0.01 and openings[-1].width > 0.041, what="motion")
+    peer.spin(
+        lambda: (
+            targets and openings and targets[-1].position[0] > 0.01 and openings[-1].width > 0.041
+        ),
+        what="motion",
+    )
     assert targets[-1].name == names and targets[-1].position[1] == pytest.approx(0.35)
     refused = set_limit("joint_speed", 0.6)
-    assert not refused.successful and "joint_speed would be loosened: disarm first" in refused.reason
+    assert (
+        not refused.successful and "joint_speed would be loosened: disarm first" in refused.reason
+    )
     assert "out of range Min: 0.001, Max: 6.3" in set_limit("joint_speed", 99.0).reason
     before = states[-1].limits_hash
     assert set_limit("joint_speed", 0.3).successful
@@ -201,9 +274,13 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     targets.clear()
     angles[names[1]] = guided
     peer.for_s(0.2)
-    assert ask(changing, ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVATE))).success
+    assert ask(
+        changing, ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVATE))
+    ).success
     peer.spin(lambda: len(targets) > 5, what="its word again, once it has seen the arm at rest")
-    assert [target.position[1] for target in targets] == pytest.approx([guided] * len(targets)), "and never where it was"
+    assert [target.position[1] for target in targets] == pytest.approx([guided] * len(targets)), (
+        "and never where it was"
+    )
 
 
 @pytest.mark.domain(71)
@@ -221,10 +298,16 @@ def test_s20_what_led_to_a_fault_is_kept(peer, tmp_path):
     folder = tmp_path / "faults/closed"
     peer.spin(lambda: list(folder.glob("fault-*-estop_pendant")), what="the recording")
     (recording,) = folder.iterdir()
-    topics = yaml.safe_load((recording / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
-    counts = {entry["topic_metadata"]["name"].removeprefix("/station_a/"): entry["message_count"]
-              for entry in topics["topics_with_message_count"]}
-    assert counts["current_pose"] > 20 and counts["target_pose"] > 20 and counts["policy/action"] > 3
+    topics = yaml.safe_load((recording / "metadata.yaml").read_text())[
+        "rosbag2_bagfile_information"
+    ]
+    counts = {
+        entry["topic_metadata"]["name"].removeprefix("/station_a/"): entry["message_count"]
+        for entry in topics["topics_with_message_count"]
+    }
+    assert (
+        counts["current_pose"] > 20 and counts["target_pose"] > 20 and counts["policy/action"] > 3
+    )
     assert "FAULT:estop:pendant" in [event.cause for event in events if event.kind == "mode"]
 
 
@@ -237,7 +320,12 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
     chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
     arming = peer.node.create_client(SetBool, "interlock/arm")
     pose = PoseStamped()
-    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.x, pose.pose.orientation.w = 0.5, 0.15, 1.0, 0.0
+    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.x, pose.pose.orientation.w = (
+        0.5,
+        0.15,
+        1.0,
+        0.0,
+    )
 
     def say(tick):
         count = len(targets)
@@ -245,7 +333,10 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
         poses.publish(pose)
         return count
 
-    peer.spin(lambda: poses.get_subscription_count() and chunks.get_subscription_count(), what="its subscriptions")
+    peer.spin(
+        lambda: poses.get_subscription_count() and chunks.get_subscription_count(),
+        what="its subscriptions",
+    )
     peer.spin(arming.service_is_ready, what="its services")
 
     def armed():  # until it hears us, too
@@ -257,8 +348,17 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
     peer.spin(armed, what="arming")
     peer.spin(lambda: say(0) >= 0 and states and states[-1].state == ARMED, what="arming")
     peer.for_s(0.3)
-    chunk = ActionChunk(source="policy", session="s", seq=1, dt=0.1, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
-                        data=[0.01, 0.0, 0.0])
+    chunk = ActionChunk(
+        source="policy",
+        session="s",
+        seq=1,
+        dt=0.1,
+        control_mode="tcp_delta",
+        horizon=1,
+        dim=3,
+        execute=1,
+        data=[0.01, 0.0, 0.0],
+    )
     chunk.observation_stamp.sec = 1
     chunk.observation_stamp.nanosec = 10_000_000
     chunks.publish(chunk)
@@ -280,4 +380,6 @@ def test_s25_a_defect_is_said_after_what_is_of_no_matter_too(capfd):
     for level in ("info", "fatal", "error", "info"):
         say(logger, level, f"of {level}")
     output = capfd.readouterr().err
-    assert [word in output for word in ("[INFO] ", "[FATAL] ", "[ERROR] ")] == [True] * 3 and output.count("of info") == 2
+    assert [word in output for word in ("[INFO] ", "[FATAL] ", "[ERROR] ")] == [
+        True
+    ] * 3 and output.count("of info") == 2

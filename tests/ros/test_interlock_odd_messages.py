@@ -1,4 +1,6 @@
-"""The interlock's process beside e-stops of another type, 1,000 gripper actions a second, and answers that are lost."""
+"""The interlock's process beside e-stops of another type, 1,000 gripper actions a second, and
+answers that are lost.
+"""
 
 import contextlib
 import os
@@ -31,7 +33,9 @@ def neighbour(peer):
 
 
 @pytest.mark.domain(106)
-def test_s14_an_estop_of_another_type_or_twice_by_one_name_stops_the_arm_and_is_named(peer, request):
+def test_s14_an_estop_of_another_type_or_twice_by_one_name_stops_the_arm_and_is_named(
+    peer, request
+):
     arm = Arm(peer)
     launch(peer)
     peer.spin(lambda: arm.targets, what="targets")
@@ -39,8 +43,11 @@ def test_s14_an_estop_of_another_type_or_twice_by_one_name_stops_the_arm_and_is_
     neighbour = request.getfixturevalue("neighbour")
     other = neighbour.create_publisher(Int8, "estop/pendant", 10)
     timer = peer.node.create_timer(0.05, lambda: other.publish(Int8(data=0)))
-    peer.spin(lambda: "Int8" in arm.ask(arm.arming, SetBool.Request(data=True)).message, 20,
-              lambda: f"the refusal: {arm.answered}")
+    peer.spin(
+        lambda: "Int8" in arm.ask(arm.arming, SetBool.Request(data=True)).message,
+        20,
+        lambda: f"the refusal: {arm.answered}",
+    )
     assert not arm.answered.success and arm.states[-1].state == DISARMED
     peer.node.destroy_timer(timer)
     neighbour.destroy_publisher(other)
@@ -50,10 +57,16 @@ def test_s14_an_estop_of_another_type_or_twice_by_one_name_stops_the_arm_and_is_
     other = neighbour.create_publisher(Int8, "estop/pendant", 10)  # it says nothing at all
     arm.reach(FAULT, "foreign_publisher:estop/pendant")
     neighbour.destroy_publisher(other)
-    peer.spin(lambda: arm.clear("foreign_publisher:estop/pendant").success, 20, lambda: f"the reset: {arm.answered}")
+    peer.spin(
+        lambda: arm.clear("foreign_publisher:estop/pendant").success,
+        20,
+        lambda: f"the reset: {arm.answered}",
+    )
     arm.arm()
     arm.reach(ACTIVE)
-    second = peer.node.create_publisher(Bool, "estop/pendant", 100)  # a second pendant of that name, not pressed
+    second = peer.node.create_publisher(
+        Bool, "estop/pendant", 100
+    )  # a second pendant of that name, not pressed
     second.publish(Bool(data=False))
     arm.reach(FAULT, "foreign_publisher:estop/pendant")
     arm.pressed = True
@@ -62,15 +75,23 @@ def test_s14_an_estop_of_another_type_or_twice_by_one_name_stops_the_arm_and_is_
 
 
 @pytest.mark.domain(108)
-def test_s25_a_thousand_gripper_actions_a_second_delay_no_tick_and_move_the_fingers_within_their_speed(peer, tmp_path):
+def test_s25_a_thousand_gripper_actions_a_second_delay_no_tick_and_move_the_fingers_within_their_speed(
+    peer, tmp_path
+):
     limits = tmp_path / "limits.yaml"
-    limits.write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\ngripper_width: 0.08\n")
+    limits.write_text(
+        f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\ngripper_width: 0.08\n"
+    )
     arm = Arm(peer, streams=False)
-    widths, fingers = listen(peer, GripperWidth, "gripper/command"), peer.node.create_publisher(
-        type(arm.joints), "gripper/state", 10)
+    widths, fingers = (
+        listen(peer, GripperWidth, "gripper/command"),
+        peer.node.create_publisher(type(arm.joints), "gripper/state", 10),
+    )
 
     def opened():
-        message = type(arm.joints)(name=["gripper_opening"], position=[widths[-1].width if widths else 0.04])
+        message = type(arm.joints)(
+            name=["gripper_opening"], position=[widths[-1].width if widths else 0.04]
+        )
         fingers.publish(message)
 
     peer.node.create_timer(0.02, opened)
@@ -81,10 +102,20 @@ def test_s25_a_thousand_gripper_actions_a_second_delay_no_tick_and_move_the_fing
     def stream():
         for _ in range(10):
             arm.seq += 1
-            arm.say["policy/action"].publish(ActionChunk(
-                source="policy", session="policy", seq=arm.seq, dt=0.1, control_mode="tcp_delta", horizon=1, dim=4,
-                execute=1, data=[0.0, 0.0, 0.0, 0.01 if arm.seq % 2 else -0.01],
-                observation_stamp=peer.node.get_clock().now().to_msg()))
+            arm.say["policy/action"].publish(
+                ActionChunk(
+                    source="policy",
+                    session="policy",
+                    seq=arm.seq,
+                    dt=0.1,
+                    control_mode="tcp_delta",
+                    horizon=1,
+                    dim=4,
+                    execute=1,
+                    data=[0.0, 0.0, 0.0, 0.01 if arm.seq % 2 else -0.01],
+                    observation_stamp=peer.node.get_clock().now().to_msg(),
+                )
+            )
 
     timer = peer.node.create_timer(0.01, stream)
     arm.reach(ACTIVE)
@@ -94,14 +125,16 @@ def test_s25_a_thousand_gripper_actions_a_second_delay_no_tick_and_move_the_fing
     peer.spin(lambda: arm.states[-1].state == ACTIVE, 10, lambda: f"it to go on: {arm.states[-1]}")
     rate = (arm.states[-1].ticks - ticks) / (time.monotonic() - begun)
     assert rate > 60.0, "of 100 a second, on a busy machine"
-    steps = [abs(b.width - a.width) for a, b in zip(widths[at:], widths[at + 1:], strict=False)]
+    steps = [abs(b.width - a.width) for a, b in zip(widths[at:], widths[at + 1 :], strict=False)]
     assert max(steps) <= 0.1 * 0.01 + 1e-9 and all(0.0 <= width.width <= 0.08 for width in widths)
     peer.node.destroy_timer(timer)
 
 
 @pytest.mark.domain(111)
 def test_s26_an_arming_whose_asker_or_whose_answer_is_lost_is_taken_back(peer):
-    """Of a raw client, which takes nothing back itself; and of one whose answer ends with the services' process."""
+    """Of a raw client, which takes nothing back itself; and of one whose answer ends with the
+    services' process.
+    """
     arm = Arm(peer)
     interlock = launch(peer)
     peer.spin(lambda: arm.targets, what="targets")
@@ -116,5 +149,5 @@ def test_s26_an_arming_whose_asker_or_whose_answer_is_lost_is_taken_back(peer):
             os.kill(desk, signal.SIGKILL)
     arm.reach(DISARMED)
     assert interlock is not False
-    log = (peer.supervisor.run_dir / "logs/interlock.log")
+    log = peer.supervisor.run_dir / "logs/interlock.log"
     peer.spin(lambda: "an arming was taken back" in log.read_text(), 30, "its word")

@@ -1,4 +1,6 @@
-"""What a joint trajectory controller makes of our messages: a model of ros2_control's own, as its source has it."""
+"""What a joint trajectory controller makes of our messages: a model of ros2_control's own, as its
+source has it.
+"""
 
 from types import SimpleNamespace
 
@@ -16,9 +18,11 @@ AT_REST_S, MOVES_S = 0.2, 1.0
 
 
 class TrajectoryController:
-    """joint_trajectory_controller (Jazzy) with ``interpolate_from_desired_state: false``: Trajectory::sample, linear.
+    """joint_trajectory_controller (Jazzy) with ``interpolate_from_desired_state: false``:
+    Trajectory::sample, linear.
 
-    A message begins at the cycle that takes it, from the measured state, unless its first point is due already.
+    A message begins at the cycle that takes it, from the measured state, unless its first point is
+    due already.
     """
 
     def __init__(self, at):
@@ -31,7 +35,10 @@ class TrajectoryController:
         if self.message is None:
             return self.command
         points = self.message.points
-        times = [self.begun + point.time_from_start.sec + point.time_from_start.nanosec / NS for point in points]
+        times = [
+            self.begun + point.time_from_start.sec + point.time_from_start.nanosec / NS
+            for point in points
+        ]
         places = [point.positions[0] for point in points]
         if times[0] > self.begun:
             times, places = [self.begun, *times], [self.measured, *places]
@@ -40,13 +47,17 @@ class TrajectoryController:
 
 
 def driven(message_of, jitter_s):
-    """Commands and places (N,), at each cycle, of a joint that lags, which an interlock moves with SPEED after a rest."""
+    """Commands and places (N,), at each cycle, of a joint that lags, which an interlock moves with
+    SPEED after a rest.
+    """
     random, joint, commands, places = np.random.default_rng(0), 0.0, [], []
     controller, targets, ticks = TrajectoryController(joint), [], 0
     for cycle in range(round((AT_REST_S + MOVES_S) / CYCLE_S)):
         now = cycle * CYCLE_S
         if now >= ticks * TICK_S:
-            target = JointState(name=["joint"], position=[SPEED * max(0.0, ticks * TICK_S - AT_REST_S)])
+            target = JointState(
+                name=["joint"], position=[SPEED * max(0.0, ticks * TICK_S - AT_REST_S)]
+            )
             set_stamp(target.header.stamp, NS + round(ticks * TICK_S * NS))
             targets.append((now + random.uniform(0.0, jitter_s), target))
             ticks += 1
@@ -73,7 +84,8 @@ def controller(horizon_s=HORIZON_S, tick=TICK_S):
     sent = []
     return SimpleNamespace(
         kind="joint_trajectory",
-        _note=lambda: None, _passes_on=lambda: True,
+        _note=lambda: None,
+        _passes_on=lambda: True,
         before=JointState(),
         segment=([], [], 0.0),
         horizon_s=horizon_s,
@@ -92,11 +104,14 @@ def test_a_joint_gets_as_fast_as_it_is_told_and_the_command_never_falls_back(jit
     assert np.diff(commands).min() >= -1e-9, "it would shake"
     assert np.diff(commands).max() <= (1.05 if not jitter_s else 2.5) * SPEED * CYCLE_S
     distance = SPEED * MOVES_S
-    assert distance - places[-1] < SPEED * (LAG_S + 3 * TICK_S), "behind by its own lag, and three ticks"
+    assert distance - places[-1] < SPEED * (LAG_S + 3 * TICK_S), (
+        "behind by its own lag, and three ticks"
+    )
 
 
 def test_a_point_ahead_alone_would_be_slow_and_shake():
     """What this is against: each message then begins where the arm is measured."""
+
     def ahead(target):
         point = JointTrajectoryPoint(positions=target.position)
         point.time_from_start.nanosec = round(HORIZON_S * NS)
@@ -118,13 +133,21 @@ def test_one_that_comes_late_or_first_or_of_other_joints_begins_where_the_arm_is
             Controller._on_joints(node, message)
         return node.sent[-1].points
 
-    for before, target in ((JointState(), joints_at(1.0)), (joints_at(1.0), joints_at(1.06)),
-                           (joints_at(1.0), joints_at(1.01, "other")),
-                           (joints_at(1.01), joints_at(1.01)), (joints_at(1.02), joints_at(1.01))):
+    for before, target in (
+        (JointState(), joints_at(1.0)),
+        (joints_at(1.0), joints_at(1.06)),
+        (joints_at(1.0), joints_at(1.01, "other")),
+        (joints_at(1.01), joints_at(1.01)),
+        (joints_at(1.02), joints_at(1.01)),
+    ):
         [point] = second(before, target)
-        assert 50_000_000 <= point.time_from_start.nanosec <= 60_000_000, "no faster than it may catch up"
+        assert 50_000_000 <= point.time_from_start.nanosec <= 60_000_000, (
+            "no faster than it may catch up"
+        )
     slow = second(joints_at(1.0), joints_at(1.07), tick=0.05)
-    assert len(slow) == 2 and slow[1].time_from_start.nanosec == 70_000_000, "of ticks that are that far apart"
+    assert len(slow) == 2 and slow[1].time_from_start.nanosec == 70_000_000, (
+        "of ticks that are that far apart"
+    )
     first, last = second(joints_at(1.0), joints_at(1.01))
     assert (first.positions[0], first.time_from_start.nanosec) == (1.0, 0)
     assert (last.positions[0], last.time_from_start.nanosec) == (1.01, 10_000_000)

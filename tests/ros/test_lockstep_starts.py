@@ -1,4 +1,6 @@
-"""A lockstep station begins when its nodes hear each other: no first action is lost, and equal runs are equal."""
+"""A lockstep station begins when its nodes hear each other: no first action is lost, and equal runs
+are equal.
+"""
 
 import json
 import time
@@ -22,18 +24,33 @@ pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 
 def test_equal_starts_are_recorded_alike_to_the_bit(tmp_path):
     policy = write_policy(tmp_path / "policy.safetensors")
-    one, other = (started(tmp_path / name, 234 - 2 * number, policy) for number, name in enumerate("ab", 1))
+    one, other = (
+        started(tmp_path / name, 234 - 2 * number, policy) for number, name in enumerate("ab", 1)
+    )
     for run in (one, other):
         assert (run["lost"], run["stalls"], run["left_out"]) == (0, 0, 0)
     assert differences(one["contents"], other["contents"]) == []
     topics = {topic for episode in one["contents"] for topic in episode}
-    expected = ("timestep", "applied", "policy/action", "teleop/action", "current_pose", "episode", "safety/events")
+    expected = (
+        "timestep",
+        "applied",
+        "policy/action",
+        "teleop/action",
+        "current_pose",
+        "episode",
+        "safety/events",
+    )
     assert {f"/station_a/{name}" for name in expected} <= topics
-    assert all(len(episode["/station_a/current_pose"]) == len(episode["/station_a/timestep"])
-               for episode in one["contents"])
+    assert all(
+        len(episode["/station_a/current_pose"]) == len(episode["/station_a/timestep"])
+        for episode in one["contents"]
+    )
     for folder in (tmp_path / "a/spool/closed").iterdir():
-        steps = [(message.at_ns, to_ns(deserialize_message(bytes(message.data), TimeStep).header.stamp))
-                 for message in recorded(folder) if message.topic.endswith("/timestep")]
+        steps = [
+            (message.at_ns, to_ns(deserialize_message(bytes(message.data), TimeStep).header.stamp))
+            for message in recorded(folder)
+            if message.topic.endswith("/timestep")
+        ]
         assert all(logged == stamp for logged, stamp in steps), "log times are simulated time"
         assert steps[0][0] % (60 * 10**9) == 0, "a scene begins at a whole minute"
 
@@ -41,12 +58,21 @@ def test_equal_starts_are_recorded_alike_to_the_bit(tmp_path):
 @pytest.mark.domain(229)
 def test_no_episode_begins_before_all_have_matched(peer, tmp_path):
     """The peer stands in for a node that another one does not hear yet."""
-    statuses, events = listen(peer, PolicyStatus, "policy/status"), listen(peer, EpisodeEvent, "episode", witnessed)
+    statuses, events = (
+        listen(peer, PolicyStatus, "policy/status"),
+        listen(peer, EpisodeEvent, "episode", witnessed),
+    )
     reports = peer.node.create_publisher(String, "endpoints", profile("endpoints"))
     endpoint_reports = listen(peer, String, "endpoints", witnessed)
     peer.node.create_subscription(TimeStep, "timestep", lambda _: None, profile("timestep"))
     policy = write_policy(tmp_path / "policy.safetensors")
-    reports.publish(String(data=json.dumps(["/station_a/peer", {"/station_a/timestep": {"own": [1], "others": []}}])))
+    reports.publish(
+        String(
+            data=json.dumps(
+                ["/station_a/peer", {"/station_a/timestep": {"own": [1], "others": []}}]
+            )
+        )
+    )
     for name in NODES:
         start(peer, name, *STATION, **({"policy_file": str(policy)} if name == "policy" else {}))
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
@@ -55,17 +81,28 @@ def test_no_episode_begins_before_all_have_matched(peer, tmp_path):
     peer.spin(sent.done, what="the goal")
     peer.for_s(6.0)
     assert not events, "the others do not know of the peer's endpoint"
-    assert {json.loads(report.data)[0] for report in endpoint_reports} >= {f"/station_a/{name}" for name in NODES}
+    assert {json.loads(report.data)[0] for report in endpoint_reports} >= {
+        f"/station_a/{name}" for name in NODES
+    }
     reports.publish(String(data=json.dumps(["/station_a/peer", {}])))
     began = time.monotonic()
-    peer.spin(lambda: any(event.kind == EpisodeEvent.CLOSED for event in events), what="the episode")
+    peer.spin(
+        lambda: any(event.kind == EpisodeEvent.CLOSED for event in events), what="the episode"
+    )
     assert time.monotonic() - began < 30.0
 
 
-@pytest.mark.parametrize("theirs, expected", [
-    ([1], []), ([], ["/timestep: /policy has not matched /environment"]), ([1, 7], [])])
+@pytest.mark.parametrize(
+    "theirs, expected",
+    [([1], []), ([], ["/timestep: /policy has not matched /environment"]), ([1, 7], [])],
+)
 def test_a_report_that_lacks_an_endpoint_names_both_nodes(theirs, expected):
-    reports = {"/environment": {"/timestep": {"own": [1], "others": [2]}, "/clock": {"own": [3], "others": []}},
-               "/policy": {"/timestep": {"own": [2], "others": theirs}}}
+    reports = {
+        "/environment": {
+            "/timestep": {"own": [1], "others": [2]},
+            "/clock": {"own": [3], "others": []},
+        },
+        "/policy": {"/timestep": {"own": [2], "others": theirs}},
+    }
     assert list(_unmatched(reports)) == expected
     assert list(_unmatched(dict(reversed(reports.items())))) == expected

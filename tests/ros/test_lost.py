@@ -1,4 +1,6 @@
-"""Who hears nothing says where it looks and what it sees; the operator is shown what the interlock answered."""
+"""Who hears nothing says where it looks and what it sees; the operator is shown what the interlock
+answered.
+"""
 
 import contextlib
 import json
@@ -27,8 +29,13 @@ def terminal_of(peer, folder, *overrides, **environment):
     terminal, inside = pty.openpty()
     shell = peer.supervisor.environment | environment
     with open(folder / "said.txt", "w") as output:
-        person = subprocess.Popen([sys.executable, "-m", "rlinf_core.cli.main", "teleop", "demo", *overrides],
-                                  stdin=inside, stdout=output, stderr=output, env=shell)
+        person = subprocess.Popen(
+            [sys.executable, "-m", "rlinf_core.cli.main", "teleop", "demo", *overrides],
+            stdin=inside,
+            stdout=output,
+            stderr=output,
+            env=shell,
+        )
     try:
         yield terminal, (folder / "said.txt").read_text
     finally:
@@ -52,7 +59,9 @@ def test_the_domain_is_the_shells_unless_the_recipe_says_one(monkeypatch):
     assert load_recipe("demo").station.domain == 91
     assert load_recipe("demo", ["station.domain_id=17"]).station.domain == 17
     monkeypatch.setenv("ROS_DOMAIN_ID", "233")
-    with pytest.raises(RlinfError, match="ROS_DOMAIN_ID: expected a number from 0 to 232 in this shell, got '233'"):
+    with pytest.raises(
+        RlinfError, match="ROS_DOMAIN_ID: expected a number from 0 to 232 in this shell, got '233'"
+    ):
         load_recipe("demo").station.domain  # noqa: B018
 
 
@@ -75,9 +84,16 @@ def test_a_director_without_a_station_says_where_it_looks_and_what_it_sees(peer,
         return json.loads(shown.read_text())["waiting_for"] if shown.exists() else ""
 
     peer.spin(lambda: "station_b" in waiting_for(), what="its words")
-    assert waiting_for().startswith("expected station 'station_a' in ROS_DOMAIN_ID 112 on this machine, heard no env")
-    assert "of it there are: peer; there are: station_b. Start it (rlinf up <recipe>)" in waiting_for()
-    assert waiting_for().split(";")[0].split(" for ")[0] in (tmp_path / "logs/director.log").read_text()
+    assert waiting_for().startswith(
+        "expected station 'station_a' in ROS_DOMAIN_ID 112 on this machine, heard no env"
+    )
+    assert (
+        "of it there are: peer; there are: station_b. Start it (rlinf up <recipe>)" in waiting_for()
+    )
+    assert (
+        waiting_for().split(";")[0].split(" for ")[0]
+        in (tmp_path / "logs/director.log").read_text()
+    )
 
 
 @pytest.mark.domain(113)
@@ -95,15 +111,24 @@ def test_who_looks_says_so_again_only_while_it_is_away(peer):
 @pytest.mark.domain(114)
 def test_teleop_looks_in_the_shells_domain_and_shows_the_answer_with_the_state(peer, tmp_path):
     with terminal_of(peer, tmp_path) as (terminal, output):  # its shell says ROS_DOMAIN_ID=114
-        peer.spin(lambda: "in ROS_DOMAIN_ID 114 on this machine, heard no interlock" in output(), what=output)
+        peer.spin(
+            lambda: "in ROS_DOMAIN_ID 114 on this machine, heard no interlock" in output(),
+            what=output,
+        )
         second = peer.node.create_publisher(Bool, "enable", profile("enable"))
         for name in ("sim_bridge", "interlock"):
             start(peer, name, "station.lockstep=false")
-        peer.spin(lambda: "the interlock is there" in output() and "disarmed; arm it: rlinf arm" in output(),
-                  what=output)
+        peer.spin(
+            lambda: (
+                "the interlock is there" in output() and "disarmed; arm it: rlinf arm" in output()
+            ),
+            what=output,
+        )
         refusal = "cannot arm: this is missing: two_publishers:enable"
         pressed(peer, terminal, b"e", output, refusal)
-        if "arming: the interlock is ARMED" in output():  # the second publisher was discovered after the first press
+        if (
+            "arming: the interlock is ARMED" in output()
+        ):  # the second publisher was discovered after the first press
             os.write(terminal, b"q")
             peer.spin(lambda: "disarming: the interlock is DISARMED" in output(), what=output)
             after = len(output())

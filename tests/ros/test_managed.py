@@ -1,4 +1,6 @@
-"""Managed nodes: what each does while it is inactive, in a station that a lifecycle manager has brought up."""
+"""Managed nodes: what each does while it is inactive, in a station that a lifecycle manager has
+brought up.
+"""
 
 import os
 import signal
@@ -7,7 +9,14 @@ import pytest
 from lifecycle_msgs.msg import State, TransitionEvent
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
+from rlinf_msgs.msg import (
+    ActionChunk,
+    EpisodeEvent,
+    PolicyStatus,
+    SafetyState,
+    TimeStep,
+    TrainerStatus,
+)
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 
@@ -35,22 +44,40 @@ class Station(Lives):
         import torch
 
         torch.manual_seed(3)
-        file = save_policy(make_policy(station_task(recipe).spec, SMALL), folder / "policy.safetensors")
-        kinds = {"timestep": TimeStep, "episode": EpisodeEvent, "safety": SafetyState, "teleop/action": ActionChunk,
-                 "policy/action": ActionChunk, "enable": Bool, "trainer/status": TrainerStatus,
-                 "policy/status": PolicyStatus}
-        self.received = {topic: listen(peer, kind, topic, witnessed) for topic, kind in kinds.items()}
+        file = save_policy(
+            make_policy(station_task(recipe).spec, SMALL), folder / "policy.safetensors"
+        )
+        kinds = {
+            "timestep": TimeStep,
+            "episode": EpisodeEvent,
+            "safety": SafetyState,
+            "teleop/action": ActionChunk,
+            "policy/action": ActionChunk,
+            "enable": Bool,
+            "trainer/status": TrainerStatus,
+            "policy/status": PolicyStatus,
+        }
+        self.received = {
+            topic: listen(peer, kind, topic, witnessed) for topic, kind in kinds.items()
+        }
         self.folder = folder
         self.transitions = []  # the node, and the label of the state that it has come to
         for name in MANAGED:
-            peer.node.create_subscription(TransitionEvent, f"{name}/transition_event", lambda event, name=name: (
-                self.transitions.append((name, event.goal_state.label))), 100)
+            peer.node.create_subscription(
+                TransitionEvent,
+                f"{name}/transition_event",
+                lambda event, name=name: self.transitions.append((name, event.goal_state.label)),
+                100,
+            )
         for process in managed(recipe, station_processes(recipe, folder)):
             if process.name == "policy":
                 process.parameters["policy_file"] = str(file)
             peer.supervisor.start(process)
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        peer.spin(lambda: self.received["policy/status"] and self.runner.server_is_ready(), what="the station")
+        peer.spin(
+            lambda: self.received["policy/status"] and self.runner.server_is_ready(),
+            what="the station",
+        )
         self.until_all_are_active()
 
     def until_all_are_active(self):
@@ -66,13 +93,21 @@ class Station(Lives):
 
     def play(self, mode, count=1000):
         """Ask for episodes; returns the goal's handle once one is in play."""
-        begun, sent = len(self.received["timestep"]), self.runner.send_goal_async(
-            RunEpisodes.Goal(count=count, mode=mode, first_seed=1_000_000))
+        begun, sent = (
+            len(self.received["timestep"]),
+            self.runner.send_goal_async(
+                RunEpisodes.Goal(count=count, mode=mode, first_seed=1_000_000)
+            ),
+        )
         self.peer.spin(sent.done, what="an answer to the request")
         handle = sent.result()
         if handle.accepted:
-            self.peer.spin(lambda: any(step.step_type == TimeStep.MID for step in self.received["timestep"][begun:]),
-                           what="an episode in play")
+            self.peer.spin(
+                lambda: any(
+                    step.step_type == TimeStep.MID for step in self.received["timestep"][begun:]
+                ),
+                what="an episode in play",
+            )
         return handle
 
     def result(self, handle):
@@ -85,7 +120,11 @@ class Station(Lives):
         return self.result(handle)
 
     def events(self, kind, episode_id):
-        return [event for event in self.received["episode"] if (event.kind, event.episode_id) == (kind, episode_id)]
+        return [
+            event
+            for event in self.received["episode"]
+            if (event.kind, event.episode_id) == (kind, episode_id)
+        ]
 
     def closed(self):
         return {path.name for path in (self.folder / "spool/closed").iterdir()}
@@ -110,8 +149,13 @@ def test_an_inactive_environment_aborts_its_episode_and_refuses_requests(station
     assert station.change("environment", "deactivate")
     result = station.result(handle)
     assert not result.success and result.message == "the environment was deactivated"
-    station.peer.spin(lambda: station.events(EpisodeEvent.ABORTED, episode) or station.events(EpisodeEvent.CLOSED, episode),
-                      what="the end of the episode")
+    station.peer.spin(
+        lambda: (
+            station.events(EpisodeEvent.ABORTED, episode)
+            or station.events(EpisodeEvent.CLOSED, episode)
+        ),
+        what="the end of the episode",
+    )
     assert not station.play("evaluate", 1).accepted
     assert station.change("environment", "activate")
     assert station.result(station.play("evaluate", 1)).success
@@ -122,7 +166,10 @@ def test_an_inactive_policy_is_silent_and_the_arm_holds_until_it_is_active(stati
     assert station.change("policy", "deactivate")
     chunks, safety = station.received["policy/action"], station.received["safety"]
     begun = len(chunks)
-    station.peer.spin(lambda: (safety[-1].state, safety[-1].cause) == (SafetyState.HOLD, "stale_command"), what="the hold")
+    station.peer.spin(
+        lambda: (safety[-1].state, safety[-1].cause) == (SafetyState.HOLD, "stale_command"),
+        what="the hold",
+    )
     assert len(chunks) == begun
     assert station.change("policy", "activate")
     closed = len(station.closed())
@@ -137,7 +184,11 @@ def test_an_inactive_recorder_finishes_its_recording_and_begins_none(station):
     assert station.change("recorder", "deactivate")
     result = station.result(handle)
     assert not result.success and "the recorder is inactive" in result.message
-    ended = [event.episode_id for event in station.received["episode"] if event.kind == EpisodeEvent.ENDED]
+    ended = [
+        event.episode_id
+        for event in station.received["episode"]
+        if event.kind == EpisodeEvent.ENDED
+    ]
     assert episode in station.closed() and set(ended) <= station.closed()
     assert station.change("recorder", "activate")
     assert station.result(station.play("evaluate", 1)).success
@@ -148,7 +199,9 @@ def test_an_inactive_operator_lets_go_of_the_enable_and_commands_nothing(station
     assert station.change("operator", "deactivate")
     begun = len(station.received["teleop/action"])
     safety, enables = station.received["safety"], station.received["enable"]
-    station.peer.spin(lambda: not enables[-1].data and safety[-1].state == SafetyState.HOLD, what="the hold")
+    station.peer.spin(
+        lambda: not enables[-1].data and safety[-1].state == SafetyState.HOLD, what="the hold"
+    )
     station.peer.for_s(1.0)
     assert len(station.received["teleop/action"]) == begun and not enables[-1].data
     assert station.change("operator", "activate")
@@ -162,7 +215,10 @@ def test_an_inactive_uplink_asks_nothing_of_the_trainer(station):
     statuses = station.received["trainer/status"]
     station.peer.spin(lambda: "the uplink is inactive" in statuses[-1].message, what="its word")
     assert not statuses[-1].connected and statuses[-1].backlog == len(station.closed())
-    assert station.change("uplink", "cleanup") and station.state("uplink") == State.PRIMARY_STATE_UNCONFIGURED
+    assert (
+        station.change("uplink", "cleanup")
+        and station.state("uplink") == State.PRIMARY_STATE_UNCONFIGURED
+    )
     assert station.change("uplink", "configure") and station.change("uplink", "activate")
     station.peer.spin(lambda: "inactive" not in statuses[-1].message, what="its question")
 
@@ -171,14 +227,21 @@ def test_a_node_whose_process_was_killed_comes_back_to_active(station):
     for name in ("policy", "environment"):
         os.kill(station.peer.supervisor.children[name].popen.pid, signal.SIGKILL)
     begun = len(station.transitions)
-    station.peer.spin(lambda: {"policy", "environment"} <= {name for name, state in station.transitions[begun:]
-                                                            if state == "active"}, what="both nodes")
+    station.peer.spin(
+        lambda: (
+            {"policy", "environment"}
+            <= {name for name, state in station.transitions[begun:] if state == "active"}
+        ),
+        what="both nodes",
+    )
     station.until_all_are_active()
     station.peer.spin(station.runner.server_is_ready, what="the environment")
     assert station.result(station.play("evaluate", 1)).success
 
 
-def test_the_manager_takes_all_nodes_down_in_reverse_order_and_up_again_and_leaves_them_down_at_its_end(station):
+def test_the_manager_takes_all_nodes_down_in_reverse_order_and_up_again_and_leaves_them_down_at_its_end(
+    station,
+):
     arm = station.peer.node.create_client(SetBool, "interlock/arm")
     station.change("operator", "deactivate")  # it would arm again
     safety = station.received["safety"]
@@ -192,22 +255,33 @@ def test_the_manager_takes_all_nodes_down_in_reverse_order_and_up_again_and_leav
     begun = len(station.transitions)
     assert station.ask(SetBool, "lifecycle_manager", "manage_nodes", data=False).success
     down = [*reversed(MANAGED)]
-    station.peer.spin(lambda: station.transitions[begun:].count(("recorder", "unconfigured")), what="the nodes to go down")
+    station.peer.spin(
+        lambda: station.transitions[begun:].count(("recorder", "unconfigured")),
+        what="the nodes to go down",
+    )
     inactive = [name for name, state in station.transitions[begun:] if state == "unconfigured"]
-    assert inactive == [name for name in down if name != "interlock"]  # which is configured once and for all
+    assert inactive == [
+        name for name in down if name != "interlock"
+    ]  # which is configured once and for all
     assert station.ask(SetBool, "lifecycle_manager", "manage_nodes", data=True).success
     station.until_all_are_active()
     begun = len(station.transitions)
     manager = station.peer.supervisor.children.pop("lifecycle_manager").popen
     manager.send_signal(signal.SIGINT)
     station.peer.spin(lambda: manager.poll() is not None, what="its end")
-    station.peer.spin(lambda: ("recorder", "inactive") in station.transitions[begun:], what="the last transition")
+    station.peer.spin(
+        lambda: ("recorder", "inactive") in station.transitions[begun:], what="the last transition"
+    )
     inactive = [name for name, state in station.transitions[begun:] if state == "inactive"]
     assert manager.returncode == 0 and [name for name in down if name != "interlock"] == [
-        name for name in inactive if name != "interlock"]
+        name for name in inactive if name != "interlock"
+    ]
 
 
 def test_a_node_that_is_shut_down_stays_silent_until_its_process_ends(station):
-    assert station.change("policy", "inactive_shutdown") and station.state("policy") == State.PRIMARY_STATE_FINALIZED
+    assert (
+        station.change("policy", "inactive_shutdown")
+        and station.state("policy") == State.PRIMARY_STATE_FINALIZED
+    )
     assert not station.change("policy", "activate")
     assert station.peer.supervisor.children["policy"].popen.poll() is None

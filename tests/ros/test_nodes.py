@@ -15,7 +15,14 @@ from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PoseStamped
 from rclpy.action import ActionClient
 from rlinf_msgs.action import ResetScene
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
+from rlinf_msgs.msg import (
+    ActionChunk,
+    EpisodeEvent,
+    PolicyStatus,
+    PolicyUpdate,
+    SafetyState,
+    TimeStep,
+)
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from sensor_msgs.msg import Image
@@ -42,10 +49,18 @@ SMALL = tanh_gaussian.Config(hidden=(16,), image_features=4)
 
 @pytest.mark.domain(86)
 def test_the_simulator_in_lockstep_moves_one_tick_for_one_target_of_its_own_time(peer):
-    poses, images = listen(peer, PoseStamped, "current_pose"), listen(peer, Image, "camera/wrist/image")
+    poses, images = (
+        listen(peer, PoseStamped, "current_pose"),
+        listen(peer, Image, "camera/wrist/image"),
+    )
     targets = peer.node.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
-    start(peer, "sim_bridge", "station.observe_cameras=[wrist]", "station.image_size=[24, 32]",
-          "station.real_time_factor=0.05")
+    start(
+        peer,
+        "sim_bridge",
+        "station.observe_cameras=[wrist]",
+        "station.image_size=[24, 32]",
+        "station.real_time_factor=0.05",
+    )
     peer.spin(lambda: poses and images, what="the simulator")
     assert (images[-1].height, images[-1].width, images[-1].encoding) == (24, 32, "rgb8")
     first = poses[-1]
@@ -63,7 +78,9 @@ def test_the_simulator_in_lockstep_moves_one_tick_for_one_target_of_its_own_time
         now = to_ns(poses[-1].header.stamp)
         targets.publish(PoseStamped(pose=first.pose, header=poses[-1].header))
         peer.spin(lambda: to_ns(poses[-1].header.stamp) > now, what="a tick")  # noqa: B023
-    assert time.monotonic() - began > 7 * 0.01 / 0.05 - 0.1, "between 8 ticks, of which 0.1 s may be caught up"
+    assert time.monotonic() - began > 7 * 0.01 / 0.05 - 0.1, (
+        "between 8 ticks, of which 0.1 s may be caught up"
+    )
     resetter = ActionClient(peer.node, ResetScene, "reset_scene")
     peer.spin(resetter.server_is_ready, what="reset_scene")
     before = to_ns(poses[-1].header.stamp)
@@ -72,7 +89,9 @@ def test_the_simulator_in_lockstep_moves_one_tick_for_one_target_of_its_own_time
     answer = sent.result().get_result_async()
     peer.spin(answer.done, what="the reset")
     result = answer.result().result
-    assert result.success and to_ns(result.stamp) == 60 * 10**9 > before, "a new scene begins at the next whole minute"
+    assert result.success and to_ns(result.stamp) == 60 * 10**9 > before, (
+        "a new scene begins at the next whole minute"
+    )
 
 
 def step_of(spec, mode="train", kind=TimeStep.FIRST, episode_id="e"):
@@ -85,12 +104,17 @@ def step_of(spec, mode="train", kind=TimeStep.FIRST, episode_id="e"):
 
 @pytest.mark.domain(87)
 def test_the_policy_refuses_what_does_not_fit_and_keeps_what_does(peer, tmp_path):
-    statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
+    statuses, chunks = (
+        listen(peer, PolicyStatus, "policy/status"),
+        listen(peer, ActionChunk, "policy/action"),
+    )
     steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
     updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
     spec = start(peer, "policy")
     good = save_policy(Actor(spec, SMALL), tmp_path / "good.safetensors")
-    other = save_policy(Actor(station_task(load_recipe("demo_vision")).spec, SMALL), tmp_path / "other.safetensors")
+    other = save_policy(
+        Actor(station_task(load_recipe("demo_vision")).spec, SMALL), tmp_path / "other.safetensors"
+    )
     peer.spin(lambda: statuses, what="the policy")
     updates.publish(PolicyUpdate(version=3, path=str(good)))
     peer.spin(lambda: statuses[-1].version == 3, what="version 3")
@@ -104,11 +128,18 @@ def test_the_policy_refuses_what_does_not_fit_and_keeps_what_does(peer, tmp_path
     larger = load_file(good) | {"more": np.zeros(1, np.float32)}
     save_file(larger, tmp_path / "larger.safetensors", safe_open(good, "numpy").metadata())
     updates.publish(PolicyUpdate(version=6, path=str(tmp_path / "larger.safetensors")))
-    peer.spin(lambda: "larger.safetensors: RuntimeError" in statuses[-1].error, what="what nobody thought of")
+    peer.spin(
+        lambda: "larger.safetensors: RuntimeError" in statuses[-1].error,
+        what="what nobody thought of",
+    )
     peer.spin(lambda: steps.get_subscription_count() >= 1, what="its subscription")
     steps.publish(step_of(spec))
     peer.spin(lambda: chunks, what="a chunk")
-    assert (chunks[0].policy_version, chunks[0].observation_stamp.sec, chunks[0].horizon) == (3, 12, 1)
+    assert (chunks[0].policy_version, chunks[0].observation_stamp.sec, chunks[0].horizon) == (
+        3,
+        12,
+        1,
+    )
     assert np.abs(chunks[0].data).max() <= 0.02 + 1e-6
     for step in (step_of(spec, mode="demonstration"), step_of(spec, kind=TimeStep.LAST)):
         steps.publish(step)
@@ -116,17 +147,25 @@ def test_the_policy_refuses_what_does_not_fit_and_keeps_what_does(peer, tmp_path
     bad.vectors[0].data = [float("nan")] * 3
     steps.publish(bad)
     peer.for_s(0.5)
-    assert len(chunks) == 1, "silent in demonstrations, after the last step, and on observations that are not finite"
+    assert len(chunks) == 1, (
+        "silent in demonstrations, after the last step, and on observations that are not finite"
+    )
 
 
 @pytest.mark.domain(69)
 def test_one_version_plays_all_episodes_of_one_evaluation(peer, tmp_path):
-    chunks, statuses = listen(peer, ActionChunk, "policy/action"), listen(peer, PolicyStatus, "policy/status")
+    chunks, statuses = (
+        listen(peer, ActionChunk, "policy/action"),
+        listen(peer, PolicyStatus, "policy/status"),
+    )
     steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
     updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
     spec = start(peer, "policy")
     path = str(save_policy(Actor(spec, SMALL), tmp_path / "policy.safetensors"))
-    peer.spin(lambda: statuses and steps.get_subscription_count() and updates.get_subscription_count(), what="the policy")
+    peer.spin(
+        lambda: statuses and steps.get_subscription_count() and updates.get_subscription_count(),
+        what="the policy",
+    )
 
     def announced(version, in_time=True):
         updates.publish(PolicyUpdate(version=version, path=path))
@@ -145,12 +184,19 @@ def test_one_version_plays_all_episodes_of_one_evaluation(peer, tmp_path):
         return [chunk.policy_version for chunk in chunks[before:]]
 
     announced(54)
-    assert played("a", between=lambda: announced(55, in_time=False)) == [54, 54], "nothing changes within an episode"
+    assert played("a", between=lambda: announced(55, in_time=False)) == [54, 54], (
+        "nothing changes within an episode"
+    )
     announced(56, in_time=False)
-    assert [played("a"), played("b"), played("b")] == [[54, 54], [56, 56], [56, 56]], "nor within a request to evaluate"
+    assert [played("a"), played("b"), played("b")] == [[54, 54], [56, 56], [56, 56]], (
+        "nor within a request to evaluate"
+    )
     announced(57, in_time=False)
     assert played("c", "train", lambda: announced(58, in_time=False)) == [57, 57]
-    peer.spin(lambda: statuses[-1].version == 58, what="the next, between any two episodes while it trains")
+    peer.spin(
+        lambda: statuses[-1].version == 58,
+        what="the next, between any two episodes while it trains",
+    )
 
 
 @pytest.mark.slow
@@ -161,7 +207,10 @@ def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer
     start(peer, "recorder")
     peer.spin(lambda: peer.supervisor.events, what="the supervisor to start it again")
     assert peer.supervisor.events == ["recorder ended (exit code 1) and was started again"]
-    assert "interlock and has heard nothing of it for 8 s" in (peer.supervisor.run_dir / "logs/recorder.log").read_text()
+    assert (
+        "interlock and has heard nothing of it for 8 s"
+        in (peer.supervisor.run_dir / "logs/recorder.log").read_text()
+    )
     silent.publish(SafetyState())
     peer.for_s(12)
     assert len(peer.supervisor.events) == 1, "it hears, and stays"
@@ -175,9 +224,21 @@ def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(
     peer.meet(tell, by=("recorder", "peer"))
     peer.spin(lambda: peer.node.count_publishers("/station_a/episode") >= 2, what="the recorder")
     for number in range(2):
-        tell.publish(EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=f"e{number}", station="station_a", mode="train"))
-        peer.spin(lambda: any(e.kind == EpisodeEvent.ABORTED and e.episode_id == f"e{number}" for e in events),  # noqa: B023
-                  what="the abort")
+        tell.publish(
+            EpisodeEvent(
+                kind=EpisodeEvent.STARTED,
+                episode_id=f"e{number}",
+                station="station_a",
+                mode="train",
+            )
+        )
+        peer.spin(
+            lambda: any(
+                e.kind == EpisodeEvent.ABORTED and e.episode_id == f"e{number}"  # noqa: B023
+                for e in events  # noqa: B023
+            ),  # noqa: B023
+            what="the abort",
+        )
     assert "Free the disk" in events[-1].detail and "closed episodes are safe" in events[-1].detail
     assert not peer.supervisor.events, "nothing died"
 
@@ -197,8 +258,11 @@ def test_a_person_at_the_keyboard_arms_takes_over_and_lets_go(peer, tmp_path):
     spec = station_task(recipe).spec
     assert "operator" not in {process.name for process in station_processes(recipe, tmp_path)}
     terminal, inside = pty.openpty()
-    person = subprocess.Popen(command_line(operator_process(recipe), tmp_path), stdin=inside,
-                              env=peer.supervisor.environment)
+    person = subprocess.Popen(
+        command_line(operator_process(recipe), tmp_path),
+        stdin=inside,
+        env=peer.supervisor.environment,
+    )
     try:
         peer.spin(lambda: steps.get_subscription_count() >= 1, what="the operator")
         peer.for_s(1.0)
@@ -220,7 +284,9 @@ def test_a_person_at_the_keyboard_arms_takes_over_and_lets_go(peer, tmp_path):
         person.terminate()
         person.wait(10)
     assert requests == [True, False]
-    assert [chunk.horizon for chunk in chunks] == [1, 0], "the command, then the release that ends the takeover"
+    assert [chunk.horizon for chunk in chunks] == [1, 0], (
+        "the command, then the release that ends the takeover"
+    )
     assert chunks[0].source == "operator" and list(chunks[0].data) == pytest.approx([0.01, 0, 0])
 
 
@@ -233,11 +299,18 @@ def at_the_keyboard(spec):
     return person, keyboard, log_lines
 
 
-@pytest.mark.parametrize("name, keys, others", [
-    ("peg_insertion", "wsadrf", "ljikuovc"), ("pick_cube", "wsadrfvc", "ljikuo"),
-    ("peg_insertion_tight", "wsadrfljikuo", "vc")])
+@pytest.mark.parametrize(
+    "name, keys, others",
+    [
+        ("peg_insertion", "wsadrf", "ljikuovc"),
+        ("pick_cube", "wsadrfvc", "ljikuo"),
+        ("peg_insertion_tight", "wsadrfljikuo", "vc"),
+    ],
+)
 def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monkeypatch):
-    """Half a step of the task to either side: forward is x, left y and up z; a turn to the left is one about z."""
+    """Half a step of the task to either side: forward is x, left y and up z; a turn to the left is
+    one about z.
+    """
     terminal, inside = pty.openpty()
     monkeypatch.setattr("sys.stdin", os.fdopen(inside))
     spec = load_task(f"configs/tasks/{name}.yaml").spec
@@ -249,14 +322,22 @@ def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monk
     axes = 0.5 * np.eye(spec.action.dim)
     assert [moves[key] for key in keys] == [row.tolist() for axis in axes for row in (axis, -axis)]
     assert not any(any(moves[key]) for key in others)
-    assert ("u/o turn left/right" in lines[0], "v/c open/close the gripper" in lines[0]) == ("u" in keys, "v" in keys)
+    assert ("u/o turn left/right" in lines[0], "v/c open/close the gripper" in lines[0]) == (
+        "u" in keys,
+        "v" in keys,
+    )
     for key in "e 1yx":
         keyboard.key, keyboard.key_at = key, time.monotonic()
-        assert person.answer("train", person.asks()) is None, "what only asks, or renews the enable, takes nothing over"
+        assert person.answer("train", person.asks()) is None, (
+            "what only asks, or renews the enable, takes nothing over"
+        )
     keyboard.key, keyboard.key_at = "p", time.monotonic()
     assert person.answer("train", person.asks()).tolist() == [0.0] * spec.action.dim
     keyboard.key_at -= 1.0
-    assert person.answer("train", person.asks()) is None and not person.answer("demonstration", person.asks()).any()
+    assert (
+        person.answer("train", person.asks()) is None
+        and not person.answer("demonstration", person.asks()).any()
+    )
     os.close(terminal)
 
 
@@ -267,22 +348,40 @@ def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
     monkeypatch.setattr("sys.stdin", os.fdopen(inside))
     axes = ("dx", "dy", "dz", "drx", "dry", "drz", "grip")
     names = (*(f"left/{axis}" for axis in axes), *(f"right/{axis}" for axis in axes[:3]))
-    spec = replace(load_task("configs/tasks/reach_both.yaml").spec, action=ActionSpec(
-        "tcp_delta", names, (0.02,) * 10, ("m",) * 10))
+    spec = replace(
+        load_task("configs/tasks/reach_both.yaml").spec,
+        action=ActionSpec("tcp_delta", names, (0.02,) * 10, ("m",) * 10),
+    )
     person, keyboard, log_lines = at_the_keyboard(spec)
-    for chosen, key, expected in ((b"1", "v", {6: 0.5}), (b"2", "v", {}), (b"2", "r", {9: 0.5}), (b"1", "o", {5: -0.5})):
+    for chosen, key, expected in (
+        (b"1", "v", {6: 0.5}),
+        (b"2", "v", {}),
+        (b"2", "r", {9: 0.5}),
+        (b"1", "o", {5: -0.5}),
+    ):
         os.write(terminal, chosen)
         person.look()
         keyboard.key, keyboard.key_at = key, time.monotonic()
-        assert {place: value for place, value in enumerate(person.answer("train", person.asks())) if value} == expected
+        assert {
+            place: value
+            for place, value in enumerate(person.answer("train", person.asks()))
+            if value
+        } == expected
     assert "gripper" in log_lines[1] and "gripper" not in log_lines[2]
     os.close(terminal)
 
 
-def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_once_a_time_step(monkeypatch):
+def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_once_a_time_step(
+    monkeypatch,
+):
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    action = ActionSpec("joint_delta", ("j1", "j2", "gripper"), (0.02, 0.02, 0.04), ("rad", "rad", "m"))
-    spec, device = replace(load_task("configs/tasks/reach.yaml").spec, action=action), MagicMock(topics=())
+    action = ActionSpec(
+        "joint_delta", ("j1", "j2", "gripper"), (0.02, 0.02, 0.04), ("rad", "rad", "m")
+    )
+    spec, device = (
+        replace(load_task("configs/tasks/reach.yaml").spec, action=action),
+        MagicMock(topics=()),
+    )
     device.poll.return_value, device.at_rest.return_value, device.rest_s = (), True, 0.0
     device.motion.return_value = {"j1": 0.5, "j2": -1.0, "j3": 1.0, "grip": -0.25}
     node = MagicMock()
@@ -296,6 +395,10 @@ def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_onc
 
 
 def test_the_keyboard_needs_a_terminal(tmp_path):
-    command = command_line(operator_process(load_recipe("demo", ["station.operator.kind=keyboard"])), tmp_path)
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90)
+    command = command_line(
+        operator_process(load_recipe("demo", ["station.operator.kind=keyboard"])), tmp_path
+    )
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90
+    )
     assert result.returncode != 0 and "rlinf teleop" in result.stderr

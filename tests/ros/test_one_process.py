@@ -1,4 +1,6 @@
-"""A simulated station in one process: it plays as several do; its topics are heard outside; its failures are named."""
+"""A simulated station in one process: it plays as several do; its topics are heard outside; its
+failures are named.
+"""
 
 import array
 import contextlib
@@ -17,7 +19,15 @@ from std_msgs.msg import Bool, Empty, String
 from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import NODE_FAILED, RecipeError, RlinfError
-from rlinf_core.launch.graph import HOSTED, RESPAWN, SHUTDOWN, Process, composed, managed, station_processes
+from rlinf_core.launch.graph import (
+    HOSTED,
+    RESPAWN,
+    SHUTDOWN,
+    Process,
+    composed,
+    managed,
+    station_processes,
+)
 from rlinf_core.launch.supervisor import Supervisor
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
@@ -37,8 +47,12 @@ SMALL = tanh_gaussian.Config(hidden=(32,), horizon=4, n_action_steps=2)
 
 @contextlib.contextmanager
 def standing(folder, domain, processes, *overrides, manager=False):
-    """A whole station but for its uplink, with an untrained policy; yields the test's peer and what has scenes played."""
-    recipe = load_recipe("demo", ["station.task=reach", f"station.processes={processes}", *overrides])
+    """A whole station but for its uplink, with an untrained policy; yields the test's peer and what
+    has scenes played.
+    """
+    recipe = load_recipe(
+        "demo", ["station.task=reach", f"station.processes={processes}", *overrides]
+    )
     import torch
 
     torch.manual_seed(3)
@@ -62,14 +76,21 @@ def play(folder, domain, processes):
 
 
 def test_one_process_plays_as_several_do_to_the_last_bit(tmp_path):
-    """Fifteen episodes: a script's, whose noise has a seed, and a policy's, with chunks of which a part is played."""
-    pairs = zip(play(tmp_path / "one", 153, "one"), play(tmp_path / "several", 154, "several"), strict=True)
+    """Fifteen episodes: a script's, whose noise has a seed, and a policy's, with chunks of which a
+    part is played.
+    """
+    pairs = zip(
+        play(tmp_path / "one", 153, "one"), play(tmp_path / "several", 154, "several"), strict=True
+    )
     for one, other in pairs:
         assert (one.success, one.failure, len(one)) == (other.success, other.failure, len(other))
         for name in ("requested", "executed", "rewards", "discounts"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
         assert one.observations.keys() == other.observations.keys()
-        assert all(np.array_equal(one.observations[name], other.observations[name]) for name in one.observations)
+        assert all(
+            np.array_equal(one.observations[name], other.observations[name])
+            for name in one.observations
+        )
         assert np.array_equal(np.diff(one.stamps_ns), np.diff(other.stamps_ns))
 
 
@@ -79,20 +100,30 @@ def station(tmp_path_factory):
         yield standing_station
 
 
-def test_a_lifecycle_manager_brings_the_nodes_of_one_process_up_and_they_play_the_same(station, tmp_path):
+def test_a_lifecycle_manager_brings_the_nodes_of_one_process_up_and_they_play_the_same(
+    station, tmp_path
+):
     _, played = station
     (one,) = played("evaluate", SCENES[:1])
     with standing(tmp_path, 110, "one", manager=True) as (peer, played_too):
         lives = Lives(peer)
         for node in ("interlock", "recorder", "policy", "environment", "operator"):
-            peer.spin(lambda node=node: lives.state(node) == State.PRIMARY_STATE_ACTIVE, what=f"{node} to be active")
+            peer.spin(
+                lambda node=node: lives.state(node) == State.PRIMARY_STATE_ACTIVE,
+                what=f"{node} to be active",
+            )
         (other,) = played_too("evaluate", SCENES[:1])
-        assert np.array_equal(one.requested, other.requested) and np.array_equal(one.executed, other.executed)
+        assert np.array_equal(one.requested, other.requested) and np.array_equal(
+            one.executed, other.executed
+        )
 
 
 def test_listeners_outside_get_every_message_and_late_ones_what_is_latched(station):
     peer, played = station
-    steps, applied = listen(peer, TimeStep, "timestep", witnessed), listen(peer, Applied, "applied", witnessed)
+    steps, applied = (
+        listen(peer, TimeStep, "timestep", witnessed),
+        listen(peer, Applied, "applied", witnessed),
+    )
     safety = listen(peer, SafetyState, "safety")
     peer.spin(lambda: safety, what="the latched state of the interlock")
     peer.for_s(0.5)  # until both are matched
@@ -104,14 +135,24 @@ def test_listeners_outside_get_every_message_and_late_ones_what_is_latched(stati
 
 
 def test_speakers_outside_are_heard_by_the_interlock(station):
-    """A person disarms by the topic, from another process, within an episode; then the episode does not count."""
+    """A person disarms by the topic, from another process, within an episode; then the episode does
+    not count.
+    """
     peer, _ = station
-    safety, events = listen(peer, SafetyState, "safety"), listen(peer, EpisodeEvent, "episode", witnessed)
+    safety, events = (
+        listen(peer, SafetyState, "safety"),
+        listen(peer, EpisodeEvent, "episode", witnessed),
+    )
     disarm = peer.node.create_publisher(Empty, "disarm", profile("disarm"))
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-    peer.spin(lambda: safety and disarm.get_subscription_count() and runner.server_is_ready(), what="the interlock")
+    peer.spin(
+        lambda: safety and disarm.get_subscription_count() and runner.server_is_ready(),
+        what="the interlock",
+    )
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1000, mode="evaluate", first_seed=1))
-    peer.spin(lambda: any(event.kind == EpisodeEvent.STARTED for event in events), what="an episode")
+    peer.spin(
+        lambda: any(event.kind == EpisodeEvent.STARTED for event in events), what="an episode"
+    )
     disarm.publish(Empty())
     peer.spin(lambda: safety[-1].state == SafetyState.DISARMED, what="the disarming")
     answer = sent.result().get_result_async()
@@ -125,9 +166,14 @@ def test_a_new_scene_while_disarmed_lets_the_arm_be_armed_again(station):
     safety = listen(peer, SafetyState, "safety")
     arming = peer.node.create_client(SetBool, "interlock/arm")
     scenes = ActionClient(peer.node, ResetScene, "reset_scene")
-    peer.spin(lambda: safety and arming.service_is_ready() and scenes.server_is_ready(), what="the station")
+    peer.spin(
+        lambda: safety and arming.service_is_ready() and scenes.server_is_ready(),
+        what="the station",
+    )
     disarmed = arming.call_async(SetBool.Request(data=False))
-    peer.spin(lambda: disarmed.done() and safety[-1].state == SafetyState.DISARMED, what="the disarming")
+    peer.spin(
+        lambda: disarmed.done() and safety[-1].state == SafetyState.DISARMED, what="the disarming"
+    )
     for seed in (11, 12):
         sent = scenes.send_goal_async(ResetScene.Goal(seed=seed))
         peer.spin(sent.done, what="the goal")
@@ -158,17 +204,29 @@ def test_a_killed_process_is_started_again_and_plays(tmp_path):
     with standing(folder, 101, "one") as (peer, played):
         (before,) = played("evaluate", SCENES[:1])
         os.kill(peer.supervisor.children["station"].popen.pid, signal.SIGKILL)
-        peer.spin(lambda: any("station ended" in event for event in peer.supervisor.events), what="the restart")
+        peer.spin(
+            lambda: any("station ended" in event for event in peer.supervisor.events),
+            what="the restart",
+        )
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         safety = listen(peer, SafetyState, "safety")
-        peer.spin(lambda: runner.server_is_ready() and safety and safety[-1].state == SafetyState.ARMED, what="the station")
+        peer.spin(
+            lambda: runner.server_is_ready() and safety and safety[-1].state == SafetyState.ARMED,
+            what="the station",
+        )
         (after,) = recorded(peer, runner, "evaluate", SCENES[:1])
-        assert np.array_equal(before.requested, after.requested) and np.array_equal(before.executed, after.executed)
+        assert np.array_equal(before.requested, after.requested) and np.array_equal(
+            before.executed, after.executed
+        )
 
 
 def test_a_snapshot_is_what_a_serialised_message_would_be():
-    """Numbers of 32 bits are rounded, texts without UTF-8 bytes escaped; nothing is shared that could change."""
-    step = TimeStep(reward=0.1, episode_id="a\udc80", images=[Image(data=array.array("B", [1, 2, 3]))])
+    """Numbers of 32 bits are rounded, texts without UTF-8 bytes escaped; nothing is shared that
+    could change.
+    """
+    step = TimeStep(
+        reward=0.1, episode_id="a\udc80", images=[Image(data=array.array("B", [1, 2, 3]))]
+    )
     step.header.stamp.sec = 5
     copy = snapshot(step)
     sent = Envelope(copy).raw
@@ -209,9 +267,11 @@ def test_a_failure_is_that_of_the_node_whose_callback_it_was(capfd, monkeypatch)
     except ValueError as error:
         failure = error
     assert host._blame(failure.__traceback__) == 1
-    for index, error, code, line in ((1, failure, NODE_FAILED + 1, "environment: ValueError: broken"),
-                                     (0, RlinfError("no mesh"), NODE_FAILED, "sim_bridge: no mesh"),
-                                     (None, failure, 1, "station: ValueError: broken")):
+    for index, error, code, line in (
+        (1, failure, NODE_FAILED + 1, "environment: ValueError: broken"),
+        (0, RlinfError("no mesh"), NODE_FAILED, "sim_bridge: no mesh"),
+        (None, failure, 1, "station: ValueError: broken"),
+    ):
         with pytest.raises(SystemExit) as ended:
             host.fail(index, error)
         error_text = capfd.readouterr().err
@@ -223,19 +283,34 @@ def test_a_failure_is_that_of_the_node_whose_callback_it_was(capfd, monkeypatch)
 
 @pytest.mark.parametrize(("index", "ends"), [(0, True), (1, False)])
 def test_the_supervisor_goes_by_the_node_that_failed(index, ends, tmp_path):
-    """A recorder's failure starts the process again, an interlock's ends the station, and either is named."""
-    nodes = tuple(Process(name, "", name, "", "", restart=restart)
-                  for name, restart in (("interlock", SHUTDOWN), ("recorder", RESPAWN)))
-    command = [sys.executable, "-c", f"import sys; print('no disk'); sys.exit({NODE_FAILED + index})"]
+    """A recorder's failure starts the process again, an interlock's ends the station, and either is
+    named.
+    """
+    nodes = tuple(
+        Process(name, "", name, "", "", restart=restart)
+        for name, restart in (("interlock", SHUTDOWN), ("recorder", RESPAWN))
+    )
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; print('no disk'); sys.exit({NODE_FAILED + index})",
+    ]
     with Supervisor(tmp_path, 90) as supervisor:
-        child = supervisor.start(Process("station", "", "", "", "", {"command": command}, nodes=nodes))
+        child = supervisor.start(
+            Process("station", "", "", "", "", {"command": command}, nodes=nodes)
+        )
         child.popen.wait(20)
         if ends:
-            with pytest.raises(RlinfError, match="interlock ended .*'station'.* cannot go on without it.*no disk"):
+            with pytest.raises(
+                RlinfError, match="interlock ended .*'station'.* cannot go on without it.*no disk"
+            ):
                 supervisor.poll()
         else:
             (event,) = supervisor.poll()
-            assert event.startswith("recorder ended (in the process 'station', with all its nodes) and was started again")
+            assert event.startswith(
+                "recorder ended (in the process 'station', with all its nodes) and was started "
+                "again"
+            )
 
 
 def test_only_a_simulator_in_lockstep_shares_a_process(tmp_path, monkeypatch):
@@ -246,7 +321,9 @@ def test_only_a_simulator_in_lockstep_shares_a_process(tmp_path, monkeypatch):
     together = names("station.processes=one")
     assert together == ["station", "uplink"]
     assert set(names("station.processes=several")) >= {*HOSTED, "uplink"}
-    remote = names("station.processes=one", "station.policy={backend: remote, address: 'ws://localhost:1'}")
+    remote = names(
+        "station.processes=one", "station.policy={backend: remote, address: 'ws://localhost:1'}"
+    )
     assert remote == ["station", "policy", "uplink"]
     assert names("station.processes=one", "station.web.port=8080") == ["station", "uplink", "page"]
     assert "station" not in names("station.processes=auto", "station.lockstep=false")

@@ -29,7 +29,10 @@ class Watched:
 
     def __init__(self, peer):
         self.peer, self.states = peer, listen(peer, SafetyState, "safety")
-        self.enables, self.episodes = listen(peer, Bool, "enable"), listen(peer, EpisodeEvent, "episode")
+        self.enables, self.episodes = (
+            listen(peer, Bool, "enable"),
+            listen(peer, EpisodeEvent, "episode"),
+        )
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         for name in ("sim_bridge", "interlock", "operator", "recorder"):
             start(peer, name, SCRIPTED)
@@ -37,13 +40,18 @@ class Watched:
 
     def begin(self):
         """From here on, ``log`` has what was logged."""
-        self.begun = {path.stem: path.stat().st_size for path in (self.peer.supervisor.run_dir / "logs").iterdir()}
+        self.begun = {
+            path.stem: path.stat().st_size
+            for path in (self.peer.supervisor.run_dir / "logs").iterdir()
+        }
 
     def log(self, name):
-        return (self.peer.supervisor.run_dir / f"logs/{name}.log").read_text()[self.begun[name]:]
+        return (self.peer.supervisor.run_dir / f"logs/{name}.log").read_text()[self.begun[name] :]
 
     def reach(self, state, timeout_s=90):
-        self.peer.spin(lambda: self.states and self.states[-1].state == state, timeout_s, f"state {state}")
+        self.peer.spin(
+            lambda: self.states and self.states[-1].state == state, timeout_s, f"state {state}"
+        )
 
     def ask(self, client, request):
         self.peer.spin(client.service_is_ready, what=client.srv_name)
@@ -55,7 +63,9 @@ class Watched:
         """As soon as a process that was killed is forgotten."""
         deadline = time.monotonic() + 20
         while not (answer := self.ask(self.arming, SetBool.Request(data=value))).success:
-            assert "two_publishers:enable" in answer.message and time.monotonic() < deadline, answer.message
+            assert "two_publishers:enable" in answer.message and time.monotonic() < deadline, (
+                answer.message
+            )
             self.peer.for_s(0.5)
 
     def stays(self, state, seconds):
@@ -68,26 +78,45 @@ class Watched:
 
 @pytest.mark.domain(64)
 def test_a_script_arms_no_real_arm_however_it_is_started(peer):
-    states, enables, chunks = (listen(peer, SafetyState, "safety"), listen(peer, Bool, "enable"),
-                               listen(peer, ActionChunk, "teleop/action"))
+    states, enables, chunks = (
+        listen(peer, SafetyState, "safety"),
+        listen(peer, Bool, "enable"),
+        listen(peer, ActionChunk, "teleop/action"),
+    )
     start(peer, "interlock", "station.robot=franka_fr3", latch_file="")
     peer.spin(lambda: states, what="the interlock")
-    process = operator_process(load_recipe("demo"), peer.supervisor.run_dir)  # a recipe of a simulator: it claims to be one
+    process = operator_process(
+        load_recipe("demo"), peer.supervisor.run_dir
+    )  # a recipe of a simulator: it claims to be one
     command = command_line(process, peer.supervisor.run_dir / "params")
-    claims = subprocess.Popen([*command, "-p", "driver:=simulator", "-p", "teleports:=true"], stderr=subprocess.PIPE,
-                              text=True, env=peer.supervisor.environment)
+    claims = subprocess.Popen(
+        [*command, "-p", "driver:=simulator", "-p", "teleports:=true"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=peer.supervisor.environment,
+    )
     peer.spin(lambda: claims.poll() is not None, what="the refusal")
     error = claims.stderr.read()
-    assert claims.returncode == 1 and "got the interlock of a real one" in error and "rlinf teleop" in error
+    assert (
+        claims.returncode == 1
+        and "got the interlock of a real one" in error
+        and "rlinf teleop" in error
+    )
     assert "Traceback" not in error and len(error.splitlines()) == 1
-    assert not enables and not chunks and {state.state for state in states} == {SafetyState.DISARMED}
+    assert (
+        not enables and not chunks and {state.state for state in states} == {SafetyState.DISARMED}
+    )
 
 
 def imitate_interlock(peer, requests, state, arm):
-    """Publish ``state`` as a simulated robot's interlock does; it answers requests, an arming by ``arm``."""
+    """Publish ``state`` as a simulated robot's interlock does; it answers requests, an arming by
+    ``arm``.
+    """
     safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
-    peer.node.create_subscription(ActionChunk, "teleop/action", lambda _: None, profile("teleop/action"))
+    peer.node.create_subscription(
+        ActionChunk, "teleop/action", lambda _: None, profile("teleop/action")
+    )
     peer.node.create_timer(0.1, lambda: safety.publish(state))
 
     def parameters(request, response):
@@ -99,19 +128,28 @@ def imitate_interlock(peer, requests, state, arm):
         state.state, state.cause, response.success = SafetyState.DISARMED, "", True
         return response
 
-    for kind, name, answer in ((GetParameters, "get_parameters", parameters), (SetBool, "arm", arm),
-                               (ResetFault, "reset_fault", reset)):
+    for kind, name, answer in (
+        (GetParameters, "get_parameters", parameters),
+        (SetBool, "arm", arm),
+        (ResetFault, "reset_fault", reset),
+    ):
         peer.node.create_service(kind, f"interlock/{name}", answer)
 
 
 @pytest.mark.domain(184)
 def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
-    """Beside a stand-in of the interlock, which says what state it is in and keeps what it is asked."""
+    """Beside a stand-in of the interlock, which says what state it is in and keeps what it is
+    asked.
+    """
     requests, state = [], SafetyState(state=SafetyState.DISARMED)
 
     def arm(request, response):
         requests.append("arm" if request.data else "disarm")
-        state.state, state.cause, response.success = SafetyState.ARMED if request.data else SafetyState.DISARMED, "", True
+        state.state, state.cause, response.success = (
+            SafetyState.ARMED if request.data else SafetyState.DISARMED,
+            "",
+            True,
+        )
         return response
 
     imitate_interlock(peer, requests, state, arm)
@@ -131,12 +169,18 @@ def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
 
 @pytest.mark.domain(184)
 def test_a_script_lays_out_a_scene_where_a_freed_arm_rests_outside(peer):
-    """Beside a stand-in of the interlock, which refuses to arm until the robot side has a new scene."""
+    """Beside a stand-in of the interlock, which refuses to arm until the robot side has a new
+    scene.
+    """
     requests, state = [], SafetyState(state=SafetyState.DISARMED)
 
     def arm(request, response):
         response.success = "reset divergence" not in requests or "scene" in requests
-        response.message = "" if response.success else "the arm rests outside of its rotation, and far from where it was"
+        response.message = (
+            ""
+            if response.success
+            else "the arm rests outside of its rotation, and far from where it was"
+        )
         if response.success:
             state.state, state.cause = SafetyState.ARMED, ""
         return response
@@ -183,9 +227,13 @@ def test_a_disarming_stands_until_a_person_arms_again(station):
     assert station.log("operator").count(message) == log_count + 1
     operator = peer.supervisor.children["operator"].popen
     operator.kill()  # nor does the one that comes after it
-    peer.spin(lambda: station.log("operator").count("disarmed; arm it") == log_count + 2,
-              what="another operator to say it")
-    assert peer.supervisor.events[died:] == ["operator ended (killed by SIGKILL) and was started again"]
+    peer.spin(
+        lambda: station.log("operator").count("disarmed; arm it") == log_count + 2,
+        what="another operator to say it",
+    )
+    assert peer.supervisor.events[died:] == [
+        "operator ended (killed by SIGKILL) and was started again"
+    ]
     station.stays(SafetyState.DISARMED, 3.0)
     assert station.log("operator").count("disarmed; arm it") == log_count + 2
     station.arm(True)
@@ -209,7 +257,9 @@ def test_what_a_person_lets_go_stays_let_go(station):
         say.publish(Bool(data=True))
         peer.spin(lambda: len(enables) > before + 2, what="the script to hold it again")
     finally:
-        peer.node.destroy_publisher(say)  # or no test after this one could arm: it would be another who says it
+        peer.node.destroy_publisher(
+            say
+        )  # or no test after this one could arm: it would be another who says it
 
 
 def test_a_fault_is_said_once_with_the_way_out_and_left_to_a_person(station):
@@ -221,9 +271,15 @@ def test_a_fault_is_said_once_with_the_way_out_and_left_to_a_person(station):
     robot.publish(_robot_fault()[0](data=""))
     station.stays(SafetyState.FAULT, 3.0)
     assert station.log("operator").count("FAULT 'robot:reflex'") == 1
-    assert "interlock/reset_fault rlinf_msgs/srv/ResetFault \"{cause: 'robot:reflex'}\"" in station.log("operator")
+    assert (
+        "interlock/reset_fault rlinf_msgs/srv/ResetFault \"{cause: 'robot:reflex'}\""
+        in station.log("operator")
+    )
     clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
-    peer.spin(lambda: station.ask(clearing, ResetFault.Request(cause="robot:reflex")).success, what="the reset")
+    peer.spin(
+        lambda: station.ask(clearing, ResetFault.Request(cause="robot:reflex")).success,
+        what="the reset",
+    )
     station.reach(SafetyState.DISARMED)
     station.stays(SafetyState.DISARMED, 3.0)
     assert len(peer.supervisor.events) == died, "nothing died"
@@ -247,7 +303,11 @@ def test_an_environment_that_waits_for_a_person_says_so_and_waits_as_long_as_it_
     answer = sent.result().get_result_async()
     end = time.monotonic() + 2 * PATIENCE_S + 3  # longer than it has patience with machines
     peer.spin(lambda: time.monotonic() > end)
-    assert "disarmed; arm it" in station.log("environment") and not answer.done() and not station.episodes
+    assert (
+        "disarmed; arm it" in station.log("environment")
+        and not answer.done()
+        and not station.episodes
+    )
     station.arm(True)
     peer.spin(answer.done, what="the episode")
     assert answer.result().result.success

@@ -1,4 +1,6 @@
-"""The operator's process hangs or dies in a takeover: the policy does not take the arm back (S16)."""
+"""The operator's process hangs or dies in a takeover: the policy does not take the arm back
+(S16).
+"""
 
 import os
 import signal
@@ -18,20 +20,36 @@ from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
-SILENT, MAY_MOVE = (SafetyState.HOLD, "operator_silent"), (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
+SILENT, MAY_MOVE = (
+    (SafetyState.HOLD, "operator_silent"),
+    (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD),
+)
 
 
 class Manned:
-    """A simulated arm in real time, a policy that never stops, and an operator with a SpaceMouse, which is a twin."""
+    """A simulated arm in real time, a policy that never stops, and an operator with a SpaceMouse,
+    which is a twin.
+    """
 
     def __init__(self, peer, folder):
         self.peer, self.mouse, self.seq, self.speaks = peer, SpaceMouse(folder / "mouse"), 0, True
-        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
-        self.enables, self.chunks = listen(peer, Bool, "enable"), listen(peer, ActionChunk, "teleop/action")
-        self.policy = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+        self.states, self.targets = (
+            listen(peer, SafetyState, "safety"),
+            listen(peer, PoseStamped, "target_pose"),
+        )
+        self.enables, self.chunks = (
+            listen(peer, Bool, "enable"),
+            listen(peer, ActionChunk, "teleop/action"),
+        )
+        self.policy = peer.node.create_publisher(
+            ActionChunk, "policy/action", profile("policy/action")
+        )
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
-        overrides = ["station.lockstep=false", "station.operator={kind: spacemouse, device: "
-                     f"{self.mouse.path}, buttons: {{1: enable}}, curve: 1.0}}"]
+        overrides = [
+            "station.lockstep=false",
+            "station.operator={kind: spacemouse, device: "
+            f"{self.mouse.path}, buttons: {{1: enable}}, curve: 1.0}}",
+        ]
         for name in ("sim_bridge", "interlock"):
             start(peer, name, *overrides)
         self.operator = operator_process(load_recipe("demo", overrides))
@@ -41,10 +59,20 @@ class Manned:
     def _speak(self):
         """As a policy does: up and down by 1 mm."""
         self.seq += 1
-        self.policy.publish(ActionChunk(
-            source="policy", session="policy", seq=self.seq, dt=0.1, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
-            data=[0.0, 0.0, 0.001 if self.seq // 10 % 2 else -0.001],
-            observation_stamp=self.peer.node.get_clock().now().to_msg()))
+        self.policy.publish(
+            ActionChunk(
+                source="policy",
+                session="policy",
+                seq=self.seq,
+                dt=0.1,
+                control_mode="tcp_delta",
+                horizon=1,
+                dim=3,
+                execute=1,
+                data=[0.0, 0.0, 0.001 if self.seq // 10 % 2 else -0.001],
+                observation_stamp=self.peer.node.get_clock().now().to_msg(),
+            )
+        )
 
     @property
     def process(self):
@@ -56,6 +84,7 @@ class Manned:
 
     def arm(self):
         """Armed by a person, and enabled by a button."""
+
         def armed():
             self.press()
             answer = self.arming.call_async(SetBool.Request(data=True))
@@ -67,12 +96,20 @@ class Manned:
         self.commands("policy")
 
     def commands(self, who):
-        self.peer.spin(lambda: self.states[-1].source == who, 30, lambda: f"{who} to command: {self.states[-1]}")
+        self.peer.spin(
+            lambda: self.states[-1].source == who,
+            30,
+            lambda: f"{who} to command: {self.states[-1]}",
+        )
 
     def takes_over(self):
         def operator_commands():
             self.mouse.rest()
-            self.peer.for_s(2.5)  # it is believed once it has been seen at rest, and the operator has looked who is there
+            self.peer.for_s(
+                2.5
+                # it is believed once it has been seen at rest, and the operator has looked who is
+                # there
+            )
             self.mouse.deflect({"tx": -0.3})
             deadline = time.monotonic() + 1.0
             while time.monotonic() < deadline and self.states[-1].source != "operator":
@@ -82,8 +119,11 @@ class Manned:
         self.peer.spin(operator_commands, 60, lambda: f"a takeover: {self.states[-1]}")
 
     def reaches(self, stands):
-        self.peer.spin(lambda: (self.states[-1].state, self.states[-1].cause) == stands, 10,
-                       lambda: f"{stands}: {self.states[-1]}")
+        self.peer.spin(
+            lambda: (self.states[-1].state, self.states[-1].cause) == stands,
+            10,
+            lambda: f"{stands}: {self.states[-1]}",
+        )
 
     def stays(self, stands, seconds):
         """Nothing moves the arm meanwhile, and nobody commands."""
@@ -106,7 +146,9 @@ def manned(tmp_path_factory):
 
 
 def test_an_operator_that_hangs_in_a_takeover_is_followed_by_nobody(manned):
-    """The lease of the enable goes on for a minute; the mouse is held all the while, and once more let go and pressed."""
+    """The lease of the enable goes on for a minute; the mouse is held all the while, and once more
+    let go and pressed.
+    """
     manned.arm()
     manned.takes_over()
     os.kill(manned.process.pid, signal.SIGSTOP)
@@ -116,10 +158,14 @@ def test_an_operator_that_hangs_in_a_takeover_is_followed_by_nobody(manned):
         manned.stays(SILENT, 6.0)
     finally:
         os.kill(manned.process.pid, signal.SIGCONT)
-    manned.stays(SILENT, 1.0)  # it must be let go of before it commands again, as its process stood still
+    manned.stays(
+        SILENT, 1.0
+    )  # it must be let go of before it commands again, as its process stood still
     manned.mouse.rest()
     manned.peer.for_s(1.5)
-    assert (manned.states[-1].state, manned.states[-1].cause) == SILENT, "that alone enables nothing"
+    assert (manned.states[-1].state, manned.states[-1].cause) == SILENT, (
+        "that alone enables nothing"
+    )
     manned.press()
     manned.commands("policy")
 

@@ -1,4 +1,6 @@
-"""A camera is put back where it was by the operator's page, in a real browser at a running station."""
+"""A camera is put back where it was by the operator's page, in a real browser at a running
+station.
+"""
 
 import re
 import shutil
@@ -16,7 +18,8 @@ from tests.ros.paged import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
 FRONT = "[data-camera=front]"
-# Of the picture of before that lies over the camera's: how much of it is seen, whether it comes and goes, and its pixels.
+# Of the picture of before that lies over the camera's: how much of it is seen, whether it comes and
+# goes, and its pixels.
 OVER = """() => {
   const canvas = document.querySelector("canvas.before"), {width, height} = canvas;
   const pixels = [...canvas.getContext("2d").getImageData(0, 0, width, height).data];
@@ -29,7 +32,11 @@ def station(tmp_path_factory):
     """Its robot's folder is the test's own."""
     folder = tmp_path_factory.mktemp("aligned")
     robots = robot_folder("franka_sim").parent
-    for path in (*robots.glob("*.yaml"), *robots.glob("franka_sim/*.yaml"), *robots.glob("franka_sim/*.urdf")):
+    for path in (
+        *robots.glob("*.yaml"),
+        *robots.glob("franka_sim/*.yaml"),
+        *robots.glob("franka_sim/*.urdf"),
+    ):
         (folder / path.relative_to(robots)).parent.mkdir(exist_ok=True)
         shutil.copy(path, folder / path.relative_to(robots))
     overrides = [f"station.robot={folder}/franka_sim", "station.image_size=[120,160]"]
@@ -57,32 +64,60 @@ def neither_open_nor_taken(tab, station):
 
 
 def lying_over(tab):
-    """How the picture of before is drawn, once it is: the page says what it has found before that."""
+    """How the picture of before is drawn, once it is: the page says what it has found
+    before that.
+    """
     tab.page.wait_for_selector("canvas.before", state="attached")
     return tab.page.evaluate(OVER)
 
 
 def test_without_a_picture_of_before_the_page_says_how_to_take_one(tab, station):
     tab.click(f"{FRONT} button")
-    tab.sees("#align output", r"no reference: expected .*views/front.png.*rlinf camera align, with --write")
+    tab.sees(
+        "#align output",
+        r"no reference: expected .*views/front.png.*rlinf camera align, with --write",
+    )
     assert not tab.page.is_visible("[data-camera=wrist]"), "one camera at a time"
     assert tab.page.locator("canvas.before").count() == 0
     tab.click("#aligned")
-    tab.until(lambda: tab.page.is_visible("[data-camera=wrist]") and not tab.page.is_visible("#align"), "both cameras")
+    tab.until(
+        lambda: tab.page.is_visible("[data-camera=wrist]") and not tab.page.is_visible("#align"),
+        "both cameras",
+    )
 
 
 def test_the_picture_of_before_lies_over_the_live_one_and_how_far_that_moved_is_said(tab, station):
     taken = subprocess.run(
-        [sys.executable, "-m", "rlinf_core.cli.main", "camera", "align", "demo", "front", "--write", "--set",
-         *station.overrides,
-         "station.domain_id=145", "station.observe_cameras=[front,wrist]"], capture_output=True, text=True, timeout=120)
+        [
+            sys.executable,
+            "-m",
+            "rlinf_core.cli.main",
+            "camera",
+            "align",
+            "demo",
+            "front",
+            "--write",
+            "--set",
+            *station.overrides,
+            "station.domain_id=145",
+            "station.observe_cameras=[front,wrist]",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert taken.returncode == 0, taken.stdout + taken.stderr
     reference = cv2.imread(str(station.folder / "views/front.png"))[..., ::-1]
     tab.click(f"{FRONT} button")
     tab.sees("#align.well output", "aligned: within 1 pixel")
 
     over = lying_over(tab)
-    assert (over["width"], over["height"], over["opacity"], over["flickers"]) == (160, 120, 0.5, "none")
+    assert (over["width"], over["height"], over["opacity"], over["flickers"]) == (
+        160,
+        120,
+        0.5,
+        "none",
+    )
     overlay = np.array(over["pixels"]).reshape(120, 160, 4)
     assert np.array_equal(overlay[..., :3], reference) and (overlay[..., 3] == 255).all()
     tab.page.fill("#align input", "80")
@@ -91,7 +126,10 @@ def test_the_picture_of_before_lies_over_the_live_one_and_how_far_that_moved_is_
     assert (over["opacity"], over["flickers"]) == (0.8, "flicker")
     tab.click("[data-way=edges]")
     over = lying_over(tab)
-    clear, grey = np.array(over["pixels"]).reshape(120, 160, 4)[1:-1, 1:-1, 3], reference.sum(-1).astype(float)
+    clear, grey = (
+        np.array(over["pixels"]).reshape(120, 160, 4)[1:-1, 1:-1, 3],
+        reference.sum(-1).astype(float),
+    )
     strength = np.hypot(grey[1:-1, 2:] - grey[1:-1, :-2], grey[2:, 1:-1] - grey[:-2, 1:-1])
     assert clear[strength == 0].max() == 0 and clear[strength == strength.max()].min() == 255
     assert over["flickers"] == "none" and np.corrcoef(clear.ravel(), strength.ravel())[0, 1] > 0.8
@@ -99,7 +137,10 @@ def test_the_picture_of_before_lies_over_the_live_one_and_how_far_that_moved_is_
     cv2.imwrite(str(station.folder / "views/front.png"), np.roll(reference, -7, axis=1)[..., ::-1])
     tab.sees("#shift", r"\+[67]\.\d px →")
     tab.sees("#align output", "pixels to the right")
-    right, down, _ = (float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", tab.page.inner_text("#shift")))
+    right, down, _ = (
+        float(text.replace("−", "-"))
+        for text in re.findall(r"[+−][\d.]+", tab.page.inner_text("#shift"))
+    )
     assert right == pytest.approx(7.0, abs=0.5) and down == pytest.approx(0.0, abs=0.5)
     tab.click("#aligned")
     assert tab.page.locator("canvas.before").count() == 0
@@ -110,5 +151,7 @@ def test_a_picture_of_another_size_is_told(tab, station):
     Path(station.folder / "views").mkdir(exist_ok=True)
     cv2.imwrite(str(station.folder / "views/wrist.png"), np.zeros((64, 64, 3), np.uint8))
     tab.click("[data-camera=wrist] button")
-    tab.sees("#align output", r"expected a picture of \(64, 64\), as the reference is, got \(120, 160\)")
+    tab.sees(
+        "#align output", r"expected a picture of \(64, 64\), as the reference is, got \(120, 160\)"
+    )
     tab.click("#aligned")

@@ -58,7 +58,9 @@ def asks(monkeypatch):
 
 
 def ask(asks, what, **more):
-    return asyncio.run(asks.ask(Request(kind="request", what=what, **{"shown_at": time.monotonic()} | more)))
+    return asyncio.run(
+        asks.ask(Request(kind="request", what=what, **{"shown_at": time.monotonic()} | more))
+    )
 
 
 def pressed(message):
@@ -66,14 +68,20 @@ def pressed(message):
 
 
 def test_a_button_says_nothing_again_of_what_was_held(asks):
-    asks.hand(MotionInput(kind="motion", seq=1, shown_at=0.0, held=True, active=True, axes={"x": 1.0}))
+    asks.hand(
+        MotionInput(kind="motion", seq=1, shown_at=0.0, held=True, active=True, axes={"x": 1.0})
+    )
     asks.arming = [Desk("left/interlock/arm"), Desk("right/interlock/arm")]
     assert ask(asks, "arm") == "armed"
     for shown_at in (time.monotonic(), time.monotonic() - 9.0):
         with pytest.raises(RlinfError, match="success"):
             ask(asks, "success", shown_at=shown_at)
     assert [pressed(message) for message in asks.published] == [
-        {"held", "active"}, {"asked", "active"}, {"asked", "active", "success"}, {"asked", "success"}]
+        {"held", "active"},
+        {"asked", "active"},
+        {"asked", "active", "success"},
+        {"asked", "success"},
+    ]
     assert [message.axes[AXES.index("x")] for message in asks.published] == [1.0, 0.0, 0.0, 0.0]
 
 
@@ -84,10 +92,13 @@ def test_where_one_arm_does_not_answer_in_time_all_are_asked_to_disarm(asks):
     assert [client.requests for client in asks.arming] == [[True, False], [True, False]]
 
 
-@pytest.mark.parametrize("events, first", [
-    ([], 11), ([10], 11), ([10, 10], 11), ([10, 11], 12), ([10, 11, 12], 13)])
+@pytest.mark.parametrize(
+    "events, first", [([], 11), ([10], 11), ([10, 10], 11), ([10, 11], 12), ([10, 11, 12], 13)]
+)
 def test_a_start_plays_no_scene_that_was_played_since_the_last_one(asks, events, first):
-    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: goals.append(goal.first_seed) or accepted()
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: (
+        goals.append(goal.first_seed) or accepted()
+    )
     goals = []
     ask(asks, "start", mode="train")
     for seed in events:
@@ -108,10 +119,12 @@ def accepted():
 def test_an_action_is_asked_in_the_thread_that_hears_its_answer(asks):
     threads = []
     asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: (
-        threads.append(threading.current_thread().name) or accepted())
+        threads.append(threading.current_thread().name) or accepted()
+    )
     assert ask(asks, "start") == "an episode begins: evaluate"
     asks.runner._cancel_goal_async.side_effect = lambda handle: (
-        threads.append(threading.current_thread().name) or accepted())
+        threads.append(threading.current_thread().name) or accepted()
+    )
     assert ask(asks, "cancel").startswith("no further episode")
     assert threads == ["ros", "ros"]
 
@@ -125,9 +138,12 @@ def test_an_action_that_cannot_be_asked_is_said_to_the_page_and_ends_nothing_els
 def test_an_episode_whose_start_was_not_answered_in_time_is_taken_back(asks, monkeypatch):
     monkeypatch.setattr(page_asks, "ANSWER_S", 0.4)
     threads, given = [], []
-    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: given.append(goal_uuid) or Future()
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: (
+        given.append(goal_uuid) or Future()
+    )
     asks.runner._cancel_goal_async.side_effect = lambda handle: (
-        threads.append((threading.current_thread().name, handle.goal_id)) or accepted())
+        threads.append((threading.current_thread().name, handle.goal_id)) or accepted()
+    )
     with pytest.raises(RlinfError, match="start: no answer"):
         ask(asks, "start")
     end = time.monotonic() + 5.0
@@ -160,8 +176,15 @@ def test_a_start_is_refused_unless_every_arm_is_armed(asks, state):
     assert not asks.runner.send_goal_async.called
 
 
-@pytest.mark.parametrize("state, cancels", [(SafetyState.DISARMED, True), (SafetyState.FAULT, True),
-                                            (SafetyState.ARMED, False), (SafetyState.HOLD, False)])
+@pytest.mark.parametrize(
+    "state, cancels",
+    [
+        (SafetyState.DISARMED, True),
+        (SafetyState.FAULT, True),
+        (SafetyState.ARMED, False),
+        (SafetyState.HOLD, False),
+    ],
+)
 def test_a_fault_and_a_disarming_cancel_what_was_started_here(asks, state, cancels):
     asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
     asks.runner._cancel_goal_async.side_effect = lambda handle: accepted()
@@ -172,16 +195,25 @@ def test_a_fault_and_a_disarming_cancel_what_was_started_here(asks, state, cance
 
 def test_a_mode_that_cannot_be_played_is_refused_with_its_reason(asks):
     asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
-    asks.refusals = {"demonstration": "", "train": "no policy", "evaluate": "no policy has come yet"}
+    asks.refusals = {
+        "demonstration": "",
+        "train": "no policy",
+        "evaluate": "no policy has come yet",
+    }
     with pytest.raises(RlinfError, match="start: no policy has come yet"):
         ask(asks, "start", mode="evaluate")
     assert not asks.runner.send_goal_async.called
     assert ask(asks, "start", mode="demonstration") == "an episode begins: demonstration"
 
 
-@pytest.mark.parametrize("detail, ends", [("no time step for 15 s; waiting for an action", True),
-                                          ("the operator asked for it once more", False),
-                                          ("the operator discarded it", False)])
+@pytest.mark.parametrize(
+    "detail, ends",
+    [
+        ("no time step for 15 s; waiting for an action", True),
+        ("the operator asked for it once more", False),
+        ("the operator discarded it", False),
+    ],
+)
 def test_one_failed_try_ends_what_was_started_here(asks, detail, ends):
     asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
     asks.runner._cancel_goal_async.side_effect = lambda handle: accepted()
@@ -197,5 +229,10 @@ def test_a_request_that_failed_before_its_episode_is_reported(asks):
     asks.report = lines.append
     asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
     ask(asks, "start")
-    asks._on_result(asks.request, MagicMock(result=MagicMock(success=False, message="nobody records")))
-    assert lines == ["No episode was played: nobody records. Nothing further is started."] and asks.request is None
+    asks._on_result(
+        asks.request, MagicMock(result=MagicMock(success=False, message="nobody records"))
+    )
+    assert (
+        lines == ["No episode was played: nobody records. Nothing further is started."]
+        and asks.request is None
+    )

@@ -55,12 +55,20 @@ def test_labels_start_and_no_more(tab, station):
     for label, wanted in (("success", "last: success"), ("failure", "last: no success")):
         before = len(station.episodes)
         tab.click(f"[data-label={label}]")
-        tab.until(lambda: any(event.kind == EpisodeEvent.CLOSED for event in station.episodes[before:]), "its end")  # noqa: B023
+        tab.until(
+            lambda: any(event.kind == EpisodeEvent.CLOSED for event in station.episodes[before:]),  # noqa: B023
+            "its end",
+        )  # noqa: B023
         tab.sees("#playing", wanted)
         tab.armed()
     before = len(station.episodes)
     tab.click("[data-label=rerecord]")
-    tab.until(lambda: station.episodes[-1].kind == EpisodeEvent.STARTED and len(station.episodes) > before, "it once more")
+    tab.until(
+        lambda: (
+            station.episodes[-1].kind == EpisodeEvent.STARTED and len(station.episodes) > before
+        ),
+        "it once more",
+    )
     tab.click("#cancel")
     tab.sees("#notes", "no further episode")
     tab.sees("#success", r"\d+ %")
@@ -69,8 +77,11 @@ def test_labels_start_and_no_more(tab, station):
 @pytest.mark.parametrize("how", ["a key", "a pad"])
 def test_a_held_key_or_pad_moves_and_a_lost_focus_holds_the_arm_and_says_so(tab, station, how):
     tab.armed()
-    press, let_go = (tab.push, tab.page.mouse.up) if how == "a pad" else (
-        partial(tab.page.keyboard.down, "KeyA"), partial(tab.page.keyboard.up, "KeyA"))
+    press, let_go = (
+        (tab.push, tab.page.mouse.up)
+        if how == "a pad"
+        else (partial(tab.page.keyboard.down, "KeyA"), partial(tab.page.keyboard.up, "KeyA"))
+    )
     tab.moves_left(press, let_go)
     tab.sees("#hand", "you command")
     tab.page.evaluate("window.dispatchEvent(new Event('blur'))")
@@ -154,7 +165,11 @@ def test_a_second_tab_watches_until_it_takes_the_controls(browser, tab, station)
     tab.armed()
     other = Tab(browser, station)
     other.sees("#controls", "has the controls: hold to take them")
-    assert other.page.is_disabled("#start") and other.page.is_enabled("#stop") and other.page.is_enabled("#disarm")
+    assert (
+        other.page.is_disabled("#start")
+        and other.page.is_enabled("#stop")
+        and other.page.is_enabled("#disarm")
+    )
     other.click("#controls")
     other.page.wait_for_timeout(300)
     assert "You have" in tab.page.inner_text("#controls"), "a touch by chance takes nothing"

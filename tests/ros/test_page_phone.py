@@ -7,11 +7,19 @@ from tests.ros.browsing import Phone, chromium, needs_browser
 from tests.ros.paged import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
-SIZES = {"small phone": (360, 640), "phone": (390, 844), "large phone": (430, 932), "phone on its side": (844, 390),
-         "tablet": (820, 1180), "tablet on its side": (1180, 820), "small tablet": (768, 1024), "its side": (1024, 768),
-         "laptop": (1280, 800)}
-# Of what can be pressed and is shown: its size, whether it lies within the window and its own words within it, and what a
-# finger would touch in its middle once one has scrolled there.
+SIZES = {
+    "small phone": (360, 640),
+    "phone": (390, 844),
+    "large phone": (430, 932),
+    "phone on its side": (844, 390),
+    "tablet": (820, 1180),
+    "tablet on its side": (1180, 820),
+    "small tablet": (768, 1024),
+    "its side": (1024, 768),
+    "laptop": (1280, 800),
+}
+# Of what can be pressed and is shown: its size, whether it lies within the window and its own words
+# within it, and what a finger would touch in its middle once one has scrolled there.
 LOOK = """() => [...document.querySelectorAll("button, select, .pad, input")]
   .filter(a => a.checkVisibility({visibilityProperty: true})).map(each => {
   each.scrollIntoView({block: "center"});
@@ -62,8 +70,14 @@ def browser():
         yield browser
 
 
-@pytest.fixture(params=[
-    name if name in ("small phone", "phone on its side") else pytest.param(name, marks=pytest.mark.slow) for name in SIZES])
+@pytest.fixture(
+    params=[
+        name
+        if name in ("small phone", "phone on its side")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in SIZES
+    ]
+)
 def sized(request, browser, station):
     phone = Phone(browser, station, *SIZES[request.param])
     yield phone
@@ -80,12 +94,21 @@ def phone(browser, station):
 
 
 def fits(phone):
-    """Every control can be reached, is large enough for a finger, and says all it has to say; STOP is always there."""
-    phone.page.evaluate("document.querySelectorAll('.pad, [data-hold]').forEach(each => { each.hidden = false })")  # of any
+    """Every control can be reached, is large enough for a finger, and says all it has to say; STOP
+    is always there.
+    """
+    phone.page.evaluate(
+        "document.querySelectorAll('.pad, [data-hold]').forEach(each => { each.hidden = false })"
+    )  # of any
     controls = phone.page.evaluate(LOOK)
     for control in controls:
         assert min(control["wide"], control["high"]) >= 44, control
-        assert control["left"] >= 0 and control["beyond"] <= 0 and control["cut"] <= 0 and control["hit"], control
+        assert (
+            control["left"] >= 0
+            and control["beyond"] <= 0
+            and control["cut"] <= 0
+            and control["hit"]
+        ), control
     assert not phone.page.evaluate(STOP)
     assert not phone.page.evaluate(OVERLAP)
     assert phone.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -94,13 +117,26 @@ def fits(phone):
 
 def test_every_control_is_within_a_fingers_reach_in_every_state(sized, station):
     sized.armed()
-    assert {"stop", "controls", "disarm", "start", "cancel", "mode", "success", "grip+", "-y"} <= fits(sized)
+    assert {
+        "stop",
+        "controls",
+        "disarm",
+        "start",
+        "cancel",
+        "mode",
+        "success",
+        "grip+",
+        "-y",
+    } <= fits(sized)
     sized.click("[data-camera=front] button")
     assert {"blend", "flicker", "edges", "aligned"} <= fits(sized)
     sized.click("#aligned")
     sized.click("#stop")
     station.reach(SafetyState.FAULT, "estop:page")
-    sized.until(lambda: sized.page.is_visible("#release") and sized.page.is_visible("#reset"), "what ends it")
+    sized.until(
+        lambda: sized.page.is_visible("#release") and sized.page.is_visible("#reset"),
+        "what ends it",
+    )
     assert {"stop", "controls", "release", "reset"} <= fits(sized)
 
 
@@ -119,7 +155,10 @@ def test_two_fingers_that_are_lifted_again_arm_nothing(phone, station):
     phone.armed()
     phone.click("#disarm")
     phone.reach(SafetyState.DISARMED)
-    phone.until(lambda: phone.page.is_enabled("#arm") and phone.page.is_visible("#arm"), "the button that arms")
+    phone.until(
+        lambda: phone.page.is_enabled("#arm") and phone.page.is_visible("#arm"),
+        "the button that arms",
+    )
     x, y = phone.middle("#arm")
     phone.finger("touchStart", (x - 12, y), (x + 12, y))
     phone.lift()
@@ -128,9 +167,13 @@ def test_two_fingers_that_are_lifted_again_arm_nothing(phone, station):
     assert station.state.state == SafetyState.DISARMED
 
 
-def test_a_finger_that_scrolls_past_a_pad_moves_nothing_and_one_that_rests_there_does(phone, station):
+def test_a_finger_that_scrolls_past_a_pad_moves_nothing_and_one_that_rests_there_does(
+    phone, station
+):
     phone.armed()
-    for _ in range(8):  # a browser that is late on a busy machine takes the finger for one that rests
+    for _ in range(
+        8
+    ):  # a browser that is late on a busy machine takes the finger for one that rests
         x, y = phone.middle(".pad")
         before, scrolled = len(station.teleop), phone.page.evaluate("scrollY")
         phone.finger("touchStart", (x, y))
@@ -163,7 +206,9 @@ def test_a_lifted_finger_lets_go_and_one_that_is_cut_off_holds_the_arm(phone, st
     phone.until(lambda: station.state.source == "policy", "the policy to go on")
     command_count = len(station.teleop)
     station.peer.for_s(1.0)
-    assert len(station.teleop) == command_count and station.state.source == "policy", "nobody commands but the policy"
+    assert len(station.teleop) == command_count and station.state.source == "policy", (
+        "nobody commands but the policy"
+    )
     phone.moves_left(phone.push, phone.lift)
     phone.finger("touchCancel")  # a call comes in
     phone.reach(SafetyState.HOLD)

@@ -43,8 +43,13 @@ def people(monkeypatch):
         node, enables, labels, device.rest_s = MagicMock(), [], [], 0.0
         node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
         client = MagicMock()
-        subject = Person(node, [client], load_task("configs/tasks/reach.yaml").spec, {"device": device},
-                         SimpleNamespace(publish=lambda message: enables.append(message.data)))
+        subject = Person(
+            node,
+            [client],
+            load_task("configs/tasks/reach.yaml").spec,
+            {"device": device},
+            SimpleNamespace(publish=lambda message: enables.append(message.data)),
+        )
         subject.labels = SimpleNamespace(publish=lambda message: labels.append(message.data))
         return subject, enables, labels, client
 
@@ -57,7 +62,11 @@ def test_a_label_of_the_page_renews_the_enable_only_with_a_hand(people):
     person.look()
     for pressed, renewed in ((("asked", "success"), []), (("asked", "active", "failure"), [True])):
         del enables[:]
-        device.receive(SimpleNamespace(axes=[0.0] * len(AXES), buttons=[int(name in pressed) for name in BUTTONS]))
+        device.receive(
+            SimpleNamespace(
+                axes=[0.0] * len(AXES), buttons=[int(name in pressed) for name in BUTTONS]
+            )
+        )
         person.look()
         assert enables == renewed and labels[-1] == pressed[-1]
 
@@ -78,8 +87,12 @@ def test_a_device_that_is_in_trouble_disarms_and_asks_for_nothing_else(people):
     assert not any(enables) and not labels and time.monotonic() - person.reported_at < 60.0
 
 
-@pytest.mark.parametrize("axes, lets_go", [([0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], False), (None, True)])
-def test_one_that_has_said_nothing_yet_lets_go_of_no_enable_while_it_may_still_speak(people, axes, lets_go):
+@pytest.mark.parametrize(
+    "axes, lets_go", [([0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], False), (None, True)]
+)
+def test_one_that_has_said_nothing_yet_lets_go_of_no_enable_while_it_may_still_speak(
+    people, axes, lets_go
+):
     person, enables, _, _ = people(Joy(silence_s=0.3, clutch="rb"))
     person.look()
     assert enables == [] and not person.trouble and not person.guards[0].believed
@@ -96,17 +109,25 @@ def test_disarming_lets_go_of_the_enable_too(people):
     """Where no interlock answers, the policy stops by that."""
     person, enables, _, client = people(Knob("disarm"))
     person.look()
-    assert enables == [False] and [call.args[0].data for call in client.call_async.call_args_list] == [False]
+    assert enables == [False] and [
+        call.args[0].data for call in client.call_async.call_args_list
+    ] == [False]
 
 
-def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwards_and_disarms(people):
+def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwards_and_disarms(
+    people,
+):
     device = Knob()
     person, enables, labels, client = people(device)
     person.look()
     guard, device.words = person.guards[0], ("arm", "success", "enable", "disarm")
     guard._polled_at -= 61.0
     person.look()
-    assert [call.args[0].data for call in client.call_async.call_args_list] == [False] and not any(enables) and not labels
+    assert (
+        [call.args[0].data for call in client.call_async.call_args_list] == [False]
+        and not any(enables)
+        and not labels
+    )
     assert "its process stood still for 61" in person.trouble and not guard.believed
     device.words = ("arm",)
     person.look()

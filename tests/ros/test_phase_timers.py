@@ -31,7 +31,9 @@ class Clock:
 
 
 @pytest.mark.parametrize("slow_s", [0.0, 0.0002, 0.0004])
-def test_a_timer_that_always_wakes_late_ticks_when_it_is_due_and_makes_up_for_what_was_later(monkeypatch, slow_s):
+def test_a_timer_that_always_wakes_late_ticks_when_it_is_due_and_makes_up_for_what_was_later(
+    monkeypatch, slow_s
+):
     """3 % of a period are less than that: what would be late each time could not be made up for."""
     clock, ticks = Clock(monkeypatch), []
     timer = PhaseLockedTimer(clock, 0.005, lambda: ticks.append(clock.now), hurry=0.0, early=0.0)
@@ -49,10 +51,14 @@ def test_a_timer_that_suddenly_wakes_at_once_ticks_no_sooner_than_it_may(monkeyp
     clock, ticks = Clock(monkeypatch), []
     PhaseLockedTimer(clock, 0.005, lambda: ticks.append(clock.now), hurry=0.0, early=0.0)
     for number in range(400):
-        clock.now = max(clock.due, clock.now) + (0.0004 if number < 200 else 0.0012 if number == 200 else 0.00001)
+        clock.now = max(clock.due, clock.now) + (
+            0.0004 if number < 200 else 0.0012 if number == 200 else 0.00001
+        )
         clock.callback()
     assert len(ticks) < 400, "it had to wait once more"
-    assert np.diff(ticks).min() >= SOONEST * 0.005 - 2e-5 and np.diff(ticks[-100:]) == pytest.approx(0.005)
+    assert np.diff(ticks).min() >= SOONEST * 0.005 - 2e-5 and np.diff(
+        ticks[-100:]
+    ) == pytest.approx(0.005)
 
 
 def test_a_timer_is_asked_to_wake_sooner_by_a_tenth_of_its_period_at_most(monkeypatch):
@@ -65,12 +71,20 @@ def test_a_timer_is_asked_to_wake_sooner_by_a_tenth_of_its_period_at_most(monkey
 
 
 class Taken:
-    """A timer of 100 Hz that may be early by a quarter of a period; when it called back, up to which time."""
+    """A timer of 100 Hz that may be early by a quarter of a period; when it called back, up to
+    which time.
+    """
 
     def __init__(self, monkeypatch, late=0.0):
         self.clock, self.ticks = Clock(monkeypatch), []
-        self.timer = PhaseLockedTimer(self.clock, 0.01, lambda: self.ticks.append(self.clock.now), hurry=0.05, early=0.25,
-                                      late=late)
+        self.timer = PhaseLockedTimer(
+            self.clock,
+            0.01,
+            lambda: self.ticks.append(self.clock.now),
+            hurry=0.05,
+            early=0.25,
+            late=late,
+        )
 
     def until(self, end):
         while self.clock.due <= end:
@@ -131,7 +145,8 @@ def test_an_early_tick_that_wakes_when_all_is_late_is_the_tick_that_is_due(monke
     taken = Taken(monkeypatch)
     for at in (0.0099, 0.0199, 0.0260):
         taken.comes(at)
-    taken.clock.now = 0.038  # it stood still from then on, and what came meanwhile is handed over behind the timer
+    # it stood still from then on, and what came meanwhile is handed over behind the timer
+    taken.clock.now = 0.038
     taken.clock.callback()
     taken.timer.arrived()
     assert taken.ms == [9.9, 19.9, 38.0, 38.0] and taken.timer.lock.due_s == pytest.approx(0.04)
@@ -153,13 +168,17 @@ def test_a_timer_that_wakes_sooner_than_usual_for_an_early_tick_goes_back_to_sle
         clock.callback()
         if number >= 50 and ticks[-1] == clock.now:
             break
-    assert ticks[-1] == pytest.approx(opens, abs=2e-5 + 1e-9) and number < 55 and wakes[-2] < opens - 2e-4
+    assert (
+        ticks[-1] == pytest.approx(opens, abs=2e-5 + 1e-9)
+        and number < 55
+        and wakes[-2] < opens - 2e-4
+    )
 
 
 def answered(monkeypatch, late, delays, hz=20, stalls=(), timer_first=False):
-    """How long each input waited for a tick [s], where it comes so much after its time [s]; when the ticks were; how many
-    inputs were hidden by the next one. From the inputs of ``stalls`` on the process stands still for so long [s]; then it
-    is handed the input first, or the timer."""
+    """How long each input waited for a tick [s], where it comes so much after its time [s]; when
+    the ticks were; how many inputs were hidden by the next one. From the inputs of ``stalls`` on
+    the process stands still for so long [s]; then it is handed the input first, or the timer."""
     clock, waiting, waits, ticks, hidden = Clock(monkeypatch), [], [], [], []
 
     def tick():
@@ -186,55 +205,91 @@ def answered(monkeypatch, late, delays, hz=20, stalls=(), timer_first=False):
 
 def test_an_input_that_is_a_little_late_does_not_wait_for_the_next_tick(monkeypatch):
     random = np.random.default_rng(0)
-    delays = np.abs(random.normal(0.0, 1e-4, 1000)) + np.where(random.random(1000) < 0.03, 0.003, 0.0)
+    delays = np.abs(random.normal(0.0, 1e-4, 1000)) + np.where(
+        random.random(1000) < 0.03, 0.003, 0.0
+    )
     patient, ticks, _ = answered(monkeypatch, 0.08, delays)
     hurried, *_ = answered(monkeypatch, 0.0, delays)
     assert patient[50:].max() < 0.005 and hurried[50:].max() > 0.04
     assert np.median(patient) < 0.001
-    assert np.diff(ticks).min() > 0.03 and abs(np.diff(ticks[50:]).mean() - 0.05) < 1e-4, "its rate is what it was"
+    assert np.diff(ticks).min() > 0.03 and abs(np.diff(ticks[50:]).mean() - 0.05) < 1e-4, (
+        "its rate is what it was"
+    )
 
 
-def test_at_100_hz_none_is_hidden_by_the_next_though_some_are_late_by_a_third_of_a_period(monkeypatch):
+def test_at_100_hz_none_is_hidden_by_the_next_though_some_are_late_by_a_third_of_a_period(
+    monkeypatch,
+):
     random = np.random.default_rng(0)
-    times = np.arange(3000) / 100 + np.abs(random.normal(0.0, 1.5e-4, 3000)) + (
-        random.random(3000) < 0.03) * random.uniform(0.0, 0.003, 3000)
+    times = (
+        np.arange(3000) / 100
+        + np.abs(random.normal(0.0, 1.5e-4, 3000))
+        + (random.random(3000) < 0.03) * random.uniform(0.0, 0.003, 3000)
+    )
     delays = np.maximum.accumulate(times) - np.arange(3000) / 100
     waits, ticks, hidden = answered(monkeypatch, patience(0.01), delays, hz=100)
     assert hidden <= 1 and waits[100:].max() < 0.001
     assert np.diff(ticks).min() > 0.005 and np.diff(ticks).mean() == pytest.approx(0.01, abs=1e-5)
-    assert answered(monkeypatch, 0.08, delays, hz=100)[2] > 30, "it is not the jitter that is too small"
+    assert answered(monkeypatch, 0.08, delays, hz=100)[2] > 30, (
+        "it is not the jitter that is too small"
+    )
 
 
 @pytest.mark.parametrize("hz, stall_s", [(100, 0.0082), (100, 0.0051), (100, 0.034), (20, 0.03)])
 def test_a_process_that_stood_still_answers_the_inputs_after_it_in_time(monkeypatch, hz, stall_s):
-    waits, ticks, _ = answered(monkeypatch, patience(1 / hz), np.zeros(600), hz=hz, stalls=[(200, stall_s), (400, stall_s)])
+    waits, ticks, _ = answered(
+        monkeypatch, patience(1 / hz), np.zeros(600), hz=hz, stalls=[(200, stall_s), (400, stall_s)]
+    )
     waits = waits[50:]
-    assert waits.max() == pytest.approx(stall_s) and np.sum(waits > 0.001) <= 2 * np.ceil(stall_s * hz)
-    assert np.diff(ticks).min() > 0.001 and np.diff(ticks[-100:]) == pytest.approx(1 / hz), "one by one, none made up for"
+    assert waits.max() == pytest.approx(stall_s) and np.sum(waits > 0.001) <= 2 * np.ceil(
+        stall_s * hz
+    )
+    assert np.diff(ticks).min() > 0.001 and np.diff(ticks[-100:]) == pytest.approx(1 / hz), (
+        "one by one, none made up for"
+    )
 
 
 def test_so_it_does_where_inputs_come_unevenly_and_it_stood_still_for_nearly_a_period(monkeypatch):
-    times = np.maximum.accumulate(np.arange(3000) / 100 + np.abs(np.random.default_rng(0).normal(0.0, 0.001, 3000)))
+    times = np.maximum.accumulate(
+        np.arange(3000) / 100 + np.abs(np.random.default_rng(0).normal(0.0, 0.001, 3000))
+    )
     stalls = [(number, 0.0099) for number in range(200, 3000, 100)]
-    waits, _, hidden = answered(monkeypatch, patience(0.01), times - np.arange(3000) / 100, hz=100, stalls=stalls)
+    waits, _, hidden = answered(
+        monkeypatch, patience(0.01), times - np.arange(3000) / 100, hz=100, stalls=stalls
+    )
     assert np.sum(waits[50:] > 0.003) < 1.2 * len(stalls) and hidden <= 3
 
 
 @pytest.mark.parametrize("hz, stall_s", [(100, 0.0085), (100, 0.0051), (20, 0.03)])
-def test_an_input_that_came_while_the_process_stood_still_is_taken_before_its_tick(monkeypatch, hz, stall_s):
+def test_an_input_that_came_while_the_process_stood_still_is_taken_before_its_tick(
+    monkeypatch, hz, stall_s
+):
     options = {"hz": hz, "stalls": [(200, stall_s), (400, stall_s)]}
     _, ticks, _ = answered(monkeypatch, patience(1 / hz), np.zeros(600), **options)
-    waits, first, _ = answered(monkeypatch, patience(1 / hz), np.zeros(600), **options, timer_first=True)
-    assert len(first) == len(ticks) and waits[50:].max() == pytest.approx(stall_s), "it waits for no other tick"
+    waits, first, _ = answered(
+        monkeypatch, patience(1 / hz), np.zeros(600), **options, timer_first=True
+    )
+    assert len(first) == len(ticks) and waits[50:].max() == pytest.approx(stall_s), (
+        "it waits for no other tick"
+    )
 
 
 def test_a_late_input_is_waited_for_by_4_ms_within_a_share_of_the_period():
-    assert [round(patience(1 / hz), 3) for hz in (5, 10, 20, 50, 100, 1000)] == [0.08, 0.08, 0.08, 0.2, 0.35, 0.35]
+    assert [round(patience(1 / hz), 3) for hz in (5, 10, 20, 50, 100, 1000)] == [
+        0.08,
+        0.08,
+        0.08,
+        0.2,
+        0.35,
+        0.35,
+    ]
 
 
 def test_one_that_does_not_come_at_all_is_waited_for_once_and_the_ticks_go_on(monkeypatch):
     delays = np.zeros(60)
     delays[30] = 0.2  # four periods without; then all at once
-    _, ticks, _ = answered(monkeypatch, 0.08, np.sort(np.arange(60) / 20 + delays) - np.arange(60) / 20)
+    _, ticks, _ = answered(
+        monkeypatch, 0.08, np.sort(np.arange(60) / 20 + delays) - np.arange(60) / 20
+    )
     gaps = np.diff(ticks)
     assert len(ticks) >= 59 and gaps.max() < 0.05 * 1.1 and sum(gaps > 0.0525) <= 2

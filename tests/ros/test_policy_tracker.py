@@ -8,7 +8,9 @@ from rlinf_station.episodes import PolicyTracker, episode_name, new_request, req
 
 
 def applied(session, version, source="policy", at_s=10):
-    return Applied(source=source, session=session, policy_version=version, observation_stamp=Time(sec=at_s))
+    return Applied(
+        source=source, session=session, policy_version=version, observation_stamp=Time(sec=at_s)
+    )
 
 
 @pytest.fixture
@@ -23,7 +25,9 @@ def test_an_episode_has_the_version_that_was_applied(tracker):
     assert tracker.version == 54, "announced, until something is applied"
     assert not tracker.update(PolicyStatus(session="a", version=55)) and tracker.version == 55
     assert not tracker.played(applied("a", 55)) and tracker.version == 55
-    assert not tracker.played(applied("o", -1, "operator")) and tracker.version == 55, "a takeover leaves it the policy's"
+    assert not tracker.played(applied("o", -1, "operator")) and tracker.version == 55, (
+        "a takeover leaves it the policy's"
+    )
 
 
 def test_the_last_action_of_the_episode_before_does_not_count(tracker):
@@ -50,5 +54,10 @@ def test_an_episode_of_the_operator_alone_is_of_no_version(tracker):
 
 def test_episodes_of_one_request_are_known_by_their_names():
     one, other = new_request(), new_request()
-    names = [episode_name("arm-1", request, number) for request in (one, other) for number in (1, 1000)]
-    assert len({*names}) == 4 and [request_of(name) for name in names] == [f"arm-1-{one}"] * 2 + [f"arm-1-{other}"] * 2
+    names = [
+        episode_name("arm-1", request, number) for request in (one, other) for number in (1, 1000)
+    ]
+    assert (
+        len({*names}) == 4
+        and [request_of(name) for name in names] == [f"arm-1-{one}"] * 2 + [f"arm-1-{other}"] * 2
+    )

@@ -1,4 +1,6 @@
-"""No image is missed where the recorder was late, or the image was; one that never came is counted and told."""
+"""No image is missed where the recorder was late, or the image was; one that never came is counted
+and told.
+"""
 
 import signal
 import threading
@@ -25,13 +27,24 @@ class Station:
 
     def __init__(self, peer):
         self.peer = peer
-        self.say = {name: publisher(peer.node, name) for name in ("safety", "episode", "timestep", "applied",
-                                                                  "camera/front/image")}
+        self.say = {
+            name: publisher(peer.node, name)
+            for name in ("safety", "episode", "timestep", "applied", "camera/front/image")
+        }
         self.events, self.health = listen(peer, EpisodeEvent, "episode"), []
-        peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda array: self.health.extend(
-            {entry.key: entry.value for entry in status.values} for status in array.status
-            if status.name == "station_a/recorder"), 10)
-        peer.node.create_timer(0.1, lambda: self.say["safety"].publish(SafetyState(state=SafetyState.ARMED)))
+        peer.node.create_subscription(
+            DiagnosticArray,
+            "/diagnostics",
+            lambda array: self.health.extend(
+                {entry.key: entry.value for entry in status.values}
+                for status in array.status
+                if status.name == "station_a/recorder"
+            ),
+            10,
+        )
+        peer.node.create_timer(
+            0.1, lambda: self.say["safety"].publish(SafetyState(state=SafetyState.ARMED))
+        )
         start(peer, "recorder", cameras=["front"], lockstep=False)
         peer.meet(*self.say.values(), by=["recorder"])
         for _ in range(20):  # whom the camera has met need not have met the camera
@@ -44,8 +57,13 @@ class Station:
         self.say["camera/front/image"].publish(image)
 
     def play(self, name, steps, without=(), late_s=0.0, at=lambda step: None):
-        """An episode; the last image comes so late; ``at`` is called before each time step. Its folder, once closed."""
-        self.say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=name, station="station_a"))
+        """An episode; the last image comes so late; ``at`` is called before each time step.
+
+        Its folder, once closed.
+        """
+        self.say["episode"].publish(
+            EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=name, station="station_a")
+        )
         for k in range(steps + 1):
             at(k)
             stamp = self.peer.node.get_clock().now().to_msg()
@@ -53,29 +71,47 @@ class Station:
             if k not in without and not (last and late_s):
                 self.see(stamp)
             time.sleep(0.005)
-            step = TimeStep(step_index=k, episode_id=name, discount=1.0,
-                            step_type=TimeStep.LAST if last else TimeStep.MID if k else TimeStep.FIRST)
+            step = TimeStep(
+                step_index=k,
+                episode_id=name,
+                discount=1.0,
+                step_type=TimeStep.LAST if last else TimeStep.MID if k else TimeStep.FIRST,
+            )
             step.header.stamp = stamp
             self.say["timestep"].publish(step)
             if not last:
-                self.say["applied"].publish(Applied(source="operator", seq=k + 1, requested=[0.0], executed=[0.0]))
+                self.say["applied"].publish(
+                    Applied(source="operator", seq=k + 1, requested=[0.0], executed=[0.0])
+                )
             elif late_s:
                 time.sleep(late_s)
                 self.see(stamp)
             time.sleep(1 / HZ)
-        self.say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id=name, steps=steps))
-        self.peer.spin(lambda: any(e.kind == EpisodeEvent.CLOSED and e.episode_id == name for e in self.events), 30,
-                       lambda: [(e.kind, e.detail) for e in self.events])
+        self.say["episode"].publish(
+            EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id=name, steps=steps)
+        )
+        self.peer.spin(
+            lambda: any(
+                e.kind == EpisodeEvent.CLOSED and e.episode_id == name for e in self.events
+            ),
+            30,
+            lambda: [(e.kind, e.detail) for e in self.events],
+        )
         return self.peer.supervisor.run_dir / "spool/closed" / name
 
 
 def recorded(folder):
     """How many images there are, and how many are said to be missed."""
     metadata = yaml.safe_load((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
-    counts = {topic["topic_metadata"]["name"]: topic["message_count"] for topic in metadata["topics_with_message_count"]}
+    counts = {
+        topic["topic_metadata"]["name"]: topic["message_count"]
+        for topic in metadata["topics_with_message_count"]
+    }
     missed = {name: count for name, count in metadata["custom_data"].items() if "camera" in name}
     others = {count for name, count in metadata["custom_data"].items() if name not in missed}
-    assert others == {str(counts["/station_a/timestep"])}, "nobody publishes what the task observes besides"
+    assert others == {str(counts["/station_a/timestep"])}, (
+        "nobody publishes what the task observes besides"
+    )
     return counts["/station_a/camera/front/image/compressed"], missed, without(folder)
 
 
@@ -94,7 +130,9 @@ def without(folder):
 
 
 @pytest.mark.domain(221)
-def test_no_image_is_missed_by_a_recorder_that_stood_still_and_what_never_came_is_told(peer, capsys):
+def test_no_image_is_missed_by_a_recorder_that_stood_still_and_what_never_came_is_told(
+    peer, capsys
+):
     station = Station(peer)
     topic = "missed /station_a/camera/front/image"
     recorder = peer.supervisor.children["recorder"].popen
@@ -105,18 +143,30 @@ def test_no_image_is_missed_by_a_recorder_that_stood_still_and_what_never_came_i
             threading.Timer(1.2, recorder.send_signal, [signal.SIGCONT]).start()
 
     lost = 0
-    for attempt in range(5):  # one that is stopped while it takes a message is sent nothing more that need not arrive
+    for attempt in range(
+        5
+    ):  # one that is stopped while it takes a message is sent nothing more that need not arrive
         images, missed, steps = recorded(station.play(f"stood{attempt}", 70, at=stand_still))
         lost += len(steps)
-        assert (images + len(steps), missed) == (71, {topic: str(len(steps))}), "what did not come is told"
+        assert (images + len(steps), missed) == (71, {topic: str(len(steps))}), (
+            "what did not come is told"
+        )
         if not steps:
             break
     assert not steps
-    assert recorded(station.play("late", 20, late_s=0.03)) == (21, {topic: "0"}, []), "the last image is waited for"
+    assert recorded(station.play("late", 20, late_s=0.03)) == (21, {topic: "0"}, []), (
+        "the last image is waited for"
+    )
     folder = station.play("gap", 20, without=(7, 12))
     assert recorded(folder) == (19, {topic: "2"}, [7, 12])
     station.health.clear()
     peer.spin(lambda: station.health, 30, "its word")
-    assert station.health[-1]["missed_images"] == str(lost + 2) and station.health[-1]["refused_messages"] == "0"
+    assert (
+        station.health[-1]["missed_images"] == str(lost + 2)
+        and station.health[-1]["refused_messages"] == "0"
+    )
     assert main(["show", str(folder)]) == 0
-    assert "2 time steps without a new image of /station_a/camera/front/image" in capsys.readouterr().out
+    assert (
+        "2 time steps without a new image of /station_a/camera/front/image"
+        in capsys.readouterr().out
+    )

@@ -1,4 +1,6 @@
-"""What is made shortly before it is needed, on a real executor: once, in time, and whatever it is made of."""
+"""What is made shortly before it is needed, on a real executor: once, in time, and whatever it is
+made of.
+"""
 
 import time
 

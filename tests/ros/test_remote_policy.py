@@ -1,4 +1,6 @@
-"""The policy node whose chunks a served policy answers: the same as here, while it answers, and once it is gone."""
+"""The policy node whose chunks a served policy answers: the same as here, while it answers, and
+once it is gone.
+"""
 
 import time
 from collections import deque
@@ -32,28 +34,45 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
     policy = policy_of(spec, 0)
     save_policy(policy, tmp_path / policy_name(7))
     served = Served(tmp_path)
-    statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
+    statuses, chunks = (
+        listen(peer, PolicyStatus, "policy/status"),
+        listen(peer, ActionChunk, "policy/action"),
+    )
     steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
     safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     try:
-        start(peer, "policy", "station.policy.backend=remote", f"station.policy.address='{served.address}'")
-        peer.spin(lambda: statuses and statuses[-1].version == 7 and steps.get_subscription_count(), what="the connection")
+        start(
+            peer,
+            "policy",
+            "station.policy.backend=remote",
+            f"station.policy.address='{served.address}'",
+        )
+        peer.spin(
+            lambda: statuses and statuses[-1].version == 7 and steps.get_subscription_count(),
+            what="the connection",
+        )
         safety.publish(SafetyState(state=SafetyState.ARMED))
         peer.for_s(0.3)
 
         def decided(number, expected, kind=TimeStep.MID, instruction=""):
-            """Whether as many chunks come: one takes the time that it takes, none is waited for a little."""
+            """Whether as many chunks come: one takes the time that it takes, none is waited for a
+            little.
+            """
             step, before = step_of(spec, "evaluate", kind, "station_a-1-1"), len(chunks)
             step.instruction = instruction
             set_stamp(step.header.stamp, 10**9 + number * 10**8)
             steps.publish(step)
-            peer.spin(lambda: len(chunks) >= before + expected, what=lambda: f"the answer to {number}")
+            peer.spin(
+                lambda: len(chunks) >= before + expected, what=lambda: f"the answer to {number}"
+            )
             peer.for_s(0.1 if expected else 0.3)
             return len(chunks) - before == expected
 
         assert decided(0, 1, TimeStep.FIRST) and all(map(decided, range(1, 6), [0, 0, 0, 1, 0]))
         named = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
-        expected = spec.action.to_si(policy.act(Observation.of_one(spec, named, instruction=""), False).actions[0].numpy())
+        expected = spec.action.to_si(
+            policy.act(Observation.of_one(spec, named, instruction=""), False).actions[0].numpy()
+        )
         assert np.allclose(np.reshape(chunks[0].data, (SMALL.horizon, -1)), expected, atol=1e-12)
         assert (chunks[0].policy_version, chunks[0].horizon, chunks[0].execute) == (7, 8, 4)
         assert decided(6, 1, instruction="to the left"), "asked for something else, it decides anew"
@@ -79,13 +98,28 @@ def without_ros():
 @pytest.mark.parametrize("instruction, cut", [("to the left", True), ("", False)])
 def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, cut, monkeypatch):
     """Neither what is in play, nor what waits, nor an answer that is on its way."""
-    monkeypatch.setattr(PolicyNode, "_on_timestep", lambda node, step: setattr(node, "instruction", step.instruction))
+    monkeypatch.setattr(
+        PolicyNode,
+        "_on_timestep",
+        lambda node, step: setattr(node, "instruction", step.instruction),
+    )
     spec = station_task(load_recipe("demo")).spec
     before, step = (step_of(spec, "evaluate", TimeStep.MID, "e") for _ in range(2))
     step.instruction = instruction
     node, actions, sent = without_ros(), np.zeros((8, 3)), []
-    node.lock, node.idle, node.interrupted, node.instruction, node.newest_id = RLock(), False, False, "", "e"
-    node.status, node.times_ms, node.execute, node.nothing_in_play = PolicyStatus(), deque(), 4, False
+    node.lock, node.idle, node.interrupted, node.instruction, node.newest_id = (
+        RLock(),
+        False,
+        False,
+        "",
+        "e",
+    )
+    node.status, node.times_ms, node.execute, node.nothing_in_play = (
+        PolicyStatus(),
+        deque(),
+        4,
+        False,
+    )
     node.outdated = False
     node.stamp_ns, node.period_ns = to_ns(step.header.stamp), 10**8
     node.chunking, node.pending = Chunking("real_time", 4), ("e", actions, {})
@@ -97,7 +131,9 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, 
     assert bool(sent) != cut
 
 
-@pytest.mark.parametrize("cause, interrupted", [("stale_command", False), ("enable", True), ("contact", True)])
+@pytest.mark.parametrize(
+    "cause, interrupted", [("stale_command", False), ("enable", True), ("contact", True)]
+)
 def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, interrupted):
     node = without_ros()
     node.lock, node.interrupted, node.outdated = RLock(), False, False
@@ -108,8 +144,10 @@ def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, i
     assert node.interrupted
 
 
-@pytest.mark.parametrize("mode, number, stands", [
-    ("synchronous", 2, True), ("receding_horizon", 2, False), ("receding_horizon", 4, True)])
+@pytest.mark.parametrize(
+    "mode, number, stands",
+    [("synchronous", 2, True), ("receding_horizon", 2, False), ("receding_horizon", 4, True)],
+)
 def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, stands):
     node, step = without_ros(), TimeStep()
     node.interrupted, node.period_ns, node.chunking = False, 10**8, Chunking(mode, 4)
@@ -120,23 +158,41 @@ def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, 
     assert not node._stands(step)
 
 
-TAKEN_OVER, GIVEN_BACK = SafetyState(state=SafetyState.ACTIVE, source="operator"), SafetyState(state=SafetyState.ARMED)
+TAKEN_OVER, GIVEN_BACK = (
+    SafetyState(state=SafetyState.ACTIVE, source="operator"),
+    SafetyState(state=SafetyState.ARMED),
+)
 STARVED = SafetyState(state=SafetyState.HOLD, cause="stale_command")
 
 
-@pytest.mark.parametrize("before, after, sent", [
-    ([], [TAKEN_OVER, GIVEN_BACK], False), ([], [SafetyState(state=SafetyState.HOLD, cause="enable"), GIVEN_BACK], False),
-    ([TAKEN_OVER], [GIVEN_BACK], True), ([TAKEN_OVER], [GIVEN_BACK, TAKEN_OVER, GIVEN_BACK], False),
-    ([], [STARVED, GIVEN_BACK], True), ([TAKEN_OVER, GIVEN_BACK], [], True)])
+@pytest.mark.parametrize(
+    "before, after, sent",
+    [
+        ([], [TAKEN_OVER, GIVEN_BACK], False),
+        ([], [SafetyState(state=SafetyState.HOLD, cause="enable"), GIVEN_BACK], False),
+        ([TAKEN_OVER], [GIVEN_BACK], True),
+        ([TAKEN_OVER], [GIVEN_BACK, TAKEN_OVER, GIVEN_BACK], False),
+        ([], [STARVED, GIVEN_BACK], True),
+        ([TAKEN_OVER, GIVEN_BACK], [], True),
+    ],
+)
 def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, sent, monkeypatch):
     """Not even where both its beginning and its end lie between two time steps."""
     node, chunks = without_ros(), []
     node.lock, node.interrupted, node.outdated, node.idle = RLock(), False, False, False
-    node.connected, node.busy, node.pending, node.requests, node.instruction = True, False, None, Queue(1), ""
+    node.connected, node.busy, node.pending, node.requests, node.instruction = (
+        True,
+        False,
+        None,
+        Queue(1),
+        "",
+    )
     node.status, node.times_ms, node.execute, node.newest_id = PolicyStatus(), deque(), 4, "e"
     node.stamp_ns, node.period_ns, node.chunking = 10**9, 10**8, Chunking("receding_horizon", 4)
     node.schedule = ChunkSchedule(1, 4)
-    monkeypatch.setattr(RemotePolicyNode, "_send", lambda node, *arguments: chunks.append(arguments))
+    monkeypatch.setattr(
+        RemotePolicyNode, "_send", lambda node, *arguments: chunks.append(arguments)
+    )
     step = TimeStep(step_type=TimeStep.MID, mode="evaluate", episode_id="e")
     set_stamp(step.header.stamp, 10**9)
     for safety in before:
@@ -152,13 +208,28 @@ def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, se
     node.chunking.merge(np.zeros((8, 3)), node._number(step), 0)
     for safety in (GIVEN_BACK, TAKEN_OVER, GIVEN_BACK):
         node._on_safety(safety)
-    assert node.pending is None and not node.chunking.chunks and node.schedule.due[0], "the interlock dropped its chunk"
+    assert node.pending is None and not node.chunking.chunks and node.schedule.due[0], (
+        "the interlock dropped its chunk"
+    )
 
 
-def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_which_is_played(monkeypatch):
+def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_which_is_played(
+    monkeypatch,
+):
     node, step, sent = without_ros(), TimeStep(mode="evaluate", episode_id="e"), []
-    node.lock, node.idle, node.outdated, node.instruction, node.newest_id = RLock(), False, False, "", "e"
-    node.status, node.times_ms, node.execute, node.nothing_in_play = PolicyStatus(), deque(), 0, True
+    node.lock, node.idle, node.outdated, node.instruction, node.newest_id = (
+        RLock(),
+        False,
+        False,
+        "",
+        "e",
+    )
+    node.status, node.times_ms, node.execute, node.nothing_in_play = (
+        PolicyStatus(),
+        deque(),
+        0,
+        True,
+    )
     node.chunking, node.schedule = Chunking("receding_horizon", 1), ChunkSchedule(1, 1)
     node.schedule.advance(steps=3)  # while it was asked
     node.stamp_ns, node.period_ns = 3 * 10**8, 10**8
@@ -175,7 +246,11 @@ def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_wh
 def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
     """Else an answer that comes late would be played whole, from its start, as if the arm stood."""
     node, step = without_ros(), TimeStep()
-    node.lock, node.spec, node.status = RLock(), station_task(load_recipe("demo")).spec, PolicyStatus()
+    node.lock, node.spec, node.status = (
+        RLock(),
+        station_task(load_recipe("demo")).spec,
+        PolicyStatus(),
+    )
     node.settings = {"address": "ws://there", "n_action_steps": 0, "chunking": mode, "keys": {}}
     node.requests, node.interrupted, node.period_ns = Queue(1), False, 10**8
     node.chunking, node.schedule = Chunking("receding_horizon", 1), ChunkSchedule(1, 1)
@@ -198,7 +273,12 @@ def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
 @pytest.mark.parametrize("mode", ["real_time", "temporal_ensembling"])
 def test_a_time_step_that_comes_a_millisecond_late_is_the_next_one_all_the_same(mode):
     node = without_ros()
-    node.period_ns, node.chunking, first, second = 5 * 10**7, Chunking(mode, 4), TimeStep(), TimeStep()
+    node.period_ns, node.chunking, first, second = (
+        5 * 10**7,
+        Chunking(mode, 4),
+        TimeStep(),
+        TimeStep(),
+    )
     for seconds in (1, 1_800_000_001):
         set_stamp(first.header.stamp, seconds * 10**9 + 24_900_000)
         set_stamp(second.header.stamp, seconds * 10**9 + 75_100_000)
@@ -213,19 +293,41 @@ def test_whatever_a_server_says_of_itself_the_next_try_comes_and_the_reason_is_t
     node = without_ros()
     node.settings, node._say = {"address": "ws://there:1", "timeout_s": 1.0}, lines.append
     node.stopping = SimpleNamespace(is_set=lambda: len(lines) > 1, wait=lambda _: None)
-    monkeypatch.setattr(remote_policy, "PolicyClient", lambda *_: SimpleNamespace(metadata={"rlinf": "a text"}, close=list))
+    monkeypatch.setattr(
+        remote_policy,
+        "PolicyClient",
+        lambda *_: SimpleNamespace(metadata={"rlinf": "a text"}, close=list),
+    )
     node._work()
-    assert len(lines) == 2 and lines[0].startswith("answer: expected a map in 'rlinf'") and "Tried again every" in lines[0]
+    assert (
+        len(lines) == 2
+        and lines[0].startswith("answer: expected a map in 'rlinf'")
+        and "Tried again every" in lines[0]
+    )
 
 
-@pytest.mark.parametrize("answer", [
-    {}, {"actions": "text"}, {"actions": np.zeros((8, 2))}, {"actions": np.zeros((0, 3))}, {"actions": [[0.0] * 3] * 8},
-    {"actions": np.full((8, 3), np.nan)}, {"actions": np.zeros((8, 3), np.int64)}, {"actions": np.zeros((2, 3))},
-    {"actions": np.tile([0.5, -0.3, -0.8], (8, 1))}, {"actions": np.tile([10.0, -6.0, -16.0], (8, 1))},
-    {"actions": np.zeros((8, 3)), "rlinf": 3}, {"actions": np.zeros((8, 3)), "rlinf": {"version": "\ud800"}},
-    {"actions": np.zeros((8, 3)), "rlinf": {"drawn": "text"}}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"actions": "text"},
+        {"actions": np.zeros((8, 2))},
+        {"actions": np.zeros((0, 3))},
+        {"actions": [[0.0] * 3] * 8},
+        {"actions": np.full((8, 3), np.nan)},
+        {"actions": np.zeros((8, 3), np.int64)},
+        {"actions": np.zeros((2, 3))},
+        {"actions": np.tile([0.5, -0.3, -0.8], (8, 1))},
+        {"actions": np.tile([10.0, -6.0, -16.0], (8, 1))},
+        {"actions": np.zeros((8, 3)), "rlinf": 3},
+        {"actions": np.zeros((8, 3)), "rlinf": {"version": "\ud800"}},
+        {"actions": np.zeros((8, 3)), "rlinf": {"drawn": "text"}},
+    ],
+)
 def test_an_answer_that_cannot_be_is_reported_and_not_played(answer, monkeypatch):
-    """The connection stays: the next answer may be right, and is asked for at the next time step."""
+    """The connection stays: the next answer may be right, and is asked for at the next time
+    step.
+    """
     spec = station_task(load_recipe("demo")).spec
     node, step, played = without_ros(), step_of(spec, "evaluate", TimeStep.MID, "e"), []
     node.lock, node.spec, node.status, node.requests = RLock(), spec, PolicyStatus(), Queue(1)
@@ -233,7 +335,9 @@ def test_an_answer_that_cannot_be_is_reported_and_not_played(answer, monkeypatch
     logged = []
     node.get_logger = lambda: SimpleNamespace(warning=logged.append, info=logged.append)
     node._publish_status = lambda: None
-    monkeypatch.setattr(RemotePolicyNode, "_answered", lambda node, *arguments: played.append(arguments))
+    monkeypatch.setattr(
+        RemotePolicyNode, "_answered", lambda node, *arguments: played.append(arguments)
+    )
     client = SimpleNamespace(metadata={}, infer=lambda message: answer)
     for _ in range(3):
         node.requests.put_nowait((step, 0.0))

@@ -1,4 +1,6 @@
-"""A whole station whose policy is served: the server dies in mid-chunk, the arm holds, it comes back, and it goes on."""
+"""A whole station whose policy is served: the server dies in mid-chunk, the arm holds, it comes
+back, and it goes on.
+"""
 
 import numpy as np
 import pytest
@@ -26,8 +28,14 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
     spec = station_task(load_recipe("demo", [*REACH])).spec
     save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
     served = Served(tmp_path)
-    statuses, states = listen(peer, PolicyStatus, "policy/status"), listen(peer, SafetyState, "safety")
-    chunks, targets = listen(peer, ActionChunk, "policy/action"), listen(peer, PoseStamped, "target_pose")
+    statuses, states = (
+        listen(peer, PolicyStatus, "policy/status"),
+        listen(peer, SafetyState, "safety"),
+    )
+    chunks, targets = (
+        listen(peer, ActionChunk, "policy/action"),
+        listen(peer, PoseStamped, "target_pose"),
+    )
     killed = []
 
     def look(step):
@@ -40,20 +48,40 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
     remote = ("station.policy.backend=remote", f"station.policy.address='{served.address}'")
     try:
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
-            start(peer, name, *REACH, *remote, **({"lockstep_guard_s": 1.0} if name == "interlock" else {}))
-        peer.spin(lambda: statuses and statuses[-1].version == 3 and runner.server_is_ready(), what="the station")
-        sent = runner.send_goal_async(RunEpisodes.Goal(count=COUNT, mode="evaluate", first_seed=1_000_000))
+            start(
+                peer,
+                name,
+                *REACH,
+                *remote,
+                **({"lockstep_guard_s": 1.0} if name == "interlock" else {}),
+            )
+        peer.spin(
+            lambda: statuses and statuses[-1].version == 3 and runner.server_is_ready(),
+            what="the station",
+        )
+        sent = runner.send_goal_async(
+            RunEpisodes.Goal(count=COUNT, mode="evaluate", first_seed=1_000_000)
+        )
         peer.spin(sent.done, what="the goal")
         answer = sent.result().get_result_async()
 
         peer.spin(lambda: killed, what="the time step")
-        peer.spin(lambda: "Tried again" in statuses[-1].error and states[-1].state == SafetyState.HOLD,
-                  what=lambda: f"the hold: {states[-1]}, {statuses[-1].error}")
+        peer.spin(
+            lambda: "Tried again" in statuses[-1].error and states[-1].state == SafetyState.HOLD,
+            what=lambda: f"the hold: {states[-1]}, {statuses[-1].error}",
+        )
         peer.for_s(1.0)
         begun, chunk_count = len(targets) - 1, len(chunks)
         peer.for_s(3.0)
-        held = np.array([[goal.pose.position.x, goal.pose.position.y, goal.pose.position.z] for goal in targets[begun:]])
-        assert len(held) > 1 and np.ptp(held, axis=0).max() < 1e-6 and not answer.done(), "the arm holds, nothing is over"
+        held = np.array(
+            [
+                [goal.pose.position.x, goal.pose.position.y, goal.pose.position.z]
+                for goal in targets[begun:]
+            ]
+        )
+        assert len(held) > 1 and np.ptp(held, axis=0).max() < 1e-6 and not answer.done(), (
+            "the arm holds, nothing is over"
+        )
 
         served.end()
         served = Served(tmp_path, port=served.port)
@@ -62,7 +90,9 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
     finally:
         served.end()
     result = answer.result().result
-    assert result.success and len(result.episode_ids) == COUNT and result.episode_ids[0] == killed[0]
+    assert (
+        result.success and len(result.episode_ids) == COUNT and result.episode_ids[0] == killed[0]
+    )
     assert len(chunks) > chunk_count
     for name in result.episode_ids:
         episode = read_episode(peer.supervisor.run_dir / "spool/closed" / name)

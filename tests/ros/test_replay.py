@@ -34,7 +34,16 @@ def recordings(tmp_path_factory):
 
 
 def rlinf_replay(recording, out):
-    words = ["replay", recording, "--out", out, "--json", f"{out}.json", "--set", "station.domain_id=227"]
+    words = [
+        "replay",
+        recording,
+        "--out",
+        out,
+        "--json",
+        f"{out}.json",
+        "--set",
+        "station.domain_id=227",
+    ]
     command = [sys.executable, "-m", "rlinf_core.cli.main", *map(str, words)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL

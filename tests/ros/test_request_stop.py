@@ -1,4 +1,6 @@
-"""What ends a request for episodes: the interlock stops, and what was asked before it moves nothing later."""
+"""What ends a request for episodes: the interlock stops, and what was asked before it moves nothing
+later.
+"""
 
 from types import SimpleNamespace
 
@@ -9,8 +11,16 @@ from rlinf_ros.station_state import GOES_ON, STOPPED, RequestStop
 from rlinf_station.environment import ScenesByHand
 
 pytestmark = pytest.mark.ros
-DISARMED, ARMED, ACTIVE, HOLD, FAULT = (SafetyState(state=state) for state in (
-    SafetyState.DISARMED, SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD, SafetyState.FAULT))
+DISARMED, ARMED, ACTIVE, HOLD, FAULT = (
+    SafetyState(state=state)
+    for state in (
+        SafetyState.DISARMED,
+        SafetyState.ARMED,
+        SafetyState.ACTIVE,
+        SafetyState.HOLD,
+        SafetyState.FAULT,
+    )
+)
 FAULT.cause = "estop:pendant"
 
 
@@ -20,11 +30,22 @@ def after(*states):
     return stop, [stop.on_safety(state) for state in states]
 
 
-@pytest.mark.parametrize("states, stops", [
-    ((DISARMED, ARMED, ACTIVE, HOLD, ARMED), []), ((ARMED, DISARMED), [1]), ((ACTIVE, FAULT), [1]), ((HOLD, FAULT), [1]),
-    ((HOLD, DISARMED), [1]), ((DISARMED,), []), ((FAULT,), [0]), ((DISARMED, FAULT), [1]),
-    ((ARMED, FAULT, FAULT, DISARMED, DISARMED, ARMED), [1]), ((ARMED, DISARMED, ARMED, DISARMED), [1, 3]),
-    ((ARMED, FAULT, DISARMED, FAULT), [1, 3])])
+@pytest.mark.parametrize(
+    "states, stops",
+    [
+        ((DISARMED, ARMED, ACTIVE, HOLD, ARMED), []),
+        ((ARMED, DISARMED), [1]),
+        ((ACTIVE, FAULT), [1]),
+        ((HOLD, FAULT), [1]),
+        ((HOLD, DISARMED), [1]),
+        ((DISARMED,), []),
+        ((FAULT,), [0]),
+        ((DISARMED, FAULT), [1]),
+        ((ARMED, FAULT, FAULT, DISARMED, DISARMED, ARMED), [1]),
+        ((ARMED, DISARMED, ARMED, DISARMED), [1, 3]),
+        ((ARMED, FAULT, DISARMED, FAULT), [1, 3]),
+    ],
+)
 def test_a_disarming_or_a_new_fault_is_a_stop(states, stops):
     stop, flags = after(*states)
     assert [index for index, stopped in enumerate(flags) if stopped] == stops
@@ -45,22 +66,34 @@ def test_a_stop_stands_until_another_request():
     assert not stop.reason and not stop.on_safety(ACTIVE)
 
 
-@pytest.mark.parametrize("state, refused", [
-    (DISARMED, False), (ARMED, False), (ACTIVE, False), (HOLD, False), (FAULT, True)])
+@pytest.mark.parametrize(
+    "state, refused",
+    [(DISARMED, False), (ARMED, False), (ACTIVE, False), (HOLD, False), (FAULT, True)],
+)
 def test_in_a_fault_no_request_is_taken(state, refused):
     stop, _ = after(state)
     assert bool(stop.refusal()) is refused
-    assert not refused or stop.refusal() == "FAULT 'estop:pendant' stands. Reset it, arm, then ask again"
+    assert (
+        not refused
+        or stop.refusal() == "FAULT 'estop:pendant' stands. Reset it, arm, then ask again"
+    )
 
 
 def test_before_anything_was_heard_a_request_is_taken():
     assert not RequestStop().refusal() and not RequestStop().reason
 
 
-@pytest.mark.parametrize("person, external, answers, mode, by_word", [
-    (False, False, True, "demonstration", False), (True, False, True, "demonstration", True),
-    (True, False, True, "train", False), (True, True, False, "train", True), (True, True, True, "evaluate", False),
-    (False, True, False, "train", False)])
+@pytest.mark.parametrize(
+    "person, external, answers, mode, by_word",
+    [
+        (False, False, True, "demonstration", False),
+        (True, False, True, "demonstration", True),
+        (True, False, True, "train", False),
+        (True, True, False, "train", True),
+        (True, True, True, "evaluate", False),
+        (False, True, False, "train", False),
+    ],
+)
 def test_which_episodes_begin_by_a_persons_word_alone(person, external, answers, mode, by_word):
     """Those need no end of the request: nothing moves before the word."""
     scene = SimpleNamespace(client=SimpleNamespace(server_is_ready=lambda: answers))

@@ -29,8 +29,15 @@ class RobotSide:
         self.success, self.accept, self.requested_seeds, self.cancelled = success, accept, [], []
         self.listens = threading.Event()
         self.listens.set()
-        self.server = ActionServer(self.node, ResetScene, "reset_scene", self.reset, goal_callback=self.goal,
-                                   cancel_callback=self.cancel, callback_group=ReentrantCallbackGroup())
+        self.server = ActionServer(
+            self.node,
+            ResetScene,
+            "reset_scene",
+            self.reset,
+            goal_callback=self.goal,
+            cancel_callback=self.cancel,
+            callback_group=ReentrantCallbackGroup(),
+        )
         self.thread = threading.Thread(target=self.executor.spin, daemon=True)
         self.thread.start()
 
@@ -48,8 +55,12 @@ class RobotSide:
         self.go_on.wait(20.0)
         success = self.success and not self.cancelled
         (handle.canceled if self.cancelled else handle.succeed if success else handle.abort)()
-        return ResetScene.Result(success=success, message="" if success else "the peg is lost", stamp=to_stamp(7),
-                                 instruction="push the red cube")
+        return ResetScene.Result(
+            success=success,
+            message="" if success else "the peg is lost",
+            stamp=to_stamp(7),
+            instruction="push the red cube",
+        )
 
     def close(self):
         self.go_on.set()
@@ -107,16 +118,20 @@ def test_an_answer_that_is_lost_is_asked_for_again(peer, robot_side):
     scene.client._get_result_async = lose_the_first
     side.go_on.set()
     peer.spin(lambda: answers, what="the answer")
-    assert answers == [(to_stamp(7), "")] and len(lost) == 2 and side.requested_seeds == [3], "the scene is reset once"
+    assert answers == [(to_stamp(7), "")] and len(lost) == 2 and side.requested_seeds == [3], (
+        "the scene is reset once"
+    )
 
 
-@pytest.mark.parametrize("how, message", [({"accept": False}, "reset_scene was refused"),
-                                          ({"success": False}, "the peg is lost")])
+@pytest.mark.parametrize(
+    "how, message",
+    [({"accept": False}, "reset_scene was refused"), ({"success": False}, "the peg is lost")],
+)
 def test_a_scene_that_is_not_reset_is_said(peer, robot_side, how, message):
     robot_side(**how).go_on.set()
     _, answers = begin(peer)
     peer.spin(lambda: answers, what="the answer")
-    (stamp, trouble), = answers
+    ((stamp, trouble),) = answers
     assert stamp is None and message in trouble
 
 
@@ -125,7 +140,9 @@ def test_a_goal_whose_acceptance_was_lost_is_given_up_and_taken_back(peer, robot
     peer.spin(scene.client.server_is_ready, what="the robot side")
     peer.for_s(1.0)
     send = scene.client.send_goal_async
-    monkeypatch.setattr(scene.client, "send_goal_async", lambda *goal, **more: (send(*goal, **more), Future())[1])
+    monkeypatch.setattr(
+        scene.client, "send_goal_async", lambda *goal, **more: (send(*goal, **more), Future())[1]
+    )
     answers = []
     run_routine(scene.reset(3), answers.append)
     peer.spin(lambda: answers, what="the answer")
@@ -133,8 +150,12 @@ def test_a_goal_whose_acceptance_was_lost_is_given_up_and_taken_back(peer, robot
     peer.spin(lambda: side.cancelled == [3], what="the cancelling")
 
 
-@pytest.mark.parametrize("gives_up", [True, False], ids=["nobody waits for it any more", "cancelled before it began"])
-def test_one_that_hangs_does_not_begin_afterwards_what_nobody_wants_any_more(peer, robot_side, gives_up):
+@pytest.mark.parametrize(
+    "gives_up", [True, False], ids=["nobody waits for it any more", "cancelled before it began"]
+)
+def test_one_that_hangs_does_not_begin_afterwards_what_nobody_wants_any_more(
+    peer, robot_side, gives_up
+):
     side = robot_side()
     side.listens.clear()
     scene, answers = begin(peer, patience_s=0.5 if gives_up else 30.0)

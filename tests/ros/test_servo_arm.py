@@ -1,4 +1,6 @@
-"""An SO-101 by its servos' bus, beside its twin: what it follows, and whose calibration it takes."""
+"""An SO-101 by its servos' bus, beside its twin: what it follows, and whose calibration it
+takes.
+"""
 
 import contextlib
 import json
@@ -34,7 +36,9 @@ ROBOT = yaml.safe_load(Path("robots/so101_twin/robot.yaml").read_text())
 
 
 class Bench(Arm):
-    """The people and the policy of a station whose robot side is the driver of servos, beside its twin."""
+    """The people and the policy of a station whose robot side is the driver of servos, beside its
+    twin.
+    """
 
     def __init__(self, peer):
         self.peer, self.seq, self.enabled, self.step = peer, 0, True, 0.0
@@ -127,7 +131,9 @@ class Bench(Arm):
         """What is known of the arm, for a failure."""
         safety = self.states[-1]
         targets, joints = (list(message[-1].position) for message in (self.targets, self.joints))
-        return f"{safety.state} {safety.cause}, targets {targets}, joints {joints}, {self.health[-1]}"
+        return (
+            f"{safety.state} {safety.cause}, targets {targets}, joints {joints}, {self.health[-1]}"
+        )
 
     @property
     def pan(self):
@@ -202,7 +208,6 @@ def test_targets_are_followed_only_while_armed_and_only_from_near(tmp_path):
         say = {name: publisher(peer.node, name) for name in ("safety", "target_joints")}
         target.position = list(bench.joints[-1].position)
 
-
         def goes(pan, mode):
             if mode in (ARMED, HOLD):  # the interlock's target is there before its state
                 target.position[0] = pan
@@ -244,7 +249,9 @@ def test_a_calibration_of_another_arm_is_refused(tmp_path):
     twin = Servos(tmp_path / "bus", "feetech", settings.ids, homing=23)
     bus = Bus("feetech", str(tmp_path / "bus"), settings.ids)
     driver = SimpleNamespace(homing=homing, settings=calibrated)
-    with pytest.raises(RlinfError, match="expected the homing offset 17 of .*, got 23 in the servo"):
+    with pytest.raises(
+        RlinfError, match="expected the homing offset 17 of .*, got 23 in the servo"
+    ):
         ServoArm._check_calibration(driver, bus)
     driver.homing = dict.fromkeys(homing, 23)
     ServoArm._check_calibration(driver, bus)

@@ -30,7 +30,9 @@ def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
     assert set(episode.sources) == {"operator"} and episode.policy_version == -1
     trained = read_episode(tmp_path / "inbox" / online(run)[-1]["id"])
     assert set(trained.sources) == {"policy"} and trained.policy_version >= 1
-    dt = {round(float(b - a)) for a, b in zip(trained.stamps_ns, trained.stamps_ns[1:], strict=False)}
+    dt = {
+        round(float(b - a)) for a, b in zip(trained.stamps_ns, trained.stamps_ns[1:], strict=False)
+    }
     assert dt == {100_000_000}, "lockstep: every step is exactly one period"
     assert not [event for event in run.supervisor.events if "started again" in event]
 
@@ -46,16 +48,30 @@ def test_another_demonstration_is_recorded_for_one_that_the_trainer_refuses(tmp_
         recording.write_bytes(recording.read_bytes()[:-200])
         seal(damaged)
         run.supervisor.start(trainer_process(tmp_path))
-        run.wait(lambda: any(event["mode"] == "evaluate" for event in run.events("episode")), 150, "the first policy")
-    assert [event["name"] for event in run.events("phase")][:5] == ["collect", "sft", "collect", "sft", "evaluate_before"]
-    assert [event["mode"] for event in run.events("episode")][:4] == ["demonstration"] * 3 + ["evaluate"]
+        run.wait(
+            lambda: any(event["mode"] == "evaluate" for event in run.events("episode")),
+            150,
+            "the first policy",
+        )
+    assert [event["name"] for event in run.events("phase")][:5] == [
+        "collect",
+        "sft",
+        "collect",
+        "sft",
+        "evaluate_before",
+    ]
+    assert [event["mode"] for event in run.events("episode")][:4] == ["demonstration"] * 3 + [
+        "evaluate"
+    ]
     seeds = [event["seed"] for event in run.events("episode")][:3]
     assert len(set(seeds)) == 3 and (tmp_path / "refused" / damaged.name).exists()
     assert "the trainer refused 1 episodes" in run.events("warning")[0]["detail"]
 
 
 def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
-    """Real time is what a robot has: fixed-rate timers, images that come when they come, a policy from pixels."""
+    """Real time is what a robot has: fixed-rate timers, images that come when they come, a policy
+    from pixels.
+    """
     with Run(
         tmp_path,
         "station.task=peg_insertion",
@@ -74,32 +90,62 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
         domain=89,
     ) as run:
         run.finish()
-        result, trained = run.events("result")[0], [entry for entry in run.events("episode") if entry["mode"] == "train"]
-        assert not [event for event in run.events("warning") if "learner to catch up" in event["detail"]]
+        result, trained = (
+            run.events("result")[0],
+            [entry for entry in run.events("episode") if entry["mode"] == "train"],
+        )
+        assert not [
+            event for event in run.events("warning") if "learner to catch up" in event["detail"]
+        ]
     assert result["env_steps"] >= 60
     versions = [entry["policy_version"] for entry in trained]
-    assert len(versions) > 1 and versions == sorted(versions) and versions[-1] > versions[0], "each after what was learned"
+    assert len(versions) > 1 and versions == sorted(versions) and versions[-1] > versions[0], (
+        "each after what was learned"
+    )
     check_nothing_lost(run)
     episode = read_episode(tmp_path / "inbox" / run.events("episode")[0]["id"])
     assert episode.observations["front"].shape[1:] == (32, 32, 3)
-    assert episode.success and episode.sources.count("operator") > 0.8 * len(episode), "'' where the arm was held"
+    assert episode.success and episode.sources.count("operator") > 0.8 * len(episode), (
+        "'' where the arm was held"
+    )
     periods = np.diff(np.array(episode.stamps_ns, dtype=np.int64)) / 1e9
-    assert np.median(periods) == pytest.approx(0.1, abs=0.02), "fixed rate; single steps may be late on a busy machine"
+    assert np.median(periods) == pytest.approx(0.1, abs=0.02), (
+        "fixed rate; single steps may be late on a busy machine"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.lockstep
 def test_station_trainer_and_director_are_started_apart_as_on_a_robot(tmp_path):
     """``rlinf train``, ``rlinf up`` and ``rlinf run`` in three terminals, the trainer last."""
-    settings = ["--set", f"bridge.port={free_port()}", "station.domain_id=79", "collect.episodes=2", "sft.steps=50",
-                "online.max_env_steps=120", "evaluate.episodes=2", "evaluate.filmed_episodes=0"]
+    settings = [
+        "--set",
+        f"bridge.port={free_port()}",
+        "station.domain_id=79",
+        "collect.episodes=2",
+        "sft.steps=50",
+        "online.max_env_steps=120",
+        "evaluate.episodes=2",
+        "evaluate.filmed_episodes=0",
+    ]
     logs = {}
 
     def terminal(name, *arguments):
         logs[name] = tmp_path / f"{name}.txt"
         with open(logs[name], "w") as log:
-            return subprocess.Popen([sys.executable, "-m", "rlinf_core.cli.main", name, "demo_tiny", *settings, *arguments],
-                                    stdout=log, stderr=log)
+            return subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "rlinf_core.cli.main",
+                    name,
+                    "demo_tiny",
+                    *settings,
+                    *arguments,
+                ],
+                stdout=log,
+                stderr=log,
+            )
 
     station = terminal("up", "--out", str(tmp_path / "run"))
     director = terminal("run", "--quiet", "--out", str(tmp_path / "run"))

@@ -1,4 +1,6 @@
-"""`rlinf status`, `rlinf fault reset`, `rlinf arm` at an interlock that runs, and where none does."""
+"""`rlinf status`, `rlinf fault reset`, `rlinf arm` at an interlock that runs, and where
+none does.
+"""
 
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -35,7 +37,9 @@ def test_where_no_station_is_it_says_so_and_what_to_do(peer):
     for words in (["status"], ["arm"]):
         code, output = rlinf(peer, *words, "--timeout", "2", domain=51)
         assert code == 1 and len(output.splitlines()) == 1
-        assert output.startswith("rlinf: expected station 'station_a' in ROS_DOMAIN_ID 51 on this machine")
+        assert output.startswith(
+            "rlinf: expected station 'station_a' in ROS_DOMAIN_ID 51 on this machine"
+        )
         assert "heard no interlock for 2 s; " in output
         assert "there is no other. Start it (rlinf up <recipe>)" in output
     start(peer, "interlock", "station.name=station_b")
@@ -49,20 +53,37 @@ def test_status_says_what_the_station_says(peer):
     arm = Arm(peer)
     code, output = rlinf(peer, "status", domain=52)
     lines = {line[:16].strip(): line[17:] for line in output.splitlines()}
-    assert code == 0 and lines["station"] == "station_a, ROS_DOMAIN_ID 52" and lines["interlock"] == "DISARMED"
+    assert (
+        code == 0
+        and lines["station"] == "station_a, ROS_DOMAIN_ID 52"
+        and lines["interlock"] == "DISARMED"
+    )
     assert "rlinf arm --set station.domain_id=52" in lines["waiting for you"]
     assert lines["policy"] == "not heard" and lines["trainer"] == "not heard: no uplink runs"
-    assert lines["nodes"] == "interlock, peer; " \
+    assert (
+        lines["nodes"] == "interlock, peer; "
         "MISSING for 'demo': sim_bridge, environment, policy, operator, recorder, uplink"
+    )
     assert lines["ticks"].startswith("late by ")
 
-    say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (
-        ("policy/status", PolicyStatus), ("trainer/status", TrainerStatus), ("timestep", TimeStep))}
+    say = {
+        topic: peer.node.create_publisher(kind, topic, profile(topic))
+        for topic, kind in (
+            ("policy/status", PolicyStatus),
+            ("trainer/status", TrainerStatus),
+            ("timestep", TimeStep),
+        )
+    }
     say["policy/status"].publish(PolicyStatus(version=7, inference_p50_ms=1.5, error="too old"))
-    say["trainer/status"].publish(TrainerStatus(connected=False, message="refused", backlog=3, set_aside=2,
-                                                spool_full=0.25))
-    peer.node.create_timer(0.1, lambda: say["timestep"].publish(TimeStep(episode_id="e-9", step_index=4, mode="train",
-                                                                    instruction="to the left")))
+    say["trainer/status"].publish(
+        TrainerStatus(connected=False, message="refused", backlog=3, set_aside=2, spool_full=0.25)
+    )
+    peer.node.create_timer(
+        0.1,
+        lambda: say["timestep"].publish(
+            TimeStep(episode_id="e-9", step_index=4, mode="train", instruction="to the left")
+        ),
+    )
     arm.arm()
     arm.reach(SafetyState.ACTIVE)
     for _ in range(5):  # on a busy machine a chunk may be late
@@ -70,10 +91,16 @@ def test_status_says_what_the_station_says(peer):
         lines = {line[:16].strip(): line[17:] for line in output.splitlines()}
         if lines["interlock"].startswith("ACTIVE"):
             break
-    assert code == 0 and lines["interlock"] == "ACTIVE policy commands" and "waiting for you" not in lines
+    assert (
+        code == 0
+        and lines["interlock"] == "ACTIVE policy commands"
+        and "waiting for you" not in lines
+    )
     assert lines["policy"] == "version 7, answers in 1.5 ms; refused the last update: too old"
-    assert lines["trainer"] == ("away: refused; 3 episodes wait to be sent; the spool is 25% full; 2 refused by the "
-                                "trainer are in the spool's refused/")
+    assert lines["trainer"] == (
+        "away: refused; 3 episodes wait to be sent; the spool is 25% full; 2 refused by the "
+        "trainer are in the spool's refused/"
+    )
     assert lines["episode"] == "e-9, step 4, train" and lines["asked for"] == "to the left"
 
 
@@ -81,7 +108,10 @@ def test_status_says_what_the_station_says(peer):
 def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     limits = str(load_robot("franka_fr3").limits)  # under which the enable must be held
     start(peer, "interlock", "station.lockstep=false", limits_file=limits)
-    arm, reflex = Arm(peer), peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
+    arm, reflex = (
+        Arm(peer),
+        peer.node.create_publisher(String, "robot/fault", profile("robot/fault")),
+    )
     arm.arm()
     arm.arm(False)
     arm.reach(SafetyState.DISARMED)
@@ -93,7 +123,9 @@ def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     arm.reach(SafetyState.FAULT, "robot:reflex")
     reset = ["fault", "reset", "--cause", "robot:reflex"]
     code, output = rlinf(peer, "fault", "reset", domain=53)
-    assert code == 1 and output.endswith(f"rlinf {' '.join(reset)} --set station.domain_id=53 [RL-E517]\n")
+    assert code == 1 and output.endswith(
+        f"rlinf {' '.join(reset)} --set station.domain_id=53 [RL-E517]\n"
+    )
     code, output = rlinf(peer, *reset, domain=53)
     assert code == 1 and "refused: its cause has not gone: robot:reflex" in output
     reflex.publish(String(data=""))
@@ -104,11 +136,16 @@ def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     arm.enabled = True
     peer.for_s(0.5)
     code, output = rlinf(peer, "fault", "reset", "--cause", "stale_state", domain=53)
-    assert code == 1 and "FAULT 'robot:reflex' stands, and the request named 'stale_state'" in output
+    assert (
+        code == 1 and "FAULT 'robot:reflex' stands, and the request named 'stale_state'" in output
+    )
     assert arm.states[-1].state == SafetyState.FAULT
     code, output = rlinf(peer, *reset, domain=53)
     assert code == 0
-    assert output.startswith("FAULT 'robot:reflex' is cleared: the interlock is DISARMED. Arm it to move: rlinf arm --set")
+    assert output.startswith(
+        "FAULT 'robot:reflex' is cleared: the interlock is DISARMED. Arm it to move: rlinf arm "
+        "--set"
+    )
     assert arm.states[-1].state == SafetyState.DISARMED
 
 
@@ -125,9 +162,14 @@ def test_a_real_arm_is_armed_at_a_terminal(peer):
     assert code == 0 and output.startswith("disarming: the interlock is DISARMED")
 
 
-@pytest.mark.parametrize("arms, trouble", [
-    ([""], RlinfError("no answer of 'interlock/arm' for 12 s. Ask again")), ([""], KeyboardInterrupt()),
-    (["left", "right"], RlinfError("no answer of 'right/interlock/arm' for 12 s. Ask again"))])
+@pytest.mark.parametrize(
+    "arms, trouble",
+    [
+        ([""], RlinfError("no answer of 'interlock/arm' for 12 s. Ask again")),
+        ([""], KeyboardInterrupt()),
+        (["left", "right"], RlinfError("no answer of 'right/interlock/arm' for 12 s. Ask again")),
+    ],
+)
 def test_an_arming_of_which_nobody_heard_leaves_no_arm_armed(monkeypatch, arms, trouble):
     """Its answer was lost: the arm may be armed, and a policy that streams would move it."""
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
@@ -135,8 +177,11 @@ def test_an_arming_of_which_nobody_heard_leaves_no_arm_armed(monkeypatch, arms, 
     answered.set_result(SetBool.Response(success=True))
 
     def client(kind, name):
-        return SimpleNamespace(srv_name=name, service_is_ready=lambda: True,
-                               call_async=lambda request: requests.append((name, request.data)) or answered)
+        return SimpleNamespace(
+            srv_name=name,
+            service_is_ready=lambda: True,
+            call_async=lambda request: requests.append((name, request.data)) or answered,
+        )
 
     def call(client, request):
         client.call_async(request)
@@ -172,11 +217,21 @@ def test_s23_a_file_in_tmp_is_neither_followed_nor_a_lock(monkeypatch, tmp_path)
     assert not (tmp_path / "of_somebody").exists()
 
 
-@pytest.mark.parametrize("first, second, refused", [
-    (["/arm/goal"], ["/arm/goal"], "the robot on '/arm/goal'"), (["/arm/goal"], ["/other/goal"], ""),
-    (["/a/target_pose"], ["/b/target_pose"], ""), (["/a/target_pose"], ["/a/target_pose"], "the robot on")])
-def test_s23_two_stations_of_other_names_do_not_command_one_robot(monkeypatch, first, second, refused):
-    """A driver with names of its own, as ur_robot_driver's, is commanded on them whatever a station's name is."""
+@pytest.mark.parametrize(
+    "first, second, refused",
+    [
+        (["/arm/goal"], ["/arm/goal"], "the robot on '/arm/goal'"),
+        (["/arm/goal"], ["/other/goal"], ""),
+        (["/a/target_pose"], ["/b/target_pose"], ""),
+        (["/a/target_pose"], ["/a/target_pose"], "the robot on"),
+    ],
+)
+def test_s23_two_stations_of_other_names_do_not_command_one_robot(
+    monkeypatch, first, second, refused
+):
+    """A driver with names of its own, as ur_robot_driver's, is commanded on them whatever a
+    station's name is.
+    """
     monkeypatch.setenv("ROS_DOMAIN_ID", "0")
     with latch.only_one("/a", first):
         if refused:
@@ -198,11 +253,16 @@ def test_s23_where_no_socket_is_granted_the_interlock_is_refused(monkeypatch):
 
 def test_an_arm_of_which_nobody_says_that_it_was_taken_back_is_named(monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    station = MagicMock(arms=["left", "right"], call=lambda client, request: SimpleNamespace(
-        success="left" in client.srv_name, message="this stands: silent:wrench"))
+    station = MagicMock(
+        arms=["left", "right"],
+        call=lambda client, request: SimpleNamespace(
+            success="left" in client.srv_name, message="this stands: silent:wrench"
+        ),
+    )
     station.name = "station_a"
     station.node.create_client = lambda kind, name: SimpleNamespace(
-        srv_name=name, service_is_ready=lambda: True, call_async=lambda request: Future())
+        srv_name=name, service_is_ready=lambda: True, call_async=lambda request: Future()
+    )
     message = "arm 'right': this stands: silent:wrench; arm 'left': it may be armed: rlinf disarm"
     with pytest.raises(RlinfError, match=message):
         arming.arm(station)

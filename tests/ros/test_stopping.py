@@ -47,9 +47,13 @@ def test_a_timer_that_is_due_when_it_is_stopped_calls_nobody(node, again):
 
 
 def test_a_lockstep_that_is_stopped_ticks_for_nothing_that_comes_after(node):
-    inputs = SimpleNamespace(others={}, pose_stamp_ns=7, pull=lambda: None, look_around=lambda: None)
+    inputs = SimpleNamespace(
+        others={}, pose_stamp_ns=7, pull=lambda: None, look_around=lambda: None
+    )
     ticks = []
-    clock = Lockstep(node, inputs, 0.01, lambda *now: ticks.append(now), 0.5, lambda: Mode.HOLD, lambda: None)
+    clock = Lockstep(
+        node, inputs, 0.01, lambda *now: ticks.append(now), 0.5, lambda: Mode.HOLD, lambda: None
+    )
     for stop in (lambda node: None, clock.stop):
         stop(node)
         clock.pending = True

@@ -1,4 +1,6 @@
-"""A short form of benchmarks/swap.py: a station's policy is swapped, or dies and comes back, while the arm moves."""
+"""A short form of benchmarks/swap.py: a station's policy is swapped, or dies and comes back, while
+the arm moves.
+"""
 
 import pytest
 

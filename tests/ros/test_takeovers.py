@@ -1,4 +1,6 @@
-"""A scripted person takes over in the middle of an episode, in lockstep: who moves the arm, and what is recorded of it."""
+"""A scripted person takes over in the middle of an episode, in lockstep: who moves the arm, and
+what is recorded of it.
+"""
 
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -32,31 +34,58 @@ def test_where_the_policy_is_stuck_the_script_ends_the_episode(peer, tmp_path):
     start(peer, "interlock", *options, lockstep_guard_s=20.0)
     policy = make_policy(spec, tanh_gaussian.Config(hidden=(8,)))
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-    peer.spin(lambda: updates.get_subscription_count() and runner.server_is_ready(), what="the station")
-    updates.publish(PolicyUpdate(version=1, path=str(save_policy(policy, tmp_path / "1.safetensors"))))
+    peer.spin(
+        lambda: updates.get_subscription_count() and runner.server_is_ready(), what="the station"
+    )
+    updates.publish(
+        PolicyUpdate(version=1, path=str(save_policy(policy, tmp_path / "1.safetensors")))
+    )
     peer.spin(lambda: statuses and statuses[-1].version == 1, what="the policy")
     recorded(peer, runner, "demonstration", [7])  # nodes may still be finding each other
-    taken_over = [recording for recording in recorded(peer, runner, "train", range(8, 14))
-                  if "operator" in recording.sources]
+    taken_over = [
+        recording
+        for recording in recorded(peer, runner, "train", range(8, 14))
+        if "operator" in recording.sources
+    ]
     assert len(taken_over) >= 4, "an untrained policy gets there hardly ever"
     for episode in taken_over:
         first = episode.sources.index("operator")
         assert list(episode.sources[:AFTER]) == ["policy"] * AFTER
-        assert set(episode.sources[first:]) == {"operator"}, "from when their first chunk comes, which nobody waits for"
+        assert set(episode.sources[first:]) == {"operator"}, (
+            "from when their first chunk comes, which nobody waits for"
+        )
         assert episode.success
     alone = recorded(peer, runner, "evaluate", range(8, 11))
-    assert all(set(episode.sources) == {"policy"} for episode in alone), "held-out episodes are nobody's but the policy's"
+    assert all(set(episode.sources) == {"policy"} for episode in alone), (
+        "held-out episodes are nobody's but the policy's"
+    )
 
 
 class Chunks:
-    """A lockstep clock that hears of chunks of one action, 100 ms each, and of poses 10 ms apart."""
+    """A lockstep clock that hears of chunks of one action, 100 ms each, and of poses 10 ms
+    apart.
+    """
 
     def __init__(self):
-        self.inputs = SimpleNamespace(others={}, pose_stamp_ns=0, pull=lambda: None, look_around=lambda: None, chunks=[],
-                                      decode=lambda topic, kind, raw: raw, receive=self._receive)
+        self.inputs = SimpleNamespace(
+            others={},
+            pose_stamp_ns=0,
+            pull=lambda: None,
+            look_around=lambda: None,
+            chunks=[],
+            decode=lambda topic, kind, raw: raw,
+            receive=self._receive,
+        )
         self.ticks = []
-        self.clock = Lockstep(MagicMock(), self.inputs, 0.01, lambda now_ns, *_: self.ticks.append(now_ns // 10**6), 0.5,
-                              lambda: Mode.ACTIVE, lambda: None)
+        self.clock = Lockstep(
+            MagicMock(),
+            self.inputs,
+            0.01,
+            lambda now_ns, *_: self.ticks.append(now_ns // 10**6),
+            0.5,
+            lambda: Mode.ACTIVE,
+            lambda: None,
+        )
 
     def _receive(self, topic, message):
         if topic == "current_pose":
@@ -69,8 +98,16 @@ class Chunks:
 
     def chunk(self, topic, milliseconds, is_release=False):
         stamp_ns = milliseconds * 10**6
-        self.clock._on_chunk(topic, SimpleNamespace(dt_s=0.1, dt_ns=10**8, execute=0 if is_release else 1,
-                                                    observation_stamp_ns=stamp_ns, is_release=is_release))
+        self.clock._on_chunk(
+            topic,
+            SimpleNamespace(
+                dt_s=0.1,
+                dt_ns=10**8,
+                execute=0 if is_release else 1,
+                observation_stamp_ns=stamp_ns,
+                is_release=is_release,
+            ),
+        )
 
     def ticked(self):
         ticks, self.ticks = self.ticks, []

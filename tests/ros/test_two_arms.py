@@ -1,4 +1,6 @@
-"""A station with two arms, whole, over the real middleware: it plays as the vectorised environment does."""
+"""A station with two arms, whole, over the real middleware: it plays as the vectorised environment
+does.
+"""
 
 import threading
 from itertools import count
@@ -30,7 +32,15 @@ from tests.ros.test_chunks import Watched, recorded
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 BOTH = ("station.operator.kind=scripted", "station.robot=two_franka_sim", "station.task=reach_both")
-NODES = ("sim_bridge", "interlock_left", "interlock_right", "environment", "operator", "recorder", "policy")
+NODES = (
+    "sim_bridge",
+    "interlock_left",
+    "interlock_right",
+    "environment",
+    "operator",
+    "recorder",
+    "policy",
+)
 SCENES = range(1_000_000, 1_000_003)
 TOO_LARGE = [3, 4, 11, 20, 21, 22, 30]  # time steps
 
@@ -48,13 +58,23 @@ def station(tmp_path_factory):
     """All but the uplink, in lockstep."""
     with peer_in(tmp_path_factory.mktemp("station"), 171) as peer:
         peer.statuses = listen(peer, PolicyStatus, "policy/status")
-        peer.updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+        peer.updates = peer.node.create_publisher(
+            PolicyUpdate, "policy/update", profile("policy/update")
+        )
         for name in NODES:
             start(peer, name, *BOTH)
         peer.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        peer.spin(lambda: peer.statuses and peer.updates.get_subscription_count() and peer.runner.server_is_ready(),
-                  what="the station")
-        recorded(peer, peer.runner, "demonstration", [SCENES[0] - 1])  # nodes may still be finding each other
+        peer.spin(
+            lambda: (
+                peer.statuses
+                and peer.updates.get_subscription_count()
+                and peer.runner.server_is_ready()
+            ),
+            what="the station",
+        )
+        recorded(
+            peer, peer.runner, "demonstration", [SCENES[0] - 1]
+        )  # nodes may still be finding each other
         yield peer
 
 
@@ -62,11 +82,15 @@ def same(recording, episode, shown, spec):
     vectors, played, rewards = shown
     observed = np.concatenate([recording.observations[item.name] for item in spec.vectors], axis=1)
     assert (recording.success, len(recording)) == (episode.success, episode.steps)
-    assert np.array_equal(recording.requested, np.array(played)) and np.array_equal(observed, np.array(vectors))
+    assert np.array_equal(recording.requested, np.array(played)) and np.array_equal(
+        observed, np.array(vectors)
+    )
     assert np.array_equal(recording.rewards, np.array(rewards, np.float32))
 
 
-def test_both_arms_are_shown_the_task_to_the_last_bit_as_in_the_vectorised_environment(env, station):
+def test_both_arms_are_shown_the_task_to_the_last_bit_as_in_the_vectorised_environment(
+    env, station
+):
     watched = Watched(env)
     expected = play(watched, lambda _: single(env.expert()), 1, SCENES)
     recordings = recorded(station, station.runner, "demonstration", SCENES)
@@ -81,28 +105,46 @@ def test_both_arms_are_shown_the_task_to_the_last_bit_as_in_the_vectorised_envir
 @pytest.mark.slow
 def test_a_policy_of_both_arms_plays_its_chunks_there_to_the_last_bit(env, station):
     torch.manual_seed(0)
-    policy = make_policy(env.spec, tanh_gaussian.Config(hidden=(32,), horizon=8, n_action_steps=4)).eval()
+    policy = make_policy(
+        env.spec, tanh_gaussian.Config(hidden=(32,), horizon=8, n_action_steps=4)
+    ).eval()
     watched = Watched(env)
     expected = play(watched, lambda observation: policy.act(observation, explore=False), 4, SCENES)
     file = save_policy(policy, station.supervisor.run_dir / "1.safetensors")
     station.updates.publish(PolicyUpdate(version=1, path=str(file)))
     station.spin(lambda: station.statuses[-1].version == 1, what="the policy")
     recorded(station, station.runner, "evaluate", [SCENES[0] - 1])
-    for recording, episode, shown in zip(recorded(station, station.runner, "evaluate", SCENES), expected, watched.episodes,
-                                         strict=True):
+    for recording, episode, shown in zip(
+        recorded(station, station.runner, "evaluate", SCENES),
+        expected,
+        watched.episodes,
+        strict=True,
+    ):
         same(recording, episode, shown, env.spec)
-        assert recording.chunks is not None and set(recording.chunks.played[:-1]) == {4}, "as sent, and played by both"
+        assert recording.chunks is not None and set(recording.chunks.played[:-1]) == {4}, (
+            "as sent, and played by both"
+        )
 
 
 @pytest.mark.domain(172)
-def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorised_environment(peer, tmp_path):
-    """Large actions are refused for the left arm here, whose speed is limited so much; the right one must stop too."""
-    shared, box = Path("sim_bridges/simulators").resolve(), "box_low: [0.3, -0.25, 0.005]\nbox_high: [0.7, 0.25, 0.45]\n"
+def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorised_environment(
+    peer, tmp_path
+):
+    """Large actions are refused for the left arm here, whose speed is limited so much; the right
+    one must stop too.
+    """
+    shared, box = (
+        Path("sim_bridges/simulators").resolve(),
+        "box_low: [0.3, -0.25, 0.005]\nbox_high: [0.7, 0.25, 0.45]\n",
+    )
     (tmp_path / "left.yaml").write_text(
-        f"extends: {shared}/franka_mujoco/franka_sim/limits.yaml\n{box}speed: 0.015\nrefusals_to_fault: 100\n")
+        f"extends: {shared}/franka_mujoco/franka_sim/limits.yaml\n{box}speed: "
+        f"0.015\nrefusals_to_fault: 100\n"
+    )
     (tmp_path / "robot.yaml").write_text(
         f"driver: simulator\nsimulator: two_frankas\narms:\n  left: {{limits: left.yaml}}\n"
-        f"  right: {{limits: {shared}/two_frankas/two_franka_sim/right.yaml}}\n")
+        f"  right: {{limits: {shared}/two_frankas/two_franka_sim/right.yaml}}\n"
+    )
     robot = (BOTH[0], f"station.robot={tmp_path}", BOTH[2])
     random = np.random.default_rng(0)
     actions = random.uniform(-0.6, 0.6, (40, 6)).astype(np.float32)
@@ -117,37 +159,59 @@ def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorise
         held.append(alone.held)
     vector.close()
 
-    chunks, numbers = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action")), count(1)
+    chunks, numbers = (
+        peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action")),
+        count(1),
+    )
 
     def answer(step):
         if step.step_type != TimeStep.LAST:
-            chunks.publish(action_chunk(spec, actions[step.step_index], source="policy", session="test",
-                                        seq=next(numbers), version=0,
-                                        observation_stamp=step.header.stamp))
+            chunks.publish(
+                action_chunk(
+                    spec,
+                    actions[step.step_index],
+                    source="policy",
+                    session="test",
+                    seq=next(numbers),
+                    version=0,
+                    observation_stamp=step.header.stamp,
+                )
+            )
 
     peer.node.create_subscription(TimeStep, "timestep", answer, profile("timestep"))
     for name in NODES[:-1]:
         start(peer, name, *robot)
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-    peer.spin(lambda: runner.server_is_ready() and chunks.get_subscription_count() >= 3, what="the station")
+    peer.spin(
+        lambda: runner.server_is_ready() and chunks.get_subscription_count() >= 3,
+        what="the station",
+    )
     recorded(peer, runner, "demonstration", [SCENES[0] - 1])
-    recording, = recorded(peer, runner, "evaluate", SCENES[:1])
+    (recording,) = recorded(peer, runner, "evaluate", SCENES[:1])
     assert len(recording) == len(executed) and any(held)
     for item in spec.vectors:
-        assert np.array_equal(recording.observations[item.name], np.array([frame[item.name] for frame in shown])), item.name
+        assert np.array_equal(
+            recording.observations[item.name], np.array([frame[item.name] for frame in shown])
+        ), item.name
     assert recording.executed == pytest.approx(np.array(executed), abs=1e-12)
     refused = recording.executed[TOO_LARGE]
-    assert not refused[:, :3].any() and np.abs(refused[:, 3:]).max() < 0.002, "the right arm moved for a tick, and braked"
+    assert not refused[:, :3].any() and np.abs(refused[:, 3:]).max() < 0.002, (
+        "the right arm moved for a tick, and braked"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.domain(173)
 def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, request):
-    """A fault of one arm within an episode holds the other, and an e-stop is a fault of both; then it plays on."""
+    """A fault of one arm within an episode holds the other, and an e-stop is a fault of both; then
+    it plays on.
+    """
     shared = Path("sim_bridges/simulators/two_frankas/two_franka_sim").resolve()
     (tmp_path / "robot.yaml").write_text(
-        f"driver: simulator\nsimulator: two_frankas\nestops: [pendant]\narms:\n  left: {{limits: {shared}/left.yaml}}\n"
-        f"  right: {{limits: {shared}/right.yaml}}\n")
+        f"driver: simulator\nsimulator: two_frankas\nestops: [pendant]\narms:\n  left: {{limits: "
+        f"{shared}/left.yaml}}\n"
+        f"  right: {{limits: {shared}/right.yaml}}\n"
+    )
     stop = peer.node.create_publisher(Bool, "estop/pendant", profile("estop/pendant"))
     reflex = peer.node.create_publisher(String, "left/robot/fault", profile("left/robot/fault"))
     pressed, over = [False], threading.Event()
@@ -175,25 +239,39 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
             peer.spin(future.done, what=service)
 
     def set_going():
-        """Where a busy machine kept somebody from being heard, whoever stands beside it clears that and arms again."""
+        """Where a busy machine kept somebody from being heard, whoever stands beside it clears that
+        and arms again.
+        """
         for cause in {cause for state, cause in stands() if state == SafetyState.FAULT}:
             ask(ResetFault, "reset_fault", ResetFault.Request(cause=cause))
         if SafetyState.DISARMED in [state for state, _ in stands()]:
             ask(SetBool, "arm", SetBool.Request(data=True))
 
     def plays():
-        recording, = recorded(peer, runner, "demonstration", SCENES[:1], set_going)
+        (recording,) = recorded(peer, runner, "demonstration", SCENES[:1], set_going)
         assert recording.success and np.abs(recording.executed).max(0).min() > 1e-3
 
     def reach(left, right):
-        peer.spin(lambda: stands() == [left, right], what=lambda: f"{left} and {right}, stands {stands()}")
+        peer.spin(
+            lambda: stands() == [left, right], what=lambda: f"{left} and {right}, stands {stands()}"
+        )
 
     plays()
-    peer.spin(lambda: SafetyState.ACTIVE not in [state for state, _ in stands()], what="the end of that episode")
-    sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1]))
-    peer.spin(lambda: set_going() or [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, what="motion")
+    peer.spin(
+        lambda: SafetyState.ACTIVE not in [state for state, _ in stands()],
+        what="the end of that episode",
+    )
+    sent = runner.send_goal_async(
+        RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1])
+    )
+    peer.spin(
+        lambda: set_going() or [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2,
+        what="motion",
+    )
     reflex.publish(String(data="reflex"))
-    reach((SafetyState.FAULT, "robot:reflex"), (SafetyState.ARMED, ""))  # the fault ends the episode of both
+    reach(
+        (SafetyState.FAULT, "robot:reflex"), (SafetyState.ARMED, "")
+    )  # the fault ends the episode of both
     peer.for_s(1.0)
     assert stands()[1] == (SafetyState.ARMED, ""), "nothing commands the other arm any more"
     reflex.publish(String(data=""))
@@ -203,9 +281,14 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
     peer.for_s(0.3)
     for cause in ("robot:reflex", "estop:pendant"):
         ask(ResetFault, "reset_fault", ResetFault.Request(cause=cause))
-    peer.spin(lambda: [state for state, _ in stands()] == [SafetyState.DISARMED] * 2, what="the resets")
+    peer.spin(
+        lambda: [state for state, _ in stands()] == [SafetyState.DISARMED] * 2, what="the resets"
+    )
     ask(SetBool, "arm", SetBool.Request(data=True))
     answer = sent.result().get_result_async()
     peer.spin(lambda: set_going() or answer.done(), 120, "the end of what was asked for")
-    assert answer.result().result.message == "the interlock stopped: FAULT robot:reflex. Arm, then ask again"
+    assert (
+        answer.result().result.message
+        == "the interlock stopped: FAULT robot:reflex. Arm, then ask again"
+    )
     plays()

@@ -1,4 +1,6 @@
-"""Two interlocks of one station as processes, with this test as arms and people: they move together or not at all."""
+"""Two interlocks of one station as processes, with this test as arms and people: they move together
+or not at all.
+"""
 
 import math
 import os
@@ -32,13 +34,21 @@ class Side:
     def __init__(self, peer, name):
         self.name, self.pose, self.felt = name, PoseStamped(), True
         self.pose.header.frame_id = "base_link"
-        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.x = 0.5, 0.2, 1.0
+        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.x = (
+            0.5,
+            0.2,
+            1.0,
+        )
         self.pose.pose.orientation.w = 0.0
-        self.states, self.targets = (listen(peer, kind, f"{name}/{topic}") for kind, topic in (
-            (SafetyState, "safety"), (PoseStamped, "target_pose")))
+        self.states, self.targets = (
+            listen(peer, kind, f"{name}/{topic}")
+            for kind, topic in ((SafetyState, "safety"), (PoseStamped, "target_pose"))
+        )
         self.applied = listen(peer, Applied, f"{name}/applied")
-        self.say = {topic: publisher(peer.node, f"{name}/{topic}")
-                    for topic in ("current_pose", "wrench", "joint_states", "robot/fault")}
+        self.say = {
+            topic: publisher(peer.node, f"{name}/{topic}")
+            for topic in ("current_pose", "wrench", "joint_states", "robot/fault")
+        }
         self.arming = peer.node.create_client(SetBool, f"{name}/interlock/arm")
         self.clearing = peer.node.create_client(ResetFault, f"{name}/interlock/reset_fault")
 
@@ -46,8 +56,12 @@ class Side:
         self.pose.header.stamp = stamp
         self.pose.pose = self.targets[-1].pose if self.targets else self.pose.pose
         self.say["current_pose"].publish(self.pose)
-        self.say["joint_states"].publish(JointState(name=[f"fr3_joint{number}" for number in range(1, 8)],
-                                                    position=[0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785]))
+        self.say["joint_states"].publish(
+            JointState(
+                name=[f"fr3_joint{number}" for number in range(1, 8)],
+                position=[0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785],
+            )
+        )
         self.say["wrench"].publish(WrenchStamped())
 
     @property
@@ -64,18 +78,31 @@ class Station:
     """Both arms, a policy at 10 Hz, an enable and one e-stop."""
 
     def __init__(self, peer, tmp_path):
-        self.peer, self.seq, self.pressed, self.action = peer, 0, False, (0.0, 0.0, 0.001, 0.0, 0.001, 0.0)
+        self.peer, self.seq, self.pressed, self.action = (
+            peer,
+            0,
+            False,
+            (0.0, 0.0, 0.001, 0.0, 0.001, 0.0),
+        )
         self.left, self.right = self.sides = [Side(peer, name) for name in ARMS]
-        self.say = {topic: publisher(peer.node, topic)
-                    for topic in ("estop/pendant", "enable", "policy/action", "teleop/action")}
+        self.say = {
+            topic: publisher(peer.node, topic)
+            for topic in ("estop/pendant", "enable", "policy/action", "teleop/action")
+        }
         peer.node.create_timer(0.1, self.ten_hertz)
-        (tmp_path / "limits.yaml").write_text(f"extends: {FR3}\nestop_silence: 1.0\nstale_state: 0.3\n")  # nor an arm
+        (tmp_path / "limits.yaml").write_text(
+            f"extends: {FR3}\nestop_silence: 1.0\nstale_state: 0.3\n"
+        )  # nor an arm
         (tmp_path / "robot.yaml").write_text(
-            "driver: external\narms: {left: {limits: limits.yaml}, right: {limits: limits.yaml}}\nestops: [pendant]\n")
+            "driver: external\narms: {left: {limits: limits.yaml}, right: {limits: "
+            "limits.yaml}}\nestops: [pendant]\n"
+        )
         self.overrides = (f"station.robot={tmp_path}", "station.task=reach_both")
         self.recipe = tmp_path / "two.yaml"
-        self.recipe.write_text(f"defaults: demo\nname: two\nstation: {{robot: {tmp_path}, task: reach_both, operator: "
-                               "{kind: keyboard}}\n")
+        self.recipe.write_text(
+            f"defaults: demo\nname: two\nstation: {{robot: {tmp_path}, task: reach_both, operator: "
+            "{kind: keyboard}}\n"
+        )
         peer.every(0.01, self.hundred_hertz)
         self.memory = {name: tmp_path / f"{name}.memory" for name in ARMS}
         for name in ARMS:
@@ -96,16 +123,35 @@ class Station:
 
     def send(self, action, topic="policy/action"):
         self.seq += 1
-        self.say[topic].publish(ActionChunk(
-            source=topic.split("/")[0], session=topic, seq=self.seq, dt=0.1, control_mode="tcp_delta", horizon=1,
-            dim=len(action), execute=1, data=list(action), observation_stamp=self.peer.node.get_clock().now().to_msg()))
+        self.say[topic].publish(
+            ActionChunk(
+                source=topic.split("/")[0],
+                session=topic,
+                seq=self.seq,
+                dt=0.1,
+                control_mode="tcp_delta",
+                horizon=1,
+                dim=len(action),
+                execute=1,
+                data=list(action),
+                observation_stamp=self.peer.node.get_clock().now().to_msg(),
+            )
+        )
 
     def let_go(self):
         """The operator ends a takeover: a chunk without actions."""
         self.seq += 1
-        self.say["teleop/action"].publish(ActionChunk(
-            source="operator", session="teleop/action", seq=self.seq, policy_version=-1, dt=0.1, control_mode="tcp_delta",
-            observation_stamp=self.peer.node.get_clock().now().to_msg()))
+        self.say["teleop/action"].publish(
+            ActionChunk(
+                source="operator",
+                session="teleop/action",
+                seq=self.seq,
+                policy_version=-1,
+                dt=0.1,
+                control_mode="tcp_delta",
+                observation_stamp=self.peer.node.get_clock().now().to_msg(),
+            )
+        )
 
     def ask(self, client, request):
         self.peer.spin(client.service_is_ready, what="the interlocks' services")
@@ -115,18 +161,29 @@ class Station:
 
     def arm(self, *sides):
         for side in sides or self.sides:
-            self.peer.spin(lambda side=side: self.ask(side.arming, SetBool.Request(data=True)).success, what="arming")
+            self.peer.spin(
+                lambda side=side: self.ask(side.arming, SetBool.Request(data=True)).success,
+                what="arming",
+            )
 
     def clear(self, side, cause):
-        self.peer.spin(lambda: self.ask(side.clearing, ResetFault.Request(cause=cause)).success, what=f"{cause} cleared")
+        self.peer.spin(
+            lambda: self.ask(side.clearing, ResetFault.Request(cause=cause)).success,
+            what=f"{cause} cleared",
+        )
 
     def reach(self, left, right, timeout_s=90.0):
-        self.peer.spin(lambda: (self.left.stands, self.right.stands) == (left, right), timeout_s,
-                       lambda: f"{left} and {right}, stands {self.left.stands} and {self.right.stands}")
+        self.peer.spin(
+            lambda: (self.left.stands, self.right.stands) == (left, right),
+            timeout_s,
+            lambda: f"{left} and {right}, stands {self.left.stands} and {self.right.stands}",
+        )
 
     def moves(self, side, least=0.0005):
         begun = side.place
-        self.peer.spin(lambda: np.abs(side.place - begun).max() > least, what=f"{side.name} to move")
+        self.peer.spin(
+            lambda: np.abs(side.place - begun).max() > least, what=f"{side.name} to move"
+        )
 
     def rests(self, side, seconds=0.5):
         self.peer.for_s(0.5)  # braking
@@ -138,7 +195,9 @@ class Station:
 @pytest.fixture
 def station(peer, tmp_path):
     station = Station(peer, tmp_path)
-    peer.spin(lambda: all(side.targets and side.states for side in station.sides), what="both interlocks")
+    peer.spin(
+        lambda: all(side.targets and side.states for side in station.sides), what="both interlocks"
+    )
     return station
 
 
@@ -157,8 +216,15 @@ def test_s27_each_plays_its_own_part_of_an_action_and_neither_moves_before_both_
     for side, part in ((station.left, slice(0, 3)), (station.right, slice(3, 6))):
         applied = side.applied[-1]
         others = np.delete(applied.executed, range(6)[part])
-        assert tuple(applied.requested) == station.action and not others.any() and np.any(applied.executed[part])
-    keys = [{(applied.session, applied.seq, applied.index) for applied in side.applied} for side in station.sides]
+        assert (
+            tuple(applied.requested) == station.action
+            and not others.any()
+            and np.any(applied.executed[part])
+        )
+    keys = [
+        {(applied.session, applied.seq, applied.index) for applied in side.applied}
+        for side in station.sides
+    ]
     assert len(keys[0] ^ keys[1]) <= 2, "but for the last one, both have played the same"
     station.ask(station.right.arming, SetBool.Request(data=False))
     station.reach((HOLD, "arm:right"), (DISARMED, ""))
@@ -173,11 +239,15 @@ def test_s27_a_fault_of_one_arm_stops_the_other_until_it_is_reset_and_armed(stat
         side.states.clear()
     station.left.say["robot/fault"].publish(String(data="reflex"))
     station.reach((FAULT, "robot:reflex"), (HOLD, "arm:left"))
-    held, faulted = (min(to_ns(message.header.stamp) for message in side.states if message.state == state)
-                     for side, state in ((station.right, HOLD), (station.left, FAULT)))
+    held, faulted = (
+        min(to_ns(message.header.stamp) for message in side.states if message.state == state)
+        for side, state in ((station.right, HOLD), (station.left, FAULT))
+    )
     delay_s = (held - faulted) / 1e9
     assert delay_s < 0.1
-    evidence("S27", f"the other arm holds {1e3 * delay_s:.0f} ms after the fault of one", "two ticks")
+    evidence(
+        "S27", f"the other arm holds {1e3 * delay_s:.0f} ms after the fault of one", "two ticks"
+    )
     station.rests(station.right)
     station.left.say["robot/fault"].publish(String(data=""))
     station.rests(station.right)
@@ -212,14 +282,23 @@ def test_s27_where_one_interlock_dies_the_other_arm_stops_and_cannot_be_armed(st
     station.reach((ACTIVE, ""), (ACTIVE, ""))
     killed = time.monotonic()
     station.peer.supervisor.children.pop("interlock_left").popen.kill()
-    station.peer.spin(lambda: station.right.stands == (HOLD, "silent:left/safety/to_others"), 5.0, "right to hold")
+    station.peer.spin(
+        lambda: station.right.stands == (HOLD, "silent:left/safety/to_others"), 5.0, "right to hold"
+    )
     took_s = time.monotonic() - killed
     assert took_s < 1.0
-    evidence("S27", f"it holds {1e3 * took_s:.0f} ms after the other's interlock was killed", "stale_input 200 ms")
+    evidence(
+        "S27",
+        f"it holds {1e3 * took_s:.0f} ms after the other's interlock was killed",
+        "stale_input 200 ms",
+    )
     station.rests(station.right)
     refused = station.ask(station.right.arming, SetBool.Request(data=True))
     assert not refused.success
-    assert "silent:left/safety/to_others (the interlock of arm left: is it running?)" in refused.message
+    assert (
+        "silent:left/safety/to_others (the interlock of arm left: is it running?)"
+        in refused.message
+    )
     station.left.states.clear()
     station.start("left")
     station.reach((FAULT, "restarted"), (HOLD, "silent:left/safety/to_others"), 20.0)
@@ -255,7 +334,10 @@ def test_s16_a_takeover_is_one_of_both(station):
         station.peer.for_s(0.1)
     assert [side.states[-1].source for side in station.sides] == ["operator"] * 2
     station.let_go()
-    station.peer.spin(lambda: [side.states[-1].source for side in station.sides] == ["policy"] * 2, what="the policy again")
+    station.peer.spin(
+        lambda: [side.states[-1].source for side in station.sides] == ["policy"] * 2,
+        what="the policy again",
+    )
 
 
 @pytest.mark.domain(161)
@@ -268,7 +350,11 @@ def test_whoever_asks_a_station_with_two_arms_asks_both(station):
     station.arm()
     station.reach((ACTIVE, ""), (ACTIVE, ""))
     code, output = ask("status")
-    assert code == 0 and "arm left: ACTIVE policy commands" in output and "arm right: ACTIVE policy commands" in output
+    assert (
+        code == 0
+        and "arm left: ACTIVE policy commands" in output
+        and "arm right: ACTIVE policy commands" in output
+    )
     assert "left/interlock, peer, right/interlock; MISSING for " in output
     assert f"'{station.recipe}': environment, policy, recorder, uplink" in output
     assert "ticks left" in output and "ticks right" in output
@@ -287,14 +373,19 @@ def test_whoever_asks_a_station_with_two_arms_asks_both(station):
 
 
 @pytest.mark.domain(161)
-def test_though_one_interlock_hangs_a_disarming_disarms_the_other_arm_at_once_and_says_which_it_did_not(station):
+def test_though_one_interlock_hangs_a_disarming_disarms_the_other_arm_at_once_and_says_which_it_did_not(
+    station,
+):
     station.arm()
     station.reach((ACTIVE, ""), (ACTIVE, ""))
     hung = station.peer.supervisor.children["interlock_left"].popen
     os.kill(hung.pid, signal.SIGSTOP)
     try:
         code, output = rlinf(station.peer, "disarm", str(station.recipe), domain=161)
-        assert code == 1 and "what else there is was disarmed): arm 'left': cannot disarm: no answer" in output
+        assert (
+            code == 1
+            and "what else there is was disarmed): arm 'left': cannot disarm: no answer" in output
+        )
         station.peer.spin(lambda: station.right.stands == (DISARMED, ""), what="the right arm")
     finally:
         os.kill(hung.pid, signal.SIGCONT)

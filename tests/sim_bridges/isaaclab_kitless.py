@@ -1,7 +1,9 @@
-"""Isaac Lab 3.0 itself, without Isaac Sim: a box is pushed to a goal, on Newton and the CPU; by Isaac Lab's Python.
+"""Isaac Lab 3.0 itself, without Isaac Sim: a box is pushed to a goal, on Newton and the CPU; by
+Isaac Lab's Python.
 
-Prints one JSON object: the box's rotation as the adapter's release reads it, before and after it was turned; environment
-steps a second; success of the task before and after an algorithm learned it in our batched path.
+Prints one JSON object: the box's rotation as the adapter's release reads it, before and after it
+was turned; environment steps a second; success of the task before and after an algorithm learned it
+in our batched path.
 """
 
 import json
@@ -33,9 +35,14 @@ TASK = "Isaac-Push-Box"
 class Scene(InteractiveSceneCfg):
     box: RigidObjectCfg = RigidObjectCfg(
         prim_path="{ENV_REGEX_NS}/Box",
-        spawn=CuboidCfg(size=(0.1, 0.1, 0.1), rigid_props=RigidBodyPropertiesCfg(),
-                        mass_props=MassPropertiesCfg(mass=1.0), collision_props=CollisionPropertiesCfg()),
-        init_state=RigidObjectCfg.InitialStateCfg(pos=(0.0, 0.0, 0.5)))
+        spawn=CuboidCfg(
+            size=(0.1, 0.1, 0.1),
+            rigid_props=RigidBodyPropertiesCfg(),
+            mass_props=MassPropertiesCfg(mass=1.0),
+            collision_props=CollisionPropertiesCfg(),
+        ),
+        init_state=RigidObjectCfg.InitialStateCfg(pos=(0.0, 0.0, 0.5)),
+    )
 
 
 @configclass
@@ -45,14 +52,20 @@ class Config(DirectRLEnvCfg):
     action_space = 2
     observation_space = 2
     state_space = 0
-    sim: SimulationCfg = SimulationCfg(dt=0.02, render_interval=2, device="cpu", gravity=(0.0, 0.0, 0.0),
-                                       physics=NewtonCfg(solver_cfg=MJWarpSolverCfg(), num_substeps=1,
-                                                         use_cuda_graph=False))
+    sim: SimulationCfg = SimulationCfg(
+        dt=0.02,
+        render_interval=2,
+        device="cpu",
+        gravity=(0.0, 0.0, 0.0),
+        physics=NewtonCfg(solver_cfg=MJWarpSolverCfg(), num_substeps=1, use_cuda_graph=False),
+    )
     scene: Scene = Scene(num_envs=4, env_spacing=3.0, replicate_physics=True)
 
 
 class PushBox(DirectRLEnv):
-    """A velocity is commanded; reward is what the box has come nearer to the middle, and 1 there."""
+    """A velocity is commanded; reward is what the box has come nearer to the middle, and 1
+    there.
+    """
 
     def __init__(self, cfg, render_mode=None, **more):
         super().__init__(cfg, render_mode, **more)
@@ -105,7 +118,9 @@ def main(size: int) -> dict:
     figures = {"first_reset_s": time.time() - started}
 
     def rotation():
-        pose = torch.cat([env.env.box.data.root_pos_w.torch[0], env.env.box.data.root_quat_w.torch[0]])
+        pose = torch.cat(
+            [env.env.box.data.root_pos_w.torch[0], env.env.box.data.root_quat_w.torch[0]]
+        )
         return release.to_xyzw(pose.numpy())[3:].tolist()
 
     figures["unturned"] = rotation()
@@ -127,7 +142,9 @@ def main(size: int) -> dict:
 
 
 def learn(env, size: int) -> dict:
-    """REINFORCE with a linear policy: how often the box arrives in the first and the last rounds."""
+    """REINFORCE with a linear policy: how often the box arrives in the first and the last
+    rounds.
+    """
     torch.manual_seed(0)
     weights = torch.zeros(2, 2, requires_grad=True)
     optimiser, arrived = torch.optim.Adam([weights], 0.3), []
@@ -149,7 +166,11 @@ def learn(env, size: int) -> dict:
         (-(torch.stack(logs) * advantage).mean()).backward()
         optimiser.step()
         arrived.append(goals / max(ends, 1.0))
-    return {"success_before": sum(arrived[:3]) / 3, "success_after": sum(arrived[-3:]) / 3, "environments": size}
+    return {
+        "success_before": sum(arrived[:3]) / 3,
+        "success_after": sum(arrived[-3:]) / 3,
+        "environments": size,
+    }
 
 
 if __name__ == "__main__":

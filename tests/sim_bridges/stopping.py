@@ -1,4 +1,6 @@
-"""A simulator whose arm stops by itself: what ``sim_bridges.core.interface.Faulting`` says, in a line each."""
+"""A simulator whose arm stops by itself: what ``sim_bridges.core.interface.Faulting`` says, in a
+line each.
+"""
 
 import numpy as np
 
@@ -7,7 +9,11 @@ class Simulator:
     tick_s, cameras, joint_names = 0.01, (), ("one",)
 
     def __init__(self, recovers: bool = True):
-        self.faults, self.recovers, self.pose = (), recovers, np.array([0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0])
+        self.faults, self.recovers, self.pose = (
+            (),
+            recovers,
+            np.array([0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0]),
+        )
 
     def reset(self, seed):
         pass

@@ -1,4 +1,6 @@
-"""What adapters of packages that cannot run here use of them is written down, and stands in their real sources."""
+"""What adapters of packages that cannot run here use of them is written down, and stands in their
+real sources.
+"""
 
 import importlib.metadata
 import sys

@@ -59,12 +59,16 @@ def test_a_renderer_that_fails_is_one_row_and_the_others_go_on():
 def test_a_tool_that_goes_elsewhere_names_its_worst_axis():
     (row,) = [row for row in _motion(Drifting(), "", LIMITS) if "each axis" in row.name]
     assert not row.passed
-    assert row.measured == "within 15.0 mm after a second, worst along y (+15.0 mm) when told along y"
+    assert (
+        row.measured == "within 15.0 mm after a second, worst along y (+15.0 mm) when told along y"
+    )
 
 
 def test_a_script_that_fails_says_how_the_tool_starts_and_what_held_it():
     steps = iter([[""], ["HOLD realigning"], [""]])
-    station = SimpleNamespace(robot=Drifting(), reset=lambda seed: None, expert=lambda: None, causes=[""])
+    station = SimpleNamespace(
+        robot=Drifting(), reset=lambda seed: None, expert=lambda: None, causes=[""]
+    )
 
     def step(action):
         station.causes = next(steps, None)
@@ -74,8 +78,10 @@ def test_a_script_that_fails_says_how_the_tool_starts_and_what_held_it():
 
     station.step = step
     assert _failures(station, []) == ""
-    assert _failures(station, [7, 8]) == ("; scene 7: the tool starts turned by [180.   0.   0.] degrees; "
-                                          "the interlock held it last for HOLD realigning")  # fmt: skip
+    assert _failures(station, [7, 8]) == ("; scene 7: the tool starts turned by [180.   0.   0.] "
+                                          "degrees; "
+                                          "the interlock held it last for HOLD "
+                                          "realigning")  # fmt: skip
     assert rotation_deg(np.array([0, 0, 0, 0, 0, np.sin(0.5), np.cos(0.5)])) == "[ 0.  0. 57.]"
 
 
@@ -83,7 +89,10 @@ def test_a_film_that_cannot_be_made_is_a_remark(tmp_path):
     station = SimpleNamespace(robot=Drifting(), reset=lambda seed: None, simulator=Drifting())
     station.simulator.cameras = ()
     station.simulator.render = lambda *_: 1 / 0
-    assert conformance._filmed(station, 3, tmp_path / "a.mp4") == "; no film: ZeroDivisionError: division by zero"
+    assert (
+        conformance._filmed(station, 3, tmp_path / "a.mp4")
+        == "; no film: ZeroDivisionError: division by zero"
+    )
 
 
 def test_a_renderer_that_is_collected_after_its_library_prints_nothing():
@@ -95,5 +104,7 @@ def test_a_renderer_that_is_collected_after_its_library_prints_nothing():
         "    Context.__del__.__module__ = name\n"
         "    Context()\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     assert result.returncode == 0 and result.stderr.count("EGL_NOT_INITIALIZED") == 1, result.stderr

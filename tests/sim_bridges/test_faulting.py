@@ -1,4 +1,6 @@
-"""A twin whose arm stops by itself: its own faults beside those that are injected, and what ends either."""
+"""A twin whose arm stops by itself: its own faults beside those that are injected, and what ends
+either.
+"""
 
 import sys
 from pathlib import Path
@@ -25,7 +27,11 @@ def test_what_the_arm_can_do_itself_it_does_and_its_own_recovery_ends_it():
     control.inject("joint_reflex")
     inside.advance(None)
     assert arm.faults == ("joint_reflex",) and control.reported_errors == set()
-    assert control.errors == control.last_errors == {"joint_reflex"} and control.mode == REFLEX and not control.follows
+    assert (
+        control.errors == control.last_errors == {"joint_reflex"}
+        and control.mode == REFLEX
+        and not control.follows
+    )
     assert control.recover() and arm.faults == () and control.errors == set()
     assert control.last_errors == {"joint_reflex"}, "of the last motion, until the next begins"
     assert control.switch([IMPEDANCE], []) and control.last_errors == set() and control.mode == MOVE
@@ -36,7 +42,11 @@ def test_what_it_cannot_is_said_above_it():
     control.inject("cartesian_reflex")
     here = arm.tcp_pose()
     inside.advance(here + 1.0)
-    assert arm.faults == () and control.errors == {"cartesian_reflex"} and arm.tcp_pose() == pytest.approx(here)
+    assert (
+        arm.faults == ()
+        and control.errors == {"cartesian_reflex"}
+        and arm.tcp_pose() == pytest.approx(here)
+    )
     assert control.recover() and control.follows
     inside.advance(here + 1.0)
     assert arm.tcp_pose() == pytest.approx(here + 1.0)
@@ -75,5 +85,8 @@ def test_in_a_python_of_its_own_it_is_the_same(monkeypatch):
 
 def test_without_franka_sim_the_twin_says_what_to_run(monkeypatch):
     monkeypatch.setattr(isolated, "python_of", lambda name: None)
-    with pytest.raises(RlinfError, match=r"expected the package franka_sim, which is not installed .* Run: make fci"):
+    with pytest.raises(
+        RlinfError,
+        match=r"expected the package franka_sim, which is not installed .* Run: make fci",
+    ):
         make("sim_bridges.twins.fci")

@@ -1,4 +1,6 @@
-"""Franka's own protocol: libfranka's client moves franka-sim's robot, which stops by itself and recovers."""
+"""Franka's own protocol: libfranka's client moves franka-sim's robot, which stops by itself and
+recovers.
+"""
 
 import socket
 import time
@@ -12,8 +14,14 @@ from sim_bridges.twins.fci import PORT
 from tests.sim_bridges.test_franka_frames import axes, fr3
 
 NAME = "sim_bridges.twins.fci"
-pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.skipif(  # ros: one after the other
-    not python_of(NAME), reason="not run: .venvs/fci is not there (make fci)")]
+pytestmark = [
+    pytest.mark.ros,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(  # ros: one after the other
+        not python_of(NAME), reason="not run: .venvs/fci is not there (make fci)"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +45,10 @@ def test_it_goes_where_it_is_told_and_tells_where_it_is(arm):
     follow(arm, goal, 200)
     pose, channels = arm.tcp_pose(), arm.channels()
     assert np.abs(pose[:3] - goal[:3]).max() < 0.006 and abs(pose[3]) > 0.999 and arm.faults == ()
-    assert channels["current_pose"] == pytest.approx(pose) and np.abs(channels["current_twist"]).max() < 0.05
+    assert (
+        channels["current_pose"] == pytest.approx(pose)
+        and np.abs(channels["current_twist"]).max() < 0.05
+    )
     flange = fr3(channels["joint_states"])
     assert flange[:3, 3] == pytest.approx(pose[:3], abs=1e-4)
     assert flange[:3, :3] == pytest.approx(axes(pose[3:]), abs=1e-4)
@@ -47,7 +58,9 @@ def test_it_goes_where_it_is_told_and_tells_where_it_is(arm):
 
 def test_an_error_of_its_own_ends_the_motion_until_it_recovers(arm):
     here = arm.tcp_pose()
-    assert not arm.provoke("joint_reflex") and not arm.provoke("communication_constraints_violation"), "not enforced"
+    assert not arm.provoke("joint_reflex") and not arm.provoke(
+        "communication_constraints_violation"
+    ), "not enforced"
     assert arm.provoke("controller_torque_discontinuity")
     follow(arm, here + [0.0, 0.0, 0.02, 0.0, 0.0, 0.0, 0.0], 30)
     assert arm.faults == ("controller_torque_discontinuity",)

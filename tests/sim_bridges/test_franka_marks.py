@@ -1,4 +1,6 @@
-"""Two marks, and a sentence in every scene that says which: through the vectorised environment, and over ROS."""
+"""Two marks, and a sentence in every scene that says which: through the vectorised environment, and
+over ROS.
+"""
 
 import numpy as np
 import pytest
@@ -25,7 +27,10 @@ def test_scenes_ask_for_either_mark_on_either_side(simulator):
     for seed in range(24):
         simulator.reset(seed)
         mark = simulator.channels()["object_pose"]
-        assert simulator.instruction == f"go to the {simulator.goal_colour} mark" and not simulator.succeeded()
+        assert (
+            simulator.instruction == f"go to the {simulator.goal_colour} mark"
+            and not simulator.succeeded()
+        )
         assert 0.05 <= abs(mark[1]) <= 0.12 and 0.44 <= mark[0] <= 0.56
         combinations.add((simulator.goal_colour, mark[1] > 0))
     assert combinations == {(colour, left) for colour in COLOURS for left in (False, True)}
@@ -36,14 +41,18 @@ def test_the_other_mark_is_no_success(simulator):
         simulator.reset(3)
         simulator.arm.place(simulator._mark(colour)[:3] + [0.0, 0.0, 0.03])
         simulator._mujoco.mj_forward(simulator.model, simulator.data)
-        assert simulator.above(colour) and simulator.succeeded() == (colour == simulator.goal_colour)
+        assert simulator.above(colour) and simulator.succeeded() == (
+            colour == simulator.goal_colour
+        )
 
 
 def test_both_marks_are_in_the_front_camera_in_their_colours(simulator):
     for seed in range(6):
         simulator.reset(seed)
         picture = simulator.render("front", 64, 64).astype(int)
-        assert ((picture[..., 0] > 140) & (picture[..., 2] < 90) & (picture[..., 1] < 90)).sum() > 8, "red"
+        assert (
+            (picture[..., 0] > 140) & (picture[..., 2] < 90) & (picture[..., 1] < 90)
+        ).sum() > 8, "red"
         assert ((picture[..., 2] > 140) & (picture[..., 0] < 90)).sum() > 8, "blue"
 
 
@@ -53,9 +62,13 @@ def test_what_is_asked_for_goes_with_every_time_step_to_whoever_learns():
     sentences = [one.station.simulator.instruction for one in env.envs]
     assert sentences == ["go to the blue mark", "go to the red mark"]
     assert Observation.of_arrays(env.spec, observation).instruction == tuple(sentences)
-    assert env.envs[0].observation_space.contains({name: values[0] for name, values in observation.items()})
+    assert env.envs[0].observation_space.contains(
+        {name: values[0] for name, values in observation.items()}
+    )
     episodes = demonstrate(env, 6, first_scene=0)
-    sentences_by_episode = [set(arrays.decoded(episode.observations[arrays.NAME])) for episode in episodes]
+    sentences_by_episode = [
+        set(arrays.decoded(episode.observations[arrays.NAME])) for episode in episodes
+    ]
     assert all(
         len(sentences_of_episode) == 1 for sentences_of_episode in sentences_by_episode
     ) and set.union(*sentences_by_episode) == {f"go to the {colour} mark" for colour in COLOURS}
@@ -93,7 +106,11 @@ def test_over_ros_each_recording_says_what_its_scene_asked_for(tmp_path):
         simulator = Simulator()
         simulator.reset(episode.seed)
         sentences.append(simulator.instruction)
-    assert len(recorded) == 3 and [episode.instruction for episode in recorded] == sentences and len(set(sentences)) == 2
+    assert (
+        len(recorded) == 3
+        and [episode.instruction for episode in recorded] == sentences
+        and len(set(sentences)) == 2
+    )
     trajectory = trajectory_of(recorded[0], stations(load_recipe("sim_vla", RECIPE), 1).spec)
     assert set(arrays.decoded(trajectory.observations[arrays.NAME])) == {sentences[0]}
     assert np.isfinite(trajectory.actions).all()

@@ -64,14 +64,33 @@ def test_pressing_on_the_table_gives_a_bounded_force_that_is_felt(simulator):
     assert simulator.tcp_pose()[2] > -0.001
 
 
-@pytest.mark.parametrize("changes, reason", [
-    ({"contact_force": 20.0, "contact_torque": 5.0}, "got contact_force: 20.0, contact_torque: 5.0. Extend"),
-    ({"joint_names": ("one",), "joint_low": (-1.0,), "joint_high": (1.0,)}, "got joint_names: .'one'.. Extend"),
-    ({"control_mode": "joint_delta"}, "got control_mode: joint_delta. Extend sim_bridges/limits.yaml")])
-def test_a_limit_of_what_nobody_measures_without_ros_is_refused(simulator, task, limits, changes, reason):
-    with pytest.raises(RecipeError, match=f"limits: expected contact_force, .* unlimited.*nor joints; {reason}"):
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        (
+            {"contact_force": 20.0, "contact_torque": 5.0},
+            "got contact_force: 20.0, contact_torque: 5.0. Extend",
+        ),
+        (
+            {"joint_names": ("one",), "joint_low": (-1.0,), "joint_high": (1.0,)},
+            "got joint_names: .'one'.. Extend",
+        ),
+        (
+            {"control_mode": "joint_delta"},
+            "got control_mode: joint_delta. Extend sim_bridges/limits.yaml",
+        ),
+    ],
+)
+def test_a_limit_of_what_nobody_measures_without_ros_is_refused(
+    simulator, task, limits, changes, reason
+):
+    with pytest.raises(
+        RecipeError, match=f"limits: expected contact_force, .* unlimited.*nor joints; {reason}"
+    ):
         SimulatedStation(simulator, task, replace(limits, **changes))
-    assert SimulatedStation(simulator, task, replace(limits, **changes), guarded=False).held is False
+    assert (
+        SimulatedStation(simulator, task, replace(limits, **changes), guarded=False).held is False
+    )
 
 
 def test_s18_without_targets_the_arm_stops_pressing_by_its_own_timeout(simulator):
@@ -91,7 +110,10 @@ def test_s18_without_targets_the_arm_stops_pressing_by_its_own_timeout(simulator
 
 def test_the_scripted_operator_can_and_random_actions_cannot(station, random):
     assert np.mean([play(station, lambda _: station.expert(), seed) for seed in range(25)]) >= 0.8
-    assert np.mean([play(station, lambda o: random.uniform(-1, 1, 3), seed) for seed in range(10)]) == 0.0
+    assert (
+        np.mean([play(station, lambda o: random.uniform(-1, 1, 3), seed) for seed in range(10)])
+        == 0.0
+    )
 
 
 def test_the_reported_socket_is_a_little_wrong_each_episode(simulator):
@@ -102,12 +124,19 @@ def test_the_reported_socket_is_a_little_wrong_each_episode(simulator):
     assert 0.0003 < np.std(errors) < 0.0012
 
 
-TIGHT = {"clearance_m": 0.0005, "pose_noise_m": 0.001, "turn_noise_rad": 0.02, "socket_turn_rad": 0.35}
+TIGHT = {
+    "clearance_m": 0.0005,
+    "pose_noise_m": 0.001,
+    "turn_noise_rad": 0.02,
+    "socket_turn_rad": 0.35,
+}
 UPSIDE_DOWN = np.array([1.0, 0.0, 0.0, 0.0])
 
 
 def pressed(simulator, aside=(0.0, 0.0), turned=0.0):
-    """What the tool feels, and how deep it is [m], where it has been pressed down so far from the middle of the hole."""
+    """What the tool feels, and how deep it is [m], where it has been pressed down so far from the
+    middle of the hole.
+    """
     simulator.reset(0)
     hole = simulator.data.mocap_pos[0] + [*aside, 0.05]
     down = multiply(about([0.0, 0.0, turned]), UPSIDE_DOWN)
@@ -126,7 +155,10 @@ def test_a_tight_socket_takes_the_peg_in_its_middle_alone():
 
 def test_on_a_rim_the_tool_feels_on_which_side_the_wall_is():
     tight = Simulator(**TIGHT | {"socket_turn_rad": 0.0})
-    sides = [pressed(tight, aside)[0] for aside in ((0.002, 0.0), (-0.002, 0.0), (0.0, 0.002), (0.0, -0.002))]
+    sides = [
+        pressed(tight, aside)[0]
+        for aside in ((0.002, 0.0), (-0.002, 0.0), (0.0, 0.002), (0.0, -0.002))
+    ]
     assert all(wrench[2] > 3.0 for wrench in sides)
     assert sides[0][4] < -0.03 < 0.03 < sides[1][4] and sides[3][3] < -0.03 < 0.03 < sides[2][3]
 
@@ -138,7 +170,11 @@ def test_a_turned_socket_is_reported_almost_as_it_is():
         w, x, y, z = tight.data.mocap_quat[0]
         turns.append(2 * np.arctan2(z, w))
         errors.append(2 * np.arctan2(*tight.channels()["object_pose"][5:7]) - turns[-1])
-    assert 0.15 < np.std(turns) < 0.25 and np.abs(turns).max() <= 0.35 and 0.012 < np.std(errors) < 0.03
+    assert (
+        0.15 < np.std(turns) < 0.25
+        and np.abs(turns).max() <= 0.35
+        and 0.012 < np.std(errors) < 0.03
+    )
 
 
 @pytest.mark.slow
@@ -152,7 +188,10 @@ def test_a_script_finds_a_tight_socket_by_touch_more_often_than_one_that_only_lo
 
 def numb(station):
     """What the script would do if it felt nothing but that it stands on something."""
-    wrench, station.channels["wrench"] = station.channels["wrench"], station.channels["wrench"] * [0, 0, 1, 0, 0, 0]
+    wrench, station.channels["wrench"] = (
+        station.channels["wrench"],
+        station.channels["wrench"] * [0, 0, 1, 0, 0, 0],
+    )
     action = station.expert()
     station.channels["wrench"] = wrench
     return action
@@ -168,8 +207,11 @@ def test_cameras_see_the_socket_move(simulator):
 
 
 def one_station():
-    return SimulatedStation(Simulator(), load_task("configs/tasks/peg_insertion.yaml"),
-                            load_limits("sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml"))
+    return SimulatedStation(
+        Simulator(),
+        load_task("configs/tasks/peg_insertion.yaml"),
+        load_limits("sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml"),
+    )
 
 
 def test_the_vectorised_environment_is_the_station_stepped_together():
@@ -183,11 +225,17 @@ def test_the_vectorised_environment_is_the_station_stepped_together():
         observation, result = alone.step(action.astype(np.float32).astype(float))
         reward, last, discount = result.reward, result.last, result.discount
         assert np.array_equal(steps.next_observations["vectors"][1], flatten(observation))
-        assert (steps.reward[1], steps.done[1], steps.terminated[1]) == (reward, last, last and not discount)
+        assert (steps.reward[1], steps.done[1], steps.terminated[1]) == (
+            reward,
+            last,
+            last and not discount,
+        )
         if last:
             break
     assert steps.done.all() and not steps.terminated.any(), "cut off by time"
-    assert not np.array_equal(steps.observation["vectors"], steps.next_observations["vectors"]), "the next has begun"
+    assert not np.array_equal(steps.observation["vectors"], steps.next_observations["vectors"]), (
+        "the next has begun"
+    )
     again = vector.reset([5, 6])
     assert np.array_equal(again["vectors"], first["vectors"])
     vector.close()
@@ -218,7 +266,10 @@ def test_where_it_is_not_active_time_stands_still():
     action, only_one = np.full((2, 3), 0.3), np.array([False, True])
     for _ in range(vector.envs[1].station.task.max_steps):
         steps = vector.step(action, only_one)
-        assert np.array_equal(steps.observation["vectors"][0], first[0]) and steps.reward[0] == steps.done[0] == 0.0
+        assert (
+            np.array_equal(steps.observation["vectors"][0], first[0])
+            and steps.reward[0] == steps.done[0] == 0.0
+        )
     assert steps.done[1]
     waiting = steps.observation["vectors"][1].copy()
     steps = vector.step(action, ~only_one)

@@ -1,4 +1,6 @@
-"""A simulator in a virtual environment of its own: the same to the last bit, and said in words when it fails."""
+"""A simulator in a virtual environment of its own: the same to the last bit, and said in words when
+it fails.
+"""
 
 import subprocess
 import sys
@@ -18,7 +20,12 @@ def motion(simulator):
     for _ in range(10):
         simulator.advance(target, 0.02)
     simulator.advance(None)
-    return simulator.channels(), simulator.gripper_width(), simulator.succeeded(), simulator.render("front", 48, 64)
+    return (
+        simulator.channels(),
+        simulator.gripper_width(),
+        simulator.succeeded(),
+        simulator.render("front", 48, 64),
+    )
 
 
 @pytest.fixture
@@ -33,14 +40,20 @@ def test_it_is_the_same_as_in_this_process(isolated, monkeypatch):
     assert isinstance(isolated, IsolatedSimulator)
     monkeypatch.delenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS")
     here = make("gymnasium_robotics")
-    assert (isolated.tick_s, isolated.cameras, isolated.joint_names) == (here.tick_s, here.cameras, here.joint_names)
+    assert (isolated.tick_s, isolated.cameras, isolated.joint_names) == (
+        here.tick_s,
+        here.cameras,
+        here.joint_names,
+    )
     (far, *rest), (near, *expected) = motion(isolated), motion(here)
     assert far.keys() == near.keys()
     assert all(np.array_equal(far[name], near[name]) for name in far)
     assert rest[:2] == expected[:2]
     assert np.array_equal(rest[2], expected[2])
     assert isolated.instruction == "", "the task says it"
-    assert isolated.faults == () and not isolated.provoke("joint_reflex") and isolated.recover(), "its arm has none"
+    assert isolated.faults == () and not isolated.provoke("joint_reflex") and isolated.recover(), (
+        "its arm has none"
+    )
 
 
 def test_what_a_scene_asks_for_is_said_here(monkeypatch):
@@ -56,13 +69,17 @@ def test_what_a_scene_asks_for_is_said_here(monkeypatch):
 
 def test_what_cannot_be_built_there_is_said_here(monkeypatch):
     monkeypatch.setenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS", sys.executable)
-    with pytest.raises(RecipeError, match="task: expected one of FetchPickAndPlace-v4, .*; got 'FetchReech-v4'"):
+    with pytest.raises(
+        RecipeError, match="task: expected one of FetchPickAndPlace-v4, .*; got 'FetchReech-v4'"
+    ):
         make("gymnasium_robotics", task="FetchReech-v4")
 
 
 def test_a_process_that_dies_is_named_with_its_code(isolated):
     isolated._process.kill()
-    with pytest.raises(RlinfError, match=r"simulator 'gymnasium_robotics': its process in .* ended with code -9"):
+    with pytest.raises(
+        RlinfError, match=r"simulator 'gymnasium_robotics': its process in .* ended with code -9"
+    ):
         isolated.channels()
 
 
@@ -91,7 +108,7 @@ def test_most_simulators_have_no_python_of_their_own():
 def test_what_a_python_that_is_a_script_has_started_ends_with_it(tmp_path, monkeypatch):
     """As Isaac Sim's python.sh, which does not become the Python that it starts."""
     wrapper = tmp_path / "python.sh"
-    wrapper.write_text(f"#!/bin/sh\n{sys.executable} \"$@\" &\necho $! > {tmp_path}/pid\nwait\n")
+    wrapper.write_text(f'#!/bin/sh\n{sys.executable} "$@" &\necho $! > {tmp_path}/pid\nwait\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS", str(wrapper))
     simulator = make("gymnasium_robotics")
@@ -99,7 +116,11 @@ def test_what_a_python_that_is_a_script_has_started_ends_with_it(tmp_path, monke
     assert Path(f"/proc/{pid}").exists()
     simulator.close()
     end = time.monotonic() + 10.0
-    while time.monotonic() < end and (stat := Path(f"/proc/{pid}/stat")).exists() and " Z " not in stat.read_text():
+    while (
+        time.monotonic() < end
+        and (stat := Path(f"/proc/{pid}/stat")).exists()
+        and " Z " not in stat.read_text()
+    ):
         time.sleep(0.01)
     assert not stat.exists() or " Z " in stat.read_text()
     simulator.close()
@@ -108,18 +129,28 @@ def test_what_a_python_that_is_a_script_has_started_ends_with_it(tmp_path, monke
 def test_it_ends_with_whoever_began_it_also_in_the_middle_of_a_long_answer(tmp_path):
     """Killed, as a supervisor kills what does not end; nobody could tell the simulator."""
     (tmp_path / "slow.py").write_text(
-        "import time\n\nimport numpy as np\n\n\nclass Slow:\n    tick_s, cameras, joint_names = 0.01, (), ()\n\n"
-        "    def tcp_pose(self):\n        return np.zeros(7)\n\n    def gripper_width(self):\n        return None\n\n"
-        "    def reset(self, seed):\n        time.sleep(600)\n")
-    begin = ("import os, sys\nfrom sim_bridges.core.isolated import IsolatedSimulator\n"
-             f"s = IsolatedSimulator(sys.executable, '{tmp_path}/slow.py:Slow', {{}})\nprint(s._process.pid, flush=True)\n"
-             "s.reset(0)")
+        "import time\n\nimport numpy as np\n\n\nclass Slow:\n    tick_s, cameras, joint_names = "
+        "0.01, (), ()\n\n"
+        "    def tcp_pose(self):\n        return np.zeros(7)\n\n    def gripper_width(self):\n     "
+        "   return None\n\n"
+        "    def reset(self, seed):\n        time.sleep(600)\n"
+    )
+    begin = (
+        "import os, sys\nfrom sim_bridges.core.isolated import IsolatedSimulator\n"
+        f"s = IsolatedSimulator(sys.executable, '{tmp_path}/slow.py:Slow', "
+        f"{{}})\nprint(s._process.pid, flush=True)\n"
+        "s.reset(0)"
+    )
     asks = subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE, text=True)
     pid = int(asks.stdout.readline())
     time.sleep(0.5)
     asks.kill()
     asks.wait(10)
     end = time.monotonic() + 10.0
-    while time.monotonic() < end and (stat := Path(f"/proc/{pid}/stat")).exists() and " Z " not in stat.read_text():
+    while (
+        time.monotonic() < end
+        and (stat := Path(f"/proc/{pid}/stat")).exists()
+        and " Z " not in stat.read_text()
+    ):
         time.sleep(0.01)
     assert not stat.exists() or " Z " in stat.read_text()

@@ -1,4 +1,6 @@
-"""Delay, lag and errors of perception are what was asked for, the same for the same seed, and do not fool the judge."""
+"""Delay, lag and errors of perception are what was asked for, the same for the same seed, and do
+not fool the judge.
+"""
 
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ def test_commands_come_late_and_are_followed_slowly(arm):
     late = Randomised(arm, Randomise(delay_s=0.4))
     positions = steps(late, 3, 150)
     assert 0 < late.delay_ticks <= 40
-    assert positions[late.delay_ticks:] == pytest.approx(plain[:150 - late.delay_ticks], abs=1e-5)
+    assert positions[late.delay_ticks :] == pytest.approx(plain[: 150 - late.delay_ticks], abs=1e-5)
     slow = Randomised(arm, Randomise(lag_s=0.5))
     positions = steps(slow, 3, 150)
     assert slow.lag_s > 0.05
@@ -44,7 +46,9 @@ def test_perception_errs_by_as_much_as_was_said_and_the_same_seed_errs_alike(arm
     errors = []
     for seed in range(60):
         wrong.reset(seed)
-        errors.append(wrong.channels()["object_pose"][:3] - wrong.true_channels()["object_pose"][:3])
+        errors.append(
+            wrong.channels()["object_pose"][:3] - wrong.true_channels()["object_pose"][:3]
+        )
     assert 0.003 < np.std(errors) < 0.0055
     wrong.reset(7)
     first = wrong.channels()["object_pose"]
@@ -54,9 +58,13 @@ def test_perception_errs_by_as_much_as_was_said_and_the_same_seed_errs_alike(arm
 
 def test_success_is_judged_by_what_is_so():
     """With an error of half a metre nothing would ever be where it should."""
-    station = simulated_station(load_recipe("sim_sac", ["simulation.randomise={pose_error_m: 0.5}", "station.task=reach"]))
+    station = simulated_station(
+        load_recipe("sim_sac", ["simulation.randomise={pose_error_m: 0.5}", "station.task=reach"])
+    )
     for seed in range(3):
         station.reset(seed)
         truth, channels = station._truth(), station.channels
         assert np.linalg.norm(truth["object_pose"][:3] - channels["object_pose"][:3]) > 0.1
-        assert station.task.success(truth | {"current_pose": truth["object_pose"] + [0, 0, 0.03, 0, 0, 0, 0]})
+        assert station.task.success(
+            truth | {"current_pose": truth["object_pose"] + [0, 0, 0.03, 0, 0, 0, 0]}
+        )

@@ -1,4 +1,6 @@
-"""The script of an arm that takes joint steps, at a UR5e's kinematics: it reaches the goals that the twin draws."""
+"""The script of an arm that takes joint steps, at a UR5e's kinematics: it reaches the goals that
+the twin draws.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ def recipe():
 
 
 def plays(task, goals, noise=0.12):
-    """Time steps to each of them in turn, the arm beginning where it was; those of an episode where it did not come."""
+    """Time steps to each of them in turn, the arm beginning where it was; those of an episode where
+    it did not come.
+    """
     joints, taken = np.array(HOME), []
     for seed, goal in enumerate(goals):
         script = make_script(task, noise=noise, seed=seed)
@@ -33,12 +37,17 @@ def plays(task, goals, noise=0.12):
 
 
 def drawn(count):
-    return [tool_pose(np.array(HOME) + np.random.default_rng(seed).uniform(-0.3, 0.3, 6)) for seed in range(count)]
+    return [
+        tool_pose(np.array(HOME) + np.random.default_rng(seed).uniform(-0.3, 0.3, 6))
+        for seed in range(count)
+    ]
 
 
 def test_it_reaches_the_goals_of_the_twin_which_lie_within_the_arms_box(recipe):
     limits, goals = load_limits(station_robot(recipe).limits), drawn(100)
-    assert all(np.all(goal[:3] > limits.box_low) and np.all(goal[:3] < limits.box_high) for goal in goals)
+    assert all(
+        np.all(goal[:3] > limits.box_low) and np.all(goal[:3] < limits.box_high) for goal in goals
+    )
     task = station_task(recipe)
     steady, unsteady = plays(task, goals, noise=0.0), plays(task, goals)
     assert np.mean(steady < task.max_steps) == 1.0 and steady.max() < 60

@@ -1,4 +1,6 @@
-"""Every simulator conforms to the robot interface; bad names, options and missing packages are said in words."""
+"""Every simulator conforms to the robot interface; bad names, options and missing packages are said
+in words.
+"""
 
 import importlib
 import json
@@ -29,29 +31,53 @@ from sim_bridges.core.station import SimulatedStation, simulated_station
 
 SLOW = pytest.mark.slow
 STANDINS = Path(__file__).parent / "standins"
-INSTALL = {name: importlib.import_module(f"sim_bridges.simulators.{name}").INSTALL for name in simulators()}
+INSTALL = {
+    name: importlib.import_module(f"sim_bridges.simulators.{name}").INSTALL for name in simulators()
+}
 HERE = [name for name, install in INSTALL.items() if install in ("make setup", "make simulators")]
 ISOLATED = [pytest.param(name, marks=SLOW) for name in ("genesis", "libero", "calvin")]
-LONG = ("robocasa", "robotwin")  # each tick of their stand-ins crosses to another process, half a minute of them
-ELSEWHERE = [pytest.param(name, marks=SLOW if name in LONG else ()) for name, install in INSTALL.items()
-             if not install.startswith("make ")]
+LONG = (
+    "robocasa",
+    "robotwin",
+)  # each tick of their stand-ins crosses to another process, half a minute of them
+ELSEWHERE = [
+    pytest.param(name, marks=SLOW if name in LONG else ())
+    for name, install in INSTALL.items()
+    if not install.startswith("make ")
+]
 
 
-@pytest.mark.parametrize("name", [
-    *(pytest.param(name, marks=SLOW if name in ("gym_hil", "robosuite", "metaworld") else ()) for name in HERE), *ISOLATED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            pytest.param(name, marks=SLOW if name in ("gym_hil", "robosuite", "metaworld") else ())
+            for name in HERE
+        ),
+        *ISOLATED,
+    ],
+)
 def test_it_keeps_every_promise(name):
-    """Scenes and motion by seed, shapes, workspace, gripper, cameras; the script solves the task, chance does not."""
-    broken = [row for row in checks(recipe_of(name), 2, station=False, figures={}) if not row.passed]
+    """Scenes and motion by seed, shapes, workspace, gripper, cameras; the script solves the task,
+    chance does not.
+    """
+    broken = [
+        row for row in checks(recipe_of(name), 2, station=False, figures={}) if not row.passed
+    ]
     assert broken == []
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_an_adapter_keeps_every_promise_against_a_stand_in_of_its_simulator(name, monkeypatch):
-    """What the adapter uses of Isaac Sim, of kitchens and the like is stood in for, in a process of its own."""
+    """What the adapter uses of Isaac Sim, of kitchens and the like is stood in for, in a process of
+    its own.
+    """
     monkeypatch.setenv(f"RLINF_PYTHON_{name.upper()}", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(STANDINS))
     monkeypatch.setenv("ROBOTWIN_ROOT", str(STANDINS / "robotwin"))
-    broken = [row for row in checks(recipe_of(name), 1, station=False, figures={}) if not row.passed]
+    broken = [
+        row for row in checks(recipe_of(name), 1, station=False, figures={}) if not row.passed
+    ]
     assert broken == []
 
 
@@ -61,7 +87,9 @@ def test_a_simulator_that_lacks_attributes_is_refused_with_class_and_attribute()
     class CustomSimulator(Simulator):
         cameras, joint_names = ("video",), ()
 
-    with pytest.raises(RlinfError, match=r"CustomSimulator: expected .*, got none of: tick_s\. Add"):
+    with pytest.raises(
+        RlinfError, match=r"CustomSimulator: expected .*, got none of: tick_s\. Add"
+    ):
         arms_of(CustomSimulator())
     with pytest.raises(RlinfError, match="advance, .*tick_s"):
         arms_of(SimpleNamespace())
@@ -77,7 +105,9 @@ def test_a_simulator_that_lacks_attributes_is_refused_with_class_and_attribute()
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [*HERE, *ISOLATED])
 def test_a_whole_station_does_the_same_scene_by_scene(name):
-    """The scripted operator over ROS, through interlock and bridge, succeeds where the vectorised environment's does."""
+    """The scripted operator over ROS, through interlock and bridge, succeeds where the vectorised
+    environment's does.
+    """
     rows = {row.name: row for row in checks(recipe_of(name), 4, station=True, figures={})}
     assert rows["the station over ROS does the same, scene by scene"].passed, rows
 
@@ -90,13 +120,24 @@ def test_what_isaac_lab_reports_as_a_twist_is_the_tools_and_not_the_hands():
     simulator, hand = Simulator.__new__(Simulator), torch.tensor([[[0.5, 0.0, 0.3]]])
     tool, upright = hand + torch.tensor([0.0, 0.0, -0.1]), torch.tensor([[[1.0, 0.0, 0.0, 0.0]]])
     simulator._hand, simulator._goal, simulator._release = 0, np.zeros(7), RELEASES["2.3"]
-    simulator._robot = SimpleNamespace(data=SimpleNamespace(
-        root_pos_w=torch.zeros(1, 3), joint_pos=torch.zeros(1, 9), body_link_pos_w=hand,
-        body_link_lin_vel_w=torch.tensor([[[0.02, 0.0, 0.0]]]), body_link_ang_vel_w=torch.tensor([[[0.0, 0.5, 0.0]]])))
-    simulator._frame = SimpleNamespace(data=SimpleNamespace(target_pos_w=tool, target_pos_source=tool,
-                                                            target_quat_source=upright))
-    simulator._object = SimpleNamespace(data=SimpleNamespace(root_pos_w=torch.zeros(1, 3), root_quat_w=upright[0]))
-    assert simulator.channels()["current_twist"] == pytest.approx([0.02 - 0.05, 0.0, 0.0, 0.0, 0.5, 0.0])
+    simulator._robot = SimpleNamespace(
+        data=SimpleNamespace(
+            root_pos_w=torch.zeros(1, 3),
+            joint_pos=torch.zeros(1, 9),
+            body_link_pos_w=hand,
+            body_link_lin_vel_w=torch.tensor([[[0.02, 0.0, 0.0]]]),
+            body_link_ang_vel_w=torch.tensor([[[0.0, 0.5, 0.0]]]),
+        )
+    )
+    simulator._frame = SimpleNamespace(
+        data=SimpleNamespace(target_pos_w=tool, target_pos_source=tool, target_quat_source=upright)
+    )
+    simulator._object = SimpleNamespace(
+        data=SimpleNamespace(root_pos_w=torch.zeros(1, 3), root_quat_w=upright[0])
+    )
+    assert simulator.channels()["current_twist"] == pytest.approx(
+        [0.02 - 0.05, 0.0, 0.0, 0.0, 0.5, 0.0]
+    )
 
 
 @pytest.fixture
@@ -124,7 +165,9 @@ def forget(*packages):
 
 @pytest.mark.parametrize("isaac_lab", ["2.3.2", "3.0.0"], indirect=True)
 def test_rotations_are_the_same_through_isaac_lab_in_every_version(isaac_lab):
-    """3.0 has quaternions x y z w, 2.3 w x y z: what is told is read again, and an unturned box is unturned."""
+    """3.0 has quaternions x y z w, 2.3 w x y z: what is told is read again, and an unturned box is
+    unturned.
+    """
     from sim_bridges.simulators.isaaclab import VIEW, Simulator
 
     simulator = Simulator(device="cpu")
@@ -137,7 +180,9 @@ def test_rotations_are_the_same_through_isaac_lab_in_every_version(isaac_lab):
     assert simulator.env.cfg.scene.front.offset.rot == pytest.approx(VIEW[order])
     app = sys.modules["isaaclab.app"]
     simulator.close()
-    assert bool(app.LAUNCHED) == isaac_lab.startswith("2")  # 2.3's application ends with its process
+    assert bool(app.LAUNCHED) == isaac_lab.startswith(
+        "2"
+    )  # 2.3's application ends with its process
 
 
 @pytest.mark.parametrize("isaac_lab", ["2.2.1", "3.1.0", "4.0.0"], indirect=True)
@@ -152,7 +197,9 @@ def test_another_version_of_isaac_lab_is_refused_by_name(isaac_lab):
 def test_a_name_of_another_version_of_isaac_lab_is_answered_with_the_nearest(isaac_lab):
     from sim_bridges.simulators.isaaclab import Simulator
 
-    with pytest.raises(RecipeError, match="did you mean|nearest|IsaacContrib-Lift-Cube-Franka-IK-Abs"):
+    with pytest.raises(
+        RecipeError, match="did you mean|nearest|IsaacContrib-Lift-Cube-Franka-IK-Abs"
+    ):
         Simulator("Isaac-Lift-Cube-Franka-IK-Abs-v0", device="cpu")
 
 
@@ -167,13 +214,20 @@ def test_without_isaac_sim_its_task_is_refused_in_words(isaac_lab):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_isaac_lab_itself_without_isaac_sim():
-    """A primitive body on Newton and the CPU: rotations, pace, and an algorithm that learns a reach in the batched path."""
+    """A primitive body on Newton and the CPU: rotations, pace, and an algorithm that learns a reach
+    in the batched path.
+    """
     python = python_of("isaaclab")
     if python is None:
         pytest.skip("Isaac Lab is not installed: make isaaclab")
     script = Path(__file__).parent / "isaaclab_kitless.py"
-    done = subprocess.run([python, str(script), "4"], capture_output=True, text=True, check=False,
-                          env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
+    done = subprocess.run(
+        [python, str(script), "4"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["unturned"] == pytest.approx([0.0, 0.0, 0.0, 1.0], abs=1e-5)
@@ -183,7 +237,9 @@ def test_isaac_lab_itself_without_isaac_sim():
 
 
 @pytest.mark.parametrize("version", ["2.3.2"])
-def test_the_adapter_of_isaac_lab_keeps_every_promise_in_the_earlier_version_too(version, monkeypatch):
+def test_the_adapter_of_isaac_lab_keeps_every_promise_in_the_earlier_version_too(
+    version, monkeypatch
+):
     monkeypatch.setenv("STANDIN_ISAACLAB", version)
     test_an_adapter_keeps_every_promise_against_a_stand_in_of_its_simulator("isaaclab", monkeypatch)
 
@@ -193,9 +249,19 @@ def test_what_robotwin_reports_as_a_twist_turns_too():
 
     simulator = Simulator.__new__(Simulator)
     simulator._before = np.array([0.1, 0.2, 0.3, 0.0, 1.0, 0.0, 0.0])
-    now = np.array([0.1, 0.202, 0.3, *product(to_quaternion((0.0, 0.0, 0.01)), simulator._before[3:])])
-    simulator.tcp_pose, simulator.succeeded, simulator._in_base = lambda: now, lambda: False, np.array
-    simulator._entity, simulator._places, simulator._finger = SimpleNamespace(get_qpos=lambda: np.zeros(9)), range(7), 8
+    now = np.array(
+        [0.1, 0.202, 0.3, *product(to_quaternion((0.0, 0.0, 0.01)), simulator._before[3:])]
+    )
+    simulator.tcp_pose, simulator.succeeded, simulator._in_base = (
+        lambda: now,
+        lambda: False,
+        np.array,
+    )
+    simulator._entity, simulator._places, simulator._finger = (
+        SimpleNamespace(get_qpos=lambda: np.zeros(9)),
+        range(7),
+        8,
+    )
     simulator._closed, simulator._open = 0.0, 0.04
     simulator._object = simulator._goal = SimpleNamespace(get_pose=lambda: now)
     assert simulator.channels()["current_twist"] == pytest.approx([0.0, 0.1, 0.0, 0.0, 0.0, 0.5])
@@ -219,7 +285,9 @@ def test_a_gripper_of_robotwin_that_opens_further_than_ours_can_be_open_to_its_t
 
 
 @pytest.mark.parametrize(("version", "words"), [("1.1.1", "got PyPI's 1.1.1"), ("3.7.2", "")])
-def test_behaviors_recorded_scene_is_another_with_another_seed_and_one_of_pypi_is_refused(version, words, monkeypatch):
+def test_behaviors_recorded_scene_is_another_with_another_seed_and_one_of_pypi_is_refused(
+    version, words, monkeypatch
+):
     from sim_bridges.simulators.behavior import Simulator
 
     monkeypatch.setenv("STANDIN_OMNIGIBSON", version)
@@ -246,7 +314,10 @@ def test_robocasa_with_other_versions_beside_it_is_answered_in_words(tmp_path, m
     monkeypatch.syspath_prepend(str(tmp_path))
     from sim_bridges.core.interface import build
 
-    with pytest.raises(RlinfError, match=r"expected the package robocasa.* must be 3\.3\.1.*from its repository's master"):
+    with pytest.raises(
+        RlinfError,
+        match=r"expected the package robocasa.* must be 3\.3\.1.*from its repository's master",
+    ):
         build("robocasa", {})
     forget("robocasa")
 
@@ -254,7 +325,9 @@ def test_robocasa_with_other_versions_beside_it_is_answered_in_words(tmp_path, m
 def test_robotwins_folders_are_those_of_each_of_its_branches(tmp_path):
     from sim_bridges.simulators.robotwin import FOLDERS, _options
 
-    with pytest.raises(RecipeError, match="expected demo_clean.yml in env_cfg/task_config or task_config"):
+    with pytest.raises(
+        RecipeError, match="expected demo_clean.yml in env_cfg/task_config or task_config"
+    ):
         _options(tmp_path, "place_empty_cup", "demo_clean")
     for folder in FOLDERS:
         root = tmp_path / folder.replace("/", "_")
@@ -265,8 +338,10 @@ def test_robotwins_folders_are_those_of_each_of_its_branches(tmp_path):
 
 
 def test_the_same_task_has_the_same_spec_in_every_simulator():
-    hashes = {simulated_station(load_recipe("sim_pick_rlpd", [f"station.robot={robot}"])).task.spec.hash
-              for robot in ("panda_gym_hil", "fetch", "sawyer_metaworld")}
+    hashes = {
+        simulated_station(load_recipe("sim_pick_rlpd", [f"station.robot={robot}"])).task.spec.hash
+        for robot in ("panda_gym_hil", "fetch", "sawyer_metaworld")
+    }
     assert len(hashes) == 1
 
 
@@ -278,7 +353,8 @@ def test_a_cube_that_falls_from_the_table_ends_the_episode_as_a_failure():
     on_the_table = vector.step(rest)
     assert not on_the_table.done.any() and not on_the_table.failure.any()
     station.simulator.env.sim.data.set_joint_qpos(
-        station.simulator.env.cube.joints[0], np.array([0.0, 0.9, 1.0, 1.0, 0.0, 0.0, 0.0]))  # beside the table
+        station.simulator.env.cube.joints[0], np.array([0.0, 0.9, 1.0, 1.0, 0.0, 0.0, 0.0])
+    )  # beside the table
     fell = [steps := vector.step(rest)]
     while not steps.done[0] and len(fell) < 20:
         fell.append(steps := vector.step(rest))
@@ -293,7 +369,9 @@ def test_without_the_interlock_a_free_motion_is_the_same():
     """The two ways to step a simulator differ only where a limit is active."""
     vectors = []
     for interlock in ("true", "false"):
-        alone = simulated_station(load_recipe_like(recipe_of("gymnasium_robotics"), f"simulation.interlock={interlock}"))
+        alone = simulated_station(
+            load_recipe_like(recipe_of("gymnasium_robotics"), f"simulation.interlock={interlock}")
+        )
         alone.reset(5)
         for _ in range(6):
             observation, _ = alone.step(np.array([0.4, -0.3, 0.2, 0.5]))
@@ -301,23 +379,38 @@ def test_without_the_interlock_a_free_motion_is_the_same():
     assert vectors[0] == pytest.approx(vectors[1], abs=1e-3)
 
 
-@pytest.mark.parametrize("recipe, reason", [
-    ("demo_tight", "actions are dx, dy, dz, drx, dry, drz: without the interlock nothing is moved but x, y, z")])
+@pytest.mark.parametrize(
+    "recipe, reason",
+    [
+        (
+            "demo_tight",
+            "actions are dx, dy, dz, drx, dry, drz: without the interlock nothing is moved but x, "
+            "y, z",
+        )
+    ],
+)
 def test_without_the_interlock_what_would_not_be_moved_is_refused(recipe, reason):
-    with pytest.raises(RecipeError, match=f"simulation.interlock: expected true for a task whose {reason}"):
+    with pytest.raises(
+        RecipeError, match=f"simulation.interlock: expected true for a task whose {reason}"
+    ):
         simulated_station(load_recipe(recipe, ["simulation.interlock=false"]))
 
 
 def test_a_task_that_is_played_behind_the_interlock_alone_is_checked_there():
     """Nothing turns without it: the check of the task's script says so, and goes on."""
     recipe, figures = recipe_of("franka_mujoco", task="peg_insertion_tight"), {}
-    rows = {row.name: row for row in _front_ends(recipe, simulated_station(recipe), 1, False, figures)}
+    rows = {
+        row.name: row for row in _front_ends(recipe, simulated_station(recipe), 1, False, figures)
+    }
     measured = rows["the script solves the task"].measured
     assert (
         measured.startswith("vectorised_interlock ")
         and "; not played without the interlock: simulation.interlock: " in measured
     )
-    assert "random actions rarely solve the task" in rows and {"success_vectorised_interlock", "episodes"} <= figures.keys()
+    assert (
+        "random actions rarely solve the task" in rows
+        and {"success_vectorised_interlock", "episodes"} <= figures.keys()
+    )
     assert "success_vectorised" not in figures
 
 
@@ -327,33 +420,63 @@ def test_the_vectorised_station_holds_the_enable_of_limits_that_want_it_held():
     for station in (ours, held):
         station.reset(0)
         station.step(np.full(station.task.spec.action.dim, 0.5))
-    assert not held.held and np.array_equal(held.executed, ours.executed) and np.abs(held.executed).min() > 0.01
+    assert (
+        not held.held
+        and np.array_equal(held.executed, ours.executed)
+        and np.abs(held.executed).min() > 0.01
+    )
 
 
 def test_what_is_not_installed_is_said_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "metaworld.env_dict", None)
-    with pytest.raises(RlinfError, match="expected the package metaworld, which is not installed.*Run: make simulators"):
+    with pytest.raises(
+        RlinfError,
+        match="expected the package metaworld, which is not installed.*Run: make simulators",
+    ):
         make("metaworld")
 
 
-@pytest.mark.parametrize("name, options, message", [
-    ("manyskill", {}, "did you mean 'maniskill'"),
-    ("metaworld", {"task": "pick-place-v4"}, "did you mean 'pick-place-v3'"),
-    ("gymnasium_robotics", {"task": "FetchReech-v4"}, "did you mean 'FetchReach-v4'"),
-    ("maniskill", {"task": "PushCub-v1"}, "did you mean 'PushCube-v1'"),
-    ("maniskill", {"task": "PushT-v1"}, "expected one for a single Panda, got 'PushT-v1', which is for ['panda_stick']"),
-    ("gymnasium_robotics", {"task": "FetchReach-v1"}, "got 'FetchReach-v1' (did you mean 'FetchReach-v4'?)"),
-    ("maniskill", {"task": "PushCube-v1", "goal": "goal_site"}, "goal: expected one of obj, goal_region, as"),
-    ("gym_hil", {"tusk": 1}, "unknown key 'tusk'"),
-    ("franka_mujoco", {"pose_noise": 0.1}, "unknown key 'pose_noise' (did you mean 'pose_noise_m'?)"),
-    ("maniskill", {"task": 3}, "'task': expected a text, got int 3"),
-    ("robosuite", {"robot": "UR5"}, "robot: expected one of"),
-    ("robosuite", {"task": "Stak"}, "task: expected one of Lift, Stack, "),
-    ("robosuite", {"task": "Stack"}, "object: expected one of table, cubeA, cubeB, "),
-    ("robosuite", {"goal": "cuba"}, "goal: expected one of table, cube, "),
-    ("robosuite", {"task": "Wipe"}, "task: expected one of Lift, Stack, "),
-    ("robosuite", {"robot": "UR5e"}, "expected one with two fingers that slide, e.g. PandaGripper; got Robotiq85Gripper"),
-])
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("manyskill", {}, "did you mean 'maniskill'"),
+        ("metaworld", {"task": "pick-place-v4"}, "did you mean 'pick-place-v3'"),
+        ("gymnasium_robotics", {"task": "FetchReech-v4"}, "did you mean 'FetchReach-v4'"),
+        ("maniskill", {"task": "PushCub-v1"}, "did you mean 'PushCube-v1'"),
+        (
+            "maniskill",
+            {"task": "PushT-v1"},
+            "expected one for a single Panda, got 'PushT-v1', which is for ['panda_stick']",
+        ),
+        (
+            "gymnasium_robotics",
+            {"task": "FetchReach-v1"},
+            "got 'FetchReach-v1' (did you mean 'FetchReach-v4'?)",
+        ),
+        (
+            "maniskill",
+            {"task": "PushCube-v1", "goal": "goal_site"},
+            "goal: expected one of obj, goal_region, as",
+        ),
+        ("gym_hil", {"tusk": 1}, "unknown key 'tusk'"),
+        (
+            "franka_mujoco",
+            {"pose_noise": 0.1},
+            "unknown key 'pose_noise' (did you mean 'pose_noise_m'?)",
+        ),
+        ("maniskill", {"task": 3}, "'task': expected a text, got int 3"),
+        ("robosuite", {"robot": "UR5"}, "robot: expected one of"),
+        ("robosuite", {"task": "Stak"}, "task: expected one of Lift, Stack, "),
+        ("robosuite", {"task": "Stack"}, "object: expected one of table, cubeA, cubeB, "),
+        ("robosuite", {"goal": "cuba"}, "goal: expected one of table, cube, "),
+        ("robosuite", {"task": "Wipe"}, "task: expected one of Lift, Stack, "),
+        (
+            "robosuite",
+            {"robot": "UR5e"},
+            "expected one with two fingers that slide, e.g. PandaGripper; got Robotiq85Gripper",
+        ),
+    ],
+)
 def test_a_wrong_name_is_answered_with_what_is_there(name, options, message):
     with pytest.raises(RecipeError) as error:
         make(name, **options)
@@ -363,7 +486,9 @@ def test_a_wrong_name_is_answered_with_what_is_there(name, options, message):
 @pytest.mark.parametrize("name", HERE)
 def test_whoever_has_a_measure_of_its_own_tells_it(name):
     simulator = simulated_station(recipe_of(name)).simulator
-    assert simulator.succeeded() is not None and simulator.channels()["task/success"] == [float(simulator.succeeded())]
+    assert simulator.succeeded() is not None and simulator.channels()["task/success"] == [
+        float(simulator.succeeded())
+    ]
 
 
 def test_assets_that_are_not_here_are_named_instead_of_asked_for(monkeypatch):
@@ -378,7 +503,9 @@ def test_assets_that_are_not_here_are_named_instead_of_asked_for(monkeypatch):
 
 @pytest.mark.parametrize("task", ["drawer-open-v3", "window-open-v3", "pick-place-v3"])
 def test_what_metaworld_lays_out_is_where_it_says_at_once(task):
-    """It moves bodies at a reset, and computes where that puts them only at the next step; some have no orientation."""
+    """It moves bodies at a reset, and computes where that puts them only at the next step; some
+    have no orientation.
+    """
     simulator = make("metaworld", task=task)
     for seed in (3, 4):
         simulator.reset(seed)
@@ -389,14 +516,20 @@ def test_what_metaworld_lays_out_is_where_it_says_at_once(task):
         assert np.linalg.norm(channels["object_pose"][3:]) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("task, order", [("drawer-open-v3", "wxyz"), ("faucet-open-v3", "wxyz"), ("push-v3", "xyzw")])
+@pytest.mark.parametrize(
+    "task, order", [("drawer-open-v3", "wxyz"), ("faucet-open-v3", "wxyz"), ("push-v3", "xyzw")]
+)
 def test_metaworlds_objects_are_turned_as_a_body_of_theirs_is(task, order):
     """Its tasks say quaternions in one order or the other."""
     simulator = make("metaworld", task=task)
     simulator.reset(3)
     x, y, z, w = simulator.channels()["object_pose"][3:]
-    turned = [simulator.scene.pose(np.zeros(3), quaternion)[3:] for quaternion in simulator.env.data.xquat]
-    assert max(abs(np.dot(quaternion, (x, y, z, w))) for quaternion in turned) == pytest.approx(1.0, abs=1e-6), order
+    turned = [
+        simulator.scene.pose(np.zeros(3), quaternion)[3:] for quaternion in simulator.env.data.xquat
+    ]
+    assert max(abs(np.dot(quaternion, (x, y, z, w))) for quaternion in turned) == pytest.approx(
+        1.0, abs=1e-6
+    ), order
 
 
 def test_maniskills_poses_are_in_the_frame_of_a_base_that_is_turned():
@@ -412,22 +545,30 @@ def test_maniskills_poses_are_in_the_frame_of_a_base_that_is_turned():
 
 
 def test_another_environment_of_robosuite_has_its_own_things():
-    """Bodies and sites by their names, as robosuite's own observations have them; without a goal, above the object."""
+    """Bodies and sites by their names, as robosuite's own observations have them; without a goal,
+    above the object.
+    """
     stack = make("robosuite", task="Stack", object="cubeA", goal="cubeB")
     stack.reset(3)
     raw, channels = stack.env._get_observations(force_update=True), stack.channels()
     for name, cube in (("object_pose", "cubeA"), ("goal_pose", "cubeB")):
         assert stack.scene.to_world(channels[name][:3]) == pytest.approx(raw[f"{cube}_pos"]), name
     assert channels["task/success"] == [0.0]
-    a, b = (stack.env.sim.data.get_joint_qpos(cube.joints[0]) for cube in (stack.env.cubeA, stack.env.cubeB))
-    stack.env.sim.data.set_joint_qpos(stack.env.cubeA.joints[0], np.concatenate([b[:2], [b[2] + 0.0455], b[3:]]))
+    a, b = (
+        stack.env.sim.data.get_joint_qpos(cube.joints[0])
+        for cube in (stack.env.cubeA, stack.env.cubeB)
+    )
+    stack.env.sim.data.set_joint_qpos(
+        stack.env.cubeA.joints[0], np.concatenate([b[:2], [b[2] + 0.0455], b[3:]])
+    )
     for _ in range(10):
         stack.advance(None)
     assert not np.allclose(a, b) and stack.channels()["task/success"] == [1.0] and stack.succeeded()
     door = make("robosuite", task="Door", object="Door_handle")
     channels = door.channels()
     assert door.scene.to_world(channels["object_pose"][:3]) == pytest.approx(
-        door.env.sim.data.site_xpos[door.env.door_handle_site_id])
+        door.env.sim.data.site_xpos[door.env.door_handle_site_id]
+    )
     assert channels["goal_pose"][:2] == pytest.approx(channels["object_pose"][:2])
 
 
@@ -439,38 +580,71 @@ def test_an_action_of_another_shape_names_both():
 
 
 def test_another_tick_than_the_simulators_is_refused(tmp_path):
-    with pytest.raises(RecipeError, match="the simulator ticks every 0.05 s: expected limits.tick to be that, got 0.01"):
+    with pytest.raises(
+        RecipeError,
+        match="the simulator ticks every 0.05 s: expected limits.tick to be that, got 0.01",
+    ):
         from rlinf_core.interlock import load_limits
         from rlinf_core.tasks.task import load_task
         from sim_bridges.core.station import SimulatedStation
 
-        SimulatedStation(make("gymnasium_robotics"), load_task("configs/tasks/pick_cube.yaml"),
-                         load_limits("sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml"))
+        SimulatedStation(
+            make("gymnasium_robotics"),
+            load_task("configs/tasks/pick_cube.yaml"),
+            load_limits("sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml"),
+        )
 
 
 def test_a_second_task_on_one_simulator(capsys):
     """Its own measure of success is about the first; ours is asked alone."""
-    assert main(["check", "sim", "franka_mujoco", "--task", "reach", "--episodes", "3", "--no-station"]) == 0
+    assert (
+        main(
+            ["check", "sim", "franka_mujoco", "--task", "reach", "--episodes", "3", "--no-station"]
+        )
+        == 0
+    )
     output = capsys.readouterr().out
-    assert "task reach" in output and "13 of 13 kept" in output and "the simulator's too" not in output
+    assert (
+        "task reach" in output and "13 of 13 kept" in output and "the simulator's too" not in output
+    )
 
 
 def test_what_is_not_kept_says_what_was_expected(tmp_path, capsys):
     folder = tmp_path / "small"
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", folder)
     limits = (folder / "limits.yaml").read_text()
-    (folder / "limits.yaml").write_text(re.sub(r"box_high: .*", "box_high: [0.31, -0.24, 0.01]", limits))
-    command = ["check", "sim", "franka_mujoco", "--robot", str(folder), "--episodes", "1", "--no-station", "--task"]
+    (folder / "limits.yaml").write_text(
+        re.sub(r"box_high: .*", "box_high: [0.31, -0.24, 0.01]", limits)
+    )
+    command = [
+        "check",
+        "sim",
+        "franka_mujoco",
+        "--robot",
+        str(folder),
+        "--episodes",
+        "1",
+        "--no-station",
+        "--task",
+    ]
     assert main([*command, "pick_cube"]) == 1
     output = capsys.readouterr()
-    assert re.search(r"FAIL it starts inside of the interlock's box .*; expected between box_low \[.* and box_high \[0.31",
-                     output.out)
-    assert re.search(r"FAIL channels that the task needs are there .*missing goal_pose; expected current_pose", output.out)
+    assert re.search(
+        r"FAIL it starts inside of the interlock's box .*; expected between box_low \[.* and "
+        r"box_high \[0.31",
+        output.out,
+    )
+    assert re.search(
+        r"FAIL channels that the task needs are there .*missing goal_pose; expected current_pose",
+        output.out,
+    )
 
 
 def test_the_command_says_what_it_does_not_know(capsys):
     assert main(["check", "sim", "isaacsimm"]) == 2
     assert "expected one of" in capsys.readouterr().err
     assert main(["check", "sim", "franka_mujoco", "--robot", "fetch"]) == 2
-    assert "--robot fetch: expected a robot that says 'simulator: franka_mujoco', got gymnasium_robotics" in (
-        capsys.readouterr().err)
+    assert (
+        "--robot fetch: expected a robot that says 'simulator: franka_mujoco', got "
+        "gymnasium_robotics" in (capsys.readouterr().err)
+    )

@@ -24,7 +24,9 @@ def test_the_script_does_what_the_simulator_calls_done(name):
     done = []
     for scene in (3, 4):
         station.reset(scene)
-        assert not station.step(np.zeros(station.task.spec.action.dim))[1].success, "not without a hand being moved"
+        assert not station.step(np.zeros(station.task.spec.action.dim))[1].success, (
+            "not without a hand being moved"
+        )
         for _ in range(station.task.max_steps - 1):
             _, result = station.step(station.expert())
             if result.last:
@@ -35,12 +37,21 @@ def test_the_script_does_what_the_simulator_calls_done(name):
     assert any(done)
 
 
-@pytest.mark.parametrize("overrides, message", [
-    (["station.options={task: PushCub-v1}"], ""),
-    (["station.options={tusk: PushCube-v1}"], "station.options: unknown key 'tusk' (did you mean 'task'?)"),
-    (["station.options={task: 3}"], "expected a text, got int 3"),
-    (["station.robot=franka_fr3", "station.options={task: a}", "env=''"],
-     "station.options: expected none for a robot that is not simulated, got task")])
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["station.options={task: PushCub-v1}"], ""),
+        (
+            ["station.options={tusk: PushCube-v1}"],
+            "station.options: unknown key 'tusk' (did you mean 'task'?)",
+        ),
+        (["station.options={task: 3}"], "expected a text, got int 3"),
+        (
+            ["station.robot=franka_fr3", "station.options={task: a}", "env=''"],
+            "station.options: expected none for a robot that is not simulated, got task",
+        ),
+    ],
+)
 def test_a_recipe_says_other_options_than_its_robot(overrides, message):
     recipe = load_recipe("sim_task", overrides)
     if message:
@@ -54,16 +65,25 @@ def test_a_recipe_says_other_options_than_its_robot(overrides, message):
 
 
 def places(tool=(0, 0, 0), thing=(0, 0, 0), goal=(0, 0, 0)):
-    return {f"{name}_pose": np.array([*at, 0, 0, 0, 1], float) for name, at in (
-        ("current", tool), ("object", thing), ("goal", goal))}
+    return {
+        f"{name}_pose": np.array([*at, 0, 0, 0, 1], float)
+        for name, at in (("current", tool), ("object", thing), ("goal", goal))
+    }
 
 
 def test_done_is_told_by_where_things_are():
     push, high = Push(radius=0.05), Push(radius=0.05, flat=False)
     assert push(places(thing=(0.03, 0.0, 0.2))) and not high(places(thing=(0.03, 0.0, 0.2)))
     assert not push(places(thing=(0.04, 0.04, 0.0))) and high(places(thing=(0.0, 0.0, 0.04)))
-    nearer = [push.progress(places(tool, thing, (0.3, 0, 0))) for tool, thing in (
-        ((-0.3, 0, 0), (0, 0, 0)), ((0, 0, 0), (0, 0, 0)), ((0.1, 0, 0), (0.1, 0, 0)), ((0.3, 0, 0), (0.3, 0, 0)))]
+    nearer = [
+        push.progress(places(tool, thing, (0.3, 0, 0)))
+        for tool, thing in (
+            ((-0.3, 0, 0), (0, 0, 0)),
+            ((0, 0, 0), (0, 0, 0)),
+            ((0.1, 0, 0), (0.1, 0, 0)),
+            ((0.3, 0, 0), (0.3, 0, 0)),
+        )
+    ]
     assert nearer == sorted(nearer) and nearer[-1] == 4.0
     assert nearer[0] == pytest.approx(4 - np.tanh(1.5) - 3 * np.tanh(1.5))
     stack = Stack(height=0.04, radius=0.03, slack=0.008, clear=0.05)
@@ -72,13 +92,25 @@ def test_done_is_told_by_where_things_are():
     assert not stack(places(tool=(0, 0, 0.2), thing=(0.0, 0.0, 0.05)))
     assert not stack(places(tool=(0, 0, 0.2), thing=(0.04, 0.0, 0.04)))
     reach = Reach(to="goal", height=0.0, radius=0.02)
-    assert reach.channels == ("current_pose", "goal_pose") and Reach().channels == ("current_pose", "object_pose")
-    assert reach(places(goal=(0.01, 0, 0), thing=(1, 0, 0))) and not reach(places(goal=(0.03, 0, 0)))
+    assert reach.channels == ("current_pose", "goal_pose") and Reach().channels == (
+        "current_pose",
+        "object_pose",
+    )
+    assert reach(places(goal=(0.01, 0, 0), thing=(1, 0, 0))) and not reach(
+        places(goal=(0.03, 0, 0))
+    )
 
 
-@pytest.mark.parametrize("goal, how", [
-    ((0.2, 0.0, 0.0), {}), ((-0.2, 0.05, 0.0), {}), ((0.0, 0.2, 0.0), {"behind": 0.05}),
-    ((0.02, -0.2, 0.03), {"flat": True}), ((0.0, 0.0, -0.1), {"above": 0.05})])
+@pytest.mark.parametrize(
+    "goal, how",
+    [
+        ((0.2, 0.0, 0.0), {}),
+        ((-0.2, 0.05, 0.0), {}),
+        ((0.0, 0.2, 0.0), {"behind": 0.05}),
+        ((0.02, -0.2, 0.03), {"flat": True}),
+        ((0.0, 0.0, -0.1), {"above": 0.05}),
+    ],
+)
 def test_it_pushes_from_the_side_that_is_away_from_the_goal(goal, how):
     """An object that a tool within 3 cm of it takes along, in a world without inertia."""
     goal, tool, thing = np.array(goal), np.array([0.05, 0.06, 0.05]), np.zeros(3)
@@ -93,27 +125,37 @@ def test_it_pushes_from_the_side_that_is_away_from_the_goal(goal, how):
         if np.linalg.norm(offset) < 0.03 and offset @ moved > 0.0:
             assert begun or offset @ (goal - thing) > 0.0, "it touches it from the far side first"
             begun, thing = True, thing + moved * [1, 1, goal[2] < 0.0]
-        if np.linalg.norm((goal - thing)[:2 if how.get("flat") else 3]) < 0.03:
+        if np.linalg.norm((goal - thing)[: 2 if how.get("flat") else 3]) < 0.03:
             break
-    assert begun and np.linalg.norm((goal - thing)[:2 if how.get("flat") else 3]) < 0.03
+    assert begun and np.linalg.norm((goal - thing)[: 2 if how.get("flat") else 3]) < 0.03
     assert max(heights) > 0.7 * how.get("above", 0.1), "it travels above"
 
 
 def test_a_task_takes_from_another_what_it_does_not_say(tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: below\nmax_steps: 7\nscript: {above: 0.2}\n")
     (tmp_path / "below.yaml").write_text(
-        "control_hz: 5.0\nmax_steps: 9\nobservation:\n  offset: {source: object_pose, take: offset, shape: [3], unit: m}\n"
+        "control_hz: 5.0\nmax_steps: 9\nobservation:\n  offset: {source: object_pose, take: "
+        "offset, shape: [3], unit: m}\n"
         "action: {control_mode: tcp_delta, dimensions: {dx: {scale: 0.1, unit: m}}}\n"
-        "reward: {kind: place, radius: 0.3}\nscript: {kind: pick, carry: 0.1}\n")
+        "reward: {kind: place, radius: 0.3}\nscript: {kind: pick, carry: 0.1}\n"
+    )
     task = load_task(tmp_path / "mine.yaml")
     assert (task.max_steps, task.spec.control_hz, task.success.radius) == (7, 5.0, 0.3)
     assert (task.script.above, task.script.carry) == (0.2, 0.1)
-    (tmp_path / "mine.yaml").write_text("defaults: below\nreward: {kind: push}\nscript: {kind: push}\n")
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: below\nreward: {kind: push}\nscript: {kind: push}\n"
+    )
     other = load_task(tmp_path / "mine.yaml")
-    assert other.success == Push() and dict(other.script)["kind"] == "push", "another kind takes no parameters"
-    (tmp_path / "vague.yaml").write_text((tmp_path / "below.yaml").read_text().replace("kind: place, ", ""))
+    assert other.success == Push() and dict(other.script)["kind"] == "push", (
+        "another kind takes no parameters"
+    )
+    (tmp_path / "vague.yaml").write_text(
+        (tmp_path / "below.yaml").read_text().replace("kind: place, ", "")
+    )
     (tmp_path / "mine.yaml").write_text("defaults: vague\nreward: {kind: push}\n")
-    assert load_task(tmp_path / "mine.yaml").success == Push(), "a file that others begin with need not stand alone"
+    assert load_task(tmp_path / "mine.yaml").success == Push(), (
+        "a file that others begin with need not stand alone"
+    )
     (tmp_path / "vague.yaml").unlink()
     (tmp_path / "mine.yaml").write_text("defaults: peg_insertion_vision\nsuccess_steps: 2\n")
     ours = load_task(tmp_path / "mine.yaml")

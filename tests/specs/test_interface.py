@@ -12,26 +12,51 @@ from rlinf_core.core.errors import RlinfError, SpecError
 from rlinf_core.specs.topics import EPISODE, TOPICS, topic
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_OURS = {  # ROS's own, the drill's, and those of drivers, as their settings or their user name them
-    '"/diagnostics"', '"/parameter_events"', '"inject"', '"injected"', '"drill/do"',
-    '"drill/stalls"', 'controller.py: self.declare_parameter("topic", "").value', "controller.py: slowed_by",
+# ROS's own, the drill's, and those of drivers, as their settings or their user name them
+NOT_OURS = {
+    '"/diagnostics"',
+    '"/parameter_events"',
+    '"inject"',
+    '"injected"',
+    '"drill/do"',
+    '"drill/stalls"',
+    'controller.py: self.declare_parameter("topic", "").value',
+    "controller.py: slowed_by",
     "fault_injector.py: source",
-    "fault_injector.py: target", 'arm_driver.py: self.resolve_topic_name(name)',
-    'franka.py: f"{prefix}franka_gripper/joint_states"', "gripper_command.py: self.settings.states",
-    "universal_robots.py: prefix + topic", "operator.py: GOALS"}
+    "fault_injector.py: target",
+    "arm_driver.py: self.resolve_topic_name(name)",
+    'franka.py: f"{prefix}franka_gripper/joint_states"',
+    "gripper_command.py: self.settings.states",
+    "universal_robots.py: prefix + topic",
+    "operator.py: GOALS",
+}
 ELSEWHERE = ("qos.py", "spinning.py", "memory_bus.py")
 
 
-@pytest.mark.parametrize("name, row", [
-    ("current_pose", "current_pose"), ("left/current_pose", "current_pose"), ("right/gripper/state", "gripper/state"),
-    ("camera/wrist/image", "camera/<name>/image"), ("estop/pendant", "estop/<name>"), ("clock", "clock")])
+@pytest.mark.parametrize(
+    "name, row",
+    [
+        ("current_pose", "current_pose"),
+        ("left/current_pose", "current_pose"),
+        ("right/gripper/state", "gripper/state"),
+        ("camera/wrist/image", "camera/<name>/image"),
+        ("estop/pendant", "estop/<name>"),
+        ("clock", "clock"),
+    ],
+)
 def test_a_topic_is_found_for_any_camera_estop_or_arm(name, row):
     assert topic(name).name == row
 
 
-@pytest.mark.parametrize("name, error", [
-    ("curent_pose", "did you mean 'current_pose'"), ("left/timestep", "topic 'left/timestep': expected one of the robot"),
-    ("camera/wrist", "expected one of the robot interface"), ("estop", "expected one of the robot interface")])
+@pytest.mark.parametrize(
+    "name, error",
+    [
+        ("curent_pose", "did you mean 'current_pose'"),
+        ("left/timestep", "topic 'left/timestep': expected one of the robot"),
+        ("camera/wrist", "expected one of the robot interface"),
+        ("estop", "expected one of the robot interface"),
+    ],
+)
 def test_another_name_is_refused(name, error):
     with pytest.raises(RlinfError, match=error):
         topic(name)
@@ -46,10 +71,14 @@ def test_every_topic_that_a_page_for_robots_names_is_in_the_table():
 
 
 def test_what_makes_an_episode_is_kept_for_a_recorder_that_is_late():
-    """A takeover of lockstep brings a dozen chunks at once: with ten of them kept, the one in play was lost."""
+    """A takeover of lockstep brings a dozen chunks at once: with ten of them kept, the one in play
+    was lost.
+    """
     rates = ("control rate", "each chunk", "each action")
     late = {row.name: row.depth for row in TOPICS if row.recorded == EPISODE and row.rate in rates}
-    assert {"timestep", "policy/action", "teleop/action", "applied"} <= late.keys() and min(late.values()) >= 50
+    assert {"timestep", "policy/action", "teleop/action", "applied"} <= late.keys() and min(
+        late.values()
+    ) >= 50
 
 
 @pytest.mark.ros
@@ -67,8 +96,12 @@ def test_ros_makes_its_classes_and_its_quality_of_service_of_it():
         quality = profile(row.name)
         assert quality.depth == row.depth and quality.reliability == ReliabilityPolicy.RELIABLE
         assert (quality.durability == DurabilityPolicy.TRANSIENT_LOCAL) is row.latched
-        assert received(row.name, True).reliability == ReliabilityPolicy.RELIABLE, "in lockstep nothing may be lost"
-        assert (received(row.name, False).reliability == ReliabilityPolicy.BEST_EFFORT) is row.newest
+        assert received(row.name, True).reliability == ReliabilityPolicy.RELIABLE, (
+            "in lockstep nothing may be lost"
+        )
+        assert (
+            received(row.name, False).reliability == ReliabilityPolicy.BEST_EFFORT
+        ) is row.newest
     assert profile("left/robot/fault").durability == DurabilityPolicy.TRANSIENT_LOCAL
 
 
@@ -80,8 +113,15 @@ def test_nodes_know_type_and_quality_of_a_topic_from_the_table_alone():
         nodes = list(ast.walk(ast.parse(source)))
         calls = {node.func: node.args for node in nodes if isinstance(node, ast.Call)}
         for node in nodes:
-            if isinstance(node, ast.Attribute) and node.attr in ("create_publisher", "create_subscription"):
-                topic = ast.get_source_segment(source, calls[node][1]) if node in calls else "kept for later"
+            if isinstance(node, ast.Attribute) and node.attr in (
+                "create_publisher",
+                "create_subscription",
+            ):
+                topic = (
+                    ast.get_source_segment(source, calls[node][1])
+                    if node in calls
+                    else "kept for later"
+                )
                 topics.add(topic if topic in NOT_OURS else f"{path.name}: {topic}")
     assert topics == NOT_OURS, "rlinf_ros.qos has publisher and subscription"
 
@@ -95,7 +135,9 @@ def test_a_topic_is_as_the_table_says_by_whichever_name_the_node_knows_it_and_no
 
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=199)
-    node = rclpy.create_node("one", namespace="/station_a", context=context, start_parameter_services=False)
+    node = rclpy.create_node(
+        "one", namespace="/station_a", context=context, start_parameter_services=False
+    )
     try:
         assert publisher(node, "left/robot/fault").topic_name == "/station_a/left/robot/fault"
         (publisher_info,) = node.get_publishers_info_by_topic("/station_a/left/robot/fault")
@@ -108,7 +150,9 @@ def test_a_topic_is_as_the_table_says_by_whichever_name_the_node_knows_it_and_no
             and subscriber_info.qos_profile.reliability == OVERHEARD.reliability
         )
         for make in (publisher, partial(subscription, callback=print)):
-            with pytest.raises(RlinfError, match="topic 'curent_pose': .*did you mean 'current_pose'"):
+            with pytest.raises(
+                RlinfError, match="topic 'curent_pose': .*did you mean 'current_pose'"
+            ):
                 make(node, "curent_pose")
     finally:
         node.destroy_node()
@@ -121,12 +165,17 @@ def test_what_has_a_channel_is_read_as_one_and_what_cannot_be_is_not_asked_for()
     from rlinf_ros.qos import kind
 
     assert all(kind(row.name) in CHANNELS for row in TOPICS if row.channel is not None)
-    with pytest.raises(SpecError, match="topic 'distance': expected one that an observation takes .* got Range"):
+    with pytest.raises(
+        SpecError, match="topic 'distance': expected one that an observation takes .* got Range"
+    ):
         Latest(None, {"distance"}, False)
 
 
 @pytest.mark.ros
-@pytest.mark.parametrize("harm", [{"step": 0}, {"step": 5}, {"data": b""}, {"data": bytes(23)}, {"height": 0, "data": b""}])
+@pytest.mark.parametrize(
+    "harm",
+    [{"step": 0}, {"step": 5}, {"data": b""}, {"data": bytes(23)}, {"height": 0, "data": b""}],
+)
 def test_an_image_that_is_none_is_refused_in_words(harm):
     from sensor_msgs.msg import Image
 
@@ -134,7 +183,9 @@ def test_an_image_that_is_none_is_refused_in_words(harm):
 
     fields = {"height": 2, "width": 4, "step": 12, "encoding": "rgb8", "data": bytes(24)}
     assert from_image(Image(**fields)).shape == (2, 4, 3)
-    with pytest.raises(SpecError, match="image '': expected . rows of .* bytes for 4 pixels of 3, got .* bytes"):
+    with pytest.raises(
+        SpecError, match="image '': expected . rows of .* bytes for 4 pixels of 3, got .* bytes"
+    ):
         from_image(Image(**fields | harm))
 
 

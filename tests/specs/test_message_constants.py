@@ -1,4 +1,6 @@
-"""Words of messages are constants, and constants leave the types as they are: ROS of before and after hear each other."""
+"""Words of messages are constants, and constants leave the types as they are: ROS of before and
+after hear each other.
+"""
 
 from pathlib import Path
 
@@ -21,14 +23,34 @@ HASHES = {  # of the types before they had constants, as rosidl computes them (R
     "TrainerStatus": "RIHS01_8b5585e62832d1c7b59b2a648fc25822a9d4029cf61db330a7ccfd6d7d6c3bc5",
 }
 WORDS = {
-    "EpisodeEvent": {name.upper(): name for name in MODES}, "TimeStep": {name.upper(): name for name in MODES},
-    "ActionChunk": {name.upper(): name for name in ("policy", "operator", "tcp_delta", "joint_delta")},
+    "EpisodeEvent": {name.upper(): name for name in MODES},
+    "TimeStep": {name.upper(): name for name in MODES},
+    "ActionChunk": {
+        name.upper(): name for name in ("policy", "operator", "tcp_delta", "joint_delta")
+    },
     "TrainerStatus": {name.upper(): name for name in ("waiting", "sft", "online", "stopped")},
-    "SafetyEvent": {name.upper(): name for name in ("mode", "refused", "dropped", "limited", "reseeded")},
+    "SafetyEvent": {
+        name.upper(): name for name in ("mode", "refused", "dropped", "limited", "reseeded")
+    },
     "SafetyState": {
-        **{name.upper(): name for name in ("policy", "operator", "stale_state", "stale_command", "operator_silent",
-                                           "handing_back", "contact", "divergence")},
-        **{name.upper(): f"{name}:" for name in ("estop", "estop_silent", "robot", "foreign_publisher")}},
+        **{
+            name.upper(): name
+            for name in (
+                "policy",
+                "operator",
+                "stale_state",
+                "stale_command",
+                "operator_silent",
+                "handing_back",
+                "contact",
+                "divergence",
+            )
+        },
+        **{
+            name.upper(): f"{name}:"
+            for name in ("estop", "estop_silent", "robot", "foreign_publisher")
+        },
+    },
 }
 
 
@@ -39,7 +61,11 @@ def test_a_type_is_what_it_was_without_constants(name):
 
 @pytest.mark.parametrize("name", WORDS)
 def test_each_word_is_a_constant(name):
-    constants = {key: value for key, kind, value in typestore().fielddefs[f"rlinf_msgs/msg/{name}"][0] if kind == "string"}
+    constants = {
+        key: value
+        for key, kind, value in typestore().fielddefs[f"rlinf_msgs/msg/{name}"][0]
+        if kind == "string"
+    }
     assert constants == WORDS[name]
 
 

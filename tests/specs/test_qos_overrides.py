@@ -1,4 +1,6 @@
-"""Quality of service by ROS's parameters: of the topics that leave it to their user, and of no other."""
+"""Quality of service by ROS's parameters: of the topics that leave it to their user, and of no
+other.
+"""
 
 import pytest
 
@@ -12,29 +14,65 @@ WRIST = "qos_overrides./station_a/camera/wrist/image"
 
 def test_what_the_interlock_goes_by_is_no_users_to_change():
     free = {row.name for row in TOPICS if may_override(row.name)}
-    assert "camera/<name>/image" in free and may_override("camera/wrist/image") and not may_override("no/such")
+    assert (
+        "camera/<name>/image" in free
+        and may_override("camera/wrist/image")
+        and not may_override("no/such")
+    )
     for row in TOPICS:
-        assert not (row.name in free and "interlock" in {row.sender, *row.receivers.split(", ")}), row.name
+        assert not (row.name in free and "interlock" in {row.sender, *row.receivers.split(", ")}), (
+            row.name
+        )
         assert bool(row.fixed) is (row.name not in free)
-    assert {"camera/<name>/image/compressed", "camera/<name>/depth", "vr/pose"} <= free, "nobody's motion goes by them"
+    assert {"camera/<name>/image/compressed", "camera/<name>/depth", "vr/pose"} <= free, (
+        "nobody's motion goes by them"
+    )
     for row in TOPICS:
         goes_by = "interlock" in {row.sender, *row.receivers.split(", ")}
         assert row.fixed.startswith("the interlock depends on it") <= goes_by, row.name
-    fixed = {"enable", "estop/<name>", "safety", "target_pose", "left/current_pose", "label", "timestep", "clock"}
+    fixed = {
+        "enable",
+        "estop/<name>",
+        "safety",
+        "target_pose",
+        "left/current_pose",
+        "label",
+        "timestep",
+        "clock",
+    }
     assert not any(may_override(name) for name in fixed)
 
 
-@pytest.mark.parametrize("entry, message", [
-    ("safety: {subscription: {depth: 5}}", "'safety': expected none, as the interlock depends on it"),
-    ("left/current_pose: {subscription: {depth: 5}}", "expected none, as"),
-    ("timestep: {publisher: {depth: 5}}", "expected none, as each message counts"),
-    ("camera/wirst/imag: {subscription: {depth: 5}}", "expected one of the robot interface"),
-    ("camera/wrist/image: {subscriber: {depth: 5}}", "publisher or subscription, got 'subscriber'"),
-    ("camera/wrist/image: {subscription: {durability: volatile}}", "reliability, history, depth, got 'durability'"),
-    ("camera/wrist/image: {subscription: {reliability: reliabel}}", "expected reliable or best_effort, got 'reliabel'"),
-    ("camera/wrist/image: {subscription: {depth: 0}}", "depth: expected a number from 1 to 1000, got 0"),
-    ("camera/wrist/image: {subscription: {depth: 1001}}", "from 1 to 1000, got 1001"),
-    ("camera/wrist/image: {subscription: {depth: five}}", "from 1 to 1000, got 'five'")])
+@pytest.mark.parametrize(
+    "entry, message",
+    [
+        (
+            "safety: {subscription: {depth: 5}}",
+            "'safety': expected none, as the interlock depends on it",
+        ),
+        ("left/current_pose: {subscription: {depth: 5}}", "expected none, as"),
+        ("timestep: {publisher: {depth: 5}}", "expected none, as each message counts"),
+        ("camera/wirst/imag: {subscription: {depth: 5}}", "expected one of the robot interface"),
+        (
+            "camera/wrist/image: {subscriber: {depth: 5}}",
+            "publisher or subscription, got 'subscriber'",
+        ),
+        (
+            "camera/wrist/image: {subscription: {durability: volatile}}",
+            "reliability, history, depth, got 'durability'",
+        ),
+        (
+            "camera/wrist/image: {subscription: {reliability: reliabel}}",
+            "expected reliable or best_effort, got 'reliabel'",
+        ),
+        (
+            "camera/wrist/image: {subscription: {depth: 0}}",
+            "depth: expected a number from 1 to 1000, got 0",
+        ),
+        ("camera/wrist/image: {subscription: {depth: 1001}}", "from 1 to 1000, got 1001"),
+        ("camera/wrist/image: {subscription: {depth: five}}", "from 1 to 1000, got 'five'"),
+    ],
+)
 def test_a_recipe_that_asks_for_what_cannot_be_is_refused(entry, message):
     with pytest.raises(RlinfError) as error:
         load_recipe("demo", [f"station.qos_overrides={{{entry}}}"])
@@ -42,12 +80,15 @@ def test_a_recipe_that_asks_for_what_cannot_be_is_refused(entry, message):
 
 
 def test_every_node_is_told_by_the_names_that_the_robots_driver_has(tmp_path):
-    recipe = load_recipe("demo", ["station.qos_overrides={camera/wrist/image: {subscription: {depth: 5}}}"])
+    recipe = load_recipe(
+        "demo", ["station.qos_overrides={camera/wrist/image: {subscription: {depth: 5}}}"]
+    )
     for process in station_processes(recipe, tmp_path):
         assert process.parameters[f"{WRIST}.subscription.depth"] == 5, process.name
     qos_overrides = {"camera/wrist/image": {"subscription": {"reliability": "reliable"}}}
     assert parameters(qos_overrides, "/station_a", {"camera/wrist/image": "/wrist/color"}) == {
-        "qos_overrides./wrist/color.subscription.reliability": "reliable"}
+        "qos_overrides./wrist/color.subscription.reliability": "reliable"
+    }
 
 
 @pytest.fixture
@@ -60,9 +101,21 @@ def node():
     rclpy.init(context=context, domain_id=198)
 
     def make(*given, renamed="far:=/near"):
-        arguments = ["--ros-args", *(argument for parameter in given for argument in ("-p", parameter)), "-r", renamed]
-        nodes.append(StationNode("one", namespace="/station_a", context=context, cli_args=arguments,
-                                start_parameter_services=False))
+        arguments = [
+            "--ros-args",
+            *(argument for parameter in given for argument in ("-p", parameter)),
+            "-r",
+            renamed,
+        ]
+        nodes.append(
+            StationNode(
+                "one",
+                namespace="/station_a",
+                context=context,
+                cli_args=arguments,
+                start_parameter_services=False,
+            )
+        )
         return nodes[-1]
 
     yield make
@@ -86,24 +139,36 @@ def test_the_middleware_has_what_was_asked_for_and_only_there(node):
 
     from rlinf_ros.qos import received
 
-    one = node(f"{WRIST}.subscription.reliability:=reliable", f"{WRIST}.subscription.depth:=7",
-               f"{WRIST}.publisher.depth:=9")
+    one = node(
+        f"{WRIST}.subscription.reliability:=reliable",
+        f"{WRIST}.subscription.depth:=7",
+        f"{WRIST}.publisher.depth:=9",
+    )
     assert publisher_qos(one, "camera/wrist/image").reliability == ReliabilityPolicy.RELIABLE
     assert one.get_parameter(f"{WRIST}.subscription.depth").value == 7
     assert one.describe_parameter(f"{WRIST}.subscription.depth").read_only
     assert publisher_qos(one, "camera/front/image").reliability == ReliabilityPolicy.BEST_EFFORT
-    assert received("camera/wrist/image", False).reliability == ReliabilityPolicy.BEST_EFFORT, "the table's own stays"
+    assert received("camera/wrist/image", False).reliability == ReliabilityPolicy.BEST_EFFORT, (
+        "the table's own stays"
+    )
     publisher_qos(one, "current_pose")
     assert not one.has_parameter("qos_overrides./station_a/current_pose.subscription.depth")
 
 
 @pytest.mark.ros
-@pytest.mark.parametrize("given, message", [
-    ("qos_overrides./station_a/safety.subscription.depth:=5", "'safety': expected none"),
-    ("qos_overrides./station_a/curent_pose.subscription.depth:=5", "did you mean 'current_pose'"),
-    (f"{WRIST}.subscription.depth:=0", "expected a number from 1 to 1000, got 0"),
-    (f"{WRIST}.subscription.depth:=true", "expected a number from 1 to 1000, got True"),
-    (f"{WRIST}.subscription:=5", "expected reliability, history, depth, got ''")])
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("qos_overrides./station_a/safety.subscription.depth:=5", "'safety': expected none"),
+        (
+            "qos_overrides./station_a/curent_pose.subscription.depth:=5",
+            "did you mean 'current_pose'",
+        ),
+        (f"{WRIST}.subscription.depth:=0", "expected a number from 1 to 1000, got 0"),
+        (f"{WRIST}.subscription.depth:=true", "expected a number from 1 to 1000, got True"),
+        (f"{WRIST}.subscription:=5", "expected reliability, history, depth, got ''"),
+    ],
+)
 def test_a_node_that_is_asked_for_what_cannot_be_says_so_and_ends(node, given, message):
     with pytest.raises(RlinfError) as error:
         node(given)
@@ -112,9 +177,15 @@ def test_a_node_that_is_asked_for_what_cannot_be_says_so_and_ends(node, given, m
 
 @pytest.mark.ros
 def test_another_stations_topic_is_theirs_to_judge_and_a_drivers_name_is_known(node):
-    node("qos_overrides./station_b/safety.subscription.depth:=5", "qos_overrides./tf.subscription.depth:=5")
+    node(
+        "qos_overrides./station_b/safety.subscription.depth:=5",
+        "qos_overrides./tf.subscription.depth:=5",
+    )
     one = node("qos_overrides./near.subscription.depth:=5", renamed="current_pose:=/near")
     with pytest.raises(RlinfError, match="'current_pose': expected none, as the interlock"):
         publisher_qos(one, "current_pose")
-    one = node("qos_overrides./near.subscription.reliability:=reliable", renamed="camera/wrist/image:=/near")
+    one = node(
+        "qos_overrides./near.subscription.reliability:=reliable",
+        renamed="camera/wrist/image:=/near",
+    )
     assert publisher_qos(one, "camera/wrist/image").reliability.name == "RELIABLE"

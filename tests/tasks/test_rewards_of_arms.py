@@ -24,10 +24,15 @@ class Touched:
 
 def test_each_arm_has_a_memory_of_its_own_and_another_episode_begins_it_anew():
     def channels_of(left, right):
-        return {"left/current_pose": np.array([0, 0, left]), "right/current_pose": np.array([0, 0, right])}
+        return {
+            "left/current_pose": np.array([0, 0, left]),
+            "right/current_pose": np.array([0, 0, right]),
+        }
 
     both = per_arm(Touched(), ("left", "right"), all)
-    assert isinstance(both, Remembering) and not both(channels_of(0.0, 1.0)), "what one has done is not the other's"
+    assert isinstance(both, Remembering) and not both(channels_of(0.0, 1.0)), (
+        "what one has done is not the other's"
+    )
     assert both(channels_of(1.0, 0.0)) and both(channels_of(1.0, 1.0))
     both.begin()
     assert not both(channels_of(0.0, 1.0))

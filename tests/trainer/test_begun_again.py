@@ -1,4 +1,6 @@
-"""Runs that begin where others were: what is kept of those, what is counted anew, and what is refused."""
+"""Runs that begin where others were: what is kept of those, what is counted anew, and what is
+refused.
+"""
 
 import numpy as np
 import pytest
@@ -24,11 +26,22 @@ from rlinf_core.trainer.run import first_policy
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
 
-SMALL = ("policy.hidden=[16]", "simulation.environments=2", "simulation.evaluate_every=100",
-         "simulation.evaluate_episodes=2", "collect.episodes=2")
+SMALL = (
+    "policy.hidden=[16]",
+    "simulation.environments=2",
+    "simulation.evaluate_every=100",
+    "simulation.evaluate_episodes=2",
+    "collect.episodes=2",
+)
 SFT = ("algorithm={name: sft, steps: 12, batch_size: 16}", *SMALL)
-PPO = ("algorithm={name: ppo, chunks: 16, epochs: 1}", "policy={kind: gaussian, hidden: [16]}", "simulation.environments=2",
-       "simulation.env_steps=128", "simulation.evaluate_every=1000", "simulation.evaluate_episodes=2")
+PPO = (
+    "algorithm={name: ppo, chunks: 16, epochs: 1}",
+    "policy={kind: gaussian, hidden: [16]}",
+    "simulation.environments=2",
+    "simulation.env_steps=128",
+    "simulation.evaluate_every=1000",
+    "simulation.evaluate_episodes=2",
+)
 
 
 def deviations(run):
@@ -38,28 +51,56 @@ def deviations(run):
 
 def test_sft_from_another_run_has_its_own_steps(tmp_path):
     train(load_recipe("sim_sft", [*SFT]), tmp_path / "first", points)
-    train(load_recipe("sim_sft", [*SFT, f"simulation.initial_policy={tmp_path / 'first'}"]), tmp_path / "second", points)
-    one, two = (load_policy(max((tmp_path / name / "policies").iterdir()), SPEC) for name in ("first", "second"))
-    assert any(not torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True)), "it learned"
-    assert [read_evaluations(tmp_path / name)[-1]["env_steps"] for name in ("first", "second")] == [12, 12]
+    train(
+        load_recipe("sim_sft", [*SFT, f"simulation.initial_policy={tmp_path / 'first'}"]),
+        tmp_path / "second",
+        points,
+    )
+    one, two = (
+        load_policy(max((tmp_path / name / "policies").iterdir()), SPEC)
+        for name in ("first", "second")
+    )
+    assert any(
+        not torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True)
+    ), "it learned"
+    assert [read_evaluations(tmp_path / name)[-1]["env_steps"] for name in ("first", "second")] == [
+        12,
+        12,
+    ]
 
 
 def test_offline_rl_from_another_run_learns_on(tmp_path):
     """Its learning rate falls to 0 within a run's steps, not within those of both."""
     iql = ("algorithm={name: iql, steps: 12, batch_size: 16, critic_hidden: [16]}", *SMALL)
     train(load_recipe("sim_iql", [*iql]), tmp_path / "first", points)
-    train(load_recipe("sim_iql", [*iql, f"simulation.initial_policy={tmp_path / 'first'}"]), tmp_path / "second", points)
-    one, two = (load_policy(max((tmp_path / name / "policies").iterdir()), SPEC) for name in ("first", "second"))
-    moved = [(p - q).abs().max().item() for p, q in zip(one.parameters(), two.parameters(), strict=True)]
+    train(
+        load_recipe("sim_iql", [*iql, f"simulation.initial_policy={tmp_path / 'first'}"]),
+        tmp_path / "second",
+        points,
+    )
+    one, two = (
+        load_policy(max((tmp_path / name / "policies").iterdir()), SPEC)
+        for name in ("first", "second")
+    )
+    moved = [
+        (p - q).abs().max().item() for p, q in zip(one.parameters(), two.parameters(), strict=True)
+    ]
     assert max(moved) > 1e-4
     assert [entry["env_steps"] for entry in read_evaluations(tmp_path / "second")][-1] == 12
 
 
 def test_a_checkpoint_with_other_parts_says_which_settings_made_them(tmp_path):
-    sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *SMALL)
+    sac = (
+        "algorithm={name: sac, critic_hidden: [16], batch_size: 16}",
+        "simulation.env_steps=40",
+        *SMALL,
+    )
     train(load_recipe("sim_sac", [*sac]), tmp_path / "run", points)
-    with pytest.raises(RecipeError, match="algorithm: expected a learner of .*, as in the checkpoint that the run goes on "
-                                          "from, got one of .*averaged"):
+    with pytest.raises(
+        RecipeError,
+        match="algorithm: expected a learner of .*, as in the checkpoint that the run goes on "
+        "from, got one of .*averaged",
+    ):
         train(load_recipe("sim_sac", [*sac, "algorithm.ema_rate=0.01"]), tmp_path / "run", points)
 
 
@@ -68,31 +109,57 @@ def test_noise_of_another_kind_of_device_begins_anew():
     restore(two, one.get_state(), seed=9)
     assert torch.equal(torch.rand(3, generator=one), torch.rand(3, generator=two))
     restore(two, torch.zeros(16, dtype=torch.uint8), seed=9)  # as CUDA's are
-    assert torch.equal(torch.rand(3, generator=two), torch.rand(3, generator=torch.Generator().manual_seed(9)))
+    assert torch.equal(
+        torch.rand(3, generator=two), torch.rand(3, generator=torch.Generator().manual_seed(9))
+    )
 
 
 def test_demonstrations_of_what_learns_from_nothing_else_may_fill_the_replay():
-    for overrides, capacity in ((["replay.capacity=60000"], 60_000), (["replay.capacity=600"], 600)):
+    for overrides, capacity in (
+        (["replay.capacity=60000"], 60_000),
+        (["replay.capacity=600"], 600),
+    ):
         recipe = load_recipe("sim_iql", [*overrides, "policy.hidden=[8]"])
         data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
         assert data.demonstrations.capacity == capacity
     recipe = load_recipe("sim_rlpd", ["replay.capacity=60000", "policy.hidden=[8]"])
-    assert data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10)).demonstrations.capacity == 50_000
+    assert (
+        data_for(
+            recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10)
+        ).demonstrations.capacity
+        == 50_000
+    )
 
 
 def test_the_first_episode_with_an_expert_is_the_first_that_is_no_demonstration():
-    recipe = load_recipe("sim_dagger", ["policy.hidden=[8]", "algorithm.beta=0.5", "algorithm.beta_decay=0.9"])
+    recipe = load_recipe(
+        "sim_dagger", ["policy.hidden=[8]", "algorithm.beta=0.5", "algorithm.beta_decay=0.9"]
+    )
     data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
     zeros = np.zeros((3, SPEC.action.dim), np.float32)
     for mode, fraction in ((DEMONSTRATION, 0.5), (DEMONSTRATION, 0.5), (TRAIN, 0.45)):
-        data.insert(Trajectory({"vectors": np.zeros((4, SPEC.vector_size), np.float32)}, zeros, np.zeros(3), np.ones(3),
-                               True, mode=mode, sources=["policy"] * 3), 0)
+        data.insert(
+            Trajectory(
+                {"vectors": np.zeros((4, SPEC.vector_size), np.float32)},
+                zeros,
+                np.zeros(3),
+                np.ones(3),
+                True,
+                mode=mode,
+                sources=["policy"] * 3,
+            ),
+            0,
+        )
         assert data.order()["expert_fraction"] == pytest.approx(fraction)
 
 
 def test_a_policy_that_a_person_has_named_is_no_newer_version(tmp_path):
     (tmp_path / "policies").mkdir()
-    for name in ("policy-00000002.safetensors", "policy-00000012.safetensors", "policy-best.safetensors"):
+    for name in (
+        "policy-00000002.safetensors",
+        "policy-00000012.safetensors",
+        "policy-best.safetensors",
+    ):
         (tmp_path / "policies" / name).write_bytes(b"")
     assert newest_policy(tmp_path).name == "policy-00000012.safetensors"
     for path in (tmp_path / "policies").glob("policy-0*"):
@@ -102,16 +169,27 @@ def test_a_policy_that_a_person_has_named_is_no_newer_version(tmp_path):
 
 def test_a_policy_that_rl_improves_goes_on_to_see_as_it_has_learned_to(tmp_path):
     train(load_recipe("sim_ppo", [*PPO]), tmp_path / "first", points)
-    train(load_recipe("sim_ppo", [*PPO, f"simulation.initial_policy={tmp_path / 'first'}"]), tmp_path / "second", points)
-    for one, two in zip(deviations(tmp_path / "first"), deviations(tmp_path / "second"), strict=True):
+    train(
+        load_recipe("sim_ppo", [*PPO, f"simulation.initial_policy={tmp_path / 'first'}"]),
+        tmp_path / "second",
+        points,
+    )
+    for one, two in zip(
+        deviations(tmp_path / "first"), deviations(tmp_path / "second"), strict=True
+    ):
         assert torch.allclose(one, two, atol=1e-6) and not torch.equal(one, torch.ones_like(one))
 
 
 def rollouts_of(policy, count=1):
     """Of an observation whose second number hardly varies."""
-    played = [ChunkRollouts(Points(4), policy, number).play(chunks=20).rollouts[0] for number in range(count)]
+    played = [
+        ChunkRollouts(Points(4), policy, number).play(chunks=20).rollouts[0]
+        for number in range(count)
+    ]
     for rollout in played:
-        rollout.observations["vectors"][..., 1] = 2.0 + 0.001 * rollout.observations["vectors"][..., 1]
+        rollout.observations["vectors"][..., 1] = (
+            2.0 + 0.001 * rollout.observations["vectors"][..., 1]
+        )
     return played
 
 
@@ -131,7 +209,9 @@ def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
         data.learned(learner)
         assert policy.encoder.std[1].item() == pytest.approx(fitted[1].item(), rel=0.01)
     assert torch.equal(policy.encoder.std, learner.value.encoder.std)
-    assert policy.encoder.std[0].item() == pytest.approx(data.moments.var[0].sqrt().item() + STD_FLOOR), "which varies"
+    assert policy.encoder.std[0].item() == pytest.approx(
+        data.moments.var[0].sqrt().item() + STD_FLOOR
+    ), "which varies"
     for older in (False, True):
         state = data.state_dict()
         if older:  # it does not say, and its policy sees without
@@ -144,8 +224,12 @@ def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
         assert again.state_dict()["floors"] is not older, "and so on"
 
 
-@pytest.mark.parametrize("before, sees", [("run", "as inherited"), ("file", "as the policy"), ("blind", "by what came")])
-def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(tmp_path, before, sees):
+@pytest.mark.parametrize(
+    "before, sees", [("run", "as inherited"), ("file", "as the policy"), ("blind", "by what came")]
+)
+def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(
+    tmp_path, before, sees
+):
     named = tmp_path if before == "run" else tmp_path / "policy.safetensors"
     recipe = load_recipe("sim_ppo", ["policy.hidden=[8]", f"simulation.initial_policy={named}"])
     policy = make_policy(SPEC, recipe.policy)
@@ -159,38 +243,74 @@ def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(
     data.put(Experience(rollouts=rollouts_of(policy)), 0)
     data.batch()
     data.learned(learner)
-    expected = {"as inherited": 7.0, "as the policy": 3.0, "by what came": data.moments.var[0].sqrt().item()}[sees]
+    expected = {
+        "as inherited": 7.0,
+        "as the policy": 3.0,
+        "by what came": data.moments.var[0].sqrt().item(),
+    }[sees]
     assert value.std[0].item() == pytest.approx(expected + STD_FLOOR, rel=1e-5)
 
 
-@pytest.mark.parametrize("change, message", [
-    ("seed=3", "seed: expected 0, with which the run in .* was begun and goes on, got 3"),
-    ("policy.hidden=[8]", r"policy: expected .*16.* got .*8"),
-    ("replay.capacity=77", "replay.capacity: expected .* got 77"),
-    ("simulation.initial_policy=runs/x", "simulation.initial_policy: expected none, with which .* got runs/x"),
-    ("algorithm={name: crossq, batch_size: 16, critic_hidden: [16]}", "algorithm.name: expected sac, .* got crossq")])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("seed=3", "seed: expected 0, with which the run in .* was begun and goes on, got 3"),
+        ("policy.hidden=[8]", r"policy: expected .*16.* got .*8"),
+        ("replay.capacity=77", "replay.capacity: expected .* got 77"),
+        (
+            "simulation.initial_policy=runs/x",
+            "simulation.initial_policy: expected none, with which .* got runs/x",
+        ),
+        (
+            "algorithm={name: crossq, batch_size: 16, critic_hidden: [16]}",
+            "algorithm.name: expected sac, .* got crossq",
+        ),
+    ],
+)
 def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path, change, message):
-    sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *SMALL)
+    sac = (
+        "algorithm={name: sac, critic_hidden: [16], batch_size: 16}",
+        "simulation.env_steps=40",
+        *SMALL,
+    )
     train(load_recipe("sim_sac", [*sac]), tmp_path / "run", points)
     before = (tmp_path / "run/recipe.yaml").read_text()
     with pytest.raises(RecipeError, match=message):
         train(load_recipe("sim_sac", [*sac, change]), tmp_path / "run", points)
     assert (tmp_path / "run/recipe.yaml").read_text() == before
-    assert train(load_recipe("sim_sac", [*sac, "simulation.env_steps=80"]), tmp_path / "run", points)["env_steps"] == 80
+    assert (
+        train(load_recipe("sim_sac", [*sac, "simulation.env_steps=80"]), tmp_path / "run", points)[
+            "env_steps"
+        ]
+        == 80
+    )
 
 
 def test_a_run_that_was_through_is_not_judged_again(tmp_path):
     for steps in (40, 40, 80):
-        sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", f"simulation.env_steps={steps}", *SMALL)
+        sac = (
+            "algorithm={name: sac, critic_hidden: [16], batch_size: 16}",
+            f"simulation.env_steps={steps}",
+            *SMALL,
+        )
         last = train(load_recipe("sim_sac", [*sac]), tmp_path, points)
         written = read_evaluations(tmp_path)
         assert [entry["env_steps"] for entry in written] == [0, 40] + [80] * (steps == 80)
-        assert last == {key: value for key, value in written[-1].items() if key not in ("event", "time")}
+        assert last == {
+            key: value for key, value in written[-1].items() if key not in ("event", "time")
+        }
 
 
 def test_rollouts_that_wait_are_as_many_after_a_resume():
-    recipe = load_recipe("sim_dapo", ["algorithm.group=2", "simulation.environments=4", "placement.workers=2",
-                                      "policy={kind: gaussian, hidden: [8]}"])
+    recipe = load_recipe(
+        "sim_dapo",
+        [
+            "algorithm.group=2",
+            "simulation.environments=4",
+            "placement.workers=2",
+            "policy={kind: gaussian, hidden: [8]}",
+        ],
+    )
     policy = first_policy(recipe, SPEC, None)
     one, two = (data_for(recipe, policy, governor_for(recipe, 10)) for _ in range(2))
     one.rounds = 3
@@ -202,7 +322,13 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
     class Players(OnRay):
         def __init__(self):
             self.recipe = load_recipe("sim_ppo", ["placement.workers=2"])
-            self.resources, self.worker_arguments, self.died, self.begun, self.spawned = {}, (), 0, 0, 0
+            self.resources, self.worker_arguments, self.died, self.begun, self.spawned = (
+                {},
+                (),
+                0,
+                0,
+                0,
+            )
             self.seeds_and_scenes, self.workers, self.editions = [], [0, 1], [0, 0]
             self.ray = self
 
@@ -220,7 +346,11 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
         players._worker()
     players.go_on(1)
     players.go_on(2)
-    assert len({seed for seed, _ in players.seeds_and_scenes}) == len({scene for _, scene in players.seeds_and_scenes}) == 6
+    assert (
+        len({seed for seed, _ in players.seeds_and_scenes})
+        == len({scene for _, scene in players.seeds_and_scenes})
+        == 6
+    )
 
 
 def test_stations_beyond_those_that_are_told_apart_are_counted_as_the_last():
@@ -233,9 +363,19 @@ def test_stations_beyond_those_that_are_told_apart_are_counted_as_the_last():
 
 
 def test_a_real_robot_among_several_is_not_simulated():
-    robots = "embodiments={one: {robot: franka_sim, task: reach}, two: {robot: franka_twin, task: peg_insertion}}"
-    with pytest.raises(RecipeError, match="embodiments.two: expected a simulator .* got 'franka_twin', whose driver is"):
-        check_recipe(load_recipe("sim_embodiments", ["algorithm={name: sac}", "simulation={environments: 1}", robots]))
+    robots = (
+        "embodiments={one: {robot: franka_sim, task: reach}, two: {robot: franka_twin, task: "
+        "peg_insertion}}"
+    )
+    with pytest.raises(
+        RecipeError,
+        match="embodiments.two: expected a simulator .* got 'franka_twin', whose driver is",
+    ):
+        check_recipe(
+            load_recipe(
+                "sim_embodiments", ["algorithm={name: sac}", "simulation={environments: 1}", robots]
+            )
+        )
 
 
 class Lost:
@@ -250,9 +390,16 @@ class Lost:
         raise self.error
 
 
-def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_heard_refuses_no_episode(tmp_path):
+def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_heard_refuses_no_episode(
+    tmp_path,
+):
     workers, replaced = OnRay.__new__(OnRay), []
-    workers.ray, workers.died, workers.workers, workers.pending = Lost(ray.exceptions.OutOfMemoryError("m")), 0, [0], [0]
+    workers.ray, workers.died, workers.workers, workers.pending = (
+        Lost(ray.exceptions.OutOfMemoryError("m")),
+        0,
+        [0],
+        [0],
+    )
     workers._worker, workers._begin = lambda: replaced.append(0), lambda worker: None
     workers.editions = [0]
     with pytest.raises(RlinfError, match="rollout workers died"):
@@ -262,13 +409,20 @@ def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_hea
     readers.ray, readers._begun = Lost(ray.exceptions.RpcError("cut")), {tmp_path: (0, None)}
     with pytest.raises(IngestError, match="a process of the ingest does not answer"):
         readers.read(tmp_path, "station_a")
-    readers.ray, readers._begun = Lost(ray.exceptions.RayTaskError("f", "tb", MemoryError("m"))), {tmp_path: (0, None)}
+    readers.ray, readers._begun = (
+        Lost(ray.exceptions.RayTaskError("f", "tb", MemoryError("m"))),
+        {tmp_path: (0, None)},
+    )
     with pytest.raises(MemoryError):  # which is none on the episode, either
         readers.read(tmp_path, "station_a")
 
 
 def test_what_a_power_cut_left_of_a_line_ends_no_report_and_no_run(tmp_path):
-    sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *SMALL)
+    sac = (
+        "algorithm={name: sac, critic_hidden: [16], batch_size: 16}",
+        "simulation.env_steps=40",
+        *SMALL,
+    )
     train(load_recipe("sim_sac", [*sac]), tmp_path, points)
     file = tmp_path / "progress.jsonl"
     text = file.read_text()

@@ -1,4 +1,6 @@
-"""A damaged newest checkpoint: the run goes on from the one before, says so, and keeps what is damaged."""
+"""A damaged newest checkpoint: the run goes on from the one before, says so, and keeps what is
+damaged.
+"""
 
 import errno
 import shutil
@@ -42,7 +44,11 @@ DAMAGES = {
 @pytest.fixture
 def root(tmp_path):
     for step in (1, 2):
-        save(tmp_path / "checkpoints", f"updates-{step}", {"a": {"x": np.full(100, step, np.float32)}, "n": [step]})
+        save(
+            tmp_path / "checkpoints",
+            f"updates-{step}",
+            {"a": {"x": np.full(100, step, np.float32)}, "n": [step]},
+        )
     return tmp_path / "checkpoints"
 
 
@@ -57,8 +63,14 @@ def test_the_one_before_is_taken_and_the_damaged_one_is_kept(damage, root, capsy
     assert f"checkpoint {two}: expected arrays.safetensors and state.json, whole; got: " in output
     assert f"checkpoint {one}: goes on from this one" in output
     quarantine = root.parent / "damaged" / two.name
-    assert {path.name: path.read_bytes() for path in quarantine.iterdir()} == files and str(quarantine) in output
-    assert (root.parent / "damaged" / f"{two.name}.reason.txt").read_text().startswith(f"checkpoint {two}: expected")
+    assert {path.name: path.read_bytes() for path in quarantine.iterdir()} == files and str(
+        quarantine
+    ) in output
+    assert (
+        (root.parent / "damaged" / f"{two.name}.reason.txt")
+        .read_text()
+        .startswith(f"checkpoint {two}: expected")
+    )
     for step in (3, 4, 5):
         save(root, f"updates-{step}", {"n": [step]})
     assert quarantine.is_dir() and load_newest(root)["n"] == [5]
@@ -75,13 +87,17 @@ def test_where_all_are_damaged_nothing_is_begun_anew_or_changed(root):
     for folder in checkpoints(root):
         flipped(folder / "arrays.safetensors")
     before = sorted(root.rglob("*"))
-    with pytest.raises(RlinfError, match="expected a checkpoint that is whole, got none. Nothing was changed") as refused:
+    with pytest.raises(
+        RlinfError, match="expected a checkpoint that is whole, got none. Nothing was changed"
+    ) as refused:
         load_newest(root, (), root.parent / "damaged")
     assert all(folder.name in str(refused.value) for folder in checkpoints(root))
     assert sorted(root.rglob("*")) == before and not (root.parent / "damaged").exists()
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.ESTALE])
+@pytest.mark.parametrize(
+    "number", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.ESTALE]
+)
 def test_what_cannot_be_read_now_is_not_damaged(number, root, monkeypatch):
     def refused(path):
         raise OSError(number, "not now")

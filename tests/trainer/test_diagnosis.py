@@ -254,8 +254,8 @@ def test_the_command_says_each_fault_and_what_to_do(healthy, tmp_path, capsys):
     assert main(["why", str(run), "--json", str(tmp_path / "out.json")]) == 1
     output = capsys.readouterr().out
     assert (
-        "reward_absent: none of the 40 newest episodes has a reward above 0; the demonstrations have one"
-        in output
+        "reward_absent: none of the 40 newest episodes has a reward above 0; the demonstrations "
+        "have one" in output
     )
     assert "remedy: " in output
     assert "reward_absent" in json.loads((tmp_path / "out.json").read_text())

@@ -1,4 +1,6 @@
-"""What a machine lacks for a while, room or memory, ends no run and refuses no episode; a folder has one run."""
+"""What a machine lacks for a while, room or memory, ends no run and refuses no episode; a folder
+has one run.
+"""
 
 import contextlib
 import errno
@@ -33,7 +35,11 @@ from tests.messages import record
 from tests.trainer.test_begun_again import SMALL as TINY
 from tests.trainer.test_run import run_of, shown, turn
 
-SAC = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *TINY)
+SAC = (
+    "algorithm={name: sac, critic_hidden: [16], batch_size: 16}",
+    "simulation.env_steps=40",
+    *TINY,
+)
 READ = "rlinf_core.rollouts.from_episode.read_episode"
 
 
@@ -53,15 +59,21 @@ def full_disk():
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
-def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_is_room(spool, task, tmp_path, capsys):
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # of TensorBoard's own thread
+def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_is_room(
+    spool, task, tmp_path, capsys
+):
     run, two = run_of(task, tmp_path / "run"), record(spool, task.spec, "two").close()
     shown(run, spool, "one", mode="demonstration")
     turn(run, 3)
     assert run.last_stage and run.version == 1
 
     def files_on_disk():
-        return policy_files(run.run_dir / "policies"), checkpoint.checkpoints(run.run_dir / "checkpoints")
+        return policy_files(run.run_dir / "policies"), checkpoint.checkpoints(
+            run.run_dir / "checkpoints"
+        )
 
     run.save()
     before, _ = files_on_disk(), capsys.readouterr()
@@ -75,12 +87,21 @@ def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_
             assert time.monotonic() < end
         assert run.intake.take(two, run.insert) == "online"
     log = capsys.readouterr().out
-    for what in ("a policy", "a checkpoint", "curves"):  # each by itself: one that is never taken keeps no other
+    for what in (
+        "a policy",
+        "a checkpoint",
+        "curves",
+    ):  # each by itself: one that is never taken keeps no other
         assert log.count(f"{what} cannot be written: ") == 1
-    assert log.count("Training goes on, and it is tried again every 10 s. Free the disk") == 3 and "File too large" in log
+    assert (
+        log.count("Training goes on, and it is tried again every 10 s. Free the disk") == 3
+        and "File too large" in log
+    )
     assert "episode two: online, which cannot be noted down" in log
     assert files_on_disk() == before and run.version == 1
-    assert not [*run.run_dir.glob("policies/.*"), *run.run_dir.glob("checkpoints/.*")], "half a file keeps a full disk full"
+    assert not [*run.run_dir.glob("policies/.*"), *run.run_dir.glob("checkpoints/.*")], (
+        "half a file keeps a full disk full"
+    )
     run.disk.again_at.clear()
     turn(run)
     assert newest_version(run.run_dir / "policies") == run.version == 2
@@ -95,7 +116,9 @@ def test_what_is_written_may_be_read_by_whoever_may_read_other_files(mask, mode,
     before = os.umask(mask)
     try:
         for _ in range(2):  # the second in the place of the first
-            write_atomically(tmp_path / "policy", lambda aside: save_file({"x": np.zeros(3)}, aside))
+            write_atomically(
+                tmp_path / "policy", lambda aside: save_file({"x": np.zeros(3)}, aside)
+            )
             write_atomically(tmp_path / "recipe", lambda aside: aside.write_text("x"))
         (tmp_path / ".policy.part").write_text("left by a crash")
         (tmp_path / ".policy.part").chmod(0o600)
@@ -107,20 +130,34 @@ def test_what_is_written_may_be_read_by_whoever_may_read_other_files(mask, mode,
     assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [mode] * 5
 
 
-@pytest.mark.parametrize("number, remedy", [
-    (errno.ENOSPC, "Free the disk, and give the command again"), (errno.EROFS, "Choose a folder that may be written to")])
-def test_what_the_disk_does_not_take_is_one_line_with_file_and_remedy(number, remedy, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "number, remedy",
+    [
+        (errno.ENOSPC, "Free the disk, and give the command again"),
+        (errno.EROFS, "Choose a folder that may be written to"),
+    ],
+)
+def test_what_the_disk_does_not_take_is_one_line_with_file_and_remedy(
+    number, remedy, tmp_path, monkeypatch, capsys
+):
     def refused(path, write):
         raise OSError(number, os.strerror(number))  # as a write does, without the file
 
     monkeypatch.setattr("rlinf_core.core.atomic_io.write_as_usual", refused)
-    assert main(["train", "sim_sac", "--out", str(tmp_path / "run"), "--set", "simulation.env_steps=40"]) == 1
+    assert (
+        main(
+            ["train", "sim_sac", "--out", str(tmp_path / "run"), "--set", "simulation.env_steps=40"]
+        )
+        == 1
+    )
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == f"rlinf: {tmp_path / 'run/recipe.yaml'}: {os.strerror(number)}. {remedy}"
     assert "Traceback" not in "".join(lines)
 
 
-def test_a_trainer_that_dies_before_its_first_checkpoint_uses_no_version_again(spool, task, tmp_path):
+def test_a_trainer_that_dies_before_its_first_checkpoint_uses_no_version_again(
+    spool, task, tmp_path
+):
     run_of(task, tmp_path / "run").publish()
     again = run_of(task, tmp_path / "run")
     assert again.version == 1
@@ -135,6 +172,7 @@ def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_pa
         def write():
             tried.append(number)
             raise OSError(number, os.strerror(number))
+
         return write
 
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
@@ -146,18 +184,32 @@ def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_pa
     for number in (errno.EACCES, errno.ENOENT, errno.EROFS):
         with pytest.raises(OSError, match=os.strerror(number)):
             disk.keep("another", refuses(number))
-    for number in (errno.ESTALE, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.EDQUOT, errno.EAGAIN, errno.EFBIG):
+    for number in (
+        errno.ESTALE,
+        errno.ENOMEM,
+        errno.ENFILE,
+        errno.EMFILE,
+        errno.EDQUOT,
+        errno.EAGAIN,
+        errno.EFBIG,
+    ):
         disk.keep(str(number), refuses(number))
 
 
 def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):
-    take = ("import sys; from pathlib import Path; from rlinf_core.trainer.folder import only_trainer\n"
-            "with only_trainer(Path(sys.argv[1])): pass")
+    take = (
+        "import sys; from pathlib import Path; from rlinf_core.trainer.folder import only_trainer\n"
+        "with only_trainer(Path(sys.argv[1])): pass"
+    )
     recipe, codes = load_recipe("sim_sac", [*SAC]), []
 
     def tell(run, entry):
         if not codes:
-            codes.append(subprocess.run([sys.executable, "-c", take, str(tmp_path)], capture_output=True, check=False))
+            codes.append(
+                subprocess.run(
+                    [sys.executable, "-c", take, str(tmp_path)], capture_output=True, check=False
+                )
+            )
 
     keep_recipe(recipe, tmp_path)  # as whoever starts a trainer does
     train(recipe, tmp_path, points, tell)
@@ -173,12 +225,18 @@ def lacking(monkeypatch, error):
     monkeypatch.setattr(READ, read)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "Too many open files"), OSError(errno.EIO, "")])
-def test_an_episode_that_cannot_be_read_now_is_read_again(error, spool, task, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(errno.EMFILE, "Too many open files"), OSError(errno.EIO, "")]
+)
+def test_an_episode_that_cannot_be_read_now_is_read_again(
+    error, spool, task, tmp_path, monkeypatch, capsys
+):
     taken, run_dir = [], tmp_path / "run"
     folder = record(spool, task.spec, "one").close()
     intake = Intake(run_dir, task.spec, 100)
-    bridge = Stations("127.0.0.1:0", run_dir, intake, lambda trajectory: taken.append(trajectory) or "online")
+    bridge = Stations(
+        "127.0.0.1:0", run_dir, intake, lambda trajectory: taken.append(trajectory) or "online"
+    )
     try:
         bridge.arrived.append(folder)
         with monkeypatch.context() as less:
@@ -186,12 +244,21 @@ def test_an_episode_that_cannot_be_read_now_is_read_again(error, spool, task, tm
             less.setattr(stations, "AGAIN_S", 0.0)
             bridge.take(0, {})
         output = capsys.readouterr().out
-        assert output.startswith(f"{LATER}: episode one: {type(error).__name__}") and "stays in the inbox" in output
+        assert (
+            output.startswith(f"{LATER}: episode one: {type(error).__name__}")
+            and "stays in the inbox" in output
+        )
         assert folder.exists() and not taken and not intake.ids and not intake.counts()["refused"]
         bridge.take(0, {})
-        assert [trajectory.id for trajectory in taken] == ["one"] and intake.ids == {"one": "online"}
+        assert [trajectory.id for trajectory in taken] == ["one"] and intake.ids == {
+            "one": "online"
+        }
         bridge.take(0, {})
-        assert not bridge.later and not bridge.arrived and len(intake.journal.path.read_text().splitlines()) == 1
+        assert (
+            not bridge.later
+            and not bridge.arrived
+            and len(intake.journal.path.read_text().splitlines()) == 1
+        )
         bridge.arrived.append(record(spool, task.spec, "two").close())
         lacking(monkeypatch, error)
         capsys.readouterr()
@@ -202,11 +269,19 @@ def test_an_episode_that_cannot_be_read_now_is_read_again(error, spool, task, tm
         bridge.close()
 
 
-def test_recordings_that_cannot_be_read_now_are_not_left_out_without_a_word(spool, task, tmp_path, monkeypatch):
+def test_recordings_that_cannot_be_read_now_are_not_left_out_without_a_word(
+    spool, task, tmp_path, monkeypatch
+):
     record(spool, task.spec, "one").close()
     lacking(monkeypatch, MemoryError())
-    with pytest.raises(RlinfError, match="collect.recordings: 1 cannot be read now: episode one: MemoryError"):
-        read_recordings((str(spool.root),), Intake(tmp_path / "run", task.spec, 100), lambda trajectory: "online")
+    with pytest.raises(
+        RlinfError, match="collect.recordings: 1 cannot be read now: episode one: MemoryError"
+    ):
+        read_recordings(
+            (str(spool.root),),
+            Intake(tmp_path / "run", task.spec, 100),
+            lambda trajectory: "online",
+        )
 
 
 def begun(folder, *overrides):
@@ -219,10 +294,16 @@ def begun(folder, *overrides):
 def test_another_recipe_does_not_take_the_place_of_that_of_the_run_that_is_there(tmp_path):
     before = begun(tmp_path / "run")
     other = load_recipe("demo", ["seed=3"])
-    for begin in (lambda: prepare(other, tmp_path / "run"), lambda: train(other, tmp_path / "run"),
-                  lambda: keep_recipe(other, tmp_path / "run"),
-                  lambda: members("demo", ["seed=3"], ["2"], tmp_path / "run")):
-        with pytest.raises(RecipeError, match="seed: expected 0, with which the run in .*run was begun and goes on, got 3"):
+    for begin in (
+        lambda: prepare(other, tmp_path / "run"),
+        lambda: train(other, tmp_path / "run"),
+        lambda: keep_recipe(other, tmp_path / "run"),
+        lambda: members("demo", ["seed=3"], ["2"], tmp_path / "run"),
+    ):
+        with pytest.raises(
+            RecipeError,
+            match="seed: expected 0, with which the run in .*run was begun and goes on, got 3",
+        ):
             begin()
         assert (tmp_path / "run/recipe.yaml").read_text() == before
 
@@ -230,24 +311,54 @@ def test_another_recipe_does_not_take_the_place_of_that_of_the_run_that_is_there
 BY_HAND = "# mine\ndefaults: demo\nname: mine\n"
 
 
-@pytest.mark.parametrize("text", [
-    BY_HAND, "name: mine\nseed: 1\n", "# what I changed\n{}", "{}", "a: [", "\udcff",
-    pytest.param("[" * 5000, marks=pytest.mark.slow)],
-    ids=["base", "short", "commented", "edited", "cut", "bytes", "deep"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        BY_HAND,
+        "name: mine\nseed: 1\n",
+        "# what I changed\n{}",
+        "{}",
+        "a: [",
+        "\udcff",
+        pytest.param("[" * 5000, marks=pytest.mark.slow),
+    ],
+    ids=["base", "short", "commented", "edited", "cut", "bytes", "deep"],
+)
 def test_a_recipe_that_a_person_has_written_stays_whatever_is_begun_in_its_folder(text, tmp_path):
     path, recipe = tmp_path / "recipe.yaml", load_recipe("demo", ["bridge.port=50998"])
-    written = text.replace("{}", resolved(recipe).replace("seed: 0", "seed: 0 ")).encode("utf-8", "surrogateescape")
+    written = text.replace("{}", resolved(recipe).replace("seed: 0", "seed: 0 ")).encode(
+        "utf-8", "surrogateescape"
+    )
     path.write_bytes(written)
-    for begin in (lambda: check_trainer(recipe, tmp_path), lambda: prepare(recipe, tmp_path),
-                  lambda: train(recipe, tmp_path), lambda: keep_recipe(recipe, tmp_path)):
-        with pytest.raises(RecipeError, match="recipe.yaml: expected none, or one that a run has written, got another"):
+    for begin in (
+        lambda: check_trainer(recipe, tmp_path),
+        lambda: prepare(recipe, tmp_path),
+        lambda: train(recipe, tmp_path),
+        lambda: keep_recipe(recipe, tmp_path),
+    ):
+        with pytest.raises(
+            RecipeError,
+            match="recipe.yaml: expected none, or one that a run has written, got another",
+        ):
             begin()
     assert path.read_bytes() == written and not (tmp_path / "plan.json").exists()
 
 
 def test_the_recipe_that_was_given_is_not_written_over(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(BY_HAND)
-    assert main(["up", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path), "--set", "station.domain_id=58"]) == 2
+    assert (
+        main(
+            [
+                "up",
+                str(tmp_path / "recipe.yaml"),
+                "--out",
+                str(tmp_path),
+                "--set",
+                "station.domain_id=58",
+            ]
+        )
+        == 2
+    )
     assert "Choose another --out, or give it another name" in capsys.readouterr().err
     assert (tmp_path / "recipe.yaml").read_text() == BY_HAND and not (tmp_path / "logs").exists()
 
@@ -257,7 +368,9 @@ def test_what_a_run_has_written_is_written_again(name, tmp_path):
     for overrides in (["seed=1"], ["seed=2", "algorithm.learning_rate=1e-5"], []):
         keep_recipe(load_recipe(name, overrides), tmp_path)
     before = (tmp_path / "recipe.yaml").read_text()
-    (tmp_path / "recipe.yaml").write_text(before.partition("release:")[0])  # of a release that knew no such section
+    (tmp_path / "recipe.yaml").write_text(
+        before.partition("release:")[0]
+    )  # of a release that knew no such section
     keep_recipe(load_recipe(tmp_path / "recipe.yaml"), tmp_path)
     assert (tmp_path / "recipe.yaml").read_text() == before
 
@@ -266,21 +379,34 @@ def test_what_a_run_has_written_is_written_again(name, tmp_path):
 def test_a_recipe_that_is_damaged_is_said(text, tmp_path):
     begun(tmp_path / "run")
     (tmp_path / "run/recipe.yaml").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(RecipeError, match="recipe.yaml: expected the recipe with which this run was begun, got a damaged"):
+    with pytest.raises(
+        RecipeError,
+        match="recipe.yaml: expected the recipe with which this run was begun, got a damaged",
+    ):
         check_same(load_recipe("demo"), tmp_path / "run")
 
 
 def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
-    hold = ("import sys, time; from pathlib import Path; from rlinf_core.trainer.folder import only_trainer\n"
-            "with only_trainer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)")
-    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+    hold = (
+        "import sys, time; from pathlib import Path; from rlinf_core.trainer.folder import "
+        "only_trainer\n"
+        "with only_trainer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(RlinfError, match="another trainer is at work in this folder. Stop it, or choose another --out"):
+        with pytest.raises(
+            RlinfError,
+            match="another trainer is at work in this folder. Stop it, or choose another --out",
+        ):
             train(load_recipe("demo", ["bridge.port=50999"]), tmp_path)
         assert not (tmp_path / "recipe.yaml").exists()
         keep_recipe(load_recipe("demo"), tmp_path)
         with pytest.raises(RecipeError, match="seed: expected 0"):
-            keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)  # though it has no checkpoint yet
+            keep_recipe(
+                load_recipe("demo", ["seed=3"]), tmp_path
+            )  # though it has no checkpoint yet
         other.kill()
         other.wait()
     keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
@@ -288,8 +414,13 @@ def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
         assert not checkpoint.checkpoints(tmp_path)
 
 
-@pytest.mark.parametrize("change, message", [("station.task=reach", "station.task: expected"),
-                                             ("station.robot=ur5e_twin", "station.robot: expected")])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("station.task=reach", "station.task: expected"),
+        ("station.robot=ur5e_twin", "station.robot: expected"),
+    ],
+)
 def test_a_run_does_not_go_on_with_another_task_or_robot(tmp_path, change, message):
     keep_recipe(load_recipe("demo"), tmp_path)
     (tmp_path / "checkpoints/00000001-x").mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""Stations of one trainer, over its real bridge: what they are sent in stages, and what people see and say."""
+"""Stations of one trainer, over its real bridge: what they are sent in stages, and what people see
+and say.
+"""
 
 import json
 import os
@@ -33,8 +35,12 @@ class Trainer:
         self.run_dir.mkdir(exist_ok=True)
         (self.run_dir / "recipe.yaml").write_text("")
         intake = Intake(self.run_dir, task.spec, 100)
-        self.stations = Stations("127.0.0.1:0", self.run_dir, intake, lambda trajectory: "online", None, release)
-        self.clients = {name: BridgeClient(f"127.0.0.1:{self.stations.server.port}", name) for name in "ab"}
+        self.stations = Stations(
+            "127.0.0.1:0", self.run_dir, intake, lambda trajectory: "online", None, release
+        )
+        self.clients = {
+            name: BridgeClient(f"127.0.0.1:{self.stations.server.port}", name) for name in "ab"
+        }
         self.ending, self.error = threading.Event(), None
         self.thread = threading.Thread(target=self._loop)
         self.thread.start()
@@ -43,7 +49,10 @@ class Trainer:
         try:
             while not self.ending.wait(0.01):
                 self.stations.take(0, {})
-                self.stations.report = {"policy_version": self.stations.server.newest, "accepting": True}
+                self.stations.report = {
+                    "policy_version": self.stations.server.newest,
+                    "accepting": True,
+                }
         except BaseException as error:
             self.error = error
 
@@ -53,9 +62,13 @@ class Trainer:
         aside.rename(aside.with_name(policy_name(version)))
 
     def wait(self, station, version):
-        """Until the station is told that it is meant to have it; then it fetches it, if it is another than it has."""
+        """Until the station is told that it is meant to have it; then it fetches it, if it is
+        another than it has.
+        """
         end = time.monotonic() + 30
-        while (status := self.clients[station].report(0, 0, playing=version)).policy_version != version:
+        while (
+            status := self.clients[station].report(0, 0, playing=version)
+        ).policy_version != version:
             assert self.error is None and time.monotonic() < end, (self.error, status)
             time.sleep(0.02)
         fetched = self.clients[station].next_policy(-1, self.folder / station)
@@ -76,8 +89,14 @@ class Trainer:
 
         for success in successes:
             self.count += 1
-            folder = record(Spool(self.folder / f"spool_{station}"), self.task.spec, f"{station}-{self.count}",
-                            success=bool(success), change=change, **how).close()
+            folder = record(
+                Spool(self.folder / f"spool_{station}"),
+                self.task.spec,
+                f"{station}-{self.count}",
+                success=bool(success),
+                change=change,
+                **how,
+            ).close()
             self.clients[station].upload(folder)
 
     def close(self):
@@ -101,7 +120,9 @@ def start(task, tmp_path, monkeypatch):
 def fleet_command(capsys, *arguments):
     code = main(["fleet", *map(str, arguments)])
     out, error = capsys.readouterr()
-    return code, "".join(dict.fromkeys((out + error).splitlines(keepends=True)))  # the trainer prints them here, too
+    return code, "".join(
+        dict.fromkeys((out + error).splitlines(keepends=True))
+    )  # the trainer prints them here, too
 
 
 def test_a_policy_goes_to_one_station_and_comes_back_or_goes_to_all(start):
@@ -124,7 +145,9 @@ def test_a_policy_goes_to_one_station_and_comes_back_or_goes_to_all(start):
     trainer.wait("b", 1)
     trainer.play("a", 3, [1, 1, 1])
     trainer.wait("b", 3)
-    trainer.until(lambda: json.loads((trainer.run_dir / "release.json").read_text())["current"] == 3)
+    trainer.until(
+        lambda: json.loads((trainer.run_dir / "release.json").read_text())["current"] == 3
+    )
 
 
 def test_people_pin_promote_roll_back_and_drain(start, capsys):
@@ -137,9 +160,15 @@ def test_people_pin_promote_roll_back_and_drain(start, capsys):
             trainer.wait("b", 1)
             trainer.play("b", 1, [1, 1, 1])
     trainer.wait("b", 2)
-    trainer.until(lambda: "version 2 is on trial at 'b'" in fleet_command(capsys, "status", run)[1])  # it polls
+    trainer.until(
+        lambda: "version 2 is on trial at 'b'" in fleet_command(capsys, "status", run)[1]
+    )  # it polls
     code, text = fleet_command(capsys, "status", run)
-    assert code == 0 and "version 2 is on trial at 'b', 0 of at most 3 episodes" in text and text.count("on trial") >= 3
+    assert (
+        code == 0
+        and "version 2 is on trial at 'b', 0 of at most 3 episodes" in text
+        and text.count("on trial") >= 3
+    )
     assert fleet_command(capsys, "promote", run) == (0, "version 2 goes to all stations: by hand\n")
     trainer.wait("a", 2)
     assert fleet_command(capsys, "rollback", run) == (0, "version 2 is rolled back to 1: by hand\n")
@@ -147,10 +176,16 @@ def test_people_pin_promote_roll_back_and_drain(start, capsys):
     code, text = fleet_command(capsys, "rollback", run)
     assert code == 1 and "expected a policy on trial, or one before version 1" in text
     code, text = fleet_command(capsys, "promote", run)
-    assert code == 1 and "expected a policy on trial, or --version, got neither; all play version 1" in text
+    assert (
+        code == 1
+        and "expected a policy on trial, or --version, got neither; all play version 1" in text
+    )
     assert fleet_command(capsys, "promote", run, "--version", 2)[0] == 0
     trainer.wait("b", 2)
-    assert fleet_command(capsys, "pin", run, "--version", 1, "--stations", "a")[1] == "pinned to version 1: 'a'\n"
+    assert (
+        fleet_command(capsys, "pin", run, "--version", 1, "--stations", "a")[1]
+        == "pinned to version 1: 'a'\n"
+    )
     trainer.wait("a", 1)
     trainer.wait("b", 2)
     code, text = fleet_command(capsys, "pin", run, "--off")
@@ -186,44 +221,86 @@ def test_without_stages_pins_hold_and_what_is_about_stages_is_refused(start, cap
 def test_the_table_says_how_each_station_is(start, capsys):
     trainer = start(QUICK)
     code, text = fleet_command(capsys, "status", trainer.run_dir / "nowhere")
-    assert code == 1 and "nowhere: expected the folder of a run that stations feed, with fleet.json" in text
+    assert (
+        code == 1
+        and "nowhere: expected the folder of a run that stations feed, with fleet.json" in text
+    )
     trainer.publish(1)
     trainer.wait("b", 1)
     trainer.play("b", 1, [1, 1, 1], mode="evaluate")
     trainer.play("b", 1, [1])
     trainer.play("b", 1, [1], sources={0: "operator"})
-    trainer.clients["a"].report(7, 1, playing=-1, policy_error="policy [red]x[/red]", set_aside=2, spool_full=0.25)
+    trainer.clients["a"].report(
+        7, 1, playing=-1, policy_error="policy [red]x[/red]", set_aside=2, spool_full=0.25
+    )
     end = time.monotonic() + 30
-    while trainer.stations.counts().get("b/success") != 0.5 or len(overview.read(trainer.run_dir)["stations"]) < 2:
+    while (
+        trainer.stations.counts().get("b/success") != 0.5
+        or len(overview.read(trainer.run_dir)["stations"]) < 2
+    ):
         assert time.monotonic() < end
         time.sleep(0.02)
     limited = trainer.stations.counts()["b/interlock"]
-    assert limited == pytest.approx((1 / 5 + 1 / 4) / 2), "one of five time steps, then of the policy's four"
+    assert limited == pytest.approx((1 / 5 + 1 / 4) / 2), (
+        "one of five time steps, then of the policy's four"
+    )
     time.sleep(0.2)
     code, text = fleet_command(capsys, "status", trainer.run_dir)
     head, a, b, *rest = text.splitlines()
-    assert head.split() == ["station", "heard", "plays", "meant", "backlog", "refused", "spool", "played", "success",
-                            "interlock"]
-    assert a.split()[0] == "a" and a.split()[3:] == ["-", "1", "7", "2", "25%", "0", "-", "-", "policy", "[red]x[/red]"]
+    assert head.split() == [
+        "station",
+        "heard",
+        "plays",
+        "meant",
+        "backlog",
+        "refused",
+        "spool",
+        "played",
+        "success",
+        "interlock",
+    ]
+    assert a.split()[0] == "a" and a.split()[3:] == [
+        "-",
+        "1",
+        "7",
+        "2",
+        "25%",
+        "0",
+        "-",
+        "-",
+        "policy",
+        "[red]x[/red]",
+    ]
     assert float(a.split()[1]) < 60
     assert b.split()[0] == "b" and b.split()[3:] == ["1", "1", "0", "0", "0%", "2", "50%", "22%"]
     assert "most so far: 2" in rest[0] and code == 0
 
     path = trainer.run_dir / overview.FILE
-    old = json.loads(path.read_text()) | {"time": time.time() - 100, "staged": False, "stations": {}, "pins": {"*": 1}}
+    old = json.loads(path.read_text()) | {
+        "time": time.time() - 100,
+        "staged": False,
+        "stations": {},
+        "pins": {"*": 1},
+    }
     console = Console(width=200, highlight=False)
     with console.capture() as shown:
         console.print(table(old))
-    assert "has said nothing for 100 s" in shown.get() and "No station has called yet" in shown.get()
+    assert (
+        "has said nothing for 100 s" in shown.get() and "No station has called yet" in shown.get()
+    )
     assert "pinned: all to version 1" in shown.get()
 
 
-def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed(start, tmp_path, monkeypatch):
+def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed(
+    start, tmp_path, monkeypatch
+):
     with pytest.raises(BridgeError, match="run: expected the folder of a run that stations feed"):
         give(tmp_path / "run", ReleaseCommand(action="rollback"))
     (tmp_path / "run/orders").mkdir(parents=True)
     (tmp_path / "run/recipe.yaml").write_text("")
-    with pytest.raises(BridgeError, match="expected an answer within 0 s, got none; the order is withdrawn"):
+    with pytest.raises(
+        BridgeError, match="expected an answer within 0 s, got none; the order is withdrawn"
+    ):
         give(tmp_path / "run", ReleaseCommand(action="rollback"), patience_s=0.2)
     assert list((tmp_path / "run/orders").iterdir()) == []
 
@@ -243,7 +320,9 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
 
     thief = threading.Thread(target=take_and_die)
     thief.start()
-    with pytest.raises(BridgeError, match="got none; but it has taken the order. rlinf fleet status says"):
+    with pytest.raises(
+        BridgeError, match="got none; but it has taken the order. rlinf fleet status says"
+    ):
         give(tmp_path / "run", ReleaseCommand(action="rollback"), patience_s=1.0)
     thief.join()
     left = tmp_path / "run/orders/1-x.json"
@@ -270,8 +349,17 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     waits.join()
     assert given[0].name.startswith("2-") and "station 'nobody': expected one that" in errors[0]
     huge = '{"action": "pin", "version": 1%s}' % ("0" * 300)
-    for number, text in enumerate((huge, '{"action": "destroy"}', "no JSON", "\udcff", '{"action": "pin", "version": "1"}',
-                                   '{"action": "pin"}', '{"action": "drain"}')):
+    for number, text in enumerate(
+        (
+            huge,
+            '{"action": "destroy"}',
+            "no JSON",
+            "\udcff",
+            '{"action": "pin", "version": "1"}',
+            '{"action": "pin"}',
+            '{"action": "drain"}',
+        )
+    ):
         path = left.with_name(f"{number}.json")
         path.with_suffix(".tmp").write_bytes(text.encode("utf-8", "surrogateescape"))
         path.with_suffix(".tmp").rename(path)
@@ -281,4 +369,7 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
             time.sleep(0.02)
         error = json.loads(path.with_suffix(".answer").read_text())["error"]
         assert "expected" in error or "too long" in error
-    assert give(trainer.run_dir, ReleaseCommand(action="pin", version=1)) == "pinned to version 1: all stations"
+    assert (
+        give(trainer.run_dir, ReleaseCommand(action="pin", version=1))
+        == "pinned to version 1: all stations"
+    )

@@ -1,4 +1,6 @@
-"""A run that goes on: what it knows of evaluations and policies since its last checkpoint, and before."""
+"""A run that goes on: what it knows of evaluations and policies since its last checkpoint, and
+before.
+"""
 
 import shutil
 
@@ -15,13 +17,27 @@ def judged(run, steps):
     run._evaluate(lambda: [EpisodeResult(1, True, False, 1.0, 5)])
 
 
-def test_the_next_evaluation_is_ahead_however_much_a_turn_plays_and_none_is_forgotten(task, tmp_path):
+def test_the_next_evaluation_is_ahead_however_much_a_turn_plays_and_none_is_forgotten(
+    task, tmp_path
+):
     run = run_of(task, tmp_path, "simulation.evaluate_every=2000")
-    for steps, following in ((0, 2000), (4096, 6000), (8192, 10_000), (9000, 10_000), (10_000, 12_000)):
+    for steps, following in (
+        (0, 2000),
+        (4096, 6000),
+        (8192, 10_000),
+        (9000, 10_000),
+        (10_000, 12_000),
+    ):
         judged(run, steps)
         assert run.next_evaluation == following
     again = run_of(task, tmp_path, "simulation.evaluate_every=2000")
-    assert [entry["env_steps"] for entry in read_evaluations(tmp_path)] == [0, 4096, 8192, 9000, 10_000]
+    assert [entry["env_steps"] for entry in read_evaluations(tmp_path)] == [
+        0,
+        4096,
+        8192,
+        9000,
+        10_000,
+    ]
     assert again.next_evaluation == 12_000
 
 
@@ -30,7 +46,11 @@ def test_what_was_evaluated_before_its_time_is_in_a_checkpoint(task, tmp_path):
     run = run_of(task, tmp_path, "simulation.evaluate_every=2000")
     judged(run, 2500)
     judged(run, 2500)
-    assert checkpoint.load(checkpoint.checkpoints(tmp_path / "checkpoints")[-1])["run"]["version"] == run.version == 2
+    assert (
+        checkpoint.load(checkpoint.checkpoints(tmp_path / "checkpoints")[-1])["run"]["version"]
+        == run.version
+        == 2
+    )
 
 
 def test_policies_since_the_checkpoint_are_as_old_as_the_learner_that_goes_on(task, tmp_path):
@@ -49,7 +69,9 @@ def test_policies_since_the_checkpoint_are_as_old_as_the_learner_that_goes_on(ta
     assert again.data.versions == {1: 3, 2: 5, 3: 5, 4: 5}
 
 
-def test_copies_of_policies_under_other_versions_move_no_version_and_are_not_written_over(task, tmp_path):
+def test_copies_of_policies_under_other_versions_move_no_version_and_are_not_written_over(
+    task, tmp_path
+):
     run = run_of(task, tmp_path, algorithm=ASYNC_PPO)
     run.publish()
     copies = [tmp_path / "policies" / name for name in (policy_name(20261129), policy_name(2))]
@@ -61,7 +83,10 @@ def test_copies_of_policies_under_other_versions_move_no_version_and_are_not_wri
     assert again.version == 3, "2 is the name of somebody's copy"
     again.save()
     assert run_of(task, tmp_path, algorithm=ASYNC_PPO).version == 3
-    assert all(copy.read_bytes() == (tmp_path / "policies" / policy_name(1)).read_bytes() for copy in copies)
+    assert all(
+        copy.read_bytes() == (tmp_path / "policies" / policy_name(1)).read_bytes()
+        for copy in copies
+    )
 
 
 def test_curves_of_steps_that_come_again_are_shown_once(task, tmp_path):

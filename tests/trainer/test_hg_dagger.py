@@ -1,4 +1,6 @@
-"""HG-DAgger of chunks, on stations: a vision-language-action model learns what a person did who took over."""
+"""HG-DAgger of chunks, on stations: a vision-language-action model learns what a person did who
+took over.
+"""
 
 import numpy as np
 import pytest
@@ -24,21 +26,44 @@ STEPS = 12
 
 @pytest.fixture
 def recipe():
-    overrides = ["policy={kind: pi0, horizon: 4}", "station.observe_cameras=[front]", "algorithm.batch_size=32",
-                 "algorithm.learning_rate=0.003", "algorithm.min_std=0.0"]
+    overrides = [
+        "policy={kind: pi0, horizon: 4}",
+        "station.observe_cameras=[front]",
+        "algorithm.batch_size=32",
+        "algorithm.learning_rate=0.003",
+        "algorithm.min_std=0.0",
+    ]
     return load_recipe("demo_hg_dagger", overrides)
 
 
 def episode(random, taken_over, value, success=False, mode="train", handed_back=STEPS):
-    """The policy does -0.8; from ``taken_over`` on, until it is handed back, a person does ``value``."""
-    sources = ["operator" if taken_over <= step < handed_back else "policy" for step in range(STEPS)]
-    actions = np.array([[value if source == "operator" else -0.8] * 2 for source in sources], np.float32)
-    observations = {"vectors": np.arange(STEPS + 1, dtype=np.float32)[:, None].repeat(3, 1) / STEPS,
-                    arrays.NAME: arrays.encoded(["push"] * (STEPS + 1)),
-                    **{name: random.integers(0, 255, (STEPS + 1, 32, 32, 3)).astype(np.uint8)
-                       for name in ("front", "wrist")}}
-    return Trajectory(observations, actions, np.zeros(STEPS, np.float32), np.ones(STEPS, np.float32), success, mode,
-                      sources, station="a")
+    """The policy does -0.8; from ``taken_over`` on, until it is handed back, a person does
+    ``value``.
+    """
+    sources = [
+        "operator" if taken_over <= step < handed_back else "policy" for step in range(STEPS)
+    ]
+    actions = np.array(
+        [[value if source == "operator" else -0.8] * 2 for source in sources], np.float32
+    )
+    observations = {
+        "vectors": np.arange(STEPS + 1, dtype=np.float32)[:, None].repeat(3, 1) / STEPS,
+        arrays.NAME: arrays.encoded(["push"] * (STEPS + 1)),
+        **{
+            name: random.integers(0, 255, (STEPS + 1, 32, 32, 3)).astype(np.uint8)
+            for name in ("front", "wrist")
+        },
+    }
+    return Trajectory(
+        observations,
+        actions,
+        np.zeros(STEPS, np.float32),
+        np.ones(STEPS, np.float32),
+        success,
+        mode,
+        sources,
+        station="a",
+    )
 
 
 def test_a_model_learns_chunks_from_where_a_person_had_taken_over_and_none_else(recipe, random):
@@ -51,8 +76,12 @@ def test_a_model_learns_chunks_from_where_a_person_had_taken_over_and_none_else(
     drawn = [data.batch() for _ in range(20)]
     rows = np.concatenate([batch["vectors"][:, 0] * STEPS for batch in drawn]).round().astype(int)
     actions = np.concatenate([batch["action"] for batch in drawn])
-    assert set(rows) == set(range(STEPS)) and actions.shape == (640, 8) and np.allclose(actions, 0.6)
-    assert (rows >= 7).mean() == pytest.approx((5 + 4 * 5) / (12 + 4 * 5), abs=0.06), "of the policy's own, none"
+    assert (
+        set(rows) == set(range(STEPS)) and actions.shape == (640, 8) and np.allclose(actions, 0.6)
+    )
+    assert (rows >= 7).mean() == pytest.approx((5 + 4 * 5) / (12 + 4 * 5), abs=0.06), (
+        "of the policy's own, none"
+    )
 
     learner = algorithm("dagger").Learner(policy, recipe.algorithm, seed=0)
     learner.fit_normalisation(data.normalisation())
@@ -63,17 +92,22 @@ def test_a_model_learns_chunks_from_where_a_person_had_taken_over_and_none_else(
     assert (policy.act(observation, False).actions - 0.6).abs().mean() < 0.2
 
 
-def test_of_a_takeover_that_ends_only_chunks_count_that_are_the_persons_as_far_as_they_are_played(recipe, random):
+def test_of_a_takeover_that_ends_only_chunks_count_that_are_the_persons_as_far_as_they_are_played(
+    recipe, random
+):
     for execute, starts in ((4, {2, 3}), (2, {2, 3, 4, 5})):
         data = data_for(recipe, test_pi0.pi0(n_action_steps=execute), GOVERNOR)
         data.insert(episode(random, 2, 0.6, handed_back=7), 0)
         batch = data.batch()
         assert set((batch["vectors"][:, 0] * STEPS).round().astype(int)) == starts
-        assert np.allclose(batch["action"][:, :2 * execute], 0.6)
+        assert np.allclose(batch["action"][:, : 2 * execute], 0.6)
 
 
 def test_in_simulators_a_label_is_of_one_time_step(recipe):
-    with pytest.raises(RecipeError, match="in simulators dagger asks the expert at every time step, expected 1, got 4"):
+    with pytest.raises(
+        RecipeError,
+        match="in simulators dagger asks the expert at every time step, expected 1, got 4",
+    ):
         check_source(recipe.but(simulation=recipe.simulation.but(environments=1)))
     with pytest.raises(RecipeError, match="With algorithm.gated=true"):
         check_source(recipe.but(algorithm=recipe.algorithm.but(gated=False)))
@@ -81,21 +115,33 @@ def test_in_simulators_a_label_is_of_one_time_step(recipe):
 
 def flow_of(recipe):
     spec = test_pi0.pi0().spec
-    config = flow.Config(hidden=(16,), channels=(4,), image_features=4, horizon=6, n_action_steps=2, max_delay=3)
+    config = flow.Config(
+        hidden=(16,), channels=(4,), image_features=4, horizon=6, n_action_steps=2, max_delay=3
+    )
     return recipe.but(policy=config), make_policy(spec, config)
 
 
-def test_what_follows_on_what_the_policy_had_begun_counts_too_and_its_actions_are_given(recipe, random):
-    """A chunk asked for before a takeover is played after it: the policy's part is given, the person's is learned."""
+def test_what_follows_on_what_the_policy_had_begun_counts_too_and_its_actions_are_given(
+    recipe, random
+):
+    """A chunk asked for before a takeover is played after it: the policy's part is given, the
+    person's is learned.
+    """
     flow_recipe, policy = flow_of(recipe)
     data = data_for(flow_recipe, policy, GOVERNOR)
     data.insert(episode(random, 5, 0.6, handed_back=9), 0)
     batch = data.batch()
     rows = (batch["vectors"][:, 0] * STEPS).round().astype(int)
     given = dict(zip(rows.tolist(), batch["given"].tolist(), strict=True))
-    assert given == {2: 3, 3: 2, 4: 1, 5: 0, 6: 0, 7: 0}, "of 1 and before, more would have begun than ever does"
-    for row, count, actions in zip(rows, batch["given"].astype(int), batch["action"].reshape(-1, 6, 2), strict=True):
-        assert np.allclose(actions[:count], -0.8) and np.allclose(actions[count:count + 2], 0.6), row
+    assert given == {2: 3, 3: 2, 4: 1, 5: 0, 6: 0, 7: 0}, (
+        "of 1 and before, more would have begun than ever does"
+    )
+    for row, count, actions in zip(
+        rows, batch["given"].astype(int), batch["action"].reshape(-1, 6, 2), strict=True
+    ):
+        assert np.allclose(actions[:count], -0.8) and np.allclose(
+            actions[count : count + 2], 0.6
+        ), row
     policy.given = 0
     assert "given" not in data_for(flow_recipe, policy, GOVERNOR).demonstrations._arrays
 
@@ -108,7 +154,9 @@ def test_what_is_given_counts_for_nothing(recipe, random):
 
     def loss(actions, given):
         draw = torch.Generator().manual_seed(4)
-        return policy.imitation_loss(batch | {"given": torch.full((32,), given)}, actions, draw).item()
+        return policy.imitation_loss(
+            batch | {"given": torch.full((32,), given)}, actions, draw
+        ).item()
 
     other = batch["action"].clone()
     other[:, :6] = 0.1

@@ -1,4 +1,6 @@
-"""What is kept of episodes that are learned from in parts, or later: how much room it takes, and who waits meanwhile."""
+"""What is kept of episodes that are learned from in parts, or later: how much room it takes, and
+who waits meanwhile.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,17 +23,34 @@ STEPS = 40
 @pytest.fixture
 def gated():
     """The data of HG-DAgger, which has room for three whole episodes."""
-    recipe = load_recipe("sim_dagger", ["algorithm.gated=true", "policy.hidden=[8]", "algorithm.batch_size=64",
-                                        f"replay.capacity={3 * (STEPS + 1)}"])
+    recipe = load_recipe(
+        "sim_dagger",
+        [
+            "algorithm.gated=true",
+            "policy.hidden=[8]",
+            "algorithm.batch_size=64",
+            f"replay.capacity={3 * (STEPS + 1)}",
+        ],
+    )
     return data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
 
 
 def episode(number, *taken_over, mode=TRAIN):
     """Whose vectors say its number and time step."""
     sources = ["operator" if step in taken_over else "policy" for step in range(STEPS)]
-    vectors = np.stack([np.full(STEPS + 1, number), np.arange(STEPS + 1)], axis=1).astype(np.float32)
-    return Trajectory({"vectors": vectors}, np.zeros((STEPS, SPEC.action.dim), np.float32), np.zeros(STEPS, np.float32),
-                      np.ones(STEPS, np.float32), True, mode, sources, station="a")
+    vectors = np.stack([np.full(STEPS + 1, number), np.arange(STEPS + 1)], axis=1).astype(
+        np.float32
+    )
+    return Trajectory(
+        {"vectors": vectors},
+        np.zeros((STEPS, SPEC.action.dim), np.float32),
+        np.zeros(STEPS, np.float32),
+        np.ones(STEPS, np.float32),
+        True,
+        mode,
+        sources,
+        station="a",
+    )
 
 
 def test_of_what_a_person_has_corrected_that_alone_takes_room_beside_what_was_demonstrated(gated):
@@ -40,13 +59,19 @@ def test_of_what_a_person_has_corrected_that_alone_takes_room_beside_what_was_de
         assert gated.insert(episode(number, 7, 8, 30), 0) == "online"
     drawn = {tuple(row) for _ in range(40) for row in gated.batch()["vectors"]}
     shown = {(0.0, float(step)) for step in range(STEPS)}
-    assert drawn == shown | {(float(number), step) for number in range(1, 17) for step in (7.0, 8.0, 30.0)}
+    assert drawn == shown | {
+        (float(number), step) for number in range(1, 17) for step in (7.0, 8.0, 30.0)
+    }
     assert gated.online.inserted == STEPS + 16 * 3 and gated.steps == 16 * STEPS
-    assert gated.order()["expert_fraction"] == pytest.approx(gated.config.expert_fraction(16)), "of whole episodes"
+    assert gated.order()["expert_fraction"] == pytest.approx(gated.config.expert_fraction(16)), (
+        "of whole episodes"
+    )
 
 
 def test_the_terminal_shows_how_much_a_person_has_commanded_lately(gated):
-    run = SimpleNamespace(data=gated, recipe=load_recipe("sim_dagger"), phase="online", updates=7, version=3)
+    run = SimpleNamespace(
+        data=gated, recipe=load_recipe("sim_dagger"), phase="online", updates=7, version=3
+    )
     assert gated.intervention_rate("a") is None and _words(run).endswith("no station yet")
     gated.insert(episode(0, *range(STEPS), mode=DEMONSTRATION), 0)
     assert gated.intervention_rate("a") is None, "a demonstration is no takeover"
@@ -59,11 +84,17 @@ def test_the_terminal_shows_how_much_a_person_has_commanded_lately(gated):
     assert gated.intervention_rate("a") == 0.0, "of the last fifty"
 
 
-@pytest.mark.parametrize("chunk, begins", [
-    (1, {7, 8, 9, 30, 38, 39}), (2, {7, 8, 38, 39}), (3, {7, 38, 39}), (4, {38, 39})])
-def test_a_correction_is_a_demonstration_where_all_that_is_played_of_a_chunk_is_the_persons(chunk, begins):
+@pytest.mark.parametrize(
+    "chunk, begins",
+    [(1, {7, 8, 9, 30, 38, 39}), (2, {7, 8, 38, 39}), (3, {7, 38, 39}), (4, {38, 39})],
+)
+def test_a_correction_is_a_demonstration_where_all_that_is_played_of_a_chunk_is_the_persons(
+    chunk, begins
+):
     """Or all to the episode's end."""
-    recipe = load_recipe("sim_rlpd", ["policy.hidden=[8]", f"policy.horizon={chunk}", "algorithm.batch_size=400"])
+    recipe = load_recipe(
+        "sim_rlpd", ["policy.hidden=[8]", f"policy.horizon={chunk}", "algorithm.batch_size=400"]
+    )
     data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
     data.insert(episode(0, 5, mode=DEMONSTRATION), 0)
     data.insert(episode(1, 7, 8, 9, 30, 38, 39), 0)
@@ -74,25 +105,38 @@ def test_a_correction_is_a_demonstration_where_all_that_is_played_of_a_chunk_is_
 def test_where_there_is_nothing_to_learn_from_stations_go_on_until_there_is(gated):
     for number in range(9):
         assert gated.insert(episode(number), 0) == "online"
-    assert len(gated.online) == gated.online.inserted == 0 and not gated.governor.accepting(gated.steps, 0)
+    assert len(gated.online) == gated.online.inserted == 0 and not gated.governor.accepting(
+        gated.steps, 0
+    )
     assert gated.accepting(0) and gated.due(0, None) == 0
     gated.insert(episode(9, 3), 0)
     assert not gated.accepting(0) and gated.due(0, None) > 0 and len(gated.online) == 1
 
 
-def test_stations_wait_for_a_learner_of_rollouts_that_is_behind_by_more_than_its_lag(spool, task, tmp_path):  # noqa: F811
-    run = run_of(task, tmp_path, "policy.horizon=2", "policy.n_action_steps=2", "algorithm.chunks=8", algorithm=ASYNC_PPO)
+def test_stations_wait_for_a_learner_of_rollouts_that_is_behind_by_more_than_its_lag(
+    spool, task, tmp_path
+):
+    run = run_of(
+        task,
+        tmp_path,
+        "policy.horizon=2",
+        "policy.n_action_steps=2",
+        "algorithm.chunks=8",
+        algorithm=ASYNC_PPO,
+    )
     run.data.governor = replace(run.data.governor, max_lag_episodes=1.5, steps_per_episode=8)
     run.data.versions[4], states = 0, []  # that of the recordings
     for number in range(6):
         assert shown(run, spool, f"e{number}", steps=6, chunk=(2, 2)) == "online"
         states.append((run.report()["accepting"], run.data.due(0, run.learner)))
-    assert states == [(True, 0), (True, 0), (True, 1), (True, 1), (False, 1), (False, 1)], "8 chunks and 1.5 episodes of 4"
+    assert states == [(True, 0), (True, 0), (True, 1), (True, 1), (False, 1), (False, 1)], (
+        "8 chunks and 1.5 episodes of 4"
+    )
     run.data.batch()
     assert run.report()["accepting"]
 
 
-def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool, task, tmp_path):  # noqa: F811
+def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool, task, tmp_path):
     run = run_of(
         task,
         tmp_path,
@@ -106,7 +150,9 @@ def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool,
 
     def play(*names):
         for name in names:
-            assert shown(run, spool, name, steps=6, chunk=(2, 2)) == "online"  # three chunks of version 4
+            assert (
+                shown(run, spool, name, steps=6, chunk=(2, 2)) == "online"
+            )  # three chunks of version 4
 
     run.data.versions[4] = 0
     play("a", "b", "c")
@@ -118,6 +164,8 @@ def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool,
     run.data.versions[4] = 2
     play("e", "f")
     assert run.data.due(2, run.learner) == 1
-    assert run.data.due(3, run.learner) == 0 and len(run.data.waiting) == 2, "six chunks are fresh, of eight"
+    assert run.data.due(3, run.learner) == 0 and len(run.data.waiting) == 2, (
+        "six chunks are fresh, of eight"
+    )
     play("g")
     assert run.data.due(3, run.learner) == 1 and run.data.batch().mask.sum() == 9

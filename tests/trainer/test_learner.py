@@ -1,4 +1,6 @@
-"""What a run trains: a learner that goes on from another run's, or its policy alone; and in which stations."""
+"""What a run trains: a learner that goes on from another run's, or its policy alone; and in which
+stations.
+"""
 
 import re
 
@@ -18,8 +20,13 @@ from sim_bridges.core.randomization import Randomised
 from sim_bridges.core.station import simulated_station
 from tests.algorithms.point import SPEC, Points
 
-SHORT = ("policy.hidden=[8]", "simulation.env_steps=400", "simulation.start_steps=100", "simulation.environments=2",
-         "simulation.evaluate_episodes=2")
+SHORT = (
+    "policy.hidden=[8]",
+    "simulation.env_steps=400",
+    "simulation.start_steps=100",
+    "simulation.environments=2",
+    "simulation.evaluate_episodes=2",
+)
 SAC = ("algorithm.critic_hidden=[8]", "algorithm.batch_size=16")
 
 
@@ -27,7 +34,9 @@ SAC = ("algorithm.critic_hidden=[8]", "algorithm.batch_size=16")
 def before(tmp_path_factory):
     """The folder of a run that has ended."""
     folder = tmp_path_factory.mktemp("before")
-    train(load_recipe("sim_sac", [*SHORT, *SAC, "seed=4"]), folder, lambda recipe, size: Points(size))
+    train(
+        load_recipe("sim_sac", [*SHORT, *SAC, "seed=4"]), folder, lambda recipe, size: Points(size)
+    )
     return folder
 
 
@@ -49,23 +58,34 @@ def test_a_learner_goes_on_from_that_of_another_run(before):
     inherit(learner, before, "sac")
     policy = first_policy(load_recipe("sim_sac", [*SHORT, *SAC]), SPEC, before)
     assert learner.updates == 0, "it counts its own, and a schedule begins anew"
-    for one, other in zip(learner.actor.state_dict().values(), policy.state_dict().values(), strict=True):
+    for one, other in zip(
+        learner.actor.state_dict().values(), policy.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other), "the newest policy of that run is its learner's"
 
 
-def test_it_draws_by_a_seed_of_its_own_and_its_reference_is_what_it_begins_with(before, monkeypatch):
+def test_it_draws_by_a_seed_of_its_own_and_its_reference_is_what_it_begins_with(
+    before, monkeypatch
+):
     learner = learner_of("seed=7", *SAC)
     rng_state = learner.generator.get_state()
     inherit(learner, before, "sac")
     assert torch.equal(learner.generator.get_state(), rng_state)
-    one, other = (learner_of(f"seed={seed}", "algorithm={name: reinforce}", "policy.kind=gaussian") for seed in (1, 2))
+    one, other = (
+        learner_of(f"seed={seed}", "algorithm={name: reinforce}", "policy.kind=gaussian")
+        for seed in (1, 2)
+    )
     for weight in one.policy.parameters():
         weight.data += 1.0  # it has learned something
     monkeypatch.setattr(checkpoint, "checkpoints", lambda _: ["its newest"])
     monkeypatch.setattr(checkpoint, "load", lambda folder, parts=(): {"learner": one.state_dict()})
     inherit(other, before, "reinforce")
-    for got, policy, first in zip(other.reference.parameters(), one.policy.parameters(), one.reference.parameters(),
-                                  strict=True):
+    for got, policy, first in zip(
+        other.reference.parameters(),
+        one.policy.parameters(),
+        one.reference.parameters(),
+        strict=True,
+    ):
         assert torch.equal(got, policy) and not torch.equal(got, first)
 
 
@@ -73,32 +93,49 @@ def test_a_learner_of_another_algorithm_is_refused_with_the_parts_of_both(before
     other = learner_of("algorithm={name: iql}")
     with pytest.raises(RecipeError) as refused:
         inherit(other, before, "iql")
-    expected, actual = (", ".join(names) for names in (other.state_dict()["modules"], sorted(
-        learner_of(*SAC).state_dict()["modules"])))
+    expected, actual = (
+        ", ".join(names)
+        for names in (
+            other.state_dict()["modules"],
+            sorted(learner_of(*SAC).state_dict()["modules"]),
+        )
+    )
     assert str(refused.value) == (
-        f"simulation.initial_policy: expected in {before / 'checkpoints'} a learner with {expected}, got {actual}. "
-        "Name a run of iql, or a policy file to take the policy alone")
+        f"simulation.initial_policy: expected in {before / 'checkpoints'} a learner with "
+        f"{expected}, got {actual}. "
+        "Name a run of iql, or a policy file to take the policy alone"
+    )
     with pytest.raises(RecipeError, match=re.escape(f"{expected}, got none. Name a run of iql")):
         inherit(other, tmp_path, "iql")
 
 
 def test_a_policy_of_other_settings_is_refused(before):
-    with pytest.raises(RecipeError, match=r"initial_policy: expected the recipe's policy .*\(9,\).*, got .*\(8,\)"):
+    with pytest.raises(
+        RecipeError, match=r"initial_policy: expected the recipe's policy .*\(9,\).*, got .*\(8,\)"
+    ):
         first_policy(load_recipe("sim_sac", [*SHORT, *SAC, "policy.hidden=[9]"]), SPEC, before)
 
 
 def test_a_recipes_simulated_station_has_its_shaping_its_randomisation_and_its_interlock():
     plain = simulated_station(load_recipe("sim_sac", ["station.task=reach"]))
     assert plain.task.shaping == 0.0 and not isinstance(plain.simulator, Randomised)
-    station = simulated_station(load_recipe("sim_sac", [
-        "station.task=reach", "simulation.shaping=0.5", "simulation.randomise.delay_s=0.1"]))
+    station = simulated_station(
+        load_recipe(
+            "sim_sac",
+            ["station.task=reach", "simulation.shaping=0.5", "simulation.randomise.delay_s=0.1"],
+        )
+    )
     assert station.task.shaping == 0.5 and station.task.spec == plain.task.spec
     assert isinstance(station.simulator, Randomised)
-    assert plain.limits == load_limits(station_robot(load_recipe("sim_sac")).interlocks[""]), "those of its robot"
+    assert plain.limits == load_limits(station_robot(load_recipe("sim_sac")).interlocks[""]), (
+        "those of its robot"
+    )
     plain.reset(0)
     plain.step(np.ones(plain.task.spec.action.dim, np.float32))
     assert abs(plain.executed).max() < 1.0, "the interlock let less through than was asked"
-    free = simulated_station(load_recipe("sim_sac", ["station.task=reach", "simulation.interlock=false"]))
+    free = simulated_station(
+        load_recipe("sim_sac", ["station.task=reach", "simulation.interlock=false"])
+    )
     free.reset(0)
     free.step(np.ones(free.task.spec.action.dim, np.float32))
     assert free.executed == pytest.approx(1.0)

@@ -1,4 +1,6 @@
-"""Images that a policy does not look at are recorded, and neither kept by its learner nor drawn, moved and copied."""
+"""Images that a policy does not look at are recorded, and neither kept by its learner nor drawn,
+moved and copied.
+"""
 
 import numpy as np
 import pytest
@@ -12,11 +14,19 @@ from tests.trainer.test_run import RLPD, run_of
 
 
 def run_with_features(task, folder, features):
-    run = run_of(task.with_images({"front": (8, 8)}), folder / str(features), "algorithm.batch_size=4",
-                 f"policy={{kind: tanh_gaussian, hidden: [8], channels: [4], image_features: {features}}}", algorithm=RLPD)
+    run = run_of(
+        task.with_images({"front": (8, 8)}),
+        folder / str(features),
+        "algorithm.batch_size=4",
+        f"policy={{kind: tanh_gaussian, hidden: [8], channels: [4], image_features: {features}}}",
+        algorithm=RLPD,
+    )
     spool = Spool(folder / f"spool{features}")
     for name, mode in (("d", "demonstration"), ("o", "train")):
-        run.intake.take(record(spool, run.policy.spec, name, mode=mode, steps=6, start=1000.0).close(), run.insert)
+        run.intake.take(
+            record(spool, run.policy.spec, name, mode=mode, steps=6, start=1000.0).close(),
+            run.insert,
+        )
     return run
 
 
@@ -34,14 +44,24 @@ def test_a_learner_is_given_no_image_that_its_policy_does_not_look_at(task, tmp_
 def test_a_replay_of_when_they_were_kept_goes_on_without_them(task):
     spec: StationSpec = task.with_images({"front": (8, 8)}).spec
     imaged, plain = ReplayBuffer(spec, 50), ReplayBuffer(task.spec, 50)
-    vectors, actions = np.random.default_rng(0).normal(size=(5, spec.vector_size)), np.zeros((4, spec.action.dim))
-    imaged.insert_episode({"vectors": vectors, "front": np.ones((5, 8, 8, 3), np.uint8)}, actions, np.ones(4), np.ones(4))
+    vectors, actions = (
+        np.random.default_rng(0).normal(size=(5, spec.vector_size)),
+        np.zeros((4, spec.action.dim)),
+    )
+    imaged.insert_episode(
+        {"vectors": vectors, "front": np.ones((5, 8, 8, 3), np.uint8)},
+        actions,
+        np.ones(4),
+        np.ones(4),
+    )
     plain.load_state_dict(imaged.state_dict())
     assert np.array_equal(plain.vectors(), imaged.vectors()) and len(plain) == 4
 
 
 @pytest.mark.parametrize("kind", kinds())
 def test_what_has_eyes_of_its_own_looks_whatever_an_encoders_settings_say(kind):
-    pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+    pytest.importorskip(
+        "transformers", reason="the extra vla: transformers has none for Python 3.10"
+    )
     encoders = ("tanh_gaussian", "conditioned", "residual", "gaussian", "flow", "language")
     assert policy_kind(kind).Policy.uses_images is (kind not in encoders)

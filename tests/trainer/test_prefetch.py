@@ -1,4 +1,6 @@
-"""Batches that are drawn ahead are those that would be drawn without, and none is drawn too early or lost."""
+"""Batches that are drawn ahead are those that would be drawn without, and none is drawn too early
+or lost.
+"""
 
 import threading
 import time
@@ -50,7 +52,9 @@ def test_as_many_are_drawn_as_are_asked_for_in_their_order(ahead, count):
         assert numbers(prefetch.batches(draw, count)) == [*range(draw.drawn - count, draw.drawn)]
     assert draw.drawn == 2 * count
     here = threading.get_ident()
-    assert draw.threads == (set() if not count else {here} if not ahead or count == 1 else draw.threads - {here})
+    assert draw.threads == (
+        set() if not count else {here} if not ahead or count == 1 else draw.threads - {here}
+    )
     assert len(draw.threads) <= 1
 
 
@@ -74,37 +78,86 @@ def test_a_draw_that_fails_is_heard_and_an_update_that_fails_stops_drawing():
     assert draw.drawn <= 1 + 2 and numbers(prefetch.batches(Counted(), 3)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("mode, placement, ahead, copies", [
-    ("auto", "{}", 0, True), ("always", "{}", AHEAD, True), ("never", "{}", 0, True),
-    ("auto", "{learners: 2}", 0, False), ("always", "{learners: 2}", AHEAD, False),
-    ("never", "{learners: 2, learner_gpus: 1}", 0, False), ("auto", "{learners: 2, learner_gpus: 1}", AHEAD, False)])
+@pytest.mark.parametrize(
+    "mode, placement, ahead, copies",
+    [
+        ("auto", "{}", 0, True),
+        ("always", "{}", AHEAD, True),
+        ("never", "{}", 0, True),
+        ("auto", "{learners: 2}", 0, False),
+        ("always", "{learners: 2}", AHEAD, False),
+        ("never", "{learners: 2, learner_gpus: 1}", 0, False),
+        ("auto", "{learners: 2, learner_gpus: 1}", AHEAD, False),
+    ],
+)
 def test_where_it_cannot_help_it_is_off(mode, placement, ahead, copies):
-    prefetch = prefetch_for(recipe_of("sac", f"learner.prefetch={mode}", f"placement={placement}"), CPU)
-    assert (prefetch.depth, prefetch.device, prefetch.stream) == (ahead, CPU if copies else None, None)
+    prefetch = prefetch_for(
+        recipe_of("sac", f"learner.prefetch={mode}", f"placement={placement}"), CPU
+    )
+    assert (prefetch.depth, prefetch.device, prefetch.stream) == (
+        ahead,
+        CPU if copies else None,
+        None,
+    )
     assert (prefetch.thread is not None) == (ahead > 0)
 
 
-RLPD = ("algorithm={name: rlpd, batch_size: 16, critic_hidden: [16], critics: 2, critic_warmup: 0}", "policy.hidden=[16]",
-        "collect.episodes=3", "sft.steps=40", "sft.batch_size=16", "simulation.env_steps=120",
-        "simulation.start_steps=20", "simulation.evaluate_every=60", "simulation.evaluate_episodes=4",
-        "simulation.updates_per_step=4", "simulation.environments=4")
-IQL = ("algorithm={name: iql, steps: 60, batch_size: 16, critic_hidden: [16]}", "policy.hidden=[16]", "collect.episodes=3",
-       "simulation.evaluate_every=35", "simulation.evaluate_episodes=4")
-PPO = ("algorithm.chunks=8", "simulation.env_steps=64", "simulation.environments=4", "simulation.evaluate_every=32",
-       "simulation.evaluate_episodes=4", "policy.hidden=[16]")
+RLPD = (
+    "algorithm={name: rlpd, batch_size: 16, critic_hidden: [16], critics: 2, critic_warmup: 0}",
+    "policy.hidden=[16]",
+    "collect.episodes=3",
+    "sft.steps=40",
+    "sft.batch_size=16",
+    "simulation.env_steps=120",
+    "simulation.start_steps=20",
+    "simulation.evaluate_every=60",
+    "simulation.evaluate_episodes=4",
+    "simulation.updates_per_step=4",
+    "simulation.environments=4",
+)
+IQL = (
+    "algorithm={name: iql, steps: 60, batch_size: 16, critic_hidden: [16]}",
+    "policy.hidden=[16]",
+    "collect.episodes=3",
+    "simulation.evaluate_every=35",
+    "simulation.evaluate_episodes=4",
+)
+PPO = (
+    "algorithm.chunks=8",
+    "simulation.env_steps=64",
+    "simulation.environments=4",
+    "simulation.evaluate_every=32",
+    "simulation.evaluate_episodes=4",
+    "policy.hidden=[16]",
+)
 
 
-@pytest.mark.parametrize("name, overrides", [
-    pytest.param("sac", RLPD, id="rlpd", marks=pytest.mark.slow), pytest.param("sac", IQL, id="iql"),
-    pytest.param("ppo", PPO, id="ppo")])
+@pytest.mark.parametrize(
+    "name, overrides",
+    [
+        pytest.param("sac", RLPD, id="rlpd", marks=pytest.mark.slow),
+        pytest.param("sac", IQL, id="iql"),
+        pytest.param("ppo", PPO, id="ppo"),
+    ],
+)
 def test_the_same_seed_gives_the_same_updates_with_it_and_without(name, overrides, tmp_path):
     weights, entries = [], []
     for how in ("never", "always"):
         train(recipe_of(name, *overrides, f"learner.prefetch={how}"), tmp_path / how, points)
         policy = load_policy(max((tmp_path / how / "policies").iterdir()), SPEC)
-        weights.append(torch.cat([value.flatten().float() for value in policy.state_dict().values()]))
-        entries.append([{key: value for key, value in entry.items() if "second" not in key and key != "time"}
-                        for entry in read_evaluations(tmp_path / how)])
+        weights.append(
+            torch.cat([value.flatten().float() for value in policy.state_dict().values()])
+        )
+        entries.append(
+            [
+                {
+                    key: value
+                    for key, value in entry.items()
+                    if "second" not in key and key != "time"
+                }
+                for entry in read_evaluations(tmp_path / how)
+            ]
+        )
     assert torch.equal(*weights) and entries[0] == entries[1] and entries[0][-1]["updates"] > 0
 
 
@@ -139,17 +192,32 @@ def test_nothing_is_drawn_before_what_the_governor_asks_for_is_in(task, tmp_path
             run._learn(due)
         assert happened.count("draw") == happened.count("learn") == run.updates == 18 + 10 * number
         observations = {"vectors": np.zeros((6, run.policy.spec.vector_size), np.float32)}
-        run.insert(Trajectory(observations, np.zeros((5, 3)), np.zeros(5), np.ones(5), False, version=1, station="b"))
+        run.insert(
+            Trajectory(
+                observations,
+                np.zeros((5, 3)),
+                np.zeros(5),
+                np.ones(5),
+                False,
+                version=1,
+                station="b",
+            )
+        )
     shown(run, spool, "o2", steps=5)
     assert run._due() > 0 and happened.count("draw") == run.updates
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: pinned memory and the second stream are not run")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="no CUDA device: pinned memory and the second stream are not run",
+)
 def test_on_a_gpu_batches_are_copied_from_pinned_memory_beside_the_updates():
     random, device = np.random.default_rng(0), torch.device("cuda")
     drawn = [pictures(random, 64) for _ in range(40)]
     waiting = iter(drawn)
-    for expected, batch in zip(drawn, Prefetch(AHEAD, device).batches(lambda: next(waiting), len(drawn)), strict=True):
+    for expected, batch in zip(
+        drawn, Prefetch(AHEAD, device).batches(lambda: next(waiting), len(drawn)), strict=True
+    ):
         busy = torch.randn(2000, 2000, device=device)
         for _ in range(5):
             busy = busy @ busy / 100.0

@@ -1,4 +1,6 @@
-"""Which policy is whose: what the test of Wald says, and what a trainer makes of it, of silence, and of a restart."""
+"""Which policy is whose: what the test of Wald says, and what a trainer makes of it, of silence,
+and of a restart.
+"""
 
 import json
 import math
@@ -20,13 +22,22 @@ STAGED = Release(staged=True, episodes=8, interlock=False, odds_ratio=4.0, alpha
 
 
 def ends(worse, pairs, odds, alpha, beta):
-    """Probabilities of each end within so many pairs that differ, each of them worse with a probability: by all ways."""
+    """Probabilities of each end within so many pairs that differ, each of them worse with a
+    probability: by all ways.
+    """
     probabilities, open_ = {WORSE: 0.0, NOT_WORSE: 0.0}, {(0, 0): 1.0}
     for _ in range(pairs):
         following = {}
         for (lost, won), mass in open_.items():
-            for state, part in (((lost + 1, won), worse * mass), ((lost, won + 1), (1 - worse) * mass)):
-                ratio = (odds / (1 + odds)) ** state[0] * (1 / (1 + odds)) ** state[1] / 0.5 ** sum(state)
+            for state, part in (
+                ((lost + 1, won), worse * mass),
+                ((lost, won + 1), (1 - worse) * mass),
+            ):
+                ratio = (
+                    (odds / (1 + odds)) ** state[0]
+                    * (1 / (1 + odds)) ** state[1]
+                    / 0.5 ** sum(state)
+                )
                 end = WORSE if ratio >= 1 / alpha else NOT_WORSE if ratio <= beta else ""
                 if end:
                     probabilities[end] += part
@@ -36,13 +47,17 @@ def ends(worse, pairs, odds, alpha, beta):
     return probabilities
 
 
-@pytest.mark.parametrize("odds, alpha, beta", [(3.0, 0.05, 0.1), (3.0, 0.025, 0.1), (2.0, 0.1, 0.05), (9.0, 0.01, 0.2)])
+@pytest.mark.parametrize(
+    "odds, alpha, beta", [(3.0, 0.05, 0.1), (3.0, 0.025, 0.1), (2.0, 0.1, 0.05), (9.0, 0.01, 0.2)]
+)
 def test_neither_error_is_more_probable_than_it_may_be_however_long_it_goes_on(odds, alpha, beta):
     for better in (0.5, 0.4):
         assert 0 < ends(better, 1000, odds, alpha, beta)[WORSE] <= alpha
     for worse in (odds / (1 + odds), odds / (1 + odds) + 0.05):
         assert 0 < ends(worse, 1000, odds, alpha, beta)[NOT_WORSE] <= beta
-    assert ends(odds / (1 + odds), 1000, odds, alpha, beta)[WORSE] >= 1 - beta - 1e-6, "it comes to an end"
+    assert ends(odds / (1 + odds), 1000, odds, alpha, beta)[WORSE] >= 1 - beta - 1e-6, (
+        "it comes to an end"
+    )
 
 
 def test_it_ends_where_the_likelihoods_say_so_and_pairs_that_did_alike_say_nothing(random):
@@ -78,11 +93,15 @@ class Fleet:
     def play(self, version, successes, interlock=0.0, station="a"):
         for success in successes:
             self.count += 1
-            outcome = Outcome(id=f"e{self.count}", version=version, success=bool(success), interlock=interlock)
+            outcome = Outcome(
+                id=f"e{self.count}", version=version, success=bool(success), interlock=interlock
+            )
             self.releases.played(station, outcome)
 
     def on_trial(self, version=2, stations="a"):
-        """With the first policy for all, which these stations have played, and this one on trial."""
+        """With the first policy for all, which these stations have played, and this one on
+        trial.
+        """
         self.look(1)
         for station in stations:
             self.play(1, [1] * self.settings.episodes, station=station)
@@ -104,7 +123,9 @@ def test_without_stages_each_policy_is_that_of_all(tmp_path):
     assert fleet.look(2) == [2, 2] and not (tmp_path / FILE).exists()
 
 
-def test_the_first_policy_is_that_of_all_and_the_next_is_tried_once_there_is_something_to_compare_with(tmp_path):
+def test_the_first_policy_is_that_of_all_and_the_next_is_tried_once_there_is_something_to_compare_with(
+    tmp_path,
+):
     fleet = Fleet(tmp_path)
     assert fleet.look(-1) == [-1, -1] and fleet.look(1) == [1, 1] and fleet.look(2) == [1, 1]
     fleet.play(1, [1] * 7)
@@ -142,7 +163,9 @@ def test_one_that_is_not_worse_goes_to_all(tmp_path):
     better.play(1, [0] * 8)
     better.look(2)
     better.play(2, [1, 1])
-    assert better.look(2) == [2, 2] and "not worse: 2 of 2" in better.record.decisions[-1], "before its episodes are over"
+    assert better.look(2) == [2, 2] and "not worse: 2 of 2" in better.record.decisions[-1], (
+        "before its episodes are over"
+    )
 
 
 def test_more_of_the_interlock_is_worse_too_unless_they_do_not_matter(tmp_path):
@@ -154,7 +177,10 @@ def test_more_of_the_interlock_is_worse_too_unless_they_do_not_matter(tmp_path):
         fleet.look(2)
         fleet.play(2, [1] * 20, interlock=0.3)
         assert fleet.look(2) == [end, end]
-    assert "interlock worse" in Fleet(tmp_path / "True", settings.but(interlock=True)).record.refused[2]
+    assert (
+        "interlock worse"
+        in Fleet(tmp_path / "True", settings.but(interlock=True)).record.refused[2]
+    )
 
 
 def test_two_measures_share_the_probability_of_a_false_alarm(tmp_path):
@@ -184,11 +210,15 @@ def test_an_episode_counts_once_and_one_of_another_version_or_station_not_at_all
     assert fleet.record.trial.new == [lost]
     fleet.again()
     fleet.releases.played("a", lost)
-    assert fleet.record.trial.new == [lost], "as when a trainer that was started again reads its inbox"
+    assert fleet.record.trial.new == [lost], (
+        "as when a trainer that was started again reads its inbox"
+    )
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_what_was_compared_is_compared_with_nothing_else_by_a_trainer_that_reads_it_again(tmp_path, good):
+def test_what_was_compared_is_compared_with_nothing_else_by_a_trainer_that_reads_it_again(
+    tmp_path, good
+):
     fleet = Fleet(tmp_path, STAGED.but(watch=8)).on_trial()
     fleet.play(2, [1, 0, 1, 1, 1, 1, 1, 1] if good else [0] * 3)
     assert fleet.versions(2) == ([2, 2] if good else [1, 1])
@@ -207,7 +237,13 @@ def test_what_was_compared_is_compared_with_nothing_else_by_a_trainer_that_reads
 def test_what_can_be_gone_back_to_and_what_a_station_is_meant_to_have_is_needed(tmp_path):
     fleet = Fleet(tmp_path).on_trial()
     fleet.record.pins, fleet.record.previous = {"b": 30}, [11, 12, 13, 14, 15, 16]
-    assert fleet.releases.needed() == {1, 2, 12, 13, 14, 15, 16, 30} and fleet.record.previous == [12, 13, 14, 15, 16]
+    assert fleet.releases.needed() == {1, 2, 12, 13, 14, 15, 16, 30} and fleet.record.previous == [
+        12,
+        13,
+        14,
+        15,
+        16,
+    ]
 
 
 def test_a_restarted_trainer_goes_on_with_trial_pins_and_what_was_refused(tmp_path):
@@ -224,11 +260,16 @@ def test_a_restarted_trainer_goes_on_with_trial_pins_and_what_was_refused(tmp_pa
     fleet.again()
     assert fleet.versions(3) == [3, 1], "without stages the newest is that of all; a pin holds"
     (tmp_path / FILE).write_text(json.dumps({"current": "one"}))
-    with pytest.raises(RlinfError, match=r"(?s)release.json: expected what this trainer has written.*Mend it, or delete"):
+    with pytest.raises(
+        RlinfError,
+        match=r"(?s)release.json: expected what this trainer has written.*Mend it, or delete",
+    ):
         fleet.again()
 
 
-def test_the_first_policy_of_all_outlives_a_trainer_that_was_told_something_before_there_was_one(tmp_path):
+def test_the_first_policy_of_all_outlives_a_trainer_that_was_told_something_before_there_was_one(
+    tmp_path,
+):
     """Or one that begins anew would send the newest to all, on trial or not."""
     fleet = Fleet(tmp_path)
     fleet.record.drained = ["b"]
@@ -251,9 +292,13 @@ def test_the_canary_is_one_that_is_there_and_another_takes_over_when_it_is_not(t
     fleet.releases.recent["a"].clear()
     fleet.last_reports["c"] = (time.monotonic() - SILENT_S - 1, pb.StationReport())
     assert fleet.look(2) == [1, 2, 1], "where there is something to compare it with"
-    assert fleet.record.trial.new == [] and {old.id for old in fleet.record.trial.old} == {f"e{n}" for n in range(9, 17)}
-    fleet.last_reports = {name: (time.monotonic() - SILENT_S - 1, report)
-                          for name, (_, report) in fleet.last_reports.items()}
+    assert fleet.record.trial.new == [] and {old.id for old in fleet.record.trial.old} == {
+        f"e{n}" for n in range(9, 17)
+    }
+    fleet.last_reports = {
+        name: (time.monotonic() - SILENT_S - 1, report)
+        for name, (_, report) in fleet.last_reports.items()
+    }
     assert fleet.look(2) == [1, 2, 1], "nobody is there to take over"
     named = Fleet(tmp_path / "named", STAGED.but(canary="z")).on_trial(stations="az")
     assert named.record.trial is None
@@ -276,7 +321,9 @@ def test_a_policy_that_its_station_cannot_load_is_rolled_back(tmp_path):
         error = f"policy /there/policy-{version:08d}.safetensors does not fit this station"
         fleet.last_reports["a"] = (time.monotonic(), pb.StationReport(policy_error=error))
         fleet.look(2)
-        assert (fleet.record.trial is not None) == left, "an error of another version says nothing of this one"
+        assert (fleet.record.trial is not None) == left, (
+            "an error of another version says nothing of this one"
+        )
     assert "station 'a' cannot load it" in fleet.record.refused[2] and fleet.versions(2) == [1, 1]
 
 
@@ -286,12 +333,18 @@ def test_by_hand_any_version_is_that_of_all_and_the_one_before_comes_back(tmp_pa
     fleet.releases.promote(2, "by hand")
     assert fleet.look(2) == [2, 2]
     fleet.releases.roll_back("by hand")
-    assert fleet.look(2) == [1, 1] and fleet.record.previous == [] and fleet.record.refused == {2: "by hand"}
+    assert (
+        fleet.look(2) == [1, 1]
+        and fleet.record.previous == []
+        and fleet.record.refused == {2: "by hand"}
+    )
     fleet.releases.promote(2, "by hand")
     assert fleet.look(2) == [2, 2] and fleet.record.refused == {}
 
 
-@pytest.mark.parametrize("change", [("algorithm.name=async_ppo", "policy.kind=gaussian"), ("simulation.environments=4",)])
+@pytest.mark.parametrize(
+    "change", [("algorithm.name=async_ppo", "policy.kind=gaussian"), ("simulation.environments=4",)]
+)
 def test_stages_where_there_are_none_are_refused_by_name(change):
     with pytest.raises(RecipeError, match="release.staged: expected false for .* got true"):
         check_source(load_recipe("demo", [*change, "release.staged=true"]))

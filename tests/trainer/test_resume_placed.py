@@ -1,4 +1,6 @@
-"""A run resumed on another placement goes on; what a resumed run cannot change is refused by name."""
+"""A run resumed on another placement goes on; what a resumed run cannot change is refused
+by name.
+"""
 
 from contextlib import suppress
 
@@ -38,7 +40,9 @@ def points(recipe, size):
 
 def recipe_of(name, *more):
     if name == "iql":  # which plays nothing: its learners alone are placed
-        more = [override.replace("workers: 2, ", "").replace("workers: 1, ", "") for override in more]
+        more = [
+            override.replace("workers: 2, ", "").replace("workers: 1, ", "") for override in more
+        ]
     return load_recipe("sim_sac", [*SMALL, *KINDS[name], *more])
 
 
@@ -53,8 +57,11 @@ def cluster():
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("first, then", [(HERE, ON_RAY), (ON_RAY, HERE), (FEWER, ON_RAY), (ON_RAY, FEWER)],
-                         ids=["to Ray", "from Ray", "more", "fewer"])
+@pytest.mark.parametrize(
+    "first, then",
+    [(HERE, ON_RAY), (ON_RAY, HERE), (FEWER, ON_RAY), (ON_RAY, FEWER)],
+    ids=["to Ray", "from Ray", "more", "fewer"],
+)
 def test_a_run_goes_on_in_other_processes(name, first, then, tmp_path):
     recipe = recipe_of(name, *first)
     end = 120 if name == "iql" else recipe.simulation.env_steps
@@ -65,7 +72,9 @@ def test_a_run_goes_on_in_other_processes(name, first, then, tmp_path):
 
     with suppress(Stopped):
         train(recipe, tmp_path, points, tell)
-    before = checkpoint.load(checkpoint.checkpoints(tmp_path / "checkpoints")[-1])["learner"]["updates"]
+    before = checkpoint.load(checkpoint.checkpoints(tmp_path / "checkpoints")[-1])["learner"][
+        "updates"
+    ]
     last = train(recipe_of(name, *then), tmp_path, points)
     assert last["env_steps"] >= end and last["updates"] >= before
     policy = load_policy(max((tmp_path / "policies").iterdir()), SPEC)
@@ -94,13 +103,20 @@ def test_a_round_of_rollouts_is_one_round_with_any_number_of_workers(before, aft
         assert run_data.rounds == 3 and run_data.due(0, learner) == 0
     for _ in range(3):
         resumed.put(Experience(rollouts=[rollout] * max(after, 1), steps=4), 0)
-    assert resumed.rounds == 6 and resumed.due(0, learner) == 1, "after max_resample rounds it learns"
+    assert resumed.rounds == 6 and resumed.due(0, learner) == 1, (
+        "after max_resample rounds it learns"
+    )
 
 
 @pytest.mark.parametrize("taken, workers, rounds", [(1, 2, 1), (6, 2, 3), (0, 0, 1), (2, 0, 2)])
 def test_an_older_checkpoint_counts_rollouts(taken, workers, rounds):
     data, learner = rollout_data(0)
-    data.put(Experience(rollouts=[ChunkRollouts(Points(4), data.policy).play(group=2).rollouts[0]], steps=4), 0)
+    data.put(
+        Experience(
+            rollouts=[ChunkRollouts(Points(4), data.policy).play(group=2).rollouts[0]], steps=4
+        ),
+        0,
+    )
     state = data.state_dict()
     del state["rounds"]
     resumed, _ = rollout_data(workers)
@@ -109,11 +125,16 @@ def test_an_older_checkpoint_counts_rollouts(taken, workers, rounds):
     resumed.due(0, learner)
 
 
-@pytest.mark.parametrize("name, change, key", [
-    ("rlpd", "placement.replay_shards=2", "placement.replay_shards: expected 0, .* got 2"),
-    ("dapo", "algorithm.group=4", "algorithm.group: expected 2, .* got 4"),
-])
-def test_what_a_resumed_run_cannot_change_is_refused_by_name_before_anything_starts(name, change, key, tmp_path):
+@pytest.mark.parametrize(
+    "name, change, key",
+    [
+        ("rlpd", "placement.replay_shards=2", "placement.replay_shards: expected 0, .* got 2"),
+        ("dapo", "algorithm.group=4", "algorithm.group: expected 2, .* got 4"),
+    ],
+)
+def test_what_a_resumed_run_cannot_change_is_refused_by_name_before_anything_starts(
+    name, change, key, tmp_path
+):
     recipe = recipe_of(name, *HERE)
 
     def tell(run, entry):

@@ -1,4 +1,6 @@
-"""What a run decides, without a source of its own: where episodes go, what is owed, published, kept and gone on from."""
+"""What a run decides, without a source of its own: where episodes go, what is owed, published, kept
+and gone on from.
+"""
 
 import time
 from dataclasses import replace
@@ -20,8 +22,17 @@ from rlinf_core.trainer.run import Run
 from tests.messages import record
 
 GOVERNOR = Governor(updates_per_step=2.0, max_lag_episodes=2, max_staleness=3, steps_per_episode=10)
-SMALL = ("collect.episodes=1", "sft.steps=4", "sft.batch_size=16", "policy.hidden=[32]", "replay.capacity=1000",
-         "online.max_staleness=3", "online.min_transitions=0", "online.updates_per_step=2.0", "algorithm.batch_size=16")
+SMALL = (
+    "collect.episodes=1",
+    "sft.steps=4",
+    "sft.batch_size=16",
+    "policy.hidden=[32]",
+    "replay.capacity=1000",
+    "online.max_staleness=3",
+    "online.min_transitions=0",
+    "online.updates_per_step=2.0",
+    "algorithm.batch_size=16",
+)
 RLPD = ("algorithm.critics=2", "algorithm.critic_hidden=[32]", "algorithm.critic_warmup=2")
 ASYNC_PPO = ("algorithm={name: async_ppo}", "policy={kind: gaussian, hidden: [8]}")
 
@@ -45,7 +56,12 @@ def spool(tmp_path):
 
 def run_of(task, folder, *overrides, algorithm=RLPD):
     folder.mkdir(parents=True, exist_ok=True)
-    run = Run(load_recipe("demo", [*SMALL, *algorithm, *overrides]), folder, task.spec, lambda run, entry: None)
+    run = Run(
+        load_recipe("demo", [*SMALL, *algorithm, *overrides]),
+        folder,
+        task.spec,
+        lambda run, entry: None,
+    )
     run.start(Silent())
     return run
 
@@ -64,8 +80,15 @@ def shown(run, spool, name, **how):
 
 @pytest.mark.parametrize("use_executed", [False, True])
 @pytest.mark.parametrize("algorithm, rollouts", [(RLPD, False), (ASYNC_PPO, True)])
-def test_recordings_are_read_as_the_recipe_and_its_algorithm_want_them(task, tmp_path, use_executed, algorithm, rollouts):
-    run = run_of(task, tmp_path / "run", f"replay.use_executed={str(use_executed).lower()}", algorithm=algorithm)
+def test_recordings_are_read_as_the_recipe_and_its_algorithm_want_them(
+    task, tmp_path, use_executed, algorithm, rollouts
+):
+    run = run_of(
+        task,
+        tmp_path / "run",
+        f"replay.use_executed={str(use_executed).lower()}",
+        algorithm=algorithm,
+    )
     assert run.intake.use_executed is use_executed and run.intake.longest == run.data.longest
     assert run.intake.rollouts_of == (run.recipe.policy if rollouts else None)
 
@@ -76,9 +99,17 @@ def test_the_rate_of_a_resumed_run_counts_its_own_steps_alone(task, tmp_path):
     run.began, run.data.steps, run.started = 1000, 1600, time.perf_counter() - 3.0
     run._evaluate(lambda: [EpisodeResult(1, True, False, 1.0, 5)])
     (entry,) = entries
-    assert (entry["success"], entry["failure"], entry["return"], entry["episodes"]) == (1.0, 0.0, 1.0, 1)
+    assert (entry["success"], entry["failure"], entry["return"], entry["episodes"]) == (
+        1.0,
+        0.0,
+        1.0,
+        1,
+    )
     assert entry["policy_version"] == run.version == 1 and entry["env_steps"] == 1600
-    assert entry["steps_per_second"] == pytest.approx(600 / entry["seconds"]) and 3.0 <= entry["seconds"] < 60.0
+    assert (
+        entry["steps_per_second"] == pytest.approx(600 / entry["seconds"])
+        and 3.0 <= entry["seconds"] < 60.0
+    )
 
 
 def test_what_an_update_says_is_a_mean_of_all_that_were_said(tmp_path):
@@ -93,55 +124,98 @@ def test_the_governor_owes_updates_per_step_and_asks_stations_to_pause_when_behi
     assert GOVERNOR.due(transitions=100, updates=150) == 50 and GOVERNOR.due(100, 300) == 0
     assert GOVERNOR.accepting(100, 160) and not GOVERNOR.accepting(100, 159)
     waiting = replace(GOVERNOR, min_transitions=500)
-    assert waiting.due(500, 0) == 0 and waiting.accepting(500, 0), "who may not learn yet must not make others wait"
+    assert waiting.due(500, 0) == 0 and waiting.accepting(500, 0), (
+        "who may not learn yet must not make others wait"
+    )
     assert waiting.due(503, 2) == 4 and not waiting.accepting(521, 0) and waiting.accepting(520, 0)
     assert GOVERNOR.is_fresh(7, 10) and not GOVERNOR.is_fresh(6, 10)
 
 
-@pytest.mark.parametrize("how, version, status", [
-    (dict(mode="demonstration"), 0, "demonstration"),
-    (dict(mode="demonstration", success=False), 0, "failed demonstration"),
-    (dict(), 7, "online"), (dict(), 8, "stale"), (dict(mode="evaluate"), 0, "evaluation"),
-    (dict(leave=("ended",)), 0, "refused")])
-def test_each_episode_goes_where_it_belongs_exactly_once(spool, task, tmp_path, how, version, status):
+@pytest.mark.parametrize(
+    "how, version, status",
+    [
+        (dict(mode="demonstration"), 0, "demonstration"),
+        (dict(mode="demonstration", success=False), 0, "failed demonstration"),
+        (dict(), 7, "online"),
+        (dict(), 8, "stale"),
+        (dict(mode="evaluate"), 0, "evaluation"),
+        (dict(leave=("ended",)), 0, "refused"),
+    ],
+)
+def test_each_episode_goes_where_it_belongs_exactly_once(
+    spool, task, tmp_path, how, version, status
+):
     run = run_of(task, tmp_path / "run")
     run.version, folder = version, record(spool, task.spec, **how).close()
-    assert run.intake.take(folder, run.insert).startswith(status) and run.intake.take(folder, run.insert) == "duplicate"
+    assert (
+        run.intake.take(folder, run.insert).startswith(status)
+        and run.intake.take(folder, run.insert) == "duplicate"
+    )
     counts = run.counts()
-    assert counts["demonstrations"] == (status == "demonstration") and counts["steps"] == 5 * (status == "online")
+    assert counts["demonstrations"] == (status == "demonstration") and counts["steps"] == 5 * (
+        status == "online"
+    )
     assert run.data.online.episodes == (status in ("online", "stale"))
     assert (counts["stale"], counts["evaluations"], counts["refused"]) == (
-        status == "stale", status == "evaluation", status == "refused")
+        status == "stale",
+        status == "evaluation",
+        status == "refused",
+    )
     if status != "refused":
-        assert (counts["a/episodes"], counts["a/steps"], counts["a/sampled"]) == (1, 5 * (status == "online"), 0)
+        assert (counts["a/episodes"], counts["a/steps"], counts["a/sampled"]) == (
+            1,
+            5 * (status == "online"),
+            0,
+        )
 
 
 CUSTOM_KIND, CORRECTED = {}, {1: "operator"}
 
 
-@pytest.mark.parametrize("algorithm, sources, success, counts", [
-    ("rlpd", CORRECTED, True, (1, 0)), ("rlpd", CORRECTED, False, (1, 0)), ("rlpd", CUSTOM_KIND, True, (0, 1)),
-    ("rlpd", CUSTOM_KIND, False, (0, 0)), ("rlpd, self_imitation: false", CUSTOM_KIND, True, (0, 0)),
-    ("rlpd, self_imitation: false", CORRECTED, True, (1, 0)), ("sac", CORRECTED, True, (0, 0)),
-    ("crossq", CUSTOM_KIND, True, (0, 0))])
+@pytest.mark.parametrize(
+    "algorithm, sources, success, counts",
+    [
+        ("rlpd", CORRECTED, True, (1, 0)),
+        ("rlpd", CORRECTED, False, (1, 0)),
+        ("rlpd", CUSTOM_KIND, True, (0, 1)),
+        ("rlpd", CUSTOM_KIND, False, (0, 0)),
+        ("rlpd, self_imitation: false", CUSTOM_KIND, True, (0, 0)),
+        ("rlpd, self_imitation: false", CORRECTED, True, (1, 0)),
+        ("sac", CORRECTED, True, (0, 0)),
+        ("crossq", CUSTOM_KIND, True, (0, 0)),
+    ],
+)
 def test_corrections_and_successes_are_demonstrations_where_these_fill_half_of_a_batch(
-        algorithm, sources, success, counts, spool, task, tmp_path):
+    algorithm, sources, success, counts, spool, task, tmp_path
+):
     run = run_of(task, tmp_path / "run", f"algorithm={{name: {algorithm}}}", algorithm=())
     shown(run, spool, "o", sources=sources, success=success)
     data = run.data
-    assert (data.online.episodes, data.demonstrations.episodes, data.imitated.episodes) == (1, *counts)
+    assert (data.online.episodes, data.demonstrations.episodes, data.imitated.episodes) == (
+        1,
+        *counts,
+    )
     assert (run.counts()["demonstrations"], run.counts()["imitated"]) == counts
-    assert len(data.demonstrations) == counts[0], "the operator's one transition, whatever came of it"
+    assert len(data.demonstrations) == counts[0], (
+        "the operator's one transition, whatever came of it"
+    )
 
 
 @pytest.mark.parametrize("success", [True, False])
-def test_of_a_corrected_episode_what_the_operator_did_is_demonstrated_and_nothing_else(success, spool, task, tmp_path):
+def test_of_a_corrected_episode_what_the_operator_did_is_demonstrated_and_nothing_else(
+    success, spool, task, tmp_path
+):
     run = run_of(task, tmp_path / "run", "algorithm.batch_size=400")
     shown(run, spool, "d", mode="demonstration", steps=2, start=1000.0)
     run.version = 8
-    assert shown(run, spool, "o", steps=9, sources={3: "operator", 4: "operator"}, success=success) == "stale"
+    assert (
+        shown(run, spool, "o", steps=9, sources={3: "operator", 4: "operator"}, success=success)
+        == "stale"
+    )
     vectors = run.data.batch()["vectors"][:, 0]
-    assert set(np.unique(vectors[200:])) == {1000.0, 1001.0, 3.0, 4.0}, "a person's correction is never stale"
+    assert set(np.unique(vectors[200:])) == {1000.0, 1001.0, 3.0, 4.0}, (
+        "a person's correction is never stale"
+    )
     before = run.data.demonstrations._next
     shown(run, spool, "long", steps=40, sources={3: "operator", 30: "operator"}, success=success)
     assert run.data.demonstrations._next - before < 20, "what a person showed before has the room"
@@ -154,7 +228,11 @@ def test_each_demonstrated_transition_is_as_likely_whoever_showed_it(spool, task
     shown(run, spool, "o", steps=9)
     drawn = run.data.batch()["vectors"][2000:, 0]
     values, counts = np.unique(drawn, return_counts=True)
-    assert len(values) == 12 and (values >= 1000).sum() == 3 and np.abs(counts / 2000 - 1 / 12).max() < 0.03
+    assert (
+        len(values) == 12
+        and (values >= 1000).sum() == 3
+        and np.abs(counts / 2000 - 1 / 12).max() < 0.03
+    )
     state = run.data.state_dict()
     again = run_of(task, tmp_path / "again", "algorithm.batch_size=4000")
     again.data.load_state_dict(state)
@@ -176,7 +254,11 @@ def test_half_of_a_batch_is_online_and_half_demonstrations(spool, task, tmp_path
         shown(run, spool, f"d{size}", mode="demonstration", start=1000.0)
         shown(run, spool, f"o{size}", success=False)
         first = run.data.batch()["vectors"][:, 0]
-        assert (first[:size - size // 2] < 1000).all() and (first[size - size // 2:] >= 1000).all() and len(first) == size
+        assert (
+            (first[: size - size // 2] < 1000).all()
+            and (first[size - size // 2 :] >= 1000).all()
+            and len(first) == size
+        )
 
 
 def begun(task, folder, spool, *overrides):
@@ -184,7 +266,9 @@ def begun(task, folder, spool, *overrides):
     run = run_of(task, folder, *overrides)
     shown(run, spool, "d1", steps=9, mode="demonstration")
     turn(run)
-    assert run.version == 1 and run.phase == "online" and run.updates == 0, "fine-tuning ends with version 1"
+    assert run.version == 1 and run.phase == "online" and run.updates == 0, (
+        "fine-tuning ends with version 1"
+    )
     shown(run, spool, "o1", steps=9, start=3.0)
     return run
 
@@ -205,34 +289,58 @@ def test_a_resumed_run_makes_the_same_next_updates_as_an_uninterrupted_one(spool
         assert torch.equal(p, q)
 
 
-def test_both_stages_learn_in_the_recipes_precision_and_what_is_published_is_float32(task, tmp_path):
+def test_both_stages_learn_in_the_recipes_precision_and_what_is_published_is_float32(
+    task, tmp_path
+):
     runs = {}
     for precision in ("float32", "bfloat16"):
         folder = tmp_path / precision
-        run = runs[precision] = begun(task, folder, Spool(folder / "spool"), f"learner.precision={precision}")
+        run = runs[precision] = begun(
+            task, folder, Spool(folder / "spool"), f"learner.precision={precision}"
+        )
         run._learn(6)
         run.publish()
         run.save()
-    first, last = ([load_policy(tmp_path / precision / "policies" / policy_name(version)).head.weight
-                    for precision in runs] for version in (1, 2))
+    first, last = (
+        [
+            load_policy(tmp_path / precision / "policies" / policy_name(version)).head.weight
+            for precision in runs
+        ]
+        for version in (1, 2)
+    )
     for one, two in (first, last):
-        assert not torch.equal(one, two) and torch.allclose(one, two, atol=5e-3) and two.dtype == torch.float32
+        assert (
+            not torch.equal(one, two)
+            and torch.allclose(one, two, atol=5e-3)
+            and two.dtype == torch.float32
+        )
     resumed = run_of(task, tmp_path / "bfloat16")  # in float32
     for name, part in runs["bfloat16"].learner.modules.items():
-        assert all(torch.equal(p, q) for p, q in zip(part.parameters(), resumed.learner.modules[name].parameters(),
-                                                     strict=True))
+        assert all(
+            torch.equal(p, q)
+            for p, q in zip(
+                part.parameters(), resumed.learner.modules[name].parameters(), strict=True
+            )
+        )
     resumed._learn(2)
 
 
-def test_what_is_published_is_normalised_by_the_demonstrations_and_says_what_it_is(spool, task, tmp_path):
+def test_what_is_published_is_normalised_by_the_demonstrations_and_says_what_it_is(
+    spool, task, tmp_path
+):
     run = begun(task, tmp_path / "run", spool)
     run._learn(6)
     run.publish()
     first, second = (load_policy(tmp_path / "run/policies" / policy_name(v)) for v in (1, 2))
-    assert any(not torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
+    assert any(
+        not torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True)
+    )
     for version, updates, steps in ((1, 0, 0), (2, 6, 9)):
         assert read_info(tmp_path / "run/policies" / policy_name(version)) == {
-            "version": version, "updates": updates, "env_steps": steps}
+            "version": version,
+            "updates": updates,
+            "env_steps": steps,
+        }
     vectors = run.data.demonstrations.vectors()
     assert np.allclose(first.encoder.mean.numpy(), vectors.mean(axis=0))
     assert np.allclose(first.encoder.std.numpy(), vectors.std(axis=0), atol=1e-3)
@@ -242,10 +350,18 @@ def test_what_is_published_and_evaluated_is_the_moving_average(spool, task, tmp_
     run = begun(task, tmp_path / "run", spool, "algorithm.ema_rate=0.1")
     run._learn(6)
     run.publish()
-    averaged, published = run.learner.modules["averaged"], load_policy(tmp_path / "run/policies" / policy_name(2))
-    for p, q, newest in zip(published.parameters(), averaged.parameters(), run.policy.parameters(), strict=True):
+    averaged, published = (
+        run.learner.modules["averaged"],
+        load_policy(tmp_path / "run/policies" / policy_name(2)),
+    )
+    for p, q, newest in zip(
+        published.parameters(), averaged.parameters(), run.policy.parameters(), strict=True
+    ):
         assert torch.equal(p, q) and not torch.equal(p, newest)
-    assert all(torch.equal(p, q) for p, q in zip(run.shipped.parameters(), averaged.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q)
+        for p, q in zip(run.shipped.parameters(), averaged.parameters(), strict=True)
+    )
 
 
 def test_versions_never_go_back_after_a_crash(spool, task, tmp_path):
@@ -265,7 +381,10 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words(spool, task, tmp
     state = checkpoint.load(newest)
     del state["source"], state["clock"]
     checkpoint.save(tmp_path / "run/checkpoints", "older", state)
-    with pytest.raises(RlinfError, match="got none of source, clock, as an earlier version wrote it. Begin another run"):
+    with pytest.raises(
+        RlinfError,
+        match="got none of source, clock, as an earlier version wrote it. Begin another run",
+    ):
         run_of(task, tmp_path / "run")
 
 
@@ -280,20 +399,43 @@ def test_stations_are_asked_to_pause_only_while_the_learner_is_behind(spool, tas
     run = begun(task, tmp_path / "run", spool)
     assert run.report()["accepting"]
     observations = {"vectors": np.zeros((401, run.policy.spec.vector_size), np.float32)}
-    run.insert(Trajectory(observations, np.zeros((400, 3)), np.zeros(400), np.ones(400), False, version=1, station="b"))
+    run.insert(
+        Trajectory(
+            observations,
+            np.zeros((400, 3)),
+            np.zeros(400),
+            np.ones(400),
+            False,
+            version=1,
+            station="b",
+        )
+    )
     report = run.report()
-    assert not report["accepting"] and report["transitions"] == 409 and report["metrics"]["b/steps"] == 400
+    assert (
+        not report["accepting"]
+        and report["transitions"] == 409
+        and report["metrics"]["b/steps"] == 400
+    )
     turn(run, 60)
     assert run.report()["accepting"] and run.updates == 818 and run.report()["update_ratio"] == 2.0
 
 
 def test_checkpoints_appear_whole_and_old_ones_go(tmp_path):
     for step in (0, 12, 1, 1):
-        checkpoint.save(tmp_path, f"updates-{step}", {"a": {"x": np.float32(step), "y": np.arange(3)}, "n": [step]})
-    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["00000003-updates-1", "00000004-updates-1"]
+        checkpoint.save(
+            tmp_path,
+            f"updates-{step}",
+            {"a": {"x": np.float32(step), "y": np.arange(3)}, "n": [step]},
+        )
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == [
+        "00000003-updates-1",
+        "00000004-updates-1",
+    ]
     newest = checkpoint.checkpoints(tmp_path)[-1]
     state = checkpoint.load(newest)
     assert state["a"]["x"] == 1.0 and state["a"]["x"].shape == () and state["n"] == [1]
     (newest / "arrays.safetensors").write_bytes(b"half")
-    with pytest.raises(RlinfError, match="json, whole; got: arrays.safetensors does not fit SHA256SUMS"):
+    with pytest.raises(
+        RlinfError, match="json, whole; got: arrays.safetensors does not fit SHA256SUMS"
+    ):
         checkpoint.load(newest)

@@ -1,4 +1,6 @@
-"""Whose an episode is: one that says another station than its sender is set aside; and journals of earlier releases."""
+"""Whose an episode is: one that says another station than its sender is set aside; and journals of
+earlier releases.
+"""
 
 import sqlite3
 
@@ -17,13 +19,20 @@ from tests.messages import record
 def stations(tmp_path, task):
     taken = []
     intake = Intake(tmp_path / "run", task.spec, 100)
-    stations = Stations("127.0.0.1:0", tmp_path / "run", intake, lambda trajectory: taken.append(trajectory.id) or "online")
+    stations = Stations(
+        "127.0.0.1:0",
+        tmp_path / "run",
+        intake,
+        lambda trajectory: taken.append(trajectory.id) or "online",
+    )
     stations.taken = taken
     yield stations
     stations.close()
 
 
-def test_an_episode_of_another_station_than_the_one_that_sent_it_is_set_aside_with_the_reason(stations, task, tmp_path):
+def test_an_episode_of_another_station_than_the_one_that_sent_it_is_set_aside_with_the_reason(
+    stations, task, tmp_path
+):
     spool = Spool(tmp_path / "spool")
     for name, sender in (("by_a", "a"), ("by_b", "b")):  # both say that they are of station a
         record(spool, task.spec, name).close()
@@ -36,13 +45,19 @@ def test_an_episode_of_another_station_than_the_one_that_sent_it_is_set_aside_wi
     reason = (tmp_path / "run/refused/by_b.reason.txt").read_text()
     assert "station: expected 'b', under which name it was sent, got a recording of 'a'" in reason
     again = Intake(tmp_path / "run", task.spec, 100)  # who sent it is known after a restart too
-    assert (again.journal.station("by_a"), again.journal.station("by_b"), again.journal.station("x")) == ("a", "b", "")
+    assert (
+        again.journal.station("by_a"),
+        again.journal.station("by_b"),
+        again.journal.station("x"),
+    ) == ("a", "b", "")
 
 
 def test_a_run_of_an_earlier_release_is_refused_by_name_and_left_as_it_is(tmp_path, task):
     (tmp_path / "run/inbox").mkdir(parents=True)
     sqlite3.connect(tmp_path / "run/inbox/journal.sqlite").close()
-    with pytest.raises(EpisodeError, match=r"a run of this release, got .*journal\.sqlite.*collect\.recordings=\["):
+    with pytest.raises(
+        EpisodeError, match=r"a run of this release, got .*journal\.sqlite.*collect\.recordings=\["
+    ):
         Intake(tmp_path / "run", task.spec, 100)
     assert not (tmp_path / "run/journal.jsonl").exists()
 

@@ -1,4 +1,6 @@
-"""Every algorithm on every source that can feed it takes what that brings, updates and publishes; or says why not."""
+"""Every algorithm on every source that can feed it takes what that brings, updates and publishes;
+or says why not.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,14 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of, why_not
+from rlinf_core.recipes.sources import (
+    RECORDINGS,
+    SIMULATORS,
+    STATIONS,
+    check_source,
+    source_of,
+    why_not,
+)
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts, demonstrate
 from rlinf_core.rollouts.types import TRAIN
 from rlinf_core.trainer.run import Run
@@ -23,11 +32,26 @@ from tests.algorithms.point import SPEC, Points
 from tests.messages import record
 from tests.trainer.test_run import Silent, turn
 
-SMALL = ("policy.hidden=[16]", "sft.steps=3", "sft.batch_size=8", "collect.episodes=2", "replay.capacity=2000",
-         "online.min_transitions=0", "online.updates_per_step=0.2", "online.publish_every_updates=2",
-         "simulation.env_steps=120", "simulation.start_steps=30", "simulation.evaluate_every=120",
-         "simulation.evaluate_episodes=2", "simulation.updates_per_step=0.2", "algorithm.batch_size=8")
-EXTRA_OVERRIDES = {DEMONSTRATIONS: ("algorithm.steps=3",), ROLLOUTS: ("policy.kind=gaussian", "algorithm.epochs=1")}
+SMALL = (
+    "policy.hidden=[16]",
+    "sft.steps=3",
+    "sft.batch_size=8",
+    "collect.episodes=2",
+    "replay.capacity=2000",
+    "online.min_transitions=0",
+    "online.updates_per_step=0.2",
+    "online.publish_every_updates=2",
+    "simulation.env_steps=120",
+    "simulation.start_steps=30",
+    "simulation.evaluate_every=120",
+    "simulation.evaluate_episodes=2",
+    "simulation.updates_per_step=0.2",
+    "algorithm.batch_size=8",
+)
+EXTRA_OVERRIDES = {
+    DEMONSTRATIONS: ("algorithm.steps=3",),
+    ROLLOUTS: ("policy.kind=gaussian", "algorithm.epochs=1"),
+}
 VARIANTS = [*algorithms(), "dagger, gated"]
 
 
@@ -39,7 +63,11 @@ def recipe_of(name, *more):
         f"policy.kind={config.policies[0]}",
         *EXTRA_OVERRIDES.get(config.learns_from, ()),
     ]
-    small = [item for item in SMALL if config.learns_from != ROLLOUTS or "batch_size=8" not in item or "sft" in item]
+    small = [
+        item
+        for item in SMALL
+        if config.learns_from != ROLLOUTS or "batch_size=8" not in item or "sft" in item
+    ]
     if "chunks" in config.model_fields:
         overrides.append("algorithm.chunks=8")
     if "group" in config.model_fields:
@@ -48,14 +76,19 @@ def recipe_of(name, *more):
         overrides.append("algorithm.critic_hidden=[16]")
     if "critic_warmup" in config.model_fields:
         overrides += ["algorithm.critic_warmup=0", "algorithm.actor_every=1"]
-    return load_recipe("sim_rlpd", [*small, *overrides, *(["algorithm.gated=true"] if gated else []), *more])
+    return load_recipe(
+        "sim_rlpd", [*small, *overrides, *(["algorithm.gated=true"] if gated else []), *more]
+    )
 
 
 def with_base(name, spec, folder):
     """What a policy that corrects a base needs: a file of that base."""
     if name != "residual":
         return []
-    save_policy(make_policy(spec, policy_kind("tanh_gaussian").Config(hidden=(16,))), folder / "base" / policy_name(0))
+    save_policy(
+        make_policy(spec, policy_kind("tanh_gaussian").Config(hidden=(16,))),
+        folder / "base" / policy_name(0),
+    )
     return [f"policy.base={folder / 'base'}"]
 
 
@@ -73,11 +106,16 @@ def episodes(recipe, count, **marks):
     if recipe.algorithm.learns_from == ROLLOUTS:
         plays = ChunkRollouts(Points(1), policy)
         plays.version = marks["version"]
-        played = [replace(EpisodeRollouts(Points(1), policy).play(60).trajectories[0], rollout=rollout)
-                  for rollout in plays.play(chunks=60).rollouts]
+        played = [
+            replace(EpisodeRollouts(Points(1), policy).play(60).trajectories[0], rollout=rollout)
+            for rollout in plays.play(chunks=60).rollouts
+        ]
     else:
         played = EpisodeRollouts(Points(1), policy).play(25 * count).trajectories
-    return [replace(episode, station="a", sources=["operator"] * len(episode), mode=TRAIN, **marks) for episode in played]
+    return [
+        replace(episode, station="a", sources=["operator"] * len(episode), mode=TRAIN, **marks)
+        for episode in played
+    ]
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -110,15 +148,24 @@ def test_on_stations(name, tmp_path):
     if recipe.algorithm.learns_from == ROLLOUTS:
         run.insert(episodes(recipe, 1, version=1)[0])
         turn(run, 2)
-        assert (run.version, run.updates, run.fitted) == (2, 0, True), "the first one is only looked at"
+        assert (run.version, run.updates, run.fitted) == (2, 0, True), (
+            "the first one is only looked at"
+        )
     before = {name: value.clone() for name, value in run.policy.state_dict().items()}
     statuses = {run.insert(episode) for episode in episodes(recipe, 4, version=run.version)}
     turn(run, 10)
-    assert statuses == ({"not learned from"} if name == "sft" else {"demonstration"} if name in ("iql", "recap")
-                        else {"online"})
+    assert statuses == (
+        {"not learned from"}
+        if name == "sft"
+        else {"demonstration"}
+        if name in ("iql", "recap")
+        else {"online"}
+    )
     assert run.updates >= (3 if recipe.algorithm.learns_from == DEMONSTRATIONS else 1)
     if recipe.algorithm.learns_from != DEMONSTRATIONS:
-        assert any(not torch.equal(before[name], value) for name, value in run.policy.state_dict().items())
+        assert any(
+            not torch.equal(before[name], value) for name, value in run.policy.state_dict().items()
+        )
         assert run.version > 1 + (recipe.algorithm.learns_from == ROLLOUTS)
     assert load_policy(max((tmp_path / "policies").iterdir()), SPEC).config == recipe.policy
 
@@ -142,14 +189,20 @@ def test_on_recordings_alone(name, recordings, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if on_recordings(name) == "beside"])
 def test_recordings_demonstrate_beside_another_source(name, task, recordings, tmp_path):
-    recipe = recipe_of(name, f"simulation.environments={0 if name != 'dagger' else 2}", recordings,
-                       *with_base(name, task.spec, tmp_path))
+    recipe = recipe_of(
+        name,
+        f"simulation.environments={0 if name != 'dagger' else 2}",
+        recordings,
+        *with_base(name, task.spec, tmp_path),
+    )
     check_source(recipe)
     assert source_of(recipe) == (STATIONS if name != "dagger" else SIMULATORS)
     run = Run(recipe, tmp_path, task.spec, lambda run, entry: None)
     run.start(Silent())
     shown = run.data.demonstrations
-    assert shown.episodes == 1 and len(run.data.online) == (len(shown) if run.data.demonstrates_too else 0)
+    assert shown.episodes == 1 and len(run.data.online) == (
+        len(shown) if run.data.demonstrates_too else 0
+    )
     turn(run, 10)
     assert run.version == 1 and run.phase == "online", "what was recorded is enough to begin with"
 
@@ -165,10 +218,17 @@ def test_recordings_are_refused_where_nothing_would_be_learned_from_them(name, s
     assert "collect.recordings empty" in why_not(recipe.algorithm, RECORDINGS)
 
 
-@pytest.mark.parametrize("more, message", [
-    ([], "; stations call 127.0.0.1:50551 with the token in {}/bridge.token; Ctrl-C ends it"),
-    (["collect.recordings=[there]"], "; recordings demonstrate, and stations call 127.0.0.1:50551 "
-     "with the token in {}/bridge.token; Ctrl-C ends it")])
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ([], "; stations call 127.0.0.1:50551 with the token in {}/bridge.token; Ctrl-C ends it"),
+        (
+            ["collect.recordings=[there]"],
+            "; recordings demonstrate, and stations call 127.0.0.1:50551 "
+            "with the token in {}/bridge.token; Ctrl-C ends it",
+        ),
+    ],
+)
 def test_a_run_that_waits_for_stations_says_that_recordings_do_not_end_it(more, message, tmp_path):
     shown = _who_feeds(recipe_of("rlpd", "simulation.environments=0", *more), tmp_path)
     assert shown == message.format(tmp_path)
@@ -190,20 +250,36 @@ def test_recordings_may_demonstrate_what_goes_on_in_simulators(recordings, tmp_p
 
 
 @pytest.mark.parametrize("name, environments", [("sft", 0), ("rlpd", 1)])
-def test_recordings_that_demonstrate_nothing_are_said_and_nothing_waits_for_ever(name, environments, task, tmp_path):
+def test_recordings_that_demonstrate_nothing_are_said_and_nothing_waits_for_ever(
+    name, environments, task, tmp_path
+):
     record(Spool(tmp_path / "spool"), task.spec, "a-1", mode="train").close()
     record(Spool(tmp_path / "spool"), task.spec, "a-2", mode="demonstration", success=False).close()
     record(Spool(tmp_path / "spool"), task.spec, "a-3", mode="evaluate").close()
-    recipe = recipe_of(name, f"simulation.environments={environments}", f"collect.recordings=[{tmp_path}]")
-    with pytest.raises(RecipeError, match="expected a demonstration that succeeded, .* got .*1 failed demonstration, 1 e"):
+    recipe = recipe_of(
+        name, f"simulation.environments={environments}", f"collect.recordings=[{tmp_path}]"
+    )
+    with pytest.raises(
+        RecipeError,
+        match="expected a demonstration that succeeded, .* got .*1 failed demonstration, 1 e",
+    ):
         train(recipe, tmp_path / "run")
 
 
 def test_two_recordings_of_one_id_and_other_content_are_not_one(task, tmp_path):
     for place, success in (("one", True), ("two", False)):
-        record(Spool(tmp_path / place), task.spec, "a-1", mode="demonstration", success=success).close()
-    recipe = recipe_of("sft", "simulation.environments=0", f"collect.recordings=[{tmp_path / 'one'}, {tmp_path / 'two'}]")
-    with pytest.raises(RecipeError, match="expected every id once, got 'a-1' in .*/one/closed/a-1 and, with other content"):
+        record(
+            Spool(tmp_path / place), task.spec, "a-1", mode="demonstration", success=success
+        ).close()
+    recipe = recipe_of(
+        "sft",
+        "simulation.environments=0",
+        f"collect.recordings=[{tmp_path / 'one'}, {tmp_path / 'two'}]",
+    )
+    with pytest.raises(
+        RecipeError,
+        match="expected every id once, got 'a-1' in .*/one/closed/a-1 and, with other content",
+    ):
         train(recipe, tmp_path / "run")
 
 
@@ -212,29 +288,50 @@ def test_the_table_of_the_docs_is_what_is_done():
     for name in VARIANTS:
         kind, _, gated = name.partition(", ")
         config = algorithm(kind).Config(**({"gated": True} if gated else {}))
-        cells = " | ".join("yes" if not why_not(config, source) else "no" for source in (SIMULATORS, STATIONS))
+        cells = " | ".join(
+            "yes" if not why_not(config, source) else "no" for source in (SIMULATORS, STATIONS)
+        )
         cells += f" | {on_recordings(name)}"
-        assert f"| `{name}` | {cells} |" in lines, f"docs/explain/algorithms.md: expected | `{name}` | {cells} |"
+        assert f"| `{name}` | {cells} |" in lines, (
+            f"docs/explain/algorithms.md: expected | `{name}` | {cells} |"
+        )
 
 
 @pytest.mark.parametrize("gated, learned", [("false", [3, 4]), ("true", [3, 4])])
-def test_what_was_recorded_of_the_policy_itself_is_no_experts_word(gated, learned, task, recordings, tmp_path):
-    record(Spool(tmp_path / "spool"), task.spec, "a-3", mode="train", steps=9, sources={3: "operator", 4: "operator"},
-           start=500.0).close()
-    recipe = recipe_of("dagger", "simulation.environments=2", recordings, f"algorithm.gated={gated}")
+def test_what_was_recorded_of_the_policy_itself_is_no_experts_word(
+    gated, learned, task, recordings, tmp_path
+):
+    record(
+        Spool(tmp_path / "spool"),
+        task.spec,
+        "a-3",
+        mode="train",
+        steps=9,
+        sources={3: "operator", 4: "operator"},
+        start=500.0,
+    ).close()
+    recipe = recipe_of(
+        "dagger", "simulation.environments=2", recordings, f"algorithm.gated={gated}"
+    )
     run = Run(recipe, tmp_path / "run", task.spec, lambda run, entry: None)
     run.start(Silent())
     vectors = run.data.online.vectors()[:, 0]
     assert sorted(vectors[vectors >= 500.0] - 500.0) == learned, "but a person's is"
     if gated == "false":
-        assert run.data.order()["expert_fraction"] == recipe.algorithm.beta, "no episode has been played yet"
+        assert run.data.order()["expert_fraction"] == recipe.algorithm.beta, (
+            "no episode has been played yet"
+        )
 
 
 @pytest.mark.parametrize("name, refused", [("rlpd", True), ("sft", False)])
 def test_rewards_of_two_kinds_are_not_learned_from_as_one(name, refused, tmp_path):
-    recipe = recipe_of(name, "simulation.environments=1", "simulation.shaping=1", "collect.recordings=[there]")
+    recipe = recipe_of(
+        name, "simulation.environments=1", "simulation.shaping=1", "collect.recordings=[there]"
+    )
     if not refused:
         check_source(recipe)
         return
-    with pytest.raises(RecipeError, match="simulation.shaping: expected 0 beside collect.recordings for rlpd"):
+    with pytest.raises(
+        RecipeError, match="simulation.shaping: expected 0 beside collect.recordings for rlpd"
+    ):
         check_source(recipe)

@@ -1,4 +1,6 @@
-"""A whole trainer that rolls out in stages: it learns, a station tries what it learned, and a restart changes nothing."""
+"""A whole trainer that rolls out in stages: it learns, a station tries what it learned, and a
+restart changes nothing.
+"""
 
 import json
 import subprocess
@@ -15,13 +17,21 @@ from tests.trainer.test_stations import SMALL, Station, port  # noqa: F401 (a fi
 
 pytestmark = pytest.mark.timed
 
-STAGED = ("release.staged=true", "release.episodes=2", "release.interlock=false", "release.odds_ratio=100.0",
-          "release.alpha=0.4", "online.max_staleness=50", "online.updates_per_step=3")
+STAGED = (
+    "release.staged=true",
+    "release.episodes=2",
+    "release.interlock=false",
+    "release.odds_ratio=100.0",
+    "release.alpha=0.4",
+    "online.max_staleness=50",
+    "online.updates_per_step=3",
+)
 
 
 @pytest.mark.timeout(240)
 def test_what_is_learned_is_tried_at_one_station_and_a_restarted_trainer_knows_what_it_decided(
-        task, tmp_path, port):  # noqa: F811
+    task, tmp_path, port
+):
     recipe, run_dir = load_recipe("demo", [*SMALL, *STAGED, port]), tmp_path / "run"
 
     def play(station, version, names, success=True):
@@ -30,7 +40,9 @@ def test_what_is_learned_is_tried_at_one_station_and_a_restarted_trainer_knows_w
                 message.policy_version = version
 
         for name in names:
-            folder = record(Spool(tmp_path / "spool"), station.spec, name, success=success, change=change).close()
+            folder = record(
+                Spool(tmp_path / "spool"), station.spec, name, success=success, change=change
+            ).close()
             station.client.upload(folder)
 
     def first_life(station):
@@ -39,21 +51,28 @@ def test_what_is_learned_is_tried_at_one_station_and_a_restarted_trainer_knows_w
         station.send("first", mode="demonstration", start=7.0)
         station.send("second", mode="demonstration", start=7.0)
         station.wait(lambda r: r.policy_version == 1)
-        assert other.next_policy(-1, tmp_path / "b", wait_s=30).version == 1, "the first is that of all"
+        assert other.next_policy(-1, tmp_path / "b", wait_s=30).version == 1, (
+            "the first is that of all"
+        )
         play(station, 1, ("a1", "a2"))
         station.wait(lambda r: r.policy_version > 1)
         tried = station.client.next_policy(1, tmp_path / "a")
         assert tried.version > 1 and load_policy(tried.path, station.spec)
         play(station, tried.version, ("a3", "a4"), success=False)
         station.wait(lambda r: r.policy_version != tried.version)
-        assert other.report(0, 1).policy_version == 1 and other.next_policy(1, tmp_path / "b", wait_s=0.2) is None
+        assert (
+            other.report(0, 1).policy_version == 1
+            and other.next_policy(1, tmp_path / "b", wait_s=0.2) is None
+        )
         other.close()
         refused.append(tried.version)
 
     refused = []
     Station(recipe, task, tmp_path, first_life).feed(run_dir)
     decided = json.loads((run_dir / "release.json").read_text())
-    assert decided["current"] == 1 and list(decided["refused"]) == [str(version) for version in refused]
+    assert decided["current"] == 1 and list(decided["refused"]) == [
+        str(version) for version in refused
+    ]
 
     def second_life(station):
         station.wait(lambda r: r.phase == "online" and r.updates)

@@ -1,4 +1,6 @@
-"""A run that stations feed, with the real bridge: what it tells them, publishes, keeps and goes on from."""
+"""A run that stations feed, with the real bridge: what it tells them, publishes, keeps and goes on
+from.
+"""
 
 import json
 import socket
@@ -26,21 +28,40 @@ from tests.messages import record
 
 pytestmark = pytest.mark.timed
 
-SMALL = ("collect.episodes=2", "sft.steps=60", "sft.batch_size=8", "policy.hidden=[8]", "replay.capacity=60", "seed=5",
-         "online.min_transitions=0", "online.updates_per_step=7", "online.publish_every_updates=10",
-         "online.max_staleness=0", "online.max_lag_episodes=0.01", "algorithm.critic_hidden=[8]",
-         "algorithm.batch_size=8", "algorithm.critics=2", "algorithm.critic_warmup=3",
-         "checkpoint.every_minutes=1000000")  # longer than any machine has been up
+SMALL = (
+    "collect.episodes=2",
+    "sft.steps=60",
+    "sft.batch_size=8",
+    "policy.hidden=[8]",
+    "replay.capacity=60",
+    "seed=5",
+    "online.min_transitions=0",
+    "online.updates_per_step=7",
+    "online.publish_every_updates=10",
+    "online.max_staleness=0",
+    "online.max_lag_episodes=0.01",
+    "algorithm.critic_hidden=[8]",
+    "algorithm.batch_size=8",
+    "algorithm.critics=2",
+    "algorithm.critic_warmup=3",
+    "checkpoint.every_minutes=1000000",
+)  # longer than any machine has been up
 
 
 class Station:
-    """A thread beside the run's loop: it uploads, listens, and ends the run; what it heard is kept."""
+    """A thread beside the run's loop: it uploads, listens, and ends the run; what it heard
+    is kept.
+    """
 
     def __init__(self, recipe, task, folder, act):
         self.recipe, self.spec, self.folder, self.act = recipe, task.spec, folder, act
         self.spool, self.run = Spool(folder / "spool"), None
         tokens = [path / "run/bridge.token" for path in (folder, folder.parent)]
-        self.client, self.reports, self.error = BridgeClient(recipe.bridge.address, "a", tokens=tokens), [], None
+        self.client, self.reports, self.error = (
+            BridgeClient(recipe.bridge.address, "a", tokens=tokens),
+            [],
+            None,
+        )
 
     def _act(self):
         try:
@@ -111,29 +132,49 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(task, tmp_path, p
         report = station.wait(lambda r: "sft_left" in r.metrics)
         assert report.phase == "waiting" and report.accepting
         assert (report.episodes, report.updates, report.policy_version) == (0, 0, 0)
-        assert report.metrics["sft_left"] == 60 and report.metrics["demonstrations"] == report.metrics["stale"] == 0
+        assert (
+            report.metrics["sft_left"] == 60
+            and report.metrics["demonstrations"] == report.metrics["stale"] == 0
+        )
         station.send("first", mode="demonstration", start=7.0)
         station.send("failed", mode="demonstration", success=False)
         report = station.wait(lambda r: r.episodes == 2)
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=20) as page:
             metrics_text = page.read().decode()
-        assert "rlinf_trainer_episodes 2.0" in metrics_text and 'rlinf_station_up{station="a"} 1.0' in metrics_text
-        assert report.phase == "waiting" and report.metrics["demonstrations"] == 1 and not report.metrics["sft_left"] < 60
+        assert (
+            "rlinf_trainer_episodes 2.0" in metrics_text
+            and 'rlinf_station_up{station="a"} 1.0' in metrics_text
+        )
+        assert (
+            report.phase == "waiting"
+            and report.metrics["demonstrations"] == 1
+            and not report.metrics["sft_left"] < 60
+        )
         station.send("second", mode="demonstration")
         report = station.wait(lambda r: r.policy_version == 1)
         assert report.phase == "online" and report.metrics["sft_left"] == 0 and report.updates == 0
-        assert report.metrics["sft_loss"] != 0 and report.update_ratio == 0 and report.transitions == 0
+        assert (
+            report.metrics["sft_loss"] != 0 and report.update_ratio == 0 and report.transitions == 0
+        )
         version, file, _ = station.client.next_policy(0, tmp_path / "policies")
         assert version == 1 and file.exists()
         station.wait(lambda r: len(checkpoint.checkpoints(run_dir / "checkpoints")) == 1)
         station.send("online", start=3.0)
         station.send("held_out", mode="evaluate")
         report = station.wait(lambda r: r.updates == 35 and r.metrics["evaluations"] == 1)
-        assert (report.transitions, report.episodes, report.update_ratio) == (5, 5, 7.0) and report.accepting
+        assert (report.transitions, report.episodes, report.update_ratio) == (
+            5,
+            5,
+            7.0,
+        ) and report.accepting
         assert report.metrics["refused"] == report.metrics["stale"] == 0
         assert report.metrics["a/episodes"] == 5 and report.metrics["a/steps"] == 5
-        assert report.metrics["a/sampled"] == 60 * 8 + 35 * 8, "all that was learned from came from this station"
-        assert report.policy_version == 1 + 2, "published once in each group of 16 in which ten more were through"
+        assert report.metrics["a/sampled"] == 60 * 8 + 35 * 8, (
+            "all that was learned from came from this station"
+        )
+        assert report.policy_version == 1 + 2, (
+            "published once in each group of 16 in which ten more were through"
+        )
         time.sleep(0.5)
         assert station.client.report(0, 0).updates == 35, "no more than is owed"
 
@@ -145,24 +186,46 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(task, tmp_path, p
     arrived = [line["id"] for line in lines if line["status"] == "arrived"]
     assert arrived == ["first", "failed", "second", "online", "held_out"]
     assert [line["status"] for line in lines if line["status"] != "arrived"] == [
-        "demonstration", "failed demonstration", "demonstration", "online", "evaluation"]
+        "demonstration",
+        "failed demonstration",
+        "demonstration",
+        "online",
+        "evaluation",
+    ]
     assert scalars(run_dir, "train/sft_loss") and scalars(run_dir, "data/demonstrations")
 
-    save_policy(make_policy(task.spec, tanh_gaussian.Config(hidden=(8,))), run_dir / "policies" / policy_name(4))
+    save_policy(
+        make_policy(task.spec, tanh_gaussian.Config(hidden=(8,))),
+        run_dir / "policies" / policy_name(4),
+    )
 
     def second_life(station):
         report = station.wait(lambda r: r.phase == "online")
-        assert (report.updates, report.transitions, report.episodes) == (35, 5, 5), "nothing is learned from twice"
-        assert report.metrics["evaluations"] == 1 and report.metrics["demonstrations"] == 2 and report.policy_version == 4
+        assert (report.updates, report.transitions, report.episodes) == (35, 5, 5), (
+            "nothing is learned from twice"
+        )
+        assert (
+            report.metrics["evaluations"] == 1
+            and report.metrics["demonstrations"] == 2
+            and report.policy_version == 4
+        )
         station.send("more", steps=6)  # of policy version 4
         report = station.wait(lambda r: r.updates == 77)
-        assert report.transitions == 11 and report.metrics["stale"] == 0 and report.policy_version > 4
+        assert (
+            report.transitions == 11 and report.metrics["stale"] == 0 and report.policy_version > 4
+        )
         station.send("late")  # of version 4 too
         report = station.wait(lambda r: r.episodes == 7)
         assert report.transitions == 11 and report.metrics["stale"] == 1
-        station.wait(lambda r: checkpoint.checkpoints(run_dir / "checkpoints")[-1].name.endswith("-updates-000000137"))
+        station.wait(
+            lambda r: checkpoint.checkpoints(run_dir / "checkpoints")[-1].name.endswith(
+                "-updates-000000137"
+            )
+        )
 
-    Station(recipe.but(checkpoint=Checkpoint(every_minutes=0.01)), task, tmp_path, second_life).feed(run_dir)
+    Station(
+        recipe.but(checkpoint=Checkpoint(every_minutes=0.01)), task, tmp_path, second_life
+    ).feed(run_dir)
 
 
 @pytest.mark.timeout(240)
@@ -173,6 +236,7 @@ def test_two_stations_feed_one_run_and_each_is_counted(task, tmp_path, port):
         def change(topic, number, message):
             if topic == "episode":
                 message.station = name
+
         return change
 
     def act(station):
@@ -181,10 +245,16 @@ def test_two_stations_feed_one_run_and_each_is_counted(task, tmp_path, port):
         station.wait(lambda r: "sft_left" in r.metrics)
         station.send("a-1", mode="demonstration")
         assert station.wait(lambda r: r.episodes == 1).phase == "waiting"
-        other.upload(record(spool, station.spec, "b-1", mode="demonstration", change=of("b")).close())
+        other.upload(
+            record(spool, station.spec, "b-1", mode="demonstration", change=of("b")).close()
+        )
         station.wait(lambda r: r.policy_version == 1)
         for number in (2, 3):
-            other.upload(record(spool, station.spec, f"b-{number}", steps=9, start=3.0, change=of("b")).close())
+            other.upload(
+                record(
+                    spool, station.spec, f"b-{number}", steps=9, start=3.0, change=of("b")
+                ).close()
+            )
         station.send("a-2")
         metrics = dict(station.wait(lambda r: r.transitions == 23 and r.updates == 161).metrics)
         assert not any(name.startswith("b/") for name in metrics), "each hears of itself"
@@ -194,11 +264,17 @@ def test_two_stations_feed_one_run_and_each_is_counted(task, tmp_path, port):
         assert metrics["a/sampled"] + metrics["b/sampled"] == (60 + 161) * 8
         wanted = {"b/backlog": 7, "b/policy_version": 3, "b/set_aside": 2, "b/spool_full": 0.5}
         end = time.monotonic() + 20
-        while not wanted.items() <= dict(other.report(7, 3, set_aside=2, spool_full=0.5).metrics).items():
+        while (
+            not wanted.items()
+            <= dict(other.report(7, 3, set_aside=2, spool_full=0.5).metrics).items()
+        ):
             assert time.monotonic() < end
             time.sleep(0.05)
         assert metrics["a/sampled"] > 300 and metrics["b/sampled"] > 400
-        assert other.next_policy(0, tmp_path / "policies_b")[0] == station.client.next_policy(0, tmp_path / "policies_a")[0]
+        assert (
+            other.next_policy(0, tmp_path / "policies_b")[0]
+            == station.client.next_policy(0, tmp_path / "policies_a")[0]
+        )
         other.close()
 
     Station(recipe, task, tmp_path, act).feed(run_dir)
@@ -208,7 +284,9 @@ def test_two_stations_feed_one_run_and_each_is_counted(task, tmp_path, port):
 def test_the_bridge_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp_path):
     taken: list[Trajectory] = []
     (tmp_path / "run").mkdir()
-    stations = Stations("127.0.0.1:0", tmp_path / "run", Intake(tmp_path / "run", task.spec, 100), taken.append)
+    stations = Stations(
+        "127.0.0.1:0", tmp_path / "run", Intake(tmp_path / "run", task.spec, 100), taken.append
+    )
     client = BridgeClient(f"127.0.0.1:{stations.server.port}", "a")
     try:
         assert (client.report(0, 0).phase, client.report(0, 0).accepting) == ("waiting", True)
@@ -231,7 +309,9 @@ def test_the_bridge_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp
     finally:
         client.close()
         stations.close()
-    again = Stations("127.0.0.1:0", tmp_path / "run", Intake(tmp_path / "run", task.spec, 100), taken.append)
+    again = Stations(
+        "127.0.0.1:0", tmp_path / "run", Intake(tmp_path / "run", task.spec, 100), taken.append
+    )
     again.take(0, {})
     again.close()
     assert [episode.id for episode in taken] == ["one", "one"], "the inbox is the truth"

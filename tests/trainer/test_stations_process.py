@@ -25,8 +25,14 @@ from rlinf_core.trainer.train import train
 from rlinf_core.recipes import load_recipe
 train(load_recipe("demo", sys.argv[2:]), Path(sys.argv[1]))
 """
-SMALL = ("collect.episodes=2", "sft.steps=4", "policy.hidden=[16]", "replay.capacity=50", "online.min_transitions=5",
-         "algorithm.critic_hidden=[16]")
+SMALL = (
+    "collect.episodes=2",
+    "sft.steps=4",
+    "policy.hidden=[16]",
+    "replay.capacity=50",
+    "online.min_transitions=5",
+    "algorithm.critic_hidden=[16]",
+)
 
 
 class Process:
@@ -39,8 +45,12 @@ class Process:
         run_dir.mkdir(exist_ok=True)
         self.log = run_dir / f"log-{self.port}"
         with open(self.log, "w") as log:
-            self.process = subprocess.Popen([sys.executable, "-c", CODE, str(run_dir), *SMALL, f"bridge.port={self.port}"],
-                                            stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CODE, str(run_dir), *SMALL, f"bridge.port={self.port}"],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.client = BridgeClient(f"127.0.0.1:{self.port}", "a", tokens=[run_dir / "bridge.token"])
 
     def report(self):
@@ -53,7 +63,9 @@ class Process:
         """Until ``until(report)``; a trainer that ends is an error."""
         end = time.monotonic() + seconds
         while (report := self.report()) is None or not until(report):
-            assert self.process.poll() is None and time.monotonic() < end, f"{report}\n{self.log.read_text()}"
+            assert self.process.poll() is None and time.monotonic() < end, (
+                f"{report}\n{self.log.read_text()}"
+            )
             time.sleep(0.1)
         return report
 
@@ -95,8 +107,14 @@ def listeners(root):
                 inodes.add(os.readlink(handle))
             except FileNotFoundError:
                 continue
-    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [
+        row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes
+    ]
 
 
 def vectors_nan(topic, number, message):
@@ -106,7 +124,9 @@ def vectors_nan(topic, number, message):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_trainer_outlives_whatever_comes_in_and_listens_on_this_machine_alone(task, tmp_path, start):
+def test_a_trainer_outlives_whatever_comes_in_and_listens_on_this_machine_alone(
+    task, tmp_path, start
+):
     spool, run_dir = Spool(tmp_path / "spool"), tmp_path / "run"
     trainer = start(run_dir)
     trainer.wait(lambda report: True)
@@ -123,19 +143,36 @@ def test_a_trainer_outlives_whatever_comes_in_and_listens_on_this_machine_alone(
     for number in range(3):
         record(spool, task.spec, f"online_{number}").close()
     assert Sender(spool, trainer.client, print).send_all() == ""
-    report = trainer.wait(lambda report: report.metrics["refused"] == 3 and report.updates and report.transitions >= 15)
+    report = trainer.wait(
+        lambda report: (
+            report.metrics["refused"] == 3 and report.updates and report.transitions >= 15
+        )
+    )
     assert report.metrics["demonstrations"] == 2 and report.transitions == 15
-    assert sorted(path.name for path in (run_dir / "refused").glob("*/")) == ["long", "nan", "no_actions"]
+    assert sorted(path.name for path in (run_dir / "refused").glob("*/")) == [
+        "long",
+        "nan",
+        "no_actions",
+    ]
     assert "nobody commanded the arm" in trainer.log.read_text()
     _, policy, _ = trainer.client.next_policy(0, tmp_path / "policies")
-    assert load_policy(policy).encoder.mean.numpy() == pytest.approx(9.0), "normalised by its demonstrations"
+    assert load_policy(policy).encoder.mean.numpy() == pytest.approx(9.0), (
+        "normalised by its demonstrations"
+    )
     assert trainer.end() == 0, trainer.log.read_text()
 
     shutil.rmtree(run_dir / "checkpoints")  # so that it reads its inbox again
     file = run_dir / "inbox/online_1/online_1.mcap"
     file.write_bytes(file.read_bytes().replace(b"do it", b"do is", 1))
     again = start(run_dir)
-    report = again.wait(lambda report: report.metrics["refused"] == 4 and report.updates and report.transitions >= 10)
+    report = again.wait(
+        lambda report: (
+            report.metrics["refused"] == 4 and report.updates and report.transitions >= 10
+        )
+    )
     assert report.transitions == 10 and report.metrics["demonstrations"] == 2
-    assert "online_1.mcap does not fit SHA256SUMS" in (run_dir / "refused/online_1.reason.txt").read_text()
+    assert (
+        "online_1.mcap does not fit SHA256SUMS"
+        in (run_dir / "refused/online_1.reason.txt").read_text()
+    )
     assert again.end() == 0, again.log.read_text()

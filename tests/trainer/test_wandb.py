@@ -50,7 +50,9 @@ def test_the_same_curves_go_there_by_environment_steps_and_a_resumed_run_goes_on
     progress.close()
 
 
-def test_without_a_project_nothing_goes_there_and_a_missing_package_is_named(board, tmp_path, monkeypatch):
+def test_without_a_project_nothing_goes_there_and_a_missing_package_is_named(
+    board, tmp_path, monkeypatch
+):
     progress = Progress(tmp_path)
     progress.write(1, {})
     progress.close()

@@ -1,4 +1,6 @@
-"""What Ray raises where a process, a machine or its store fails: who goes on, who ends, and that no episode is blamed."""
+"""What Ray raises where a process, a machine or its store fails: who goes on, who ends, and that no
+episode is blamed.
+"""
 
 import runpy
 import sys
@@ -7,7 +9,15 @@ import pytest
 import ray
 from ray import exceptions
 
-from rlinf_core.core.errors import REFUSED, IngestError, RecipeError, RestartLimitError, RlinfError, SpecError, StartupError
+from rlinf_core.core.errors import (
+    REFUSED,
+    IngestError,
+    RecipeError,
+    RestartLimitError,
+    RlinfError,
+    SpecError,
+    StartupError,
+)
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.trainer.distributed import ray_cluster, replay_shards
 from rlinf_core.trainer.distributed.group import LearnerGroup
@@ -22,7 +32,9 @@ LOST = exceptions.ObjectLostError("a" * 56, None, "")
 
 def at_once(reason):
     """What Ray says of an actor whose ``__init__`` has raised."""
-    return exceptions.ActorDiedError(exceptions.RayTaskError("__init__", f"Traceback\n{reason}", ValueError(reason)))
+    return exceptions.ActorDiedError(
+        exceptions.RayTaskError("__init__", f"Traceback\n{reason}", ValueError(reason))
+    )
 
 
 def task_error(cause):
@@ -31,7 +43,9 @@ def task_error(cause):
 
 
 class Here:
-    """Ray, as it is to its callers, with actors in this process; ``put`` and ``get`` raise what stands there in turn."""
+    """Ray, as it is to its callers, with actors in this process; ``put`` and ``get`` raise what
+    stands there in turn.
+    """
 
     exceptions = exceptions
 
@@ -66,8 +80,17 @@ class FakeActor:
     def remote(self, *args):
         self.owner.spawned += 1
         actor = self.kind(*args)
-        return type("Actor", (), {"__getattr__": lambda _, name: type("Method", (), {
-            "remote": staticmethod(lambda *what: lambda: getattr(actor, name)(*what))})()})()
+        return type(
+            "Actor",
+            (),
+            {
+                "__getattr__": lambda _, name: type(
+                    "Method",
+                    (),
+                    {"remote": staticmethod(lambda *what: lambda: getattr(actor, name)(*what))},
+                )()
+            },
+        )()
 
 
 @pytest.fixture
@@ -92,13 +115,25 @@ def intake_into(replay):
     return insert
 
 
-@pytest.mark.parametrize("errors, message", [
-    (dict(put=[exceptions.ObjectStoreFullError("full")]), "expected room in their processes and in Ray's store, got: full"),
-    (dict(put=[exceptions.OutOfDiskError("full")]), "expected room in their processes and in Ray's store"),
-    (dict(get=[task_error(MemoryError("for 3 GiB"))]), "expected room in their processes"),
-    (dict(get=[exceptions.RaySystemError("no raylet")]), "expected room in their processes"),
-    (dict(get=[exceptions.RayActorError()] * 11), "replay shards died 11 times")])
-def test_a_replay_that_cannot_go_on_ends_the_run_and_refuses_no_episode(intake, task, monkeypatch, errors, message):
+@pytest.mark.parametrize(
+    "errors, message",
+    [
+        (
+            dict(put=[exceptions.ObjectStoreFullError("full")]),
+            "expected room in their processes and in Ray's store, got: full",
+        ),
+        (
+            dict(put=[exceptions.OutOfDiskError("full")]),
+            "expected room in their processes and in Ray's store",
+        ),
+        (dict(get=[task_error(MemoryError("for 3 GiB"))]), "expected room in their processes"),
+        (dict(get=[exceptions.RaySystemError("no raylet")]), "expected room in their processes"),
+        (dict(get=[exceptions.RayActorError()] * 11), "replay shards died 11 times"),
+    ],
+)
+def test_a_replay_that_cannot_go_on_ends_the_run_and_refuses_no_episode(
+    intake, task, monkeypatch, errors, message
+):
     with pytest.raises(IngestError, match=message):
         intake.take(intake.folder, intake_into(shards(task, monkeypatch, **errors)))
     assert intake.folder.is_dir() and not intake.ids
@@ -107,10 +142,14 @@ def test_a_replay_that_cannot_go_on_ends_the_run_and_refuses_no_episode(intake, 
 
 def test_what_a_shard_itself_refuses_is_refused(intake, task, monkeypatch):
     replay = shards(task, monkeypatch, get=[task_error(SpecError("episode of 200 transitions"))])
-    assert intake.take(intake.folder, intake_into(replay)).startswith("refused: episode a-1: episode of 200 transitions")
+    assert intake.take(intake.folder, intake_into(replay)).startswith(
+        "refused: episode a-1: episode of 200 transitions"
+    )
 
 
-def test_a_shard_whose_answer_is_lost_with_its_machine_is_made_again_and_holds_each_episode_once(intake, task, monkeypatch):
+def test_a_shard_whose_answer_is_lost_with_its_machine_is_made_again_and_holds_each_episode_once(
+    intake, task, monkeypatch
+):
     replay = shards(task, monkeypatch, get=[LOST])
     assert intake.take(intake.folder, intake_into(replay)) == "online"
     assert replay.died == 1 and replay.ray.spawned == 2 and len(replay) == 5
@@ -136,7 +175,9 @@ def test_a_full_store_ends_no_reading_ahead_and_refuses_no_episode(intake, reade
     for error in (None, task_error(exceptions.OutOfDiskError("full")), exceptions.RpcError("cut")):
         if error:
             readers._begun, readers.ray = {intake.folder: (0, None)}, Here(get=[error])
-        with pytest.raises(IngestError, match="(?s)a process of the ingest does not answer: .*Nothing is lost"):
+        with pytest.raises(
+            IngestError, match="(?s)a process of the ingest does not answer: .*Nothing is lost"
+        ):
             intake.take(intake.folder, lambda episode: "online")
     assert intake.folder.is_dir() and not intake.ids
 
@@ -146,8 +187,13 @@ def test_a_reader_whose_answer_is_lost_is_replaced_and_the_episode_read(intake, 
     assert intake.take(intake.folder, lambda episode: "online") == "online" and readers.died == 1
 
 
-def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(intake, readers, task, monkeypatch):
-    message, error = "expected a process that begins, .*(?s:.)*no module named 'mine'", at_once("no module named 'mine'")
+def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(
+    intake, readers, task, monkeypatch
+):
+    message, error = (
+        "expected a process that begins, .*(?s:.)*no module named 'mine'",
+        at_once("no module named 'mine'"),
+    )
     readers.ray.to_raise["get"] = [error]
     with pytest.raises(StartupError, match=message):
         intake.take(intake.folder, lambda episode: "online")
@@ -167,9 +213,15 @@ def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(intake, read
 
 def test_rollout_workers_that_a_cluster_has_no_room_for_end_the_run_in_words(monkeypatch):
     workers, waited = OnRay.__new__(OnRay), []
-    workers.ray, workers.placed, workers.resources = Here(), False, {"num_cpus": 1.0, "num_gpus": 0.6}
+    workers.ray, workers.placed, workers.resources = (
+        Here(),
+        False,
+        {"num_cpus": 1.0, "num_gpus": 0.6},
+    )
     workers.workers = [FakeActor(workers.ray, dict).remote() for _ in range(3)]
-    workers.ray.wait = lambda ready, num_returns, timeout: waited.append((num_returns, timeout)) or (ready[:2], ready[2:])
+    workers.ray.wait = lambda ready, num_returns, timeout: (
+        waited.append((num_returns, timeout)) or (ready[:2], ready[2:])
+    )
     monkeypatch.setattr(ray_cluster, "resources", lambda: {"CPU": 8.0, "GPU": 2.0})
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 6.0, "GPU": 0.8})
     with pytest.raises(
@@ -181,10 +233,19 @@ def test_rollout_workers_that_a_cluster_has_no_room_for_end_the_run_in_words(mon
     assert waited == [(3, 180.0)]
 
 
-@pytest.mark.parametrize("error, code", [
-    (RecipeError("no such key"), REFUSED), (StartupError("no such module"), REFUSED), (RlinfError("diverged"), REFUSED),
-    (RestartLimitError("no room"), 1), (IngestError("shards died"), 1)])
-def test_a_trainer_that_a_restart_would_mend_says_so_by_its_exit_code(tmp_path, monkeypatch, capsys, error, code):
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (RecipeError("no such key"), REFUSED),
+        (StartupError("no such module"), REFUSED),
+        (RlinfError("diverged"), REFUSED),
+        (RestartLimitError("no room"), 1),
+        (IngestError("shards died"), 1),
+    ],
+)
+def test_a_trainer_that_a_restart_would_mend_says_so_by_its_exit_code(
+    tmp_path, monkeypatch, capsys, error, code
+):
     def train(**_):
         raise type(error)(*error.args)
 

@@ -21,12 +21,30 @@ from rlinf_core.worlds.model import WorldModel, load_world, rank_correlation
 from rlinf_core.worlds.settings import WorldSettings
 
 TASK = station_task(load_recipe("sim_rlpd"))
-TINY = WorldSettings(hidden=(32,), members=3, first_updates=800, updates=100, batch_size=32, horizon=4)
-SMALL = ("policy.hidden=[16]", "sft.steps=5", "sft.batch_size=8", "collect.episodes=11", "replay.capacity=3000",
-         "simulation.env_steps=150", "simulation.start_steps=0", "simulation.evaluate_every=150",
-         "simulation.evaluate_episodes=1", "algorithm.batch_size=8", "algorithm.critic_hidden=[16]",
-         "world.hidden=[32]", "world.members=2", "world.first_updates=500", "world.updates=50", "world.refit_every=60",
-         "world.branches=8", "world.batch_size=16", "simulation.updates_per_step=0.2")
+TINY = WorldSettings(
+    hidden=(32,), members=3, first_updates=800, updates=100, batch_size=32, horizon=4
+)
+SMALL = (
+    "policy.hidden=[16]",
+    "sft.steps=5",
+    "sft.batch_size=8",
+    "collect.episodes=11",
+    "replay.capacity=3000",
+    "simulation.env_steps=150",
+    "simulation.start_steps=0",
+    "simulation.evaluate_every=150",
+    "simulation.evaluate_episodes=1",
+    "algorithm.batch_size=8",
+    "algorithm.critic_hidden=[16]",
+    "world.hidden=[32]",
+    "world.members=2",
+    "world.first_updates=500",
+    "world.updates=50",
+    "world.refit_every=60",
+    "world.branches=8",
+    "world.batch_size=16",
+    "simulation.updates_per_step=0.2",
+)
 
 
 def lagging(episodes=40, noise=0.0, seed=0):
@@ -38,8 +56,10 @@ def lagging(episodes=40, noise=0.0, seed=0):
         actions, vectors = [], []
         bias = random.uniform(-0.5, 0.5, 3)
         for _ in range(21):
-            vectors.append(np.concatenate([place, speed, np.zeros(3), socket - place])
-                           + noise * random.standard_normal(12))
+            vectors.append(
+                np.concatenate([place, speed, np.zeros(3), socket - place])
+                + noise * random.standard_normal(12)
+            )
             actions.append(np.clip(bias + random.normal(0, 0.5, 3), -1, 1))
             target = target + 0.02 * actions[-1]
             speed = 0.6 * (target - place) / 0.1
@@ -47,8 +67,16 @@ def lagging(episodes=40, noise=0.0, seed=0):
         success = number % 4 == 0
         discounts = np.ones(20, np.float32)
         discounts[-1] = not success
-        played.append(Trajectory({"vectors": np.array(vectors, np.float32)}, np.array(actions[:-1], np.float32),
-                                 1 - discounts, discounts, success, DEMONSTRATION if number < 5 else TRAIN))
+        played.append(
+            Trajectory(
+                {"vectors": np.array(vectors, np.float32)},
+                np.array(actions[:-1], np.float32),
+                1 - discounts,
+                discounts,
+                success,
+                DEMONSTRATION if number < 5 else TRAIN,
+            )
+        )
     return played
 
 
@@ -62,15 +90,25 @@ def fitted():
 
 def test_channels_are_those_that_were_observed():
     coordinates = Coordinates(TASK.spec)
-    pose, socket = np.array([0.5, 0.1, 0.2, 0, 0, 0, 1.0]), np.array([0.45, 0.0, 0.05, 0, 0, 0, 1.0])
-    channels = {"current_pose": pose, "object_pose": socket, "current_twist": np.arange(6.0), "wrench": np.arange(6.0)}
+    pose, socket = (
+        np.array([0.5, 0.1, 0.2, 0, 0, 0, 1.0]),
+        np.array([0.45, 0.0, 0.05, 0, 0, 0, 1.0]),
+    )
+    channels = {
+        "current_pose": pose,
+        "object_pose": socket,
+        "current_twist": np.arange(6.0),
+        "wrench": np.arange(6.0),
+    }
     vectors = TASK.spec.flatten(observe(TASK.spec, channels))
     predicted = coordinates.channels(vectors)
     np.testing.assert_allclose(predicted["current_pose"], pose, atol=1e-6)
     np.testing.assert_allclose(predicted["object_pose"], socket, atol=1e-6)
     np.testing.assert_allclose(predicted["wrench"][:3], [0, 1, 2])
     moved = vectors + np.r_[[0.01, 0, 0], np.zeros(6), [-0.01, 0, 0]].astype(np.float32)
-    np.testing.assert_allclose((moved @ coordinates.matrix)[9:], (vectors @ coordinates.matrix)[9:], atol=1e-6)
+    np.testing.assert_allclose(
+        (moved @ coordinates.matrix)[9:], (vectors @ coordinates.matrix)[9:], atol=1e-6
+    )
 
 
 def test_a_task_that_is_judged_by_something_else_is_refused():
@@ -82,7 +120,11 @@ def test_it_predicts_and_says_how_far(fitted):
     world, _ = fitted
     check = world.check
     assert check.errors[0] < 0.2 * check.persistence[0]
-    assert check.errors[3] < 0.5 * check.persistence[3] and check.horizon == TINY.horizon and world.usable
+    assert (
+        check.errors[3] < 0.5 * check.persistence[3]
+        and check.horizon == TINY.horizon
+        and world.usable
+    )
     assert check.tool_mm[0] < 1.5 < check.persistence_mm[0]
     assert 0.0 < check.threshold < 1.0 and check.coverage > 0.8
 
@@ -90,20 +132,37 @@ def test_it_predicts_and_says_how_far(fitted):
 def test_success_is_the_tasks_own_and_what_is_far_off_is_flagged(fitted):
     world, episodes = fitted
     windows = episodes.windows(episodes.starts(np.ones(len(episodes), bool))[:3], TINY.history)
-    windows.vectors[1] = [0.5, 0.0, 0.1, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.04]  # at rest, the rim 4 cm above the tool
+    windows.vectors[1] = [
+        0.5,
+        0.0,
+        0.1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0.0,
+        0.0,
+        0.04,
+    ]  # at rest, the rim 4 cm above the tool
     windows.vectors[2] += 3.0
     state = world.begin(windows, torch.zeros(3, dtype=torch.long))
     state, reward, terminated, disagreement = world.step(state, np.zeros((3, 3)))
     for row, result in enumerate(state.results):
-        assert result.success == TASK.success(world.coordinates.channels(state.vectors[row, -1].numpy()))
+        assert result.success == TASK.success(
+            world.coordinates.channels(state.vectors[row, -1].numpy())
+        )
     assert reward.tolist() == terminated.tolist() == [0.0, 1.0, 0.0]
     assert disagreement[2] > world.check.threshold > disagreement[0]
 
 
 def test_a_world_of_noise_is_off():
     random = np.random.default_rng(1)
-    noise = [replace(one, observations={"vectors": random.standard_normal((21, 12)).astype(np.float32)})
-             for one in lagging()]
+    noise = [
+        replace(one, observations={"vectors": random.standard_normal((21, 12)).astype(np.float32)})
+        for one in lagging()
+    ]
     world, episodes = WorldModel(TASK, TINY), Episodes(noise)
     assert world.fit(episodes, updates=50).horizon == 0 and not world.usable
     with pytest.raises(RlinfError, match="rlinf world check"):
@@ -115,20 +174,33 @@ def test_branches_end_at_the_horizon_and_where_the_members_disagree(fitted):
     env = Imagined(world, episodes, 16)
     env.reset(range(16))
     ends = [env.step(np.zeros((16, 3))) for _ in range(TINY.horizon)][-1]
-    assert (ends.done[env.age == 0] == 1).all() and (env.age <= TINY.horizon).all() and env.begun > 16
+    assert (
+        (ends.done[env.age == 0] == 1).all() and (env.age <= TINY.horizon).all() and env.begun > 16
+    )
     world.check, check = replace(world.check, threshold=-1.0), world.check
     try:
         env.reset(range(16))
         cut = env.step(np.zeros((16, 3)))
     finally:
         world.check = check
-    assert cut.truncated.all() and not cut.terminated.any() and not cut.success.any() and not cut.reward.any()
+    assert (
+        cut.truncated.all()
+        and not cut.terminated.any()
+        and not cut.success.any()
+        and not cut.reward.any()
+    )
 
 
 def test_the_same_scenes_are_the_same_branches_and_go_on_where_they_were(fitted):
     world, episodes = fitted
-    one, other, random = Imagined(world, episodes, 4), Imagined(world, episodes, 4), np.random.default_rng(0)
-    np.testing.assert_array_equal(one.reset([3, 3, 5, 6])["vectors"], other.reset([3, 3, 5, 6])["vectors"])
+    one, other, random = (
+        Imagined(world, episodes, 4),
+        Imagined(world, episodes, 4),
+        np.random.default_rng(0),
+    )
+    np.testing.assert_array_equal(
+        one.reset([3, 3, 5, 6])["vectors"], other.reset([3, 3, 5, 6])["vectors"]
+    )
     for _ in range(3):
         one.step(random.uniform(-1, 1, (4, 3)))
     other.load_state_dict(one.state_dict())
@@ -146,7 +218,11 @@ def test_a_file_holds_all_of_it(fitted, tmp_path):
     world, episodes = fitted
     path = world.save(tmp_path / FILE, episodes)
     loaded, recorded = load_world(path, TASK)
-    assert loaded.check == world.check and recorded.steps == episodes.steps and len(recorded) == len(episodes)
+    assert (
+        loaded.check == world.check
+        and recorded.steps == episodes.steps
+        and len(recorded) == len(episodes)
+    )
     assert len(Imagined(loaded, recorded, 1).demonstrations()) == 2
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(RlinfError, match="damaged"):
@@ -167,7 +243,10 @@ def test_windows_do_not_reach_over_an_episodes_beginning():
     second = int(episodes.bounds[1])
     windows = episodes.windows(np.array([second, second + 1]), 3)
     assert (windows.vectors[0] == episodes.vectors[second]).all() and not windows.actions[0].any()
-    assert (windows.actions[1, 1] == episodes.actions[second]).all() and windows.steps.tolist() == [0, 1]
+    assert (windows.actions[1, 1] == episodes.actions[second]).all() and windows.steps.tolist() == [
+        0,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(("capacity", "count"), [(1000, 7), (70, 3), (64, 3), (63, 2)])
@@ -178,7 +257,7 @@ def test_a_replay_gives_its_whole_episodes_back(capacity, count):
         buffer.insert_episode(one.observations, one.actions, one.rewards, one.discounts)
     episodes = buffer.trajectories(TRAIN)
     assert len(episodes) == count
-    for one, other in zip(episodes, played[-len(episodes):], strict=True):
+    for one, other in zip(episodes, played[-len(episodes) :], strict=True):
         np.testing.assert_array_equal(one.observations["vectors"], other.observations["vectors"])
         np.testing.assert_array_equal(one.actions, other.actions)
         assert one.success == other.success
@@ -195,7 +274,11 @@ def world_run(tmp_path_factory):
     """A run with a world beside its simulator."""
     folder, runs = tmp_path_factory.mktemp("run"), []
     torch.set_num_threads(1)
-    train(load_recipe("sim_rlpd", [*SMALL, "world.share=0.5"]), folder, tell=lambda run, _: runs.append(run))
+    train(
+        load_recipe("sim_rlpd", [*SMALL, "world.share=0.5"]),
+        folder,
+        tell=lambda run, _: runs.append(run),
+    )
     return folder, runs[-1]
 
 
@@ -218,8 +301,11 @@ def test_the_share_is_capped(world_run, monkeypatch):
     _, run = world_run
     drawn = []
     sampled = run.data._sampled
-    monkeypatch.setattr(run.data, "_sampled", lambda buffer, size, *more: drawn.append((buffer, size)) or sampled(
-        buffer, size, *more))
+    monkeypatch.setattr(
+        run.data,
+        "_sampled",
+        lambda buffer, size, *more: drawn.append((buffer, size)) or sampled(buffer, size, *more),
+    )
     run.data.batch()
     assert dict((id(buffer), size) for buffer, size in drawn)[id(run.data.imagined)] == 2
 
@@ -229,27 +315,49 @@ def test_commands_fit_check_and_rank(world_run, tmp_path, capsys):
 
     folder, _ = world_run
     assert main(["world", "fit", str(folder), "--json", str(tmp_path / "fit.json")]) == 0
-    assert main(["world", "check", str(folder), "--steps", "5", "--out", str(tmp_path / "error.png")]) == 0
-    assert (tmp_path / "error.png").stat().st_size > 5000 and "error_1_mm" in (tmp_path / "fit.json").read_text()
+    assert (
+        main(["world", "check", str(folder), "--steps", "5", "--out", str(tmp_path / "error.png")])
+        == 0
+    )
+    assert (tmp_path / "error.png").stat().st_size > 5000 and "error_1_mm" in (
+        tmp_path / "fit.json"
+    ).read_text()
     assert main(["world", "rank", str(folder), "--episodes", "3"]) == 0
     output = capsys.readouterr().out
     assert "95 % interval" in output and "rank correlation" in output
     assert main(["world", "check", str(tmp_path)]) == 1
 
 
-@pytest.mark.parametrize("more", [
-    ["algorithm.name=ppo", "policy.kind=gaussian", "algorithm.chunks=8", "algorithm.epochs=1"],
-    ["algorithm.name=grpo", "policy.kind=gaussian", "algorithm.group=2", "algorithm.epochs=1"],
-    ["algorithm.name=rlpd"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["algorithm.name=ppo", "policy.kind=gaussian", "algorithm.chunks=8", "algorithm.epochs=1"],
+        ["algorithm.name=grpo", "policy.kind=gaussian", "algorithm.group=2", "algorithm.epochs=1"],
+        ["algorithm.name=rlpd"],
+    ],
+)
 def test_algorithms_train_in_it_alone_and_are_judged_in_the_simulator(world_run, tmp_path, more):
     from rlinf_core.cli.main import main
 
     folder, _ = world_run
     if not (folder / FILE).exists():
         assert main(["world", "fit", str(folder)]) == 0
-    small = [item for item in SMALL if "ppo" not in str(more) and "grpo" not in str(more) or not item.startswith("alg")]
-    recipe = load_recipe("sim_rlpd", [*small, *more, f"world.run={folder}", "simulation.environments=4",
-                                      "collect.episodes=5", "simulation.evaluate_every=400"])
+    small = [
+        item
+        for item in SMALL
+        if "ppo" not in str(more) and "grpo" not in str(more) or not item.startswith("alg")
+    ]
+    recipe = load_recipe(
+        "sim_rlpd",
+        [
+            *small,
+            *more,
+            f"world.run={folder}",
+            "simulation.environments=4",
+            "collect.episodes=5",
+            "simulation.evaluate_every=400",
+        ],
+    )
     runs = []
     result = train(recipe, tmp_path / "alone", tell=lambda run, _: runs.append(run))
     assert result["episodes"] == 1 and runs[-1].learner.updates > 0
@@ -260,7 +368,9 @@ def test_predictions_are_of_whole_episodes(world_run):
     _, run = world_run
     episodes = Episodes(run.data.real_episodes())
     one = predict(run.source.world, episodes, run.policy, 5)
-    assert 0.0 <= one.low <= one.success <= one.high <= 1.0 and one == predict(run.source.world, episodes, run.policy, 5)
+    assert 0.0 <= one.low <= one.success <= one.high <= 1.0 and one == predict(
+        run.source.world, episodes, run.policy, 5
+    )
 
 
 def test_a_run_without_episodes_is_refused(tmp_path):
@@ -268,12 +378,15 @@ def test_a_run_without_episodes_is_refused(tmp_path):
         run_episodes(tmp_path, TASK.spec)
 
 
-@pytest.mark.parametrize(("overrides", "words"), [
-    (["algorithm.name=ppo", "policy.kind=gaussian"], "which has no replay"),
-    (["station.observe_cameras=[front]"], "observe_cameras"),
-    (["placement.replay_shards=2"], "replay_shards"),
-    (["world.run=x"], "share"),
-])
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["algorithm.name=ppo", "policy.kind=gaussian"], "which has no replay"),
+        (["station.observe_cameras=[front]"], "observe_cameras"),
+        (["placement.replay_shards=2"], "replay_shards"),
+        (["world.run=x"], "share"),
+    ],
+)
 def test_what_does_not_go_together_is_refused(overrides, words):
     with pytest.raises(RecipeError, match=words):
         check_recipe(load_recipe("sim_rlpd", ["world.share=0.5", *overrides]))

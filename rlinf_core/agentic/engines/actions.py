@@ -249,9 +249,7 @@ class EngineActor:
         self, batch: Batch, observation: Observation, generator: torch.Generator | None
     ) -> list[ActionRequest]:
         inputs = self.policy.inputs(batch)
-        pictures = {
-            name: images.numpy(force=True) for name, images in observation.images.items()
-        }
+        pictures = {name: images.numpy(force=True) for name, images in observation.images.items()}
         device = self.policy.device if generator is None else generator.device
         seeds = torch.randint(
             2**62, (len(observation),), generator=generator, device=device
@@ -263,9 +261,7 @@ class EngineActor:
                 inputs["ids"][row][inputs["mask"][row].bool()].tolist(),
                 seed,
             )
-            for row, (sentence, seed) in enumerate(
-                zip(observation.instruction, seeds, strict=True)
-            )
+            for row, (sentence, seed) in enumerate(zip(observation.instruction, seeds, strict=True))
         ]
 
 

@@ -120,22 +120,29 @@ class Engine(ABC):
         """
         requests = _check_requests(policy.vocabulary, policy.temperature)
         generations = self.generate(requests)
-        rows = [[*request.tokens, *generation.tokens]
-                for request, generation in zip(requests, generations, strict=True)]
+        rows = [
+            [*request.tokens, *generation.tokens]
+            for request, generation in zip(requests, generations, strict=True)
+        ]
         worst = 0.0
-        for request, generation, values in zip(requests, generations, policy.score(rows),
-                                               strict=True):
-            expected = values[len(request.tokens):]
-            for token, got, wanted in zip(generation.tokens, generation.log_probs, expected,
-                                          strict=True):
+        for request, generation, values in zip(
+            requests, generations, policy.score(rows), strict=True
+        ):
+            expected = values[len(request.tokens) :]
+            for token, got, wanted in zip(
+                generation.tokens, generation.log_probs, expected, strict=True
+            ):
                 difference = abs(got - wanted)
                 if not (math.isfinite(got) and difference <= tolerance):
                     raise EngineMismatchError(
                         f"engine {type(self).__name__}: after the update to version {self.version} "
-                        f"expected the trainer's log-probability {wanted:.6f} of token {token}, got "
-                        f"{got:.6f}, a difference of {difference:.2g} nats (at most {tolerance:g}). "
+                        f"expected the trainer's log-probability {wanted:.6f} of token {token}, "
+                        f"got "
+                        f"{got:.6f}, a difference of {difference:.2g} nats (at most "
+                        f"{tolerance:g}). "
                         "The engine holds other weights: a tied head that a reload left, or keys "
-                        "and values of older weights in its prefix cache. Restart the engine")
+                        "and values of older weights in its prefix cache. Restart the engine"
+                    )
                 worst = max(worst, difference)
         return worst
 
@@ -144,5 +151,13 @@ def _check_requests(vocabulary: int, temperature: float) -> list[GenerationReque
     """Return four prompts of different lengths behind one prefix, made of the first ids."""
     limit = min(vocabulary, 200)
     prefix = [(7 * index + 3) % limit for index in range(CHECK_PREFIX)]
-    return [GenerationRequest(prefix + [(11 * index + 5 * row) % limit for index in range(3 * row + 1)],
-                              CHECK_TOKENS, temperature, (), seed=row) for row in range(4)]
+    return [
+        GenerationRequest(
+            prefix + [(11 * index + 5 * row) % limit for index in range(3 * row + 1)],
+            CHECK_TOKENS,
+            temperature,
+            (),
+            seed=row,
+        )
+        for row in range(4)
+    ]

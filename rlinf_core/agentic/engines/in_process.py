@@ -37,7 +37,7 @@ class InProcessEngine(Engine):
         order = sorted(range(len(requests)), key=lambda index: len(requests[index].tokens))
         results: dict[int, Generation] = {}
         for start in range(0, len(order), self.max_batch):
-            part = order[start:start + self.max_batch]
+            part = order[start : start + self.max_batch]
             drawn = self._together([requests[index] for index in part])
             results.update(zip(part, drawn, strict=True))
         return [results[index] for index in range(len(requests))]
@@ -50,8 +50,13 @@ class InProcessEngine(Engine):
         device = next(network.parameters()).device
         longest = max(len(request.tokens) for request in requests)
         padding = [longest - len(request.tokens) for request in requests]
-        ids = torch.tensor([[*[0] * more, *request.tokens]
-                            for more, request in zip(padding, requests, strict=True)], device=device)
+        ids = torch.tensor(
+            [
+                [*[0] * more, *request.tokens]
+                for more, request in zip(padding, requests, strict=True)
+            ],
+            device=device,
+        )
         starts = torch.tensor(padding, device=device)[:, None]
         mask = (torch.arange(longest, device=device) >= starts).long()
         is_padded = any(padding)
@@ -65,12 +70,19 @@ class InProcessEngine(Engine):
                 length = mask.shape[1]
                 span = torch.arange(length - new.shape[1], length, device=device)
                 places = (span - starts).clamp(min=0)
-                answer = network(input_ids=new, attention_mask=mask if is_padded else None,
-                                 position_ids=places, past_key_values=cache, use_cache=True,
-                                 logits_to_keep=1)
-                drawn, values = _draw(answer.logits[:, -1], [requests[row] for row in active],
-                                      [len(requests[row].tokens) + len(tokens[row])
-                                       for row in active])
+                answer = network(
+                    input_ids=new,
+                    attention_mask=mask if is_padded else None,
+                    position_ids=places,
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
+                drawn, values = _draw(
+                    answer.logits[:, -1],
+                    [requests[row] for row in active],
+                    [len(requests[row].tokens) + len(tokens[row]) for row in active],
+                )
                 keep = []
                 for place, row in enumerate(active):
                     tokens[row].append(int(drawn[place]))
@@ -86,12 +98,17 @@ class InProcessEngine(Engine):
                         cache.batch_select_indices(index)
                 new = torch.tensor(drawn[keep], device=device)[:, None]
                 mask = torch.cat([mask, mask.new_ones(len(keep), 1)], dim=1)
-        return [Generation(tokens[row], log_probs[row], "stop" if stopped[row] else "length",
-                           self.version) for row in range(len(requests))]
+        return [
+            Generation(
+                tokens[row], log_probs[row], "stop" if stopped[row] else "length", self.version
+            )
+            for row in range(len(requests))
+        ]
 
 
-def _draw(logits: Tensor, requests: Sequence[GenerationRequest], positions: Sequence[int]
-          ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _draw(
+    logits: Tensor, requests: Sequence[GenerationRequest], positions: Sequence[int]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Draw tokens (B,) and return them with their log-probabilities (B,), from logits (B, V).
 
     The draw inverts the distribution function.
@@ -101,10 +118,14 @@ def _draw(logits: Tensor, requests: Sequence[GenerationRequest], positions: Sequ
     temperatures = torch.tensor([request.temperature for request in requests], device=logits.device)
     scale = torch.where(temperatures > 0, temperatures, 1.0)
     every = (logits.float() / scale[:, None]).log_softmax(dim=-1)
-    uniform = torch.tensor(uniforms([request.seed for request in requests], positions), device=logits.device)
+    uniform = torch.tensor(
+        uniforms([request.seed for request in requests], positions), device=logits.device
+    )
     total = every.double().exp().cumsum(dim=-1)
     drawn = torch.searchsorted(total, (uniform * total[:, -1])[:, None], right=True).squeeze(-1)
-    drawn = torch.where(temperatures > 0, drawn.clamp(max=logits.shape[-1] - 1), logits.argmax(dim=-1))
+    drawn = torch.where(
+        temperatures > 0, drawn.clamp(max=logits.shape[-1] - 1), logits.argmax(dim=-1)
+    )
     values = every.gather(-1, drawn[:, None]).squeeze(-1)
     return drawn.numpy(force=True), values.numpy(force=True)
 

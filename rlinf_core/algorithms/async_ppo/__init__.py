@@ -20,14 +20,18 @@ class Config(PPO):
 
     name: str = with_default(PPO, "name", "async_ppo")
     max_staleness: int = Field(
-        2, ge=0, description="largest age of a sample's policy [versions]. Older samples are not "
-                             "used")
+        2,
+        ge=0,
+        description="largest age of a sample's policy [versions]. Older samples are not used",
+    )
     weight_limit: float = Field(5.0, gt=0, description="largest weight of a sample or action")
     proximal: Literal["recomputed", "interpolated"] = Field(
-        "recomputed", description="proximal policy of the clipping. `recomputed` is the newest "
-                                  "one at the start of the update. `interpolated` lies between "
-                                  "behaviour and newest policy by version, and saves a pass over "
-                                  "the data")
+        "recomputed",
+        description="proximal policy of the clipping. `recomputed` is the newest "
+        "one at the start of the update. `interpolated` lies between "
+        "behaviour and newest policy by version, and saves a pass over "
+        "the data",
+    )
 
     @property
     def staleness(self) -> float:

@@ -36,25 +36,45 @@ class Learner(PPO):
         return data
 
     def clipped_about(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        return self.level(batch["proximal"], batch) if "proximal" in batch else interpolated(
-            now.detach(), then, batch["versions"].unsqueeze(-1), self.updates)
+        return (
+            self.level(batch["proximal"], batch)
+            if "proximal" in batch
+            else interpolated(now.detach(), then, batch["versions"].unsqueeze(-1), self.updates)
+        )
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         config = self.config
         proximal = self.clipped_about(now, then, batch)
-        return decoupled_loss(now, proximal, then, self.advantages(batch), config.clip_low, config.clip_high,
-                              config.dual_clip, config.weight_limit)
+        return decoupled_loss(
+            now,
+            proximal,
+            then,
+            self.advantages(batch),
+            config.clip_low,
+            config.clip_high,
+            config.dual_clip,
+            config.weight_limit,
+        )
 
 
 def interpolated(newest: Tensor, behaviour: Tensor, version: Tensor, newest_version: int) -> Tensor:
-    """Return log pi_proximal, one version behind the newest, on the line between the two versions.
+    """Return log pi_proximal, one version behind the newest, on the line between the two
+    versions.
     """
     span = (newest_version + 1 - version).clamp(min=1.0)
     return behaviour + (span - 1.0) / span * (newest - behaviour)
 
 
-def decoupled_loss(now: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor, low: float, high: float,
-                   dual: float, limit: float) -> Tensor:
+def decoupled_loss(
+    now: Tensor,
+    proximal: Tensor,
+    behaviour: Tensor,
+    advantages: Tensor,
+    low: float,
+    high: float,
+    dual: float,
+    limit: float,
+) -> Tensor:
     """Return -w min(r A, clip(r) A) with r = pi / pi_proximal and w = pi_proximal / pi_behaviour.
 
     Beyond ``limit``, w is 0.

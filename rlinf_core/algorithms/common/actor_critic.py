@@ -26,7 +26,12 @@ from rlinf_core.algorithms.common.learner import (
     polyak_update,
 )
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
-from rlinf_core.algorithms.common.tensors import RunningScale, next_observations, shift_images, to_tensors
+from rlinf_core.algorithms.common.tensors import (
+    RunningScale,
+    next_observations,
+    shift_images,
+    to_tensors,
+)
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.encoder import Encoder, unreduced
 from rlinf_core.policies.small.flow.policy import FlowActor
@@ -38,7 +43,9 @@ Sampled = Actor | FlowActor | LatentNoiseActor | ResidualActor
 
 
 class Critics(nn.Module):
-    """E critics Q_e(s, a) evaluated together: features (B, F) and actions (B, A) to values (E, B)."""
+    """E critics Q_e(s, a) evaluated together: features (B, F) and actions (B, A) to values
+    (E, B).
+    """
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], size: int) -> None:
         super().__init__()
@@ -46,8 +53,10 @@ class Critics(nn.Module):
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for fan_in, fan_out in zip(widths, widths[1:], strict=False):
-            bound = fan_in ** -0.5
-            self.weights.append(nn.Parameter(torch.empty(size, fan_in, fan_out).uniform_(-bound, bound)))
+            bound = fan_in**-0.5
+            self.weights.append(
+                nn.Parameter(torch.empty(size, fan_in, fan_out).uniform_(-bound, bound))
+            )
             self.biases.append(nn.Parameter(torch.zeros(size, 1, fan_out)))
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
@@ -68,9 +77,15 @@ def weighed(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
     return (x.to(weights.dtype) * weights.mT).sum(dim=-1) + biases.squeeze(-1)
 
 
-def critic_target(reward: Tensor, discount: Tensor, next_values: Tensor, gamma: float | Tensor,
-                  entropy_bonus: Tensor | float = 0.0) -> Tensor:
-    """Return y = r + gamma d (min_e Q_e(s', a') - alpha log pi(a' | s')), next_values (subset, B).
+def critic_target(
+    reward: Tensor,
+    discount: Tensor,
+    next_values: Tensor,
+    gamma: float | Tensor,
+    entropy_bonus: Tensor | float = 0.0,
+) -> Tensor:
+    """Return y = r + gamma d (min_e Q_e(s', a') - alpha log pi(a' | s')), next_values
+    (subset, B).
     """
     return reward + gamma * discount * (next_values.min(dim=0).values - entropy_bonus)
 
@@ -106,14 +121,21 @@ class ActorCritic(Checkpointed):
         self.encoder.load_state_dict(actor.encoder.state_dict())
         self.critics = self.make_critics(self.encoder.size + actor.executed_size)
         self.temperature, self.value_scale = Scalar(config.initial_temperature), RunningScale()
-        self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature,
-                        "value_scale": self.value_scale}
+        self.modules = {
+            "actor": actor,
+            "encoder": self.encoder,
+            "critics": self.critics,
+            "temperature": self.temperature,
+            "value_scale": self.value_scale,
+        }
         if config.averages:
             self.modules[AVERAGED] = copy.deepcopy(actor).requires_grad_(False)
         self.place(actor.device, seed)
         make_optimiser = partial(adam, betas=(config.adam_beta, 0.999))
         last = {id(self.critics.weights[-1]), id(self.critics.biases[-1])}
-        judges = groupby([*self.encoder.parameters(), *self.critics.parameters()], lambda p: id(p) in last)
+        judges = groupby(
+            [*self.encoder.parameters(), *self.critics.parameters()], lambda p: id(p) in last
+        )
         self.optimisers = {
             "critic": make_optimiser(
                 [{"params": [*same], "last": is_last} for is_last, same in judges]
@@ -130,7 +152,9 @@ class ActorCritic(Checkpointed):
         Numbers of other robots are 0.
         """
         robot_actions = self.actor.robot_mask(batch)
-        return (action if robot_actions is None else action * robot_actions)[:, :self.actor.executed_size]
+        return (action if robot_actions is None else action * robot_actions)[
+            :, : self.actor.executed_size
+        ]
 
     def acted(self, batch: Batch) -> Tensor | int:
         """Return the mean number of action dimensions of the robots in a batch."""
@@ -145,9 +169,12 @@ class ActorCritic(Checkpointed):
         return Critics(inputs, self.config.critic_hidden, self.config.critics)
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        """Make one critic step, and every ``actor_every``-th time an actor and a temperature step.
+        """Make one critic step, and every ``actor_every``-th time an actor and a
+        temperature step.
         """
-        tensors = shift_images(to_tensors(batch, self.device), self.config.image_shift, self.generator)
+        tensors = shift_images(
+            to_tensors(batch, self.device), self.config.image_shift, self.generator
+        )
         metrics = self.update_critics(tensors)
         self.updates += 1
         if self.updates > self.config.critic_warmup and self.updates % self.config.actor_every == 0:
@@ -155,9 +182,13 @@ class ActorCritic(Checkpointed):
         return metrics
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume exactly. Checkpoints from before 2026-11-25 lack the scale of values, which was 1.
+        """Resume exactly.
+
+        Checkpoints from before 2026-11-25 lack the scale of values, which was 1.
         """
-        super().load_state_dict(state | {"modules": {"value_scale": RunningScale().state_dict()} | state["modules"]})
+        super().load_state_dict(
+            state | {"modules": {"value_scale": RunningScale().state_dict()} | state["modules"]}
+        )
 
     @abstractmethod
     def update_critics(self, batch: Batch) -> dict[str, float]:
@@ -174,16 +205,24 @@ class ActorCritic(Checkpointed):
         scale, optimiser = self.value_scale.follow(target), self.optimisers["critic"]
         for group in optimiser.param_groups:
             group["lr"] = self.config.critic_lr * (scale if group["last"] else 1.0)
-        loss = critic_loss(values, target) / scale ** 2
+        loss = critic_loss(values, target) / scale**2
         optimizer_step(optimiser, loss, self.config.clip_gradient)
         return {"critic_loss": loss.item(), "q": values.mean().item()}
 
     def target_from(self, batch: Batch, next_values: Tensor, next_log_prob: Tensor) -> Tensor:
         """Return the critics' targets (B,) from all their values (E, B) of the next action."""
         config = self.config
-        subset = torch.randperm(config.critics, generator=self.generator, device=self.device)[: config.target_critics]
+        subset = torch.randperm(config.critics, generator=self.generator, device=self.device)[
+            : config.target_critics
+        ]
         bonus = self.temperature() * next_log_prob if config.entropy_backup else 0.0
-        return critic_target(batch["reward"], batch["discount"], next_values[subset], gammas(batch, config.discount), bonus)
+        return critic_target(
+            batch["reward"],
+            batch["discount"],
+            next_values[subset],
+            gammas(batch, config.discount),
+            bonus,
+        )
 
     def value(self, values: Tensor) -> Tensor:
         """Return the actor's objective from the ensemble's values (E, B)."""
@@ -200,22 +239,34 @@ class ActorCritic(Checkpointed):
 
     def update_actor(self, batch: Batch) -> dict[str, float]:
         action, log_probs, proposed_actions = self.actor_proposal(batch)
-        loss = actor_loss(self.value(self.q_values(batch, action)), log_probs, self.temperature().detach())
+        loss = actor_loss(
+            self.value(self.q_values(batch, action)), log_probs, self.temperature().detach()
+        )
         more, metrics = self.regularise(batch, proposed_actions)
         optimizer_step(self.optimisers["actor"], loss + more, self.config.clip_gradient)
         if AVERAGED in self.modules:
-            polyak_update(self.modules[AVERAGED].parameters(), self.actor.parameters(), self.config.ema_rate)
+            polyak_update(
+                self.modules[AVERAGED].parameters(), self.actor.parameters(), self.config.ema_rate
+            )
         entropy = -log_probs.detach().mean()
         target_entropy = self.config.target_entropy * self.acted(batch)
-        optimizer_step(self.optimisers["temperature"], self.temperature() * (entropy - target_entropy))
-        return {"actor_loss": loss.item(), "entropy": entropy.item(), "temperature": self.temperature().item()} | metrics
+        optimizer_step(
+            self.optimisers["temperature"], self.temperature() * (entropy - target_entropy)
+        )
+        return {
+            "actor_loss": loss.item(),
+            "entropy": entropy.item(),
+            "temperature": self.temperature().item(),
+        } | metrics
 
     def actor_proposal(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return a reparameterised action, its log-probability, and the input of ``regularise``."""
         action, log_probs = self.actor.sample(batch, self.generator)
         return action, log_probs, action
 
-    def regularise(self, batch: Batch, proposed_actions: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
+    def regularise(
+        self, batch: Batch, proposed_actions: Tensor
+    ) -> tuple[Tensor | float, dict[str, Any]]:
         """Return a term for the actor's loss, and its metrics."""
         return 0.0, {}
 
@@ -227,7 +278,9 @@ class TargetNetworks(ActorCritic):
 
     def __init__(self, actor: Sampled, config: TargetNetworkSettings, seed: int = 0) -> None:
         super().__init__(actor, config, seed)
-        self.target = copy.deepcopy(nn.ModuleList([self.encoder, self.critics])).requires_grad_(False)
+        self.target = copy.deepcopy(nn.ModuleList([self.encoder, self.critics])).requires_grad_(
+            False
+        )
         self.modules["target"] = self.target
 
     def target_of(self, batch: Batch) -> Tensor:
@@ -235,7 +288,9 @@ class TargetNetworks(ActorCritic):
         next_batch = next_observations(batch)
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(next_batch, self.generator)
-            next_values = self.target[1](self.target[0](next_batch), self.executed(next_batch, next_action))
+            next_values = self.target[1](
+                self.target[0](next_batch), self.executed(next_batch, next_action)
+            )
             return self.target_from(batch, next_values, next_log_prob)
 
     def update_critics(self, batch: Batch) -> dict[str, float]:

@@ -29,12 +29,15 @@ Forward = Callable[..., Any]
 
 def recomputing(forward: Forward) -> Forward:
     """Wrap ``forward`` to keep only its inputs for the backward pass."""
+
     def called(*inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*inputs, **named)
         if named.get(CACHE) is not None:
             named[CACHE] = WrittenOnce(named[CACHE])
-            return checkpoint(_again, forward, named.pop(CACHE), *inputs, use_reentrant=False, **named)
+            return checkpoint(
+                _again, forward, named.pop(CACHE), *inputs, use_reentrant=False, **named
+            )
         return checkpoint(forward, *inputs, use_reentrant=False, **named)
 
     return called
@@ -62,8 +65,11 @@ class WrittenOnce:
         """Begin the layer's computation, or its recomputation."""
         self._times += 1
 
-    def update(self, keys: Tensor, values: Tensor, layer: int, *more: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        """Return all keys and values of a layer, the new ones last, like transformers' ``Cache``.
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, *more: Any, **named: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return all keys and values of a layer, the new ones last, like transformers'
+        ``Cache``.
         """
         if self._times == 1:
             self._before[layer] = self._cached(layer)
@@ -154,8 +160,11 @@ def _compiled(forward: Forward) -> Forward:
         try:
             return compiled(*inputs, **named)
         except torch._dynamo.exc.TorchDynamoException as error:
-            raise RlinfError(f"learner.compile: expected networks that torch.compile can compile, got: {error}. Set "
-                             "learner.compile to false") from error
+            raise RlinfError(
+                f"learner.compile: expected networks that torch.compile can compile, got: {error}. "
+                f"Set "
+                "learner.compile to false"
+            ) from error
 
     return called
 

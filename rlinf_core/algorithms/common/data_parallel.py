@@ -61,7 +61,9 @@ def parallelise(learner: Optimised, strategy: Strategy) -> None:
     for name, optimiser in learner.optimisers.items():
         mine = [p for group in optimiser.param_groups for p in group["params"]]
         scalar = any(p.ndim == 0 for p in mine)
-        _wrapped[optimiser] = _replicated(mine) if strategy == "ddp" or scalar else _sharded(learner, name)
+        _wrapped[optimiser] = (
+            _replicated(mine) if strategy == "ddp" or scalar else _sharded(learner, name)
+        )
         _backward[optimiser] = False
         optimiser.register_step_pre_hook(_check)
         optimiser.register_step_post_hook(_stepped)
@@ -106,13 +108,17 @@ def match_sharding(value: Any, reference: Tensor | None) -> Tensor:
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value.to(reference.device), reference.device_mesh, reference.placements, src_data_rank=None)
+    return distribute_tensor(
+        value.to(reference.device), reference.device_mesh, reference.placements, src_data_rank=None
+    )
 
 
 def _replicated(parameters: list[nn.Parameter]) -> nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
-    return DistributedDataParallel(Trained(nn.ParameterList(parameters)), find_unused_parameters=True)
+    return DistributedDataParallel(
+        Trained(nn.ParameterList(parameters)), find_unused_parameters=True
+    )
 
 
 def _sharded(learner: Optimised, name: str) -> nn.Module:
@@ -122,11 +128,16 @@ def _sharded(learner: Optimised, name: str) -> nn.Module:
 
     optimiser = learner.optimisers[name]
     mine = {p for group in optimiser.param_groups for p in group["params"]}
-    modules = {key: module for key, module in learner.modules.items() if mine & {*module.parameters()}}
+    modules = {
+        key: module for key, module in learner.modules.items() if mine & {*module.parameters()}
+    }
     trained = Trained(nn.ModuleList(modules.values()))
     if mine != {p for p in trained.parameters() if p.requires_grad}:
-        raise RecipeError(f"placement.strategy: fsdp shards whole modules, and optimiser '{name}' of the algorithm trains "
-                          f"parts of {' and '.join(modules) or 'none'}. Set it to ddp")
+        raise RecipeError(
+            f"placement.strategy: fsdp shards whole modules, and optimiser '{name}' of the "
+            f"algorithm trains "
+            f"parts of {' and '.join(modules) or 'none'}. Set it to ddp"
+        )
     device = next(trained.parameters()).device
     before = dict(trained.named_parameters())
     _cut[optimiser] = fully_shard(trained, mesh=init_device_mesh(device.type, (world_size(),)))
@@ -138,9 +149,12 @@ def _sharded(learner: Optimised, name: str) -> nn.Module:
 
 def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
     if not _backward[optimiser]:
-        raise RlinfError("learner group: an optimiser made a step of its own, by the gradient of one process "
-                         "alone. Let the algorithm step by rlinf_core.algorithms.common.learner.optimizer_step, or learn "
-                         "in one process")
+        raise RlinfError(
+            "learner group: an optimiser made a step of its own, by the gradient of one process "
+            "alone. Let the algorithm step by rlinf_core.algorithms.common.learner.optimizer_step, "
+            "or learn "
+            "in one process"
+        )
 
 
 def skip_step(optimiser: torch.optim.Optimizer) -> None:

@@ -13,7 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.algorithms.common.data_parallel import gather_full, match_sharding, skip_step, synchronised
+from rlinf_core.algorithms.common.data_parallel import (
+    gather_full,
+    match_sharding,
+    skip_step,
+    synchronised,
+)
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import Normalisation
@@ -28,7 +33,8 @@ adam = partial(torch.optim.Adam, fused=True)
 
 
 class Learner(Protocol):
-    """The interface of a learner to a run: ``Checkpointed`` in this process, or ``LearnerGroup``.
+    """The interface of a learner to a run: ``Checkpointed`` in this process, or
+    ``LearnerGroup``.
     """
 
     updates: int
@@ -71,7 +77,9 @@ class Learner(Protocol):
 
 
 class Checkpointed(Learner, ABC):
-    """Saves ``modules``, ``optimisers``, ``updates`` and the random state; a subclass fills them in."""
+    """Saves ``modules``, ``optimisers``, ``updates`` and the random state; a subclass fills them
+    in.
+    """
 
     modules: dict[str, nn.Module]
     optimisers: dict[str, torch.optim.Optimizer]
@@ -106,8 +114,12 @@ class Checkpointed(Learner, ABC):
 
     def _encoders(self) -> Iterator[Normalisation]:
         for module in self.modules.values():
-            yield from (part for name, part in module.named_modules() if isinstance(part, Normalisation)
-                        and not (isinstance(module, NetworkPolicy) and module.is_frozen(f"{name}.mean")))
+            yield from (
+                part
+                for name, part in module.named_modules()
+                if isinstance(part, Normalisation)
+                and not (isinstance(module, NetworkPolicy) and module.is_frozen(f"{name}.mean"))
+            )
 
     def sync(self) -> None:  # noqa: B027 (nothing to do in one process)
         """Do nothing: the policy of this process already has the weights.
@@ -125,11 +137,21 @@ class Checkpointed(Learner, ABC):
 
     def constant(self) -> dict[str, set[str]]:
         """Return by module the weights that no update changes: frozen and not optimised."""
-        trained = {id(parameter) for optimiser in self.optimisers.values() for group in optimiser.param_groups
-                   for parameter in group["params"]}
-        return {name: {key for key, parameter in module.named_parameters()
-                       if module.is_frozen(key) and id(parameter) not in trained}
-                for name, module in self.modules.items() if isinstance(module, NetworkPolicy)}
+        trained = {
+            id(parameter)
+            for optimiser in self.optimisers.values()
+            for group in optimiser.param_groups
+            for parameter in group["params"]
+        }
+        return {
+            name: {
+                key
+                for key, parameter in module.named_parameters()
+                if module.is_frozen(key) and id(parameter) not in trained
+            }
+            for name, module in self.modules.items()
+            if isinstance(module, NetworkPolicy)
+        }
 
     def state_dict(self, without: Mapping[str, set[str]] = MappingProxyType({})) -> dict[str, Any]:
         """Return the full state without the data, as nested dicts of tensors and numbers.
@@ -139,10 +161,21 @@ class Checkpointed(Learner, ABC):
         Args:
             without: weights to leave out, by module.
         """
-        return {"modules": {name: {key: gather_full(value) for key, value in module.state_dict().items()
-                                   if key not in without.get(name, ())} for name, module in self.modules.items()},
-                "optimisers": {name: _moments(optimiser) for name, optimiser in self.optimisers.items()},
-                "updates": self.updates, "generator": self.generator.get_state()}
+        return {
+            "modules": {
+                name: {
+                    key: gather_full(value)
+                    for key, value in module.state_dict().items()
+                    if key not in without.get(name, ())
+                }
+                for name, module in self.modules.items()
+            },
+            "optimisers": {
+                name: _moments(optimiser) for name, optimiser in self.optimisers.items()
+            },
+            "updates": self.updates,
+            "generator": self.generator.get_state(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume exactly; the noise is reseeded after a change of the device's kind.
@@ -151,15 +184,23 @@ class Checkpointed(Learner, ABC):
             RecipeError: this learner has other parts.
         """
         if state["modules"].keys() != self.modules.keys():
-            raise RecipeError(f"algorithm: expected a learner of {', '.join(state['modules'])}, as in the checkpoint that "
-                              f"the run goes on from, got one of {', '.join(self.modules)}. Leave the settings that add or "
-                              "take away a part (ema_rate, reference_kl) as they were, or choose another --out")
+            raise RecipeError(
+                f"algorithm: expected a learner of {', '.join(state['modules'])}, as in the "
+                f"checkpoint that "
+                f"the run goes on from, got one of {', '.join(self.modules)}. Leave the settings "
+                f"that add or "
+                "take away a part (ema_rate, reference_kl) as they were, or choose another --out"
+            )
         for name, module in self.modules.items():
             current = module.state_dict()
             if other := sorted(set(current) ^ set(state["modules"][name])):
-                raise RecipeError(f"algorithm: expected a learner whose {name} has the checkpoint's parts, got one that "
-                                  f"differs in {len(other)}, as {other[0]}: another release made it. Take its policy alone "
-                                  "(simulation.initial_policy: a file of its policies/), in another --out")
+                raise RecipeError(
+                    f"algorithm: expected a learner whose {name} has the checkpoint's parts, got "
+                    f"one that "
+                    f"differs in {len(other)}, as {other[0]}: another release made it. Take its "
+                    f"policy alone "
+                    "(simulation.initial_policy: a file of its policies/), in another --out"
+                )
             module.load_state_dict(
                 {
                     key: match_sharding(value, current.get(key))
@@ -168,9 +209,15 @@ class Checkpointed(Learner, ABC):
             )
         for name, optimiser in self.optimisers.items():
             trained = [p for group in optimiser.param_groups for p in group["params"]]
-            moments = {int(index): {key: match_sharding(value, trained[int(index)]) for key, value in entry.items()}
-                       for index, entry in state["optimisers"][name].items()}
-            optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
+            moments = {
+                int(index): {
+                    key: match_sharding(value, trained[int(index)]) for key, value in entry.items()
+                }
+                for index, entry in state["optimisers"][name].items()
+            }
+            optimiser.load_state_dict(
+                {"state": moments, "param_groups": optimiser.state_dict()["param_groups"]}
+            )
         self.updates = state["updates"]
         restore(self.generator, state["generator"], self.updates)
 
@@ -198,6 +245,7 @@ skipped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
 def _reports_skipped(update: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
     """Wrap ``update`` to report the gradient steps skipped since the start, if any."""
+
     @wraps(update)
     def reported(self: Checkpointed, *arguments: Any, **named: Any) -> dict[str, float]:
         metrics = update(self, *arguments, **named)
@@ -242,5 +290,7 @@ def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: floa
 
 def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """Return moments by the number of their parameter; the config holds the settings."""
-    return {str(index): {key: gather_full(value) for key, value in moments.items()}
-            for index, moments in optimiser.state_dict()["state"].items()}
+    return {
+        str(index): {key: gather_full(value) for key, value in moments.items()}
+        for index, moments in optimiser.state_dict()["state"].items()
+    }

@@ -24,8 +24,15 @@ def bounded_exp(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(max=LARGEST_LOG_RATIO).exp()
 
 
-def policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, low: float, high: float,
-                dual: float = 0.0, weights: Tensor | None = None) -> Tensor:
+def policy_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    low: float,
+    high: float,
+    dual: float = 0.0,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Return -min(r A, clip(r, 1 - low, 1 + high) A) per element, with r = pi / pi_old.
 
     Schulman et al. 2017, arXiv 1707.06347, equation 7. ``dual`` > 1 bounds it for negative
@@ -39,8 +46,13 @@ def policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, lo
     return -(objective if weights is None else weights * objective)
 
 
-def truncated_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, high: float,
-                   weights: Tensor | None = None) -> Tensor:
+def truncated_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    high: float,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Return -sg(min(r, 1 + high)) A log pi per element; every element keeps its gradient.
 
     CISPO: MiniMax 2025, arXiv 2506.13585, equation 4.
@@ -50,8 +62,9 @@ def truncated_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor,
     return -(objective if weights is None else weights * objective)
 
 
-def importance(trainer: Tensor, engine: Tensor, executed: Tensor, correction: str, low: float,
-               high: float) -> Tensor:
+def importance(
+    trainer: Tensor, engine: Tensor, executed: Tensor, correction: str, low: float, high: float
+) -> Tensor:
     """Return weights (..., E) of an engine's draws, whose probabilities differ from the trainer's.
 
     Truncated: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
@@ -73,11 +86,14 @@ def importance(trainer: Tensor, engine: Tensor, executed: Tensor, correction: st
     return torch.where((ratio >= low) & (ratio <= high), ratio, torch.zeros_like(ratio))
 
 
-def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float, huber: float) -> Tensor:
+def value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, clip: float, huber: float
+) -> Tensor:
     """Return the Huber loss of the value per element, the worse of clipped and unclipped.
 
     ``clip`` 0 means no clip.
     """
+
     def loss(x: Tensor) -> Tensor:
         if huber:
             return F.huber_loss(x, returns, reduction="none", delta=huber)
@@ -117,8 +133,10 @@ def log_probs_of(policy: OnPolicyActor, rollout: Rollout, counts: Tensor) -> Ten
     valid = counts.flatten() > 0
     valid[0] = True
     observed = rollout.observations | {"executed": rollout.executed}
-    log_probs, _ = policy.log_probs({name: values.flatten(0, 1)[valid] for name, values in observed.items()},
-                                    rollout.actions.flatten(0, 1)[valid])
+    log_probs, _ = policy.log_probs(
+        {name: values.flatten(0, 1)[valid] for name, values in observed.items()},
+        rollout.actions.flatten(0, 1)[valid],
+    )
     result = rollout.log_probs.flatten(0, 1).clone()
     result[valid] = log_probs.to(result.dtype)
     return result.view(rollout.log_probs.shape)
@@ -141,7 +159,9 @@ class OnPolicy(Checkpointed):
         policy.differentiates_entropy = config.entropy > 0.0
         self.modules = {"policy": policy} | self.more_modules()
         self.place(policy.device, seed)
-        parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
+        parameters = [
+            p for module in self.modules.values() for p in module.parameters() if p.requires_grad
+        ]
         self.optimisers = {"policy": adam(parameters, lr=config.learning_rate, eps=1e-5)}
 
     def more_modules(self) -> dict[str, torch.nn.Module]:
@@ -160,11 +180,16 @@ class OnPolicy(Checkpointed):
         rollout = rollout.to(self.device)
         if self.config.anneal_updates:
             for group in self.optimisers["policy"].param_groups:
-                group["lr"] = self.config.learning_rate * max(1.0 - self.updates / self.config.anneal_updates, 0.0)
+                group["lr"] = self.config.learning_rate * max(
+                    1.0 - self.updates / self.config.anneal_updates, 0.0
+                )
         with torch.no_grad():
             data = self.prepare(rollout)
-        data |= rollout.observations | {"actions": rollout.actions, "log_probs": rollout.log_probs,
-                                        "executed": rollout.executed}
+        data |= rollout.observations | {
+            "actions": rollout.actions,
+            "log_probs": rollout.log_probs,
+            "executed": rollout.executed,
+        }
         flat = {name: values.flatten(0, 1) for name, values in data.items()}
         valid = torch.nonzero(flat["weights"]).squeeze(-1)
         totals: dict[str, float] = {}
@@ -209,8 +234,11 @@ class OnPolicy(Checkpointed):
             log_ratio = now - then
             ratio = bounded_exp(now - self.clipped_about(now, then, batch))
             clipped = ((ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)).float()
-            metrics = {"entropy": bonus.item(), "kl": ((bounded_exp(log_ratio) - 1.0 - log_ratio) * counted).sum().item(),
-                       "clipped": (clipped * counted).sum().item()}
+            metrics = {
+                "entropy": bonus.item(),
+                "kl": ((bounded_exp(log_ratio) - 1.0 - log_ratio) * counted).sum().item(),
+                "clipped": (clipped * counted).sum().item(),
+            }
         return loss, metrics | penalty_metrics
 
     def element_shares(self, weights: Tensor) -> Tensor:
@@ -225,17 +253,24 @@ class OnPolicy(Checkpointed):
         """Return log-probabilities (B, E) of played actions, or (B, 1), the chunk's sum or mean."""
         executed = batch["executed"]
         level = to_level(log_probs * executed, self.config.level)
-        return level / executed.sum(dim=-1, keepdim=True).clamp(min=1.0) if self.config.level == "mean" else level
+        return (
+            level / executed.sum(dim=-1, keepdim=True).clamp(min=1.0)
+            if self.config.level == "mean"
+            else level
+        )
 
     def clipped_about(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         """Return log-probabilities (B, E or 1) of the policy around which the ratio is clipped."""
         return then
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of each element; ``now`` and ``then`` are log-probabilities (B, E or 1).
+        """Return the loss of each element; ``now`` and ``then`` are log-probabilities (B, E
+        or 1).
         """
         config, advantages = self.config, self.advantages(batch)
-        return policy_loss(now, then, advantages, config.clip_low, config.clip_high, config.dual_clip)
+        return policy_loss(
+            now, then, advantages, config.clip_low, config.clip_high, config.dual_clip
+        )
 
     @staticmethod
     def advantages(batch: Batch) -> Tensor:

@@ -59,9 +59,14 @@ class Rollout:
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> Rollout:
         """Build a rollout from the result of ``state_dict``, of tensors or of arrays."""
+
         def tensors(value: Any) -> Any:
             named = isinstance(value, dict)
-            return {name: torch.as_tensor(part) for name, part in value.items()} if named else torch.as_tensor(value)
+            return (
+                {name: torch.as_tensor(part) for name, part in value.items()}
+                if named
+                else torch.as_tensor(value)
+            )
 
         return cls(**{name: tensors(value) for name, value in state.items()})
 
@@ -72,7 +77,7 @@ class Rollout:
 
     def discounted(self, gamma: float) -> Tensor:
         """Return sum_i gamma^i r_i over the time steps of each chunk, (T, N)."""
-        return (self.step_rewards * gamma ** self._order).sum(dim=-1)
+        return (self.step_rewards * gamma**self._order).sum(dim=-1)
 
     @property
     def _order(self) -> Tensor:
@@ -111,7 +116,10 @@ class Rollout:
         length = max(len(self.mask), len(other.mask))
 
         def joined(parts: list[Tensor]) -> Tensor:
-            return torch.cat([F.pad(part, [0, 0] * (part.ndim - 1) + [0, length - len(part)]) for part in parts], dim=1)
+            return torch.cat(
+                [F.pad(part, [0, 0] * (part.ndim - 1) + [0, length - len(part)]) for part in parts],
+                dim=1,
+            )
 
         parts = [self, other]
         if self.counted is not None and other.counted is not None:
@@ -120,19 +128,25 @@ class Rollout:
         episodes = None
         if self.episode is not None and other.episode is not None:
             episodes = torch.cat([self.episode, other.episode + self.episode.max() + 1])
-        return replace(combined([replace(part, episode=None) for part in parts], joined), episode=episodes)
+        return replace(
+            combined([replace(part, episode=None) for part in parts], joined), episode=episodes
+        )
 
     def _filled_up(self, longest: int) -> Rollout:
-        """Pad each chunk to ``longest`` elements, one number an element; the new ones do not count.
+        """Pad each chunk to ``longest`` elements, one number an element; the new ones do
+        not count.
         """
         more = longest - self.log_probs.shape[-1]
-        filled: dict[str, Any] = {name: F.pad(getattr(self, name), [0, more])
-                                  for name in ("log_probs", "step_rewards", "counted")}
+        filled: dict[str, Any] = {
+            name: F.pad(getattr(self, name), [0, more])
+            for name in ("log_probs", "step_rewards", "counted")
+        }
         return replace(self, actions=F.pad(self.actions, [0, 0, 0, more]), **filled)
 
 
 def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]) -> Rollout:
     """Return one rollout whose tensors are joined from those of several."""
+
     def of(values: list[Any]) -> Any:
         if values[0] is None:
             return None
@@ -140,14 +154,26 @@ def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]
             return {key: join([value[key] for value in values]) for key in values[0]}
         return join(values)
 
-    return Rollout(**{item.name: of([getattr(rollout, item.name) for rollout in rollouts]) for item in fields(Rollout)})
+    return Rollout(
+        **{
+            item.name: of([getattr(rollout, item.name) for rollout in rollouts])
+            for item in fields(Rollout)
+        }
+    )
 
 
 EPSILON = 1e-6
 
 
-def gae(rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, done: Tensor,
-        gamma: float | Tensor, lambda_: float) -> Tensor:
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    done: Tensor,
+    gamma: float | Tensor,
+    lambda_: float,
+) -> Tensor:
     """Return generalised advantages (T, N) (Schulman et al. 2015, arXiv 1506.02438, equation 16).
 
     Args:
@@ -169,8 +195,9 @@ def gae(rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor
     return advantages
 
 
-def token_advantages(rewards: Tensor, values: Tensor, counted: Tensor, gamma: float, lambda_: float
-                     ) -> Tensor:
+def token_advantages(
+    rewards: Tensor, values: Tensor, counted: Tensor, gamma: float, lambda_: float
+) -> Tensor:
     """Return ``gae`` over the tokens (N, E) of rows that count; the others take no time.
 
     Args:
@@ -209,7 +236,11 @@ def group_advantages(returns: Tensor, group: int, scale: bool = True) -> Tensor:
     """
     grouped = returns.double().view(-1, group)
     centred = grouped - grouped.mean(dim=1, keepdim=True)
-    return (centred / (grouped.std(dim=1, keepdim=True) + EPSILON) if scale else centred).flatten().to(returns.dtype)
+    return (
+        (centred / (grouped.std(dim=1, keepdim=True) + EPSILON) if scale else centred)
+        .flatten()
+        .to(returns.dtype)
+    )
 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:

@@ -20,23 +20,30 @@ class Computing(Settings):
     """
 
     precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="number format of the layers during training. The last layers, "
-                               "weights, optimizer moments, log-probabilities, targets and "
-                               "losses stay float32")
+        "float32",
+        description="number format of the layers during training. The last layers, "
+        "weights, optimizer moments, log-probabilities, targets and "
+        "losses stay float32",
+    )
     compile: bool = Field(
-        False, description="compile networks by torch.compile. The first updates then take long")
+        False, description="compile networks by torch.compile. The first updates then take long"
+    )
     gradient_checkpointing: bool = Field(
-        False, description="recompute layers in the backward pass. This saves memory and takes "
-                           "more time")
+        False,
+        description="recompute layers in the backward pass. This saves memory and takes more time",
+    )
     prefetch: Literal["auto", "always", "never"] = Field(
-        "auto", description="draw and copy the next batches while the learner uses the current "
-                            "ones. `auto` does so unless the device is the CPU")
+        "auto",
+        description="draw and copy the next batches while the learner uses the current "
+        "ones. `auto` does so unless the device is the CPU",
+    )
 
     @model_validator(mode="after")
     def _either(self) -> Computing:
         if self.gradient_checkpointing and self.compile:
             raise ValueError(
-                "gradient_checkpointing: expected false where networks are compiled, which plan themselves what is kept; "
+                "gradient_checkpointing: expected false where networks are compiled, which plan "
+                "themselves what is kept; "
                 "got true. Choose one of both"
             )
         return self
@@ -95,7 +102,11 @@ class AlgorithmSettings(Settings):
     @property
     def needs_demonstrations(self) -> bool:
         """Whether it needs demonstrations before it can start."""
-        return self.learns_from in (DEMONSTRATIONS, EXPERT) or self.warm_start or self.half_demonstrations
+        return (
+            self.learns_from in (DEMONSTRATIONS, EXPERT)
+            or self.warm_start
+            or self.half_demonstrations
+        )
 
     @property
     def rollout(self) -> RolloutLength:
@@ -107,7 +118,8 @@ class AlgorithmSettings(Settings):
 
     @property
     def staleness(self) -> float:
-        """Updates by which the policy of a rollout's chunk may be older; older chunks are left out.
+        """Updates by which the policy of a rollout's chunk may be older; older chunks are
+        left out.
         """
         return float("inf")
 
@@ -128,7 +140,9 @@ class AlgorithmSettings(Settings):
 
     @property
     def share(self) -> Any:
-        """Something that notes the outcomes of its episodes and says how much of the policy is played; None for all."""
+        """Something that notes the outcomes of its episodes and says how much of the policy is
+        played; None for all.
+        """
         return None
 
     @property
@@ -170,7 +184,8 @@ class ExpertSettings(DemonstrationSettings):
         raise NotImplementedError
 
     def learned_from(self, sources: Sequence[str]) -> np.ndarray:
-        """Return a mask (T,) of an episode's time steps that count, by the source that drove each.
+        """Return a mask (T,) of an episode's time steps that count, by the source that
+        drove each.
         """
         raise NotImplementedError
 
@@ -179,23 +194,40 @@ class OnPolicySettings(AlgorithmSettings):
     """Hyper-parameters of every on-policy algorithm."""
 
     learns_from = ROLLOUTS
-    policies = ("gaussian", "pi0", "pi05", "groot", "openvla", "qwen_vl", "pi0_fast", "smolvla",
-                "language")
+    policies = (
+        "gaussian",
+        "pi0",
+        "pi05",
+        "groot",
+        "openvla",
+        "qwen_vl",
+        "pi0_fast",
+        "smolvla",
+        "language",
+    )
 
     epochs: int = Field(4, gt=0, le=1000, description="passes over each rollout")
     minibatches: int = Field(4, gt=0, description="minibatches of each epoch")
     anneal_updates: int = Field(
-        0, ge=0, description="rollouts over which the learning rate falls linearly to 0. 0 keeps "
-                             "it constant")
+        0,
+        ge=0,
+        description="rollouts over which the learning rate falls linearly to 0. 0 keeps "
+        "it constant",
+    )
     clip_low: float = Field(0.2, ge=0, le=1, description="largest decrease of the ratio below 1")
     clip_high: float = Field(0.2, ge=0, le=10, description="largest increase of the ratio above 1")
     dual_clip: float = Field(
-        0.0, ge=0, le=100, description="bound above 1 of the objective for negative advantages. "
-                                       "0 has none")
+        0.0,
+        ge=0,
+        le=100,
+        description="bound above 1 of the objective for negative advantages. 0 has none",
+    )
     entropy: float = Field(0.0, ge=0, description="weight of the entropy bonus")
     level: Literal["action", "chunk", "mean"] = Field(
-        "action", description="unit of the ratios. It is an action or token, the whole chunk or "
-                              "conversation, or its geometric mean (GSPO)")
+        "action",
+        description="unit of the ratios. It is an action or token, the whole chunk or "
+        "conversation, or its geometric mean (GSPO)",
+    )
     clip_gradient: float = Field(1.0, gt=0, description="largest gradient norm")
 
     @field_validator("dual_clip")
@@ -213,35 +245,55 @@ class ActorCriticSettings(AlgorithmSettings):
 
     batch_size: int = Field(256, gt=0, description="transitions of each gradient step")
     critics: int = Field(2, gt=0, le=100, description="networks of the ensemble")
-    target_critics: int = Field(2, gt=0, description="critics in the target's minimum, drawn at "
-                                                     "each step")
-    critic_hidden: Widths = Field((256, 256), description=
-        "widths of the hidden layers of critics and value")
+    target_critics: int = Field(
+        2, gt=0, description="critics in the target's minimum, drawn at each step"
+    )
+    critic_hidden: Widths = Field(
+        (256, 256), description="widths of the hidden layers of critics and value"
+    )
     discount: float = Field(0.99, ge=0, le=1, description="discount factor of a time step")
     n_step: int = Field(
-        1, gt=0, le=1000, description="time steps with summed rewards before the critics' value. "
-                                      "A chunk always sums its own rewards")
-    learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam for actor, critics and temperature")
-    critic_learning_rate: float | None = Field(None, gt=0, le=1, description=
-        "learning rate of critics and temperature. Empty takes that of the actor")
+        1,
+        gt=0,
+        le=1000,
+        description="time steps with summed rewards before the critics' value. "
+        "A chunk always sums its own rewards",
+    )
+    learning_rate: float = Field(
+        3e-4, gt=0, le=1, description="of Adam for actor, critics and temperature"
+    )
+    critic_learning_rate: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="learning rate of critics and temperature. Empty takes that of the actor",
+    )
     adam_beta: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
-    initial_temperature: float = Field(0.2, gt=0, description=
-        "first value of the entropy temperature alpha")
+    initial_temperature: float = Field(
+        0.2, gt=0, description="first value of the entropy temperature alpha"
+    )
     target_entropy: float = Field(-1.0, description="target entropy of each action dimension")
-    entropy_backup: bool = Field(True, description="include the entropy bonus in the target's "
-                                                   "value")
+    entropy_backup: bool = Field(
+        True, description="include the entropy bonus in the target's value"
+    )
     actor_every: int = Field(1, gt=0, description="critic steps for each actor step")
     ema_rate: float = Field(
-        1.0, gt=0, le=1, description="share of the newest weights in the exported policy, at "
-                                     "each actor step. 1 exports the newest weights. A moving "
-                                     "average varies less")
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the newest weights in the exported policy, at "
+        "each actor step. 1 exports the newest weights. A moving "
+        "average varies less",
+    )
     critic_warmup: int = Field(0, ge=0, description="critic steps before the first actor step")
     clip_gradient: float = Field(10.0, gt=0, description="largest gradient norm")
     image_shift: int = Field(0, ge=0, description="largest random shift of images [pixels] (DrQ)")
     takeover_fails: bool = Field(
-        False, description="a person's takeover ends the policy's part as a failed episode for "
-                           "the critics. false gives it the value of the person's continuation "
-                           "(RLIF, arXiv 2311.12996)")
+        False,
+        description="a person's takeover ends the policy's part as a failed episode for "
+        "the critics. false gives it the value of the person's continuation "
+        "(RLIF, arXiv 2311.12996)",
+    )
 
     @property
     def critic_lr(self) -> float:
@@ -268,8 +320,9 @@ class ActorCriticSettings(AlgorithmSettings):
 class TargetNetworkSettings(ActorCriticSettings):
     """Hyper-parameters of an actor-critic with slow targets."""
 
-    target_rate: float = Field(0.005, gt=0, le=1, description=
-        "rate tau of the target critics' moving average")
+    target_rate: float = Field(
+        0.005, gt=0, le=1, description="rate tau of the target critics' moving average"
+    )
 
 
 def offline(settings: AlgorithmSettings) -> TypeGuard[DemonstrationSettings]:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from rlinf_core.policies.sharding import all_sum, noise, shard, world_size
 
 
-def to_tensors(batch: Mapping[str, np.ndarray | torch.Tensor],
-               device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
+def to_tensors(
+    batch: Mapping[str, np.ndarray | torch.Tensor], device: torch.device | str = "cpu"
+) -> dict[str, torch.Tensor]:
     """Return this process's shard of a batch, of arrays or of tensors, on the device.
 
     On the CPU memory is shared if possible (arrays from Ray's store are read-only and are copied).
@@ -29,16 +30,25 @@ def _tensor(values: np.ndarray | torch.Tensor) -> torch.Tensor:
 
 def next_observations(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the next observations of a batch, under the names of observations."""
-    return {name.removeprefix("next/"): values for name, values in batch.items() if name.startswith("next/")}
+    return {
+        name.removeprefix("next/"): values
+        for name, values in batch.items()
+        if name.startswith("next/")
+    }
 
 
-def shift_images(batch: dict[str, torch.Tensor], pixels: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def shift_images(
+    batch: dict[str, torch.Tensor], pixels: int, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     """Shift every image (B, H, W, C) of a batch by up to ``pixels`` each way, with repeated edges.
 
     DrQ, arXiv 2004.13649.
     """
-    return batch | {name: _shifted(values, pixels, generator) for name, values in batch.items()
-                    if pixels and values.ndim == 4}
+    return batch | {
+        name: _shifted(values, pixels, generator)
+        for name, values in batch.items()
+        if pixels and values.ndim == 4
+    }
 
 
 def _shifted(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
@@ -47,7 +57,11 @@ def _shifted(images: torch.Tensor, pixels: int, generator: torch.Generator) -> t
     down, right = noise(draw, (2, size, 1), generator, images.device, dim=1)
     rows = (torch.arange(height, device=images.device) + down).clamp(0, height - 1)
     columns = (torch.arange(width, device=images.device) + right).clamp(0, width - 1)
-    return images[torch.arange(size, device=images.device)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return images[
+        torch.arange(size, device=images.device)[:, None, None],
+        rows[:, :, None],
+        columns[:, None, :],
+    ]
 
 
 class RunningReturn(nn.Module):
@@ -72,7 +86,9 @@ class RunningReturn(nn.Module):
         self.running = torch.zeros_like(state[f"{prefix}running"])  # one number per environment
         super()._load_from_state_dict(state, prefix, *rest)
 
-    def scaled(self, rewards: Tensor, done: Tensor, steps: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def scaled(
+        self, rewards: Tensor, done: Tensor, steps: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """Return rewards (T, N) over the return's deviation, after an update with these rewards.
 
         Args:
@@ -113,7 +129,7 @@ class RunningScale(nn.Module):
 
     def follow(self, values: Tensor) -> float:
         """Update with a batch, or this process's shard of it; return the scale."""
-        mean_square = all_sum((values ** 2).mean()) / world_size()
+        mean_square = all_sum((values**2).mean()) / world_size()
         self.scale.lerp_(mean_square.sqrt().to(self.scale.dtype), self.RATE).clamp_(min=1.0)
         return self.scale.item()
 
@@ -127,7 +143,11 @@ class RunningMoments(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        for name, value in (("count", torch.tensor(1e-4)), ("mean", torch.zeros(size)), ("var", torch.ones(size))):
+        for name, value in (
+            ("count", torch.tensor(1e-4)),
+            ("mean", torch.zeros(size)),
+            ("var", torch.ones(size)),
+        ):
             self.register_buffer(name, value)
 
     def update(self, vectors: Tensor) -> None:
@@ -144,6 +164,9 @@ def update_moments(count: Tensor, mean: Tensor, var: Tensor, values: Tensor) -> 
         return
     delta = values.mean(dim=0) - mean
     total = count + size
-    var.copy_((var * count + values.var(dim=0, unbiased=False) * size + delta ** 2 * count * size / total) / total)
+    var.copy_(
+        (var * count + values.var(dim=0, unbiased=False) * size + delta**2 * count * size / total)
+        / total
+    )
     mean.copy_(mean + delta * size / total)
     count.copy_(total)

@@ -24,8 +24,12 @@ class Config(ActorCriticSettings):
     # with 0.9 it unlearns again
     adam_beta: float = with_default(ActorCriticSettings, "adam_beta", 0.5)
     actor_every: int = with_default(ActorCriticSettings, "actor_every", 3)
-    renorm_momentum: float = Field(0.01, gt=0, le=1, description=
-        "momentum of the running statistics")
+    renorm_momentum: float = Field(
+        0.01, gt=0, le=1, description="momentum of the running statistics"
+    )
     renorm_warmup: int = Field(
-        1000, ge=0, description="critic steps with plain batch normalisation before the running "
-                                "statistics are used")
+        1000,
+        ge=0,
+        description="critic steps with plain batch normalisation before the running "
+        "statistics are used",
+    )

@@ -59,7 +59,9 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance (E, 1, F) of a batch (E, B, F), over all of its shards."""
     mine = x.mean(dim=1, keepdim=True)
     mean = all_sum(mine) / world_size()
-    return mean, all_sum(x.var(dim=1, keepdim=True, unbiased=False) + (mine - mean) ** 2) / world_size()
+    return mean, all_sum(
+        x.var(dim=1, keepdim=True, unbiased=False) + (mine - mean) ** 2
+    ) / world_size()
 
 
 class Critics(actor_critic.Critics):
@@ -68,7 +70,9 @@ class Critics(actor_critic.Critics):
     def __init__(self, inputs: int, config: Config) -> None:
         super().__init__(inputs, config.critic_hidden, config.critics)
         rest = config.renorm_momentum, config.renorm_warmup
-        self.norms = nn.ModuleList([BatchRenorm(config.critics, weight.shape[1], *rest) for weight in self.weights])
+        self.norms = nn.ModuleList(
+            [BatchRenorm(config.critics, weight.shape[1], *rest) for weight in self.weights]
+        )
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
         x = torch.cat([features, action], dim=-1).expand(self.weights[0].shape[0], -1, -1)
@@ -93,7 +97,9 @@ class Learner(actor_critic.ActorCritic):
             next_action, next_log_prob = self.actor.sample(next_batch, self.generator)
         features = torch.cat([self.encoder(batch), self.encoder(next_batch)])
         self.critics.train()
-        actions = torch.cat([self.executed(batch, batch["action"]), self.executed(next_batch, next_action)])
+        actions = torch.cat(
+            [self.executed(batch, batch["action"]), self.executed(next_batch, next_action)]
+        )
         values, next_values = self.critics(features, actions).chunk(2, dim=1)
         with torch.no_grad():
             target = self.target_from(batch, next_values, next_log_prob)

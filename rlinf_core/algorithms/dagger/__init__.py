@@ -19,8 +19,15 @@ class Config(SFT, ExpertSettings):
     """Hyper-parameters of DAgger: those of supervised fine-tuning, and the choice of the driver."""
 
     name: str = with_default(SFT, "name", "dagger")
-    beta: float = Field(0.5, ge=0, le=1, description="fraction of time steps that the expert drives in the first episode")
-    beta_decay: float = Field(0.99, ge=0, le=1, description="factor of that fraction from episode to episode")
+    beta: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="fraction of time steps that the expert drives in the first episode",
+    )
+    beta_decay: float = Field(
+        0.99, ge=0, le=1, description="factor of that fraction from episode to episode"
+    )
     beta_floor: float = Field(0.05, ge=0, le=1, description="smallest value of that fraction")
     gated: bool = Field(False, description="learn only from the expert's time steps (HG-DAgger)")
     updates_per_step: float = Field(1.0, ge=0, description="gradient steps for each new time step")

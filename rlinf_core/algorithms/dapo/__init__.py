@@ -1,4 +1,5 @@
-"""DAPO: GRPO with a higher upper clip, equal step weights, informative groups and length shaping.
+"""DAPO: GRPO with a higher upper clip, equal step weights, informative groups and length
+shaping.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ class Config(GRPO):
     clip_high: float = with_default(GRPO, "clip_high", 0.28)
     weighting: Literal["episode", "step", "constant"] = with_default(GRPO, "weighting", "step")
     max_resample: int = Field(
-        5, ge=0, description="largest number of extra rollouts to replace groups without a "
-                             "gradient")
+        5, ge=0, description="largest number of extra rollouts to replace groups without a gradient"
+    )
     safe_length: int = Field(
-        0, ge=0, description="length up to which an episode has no penalty [chunks or tokens]. 0 "
-                             "has no penalty at all")
-    length_buffer: int = Field(10, gt=0, description="length over which the penalty grows to 1 "
-                                                     "[chunks]")
+        0,
+        ge=0,
+        description="length up to which an episode has no penalty [chunks or tokens]. 0 "
+        "has no penalty at all",
+    )
+    length_buffer: int = Field(
+        10, gt=0, description="length over which the penalty grows to 1 [chunks]"
+    )

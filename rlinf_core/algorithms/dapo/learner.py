@@ -23,7 +23,10 @@ class Learner(GRPO):
         returns = self._shaped(rollout)
         informative = rollout.per_row(has_gradient_signal(returns, self.config.group))
         advantages = rollout.per_row(self.relative(returns))
-        return {"advantages": advantages.expand(rollout.mask.shape), "weights": self.weights(rollout) * informative}
+        return {
+            "advantages": advantages.expand(rollout.mask.shape),
+            "weights": self.weights(rollout) * informative,
+        }
 
     def _shaped(self, rollout: Rollout) -> Tensor:
         """Return the returns (M,), less the penalty of an episode's length."""
@@ -31,8 +34,9 @@ class Learner(GRPO):
         if not config.safe_length:
             return rollout.returns
         lengths = rollout.mask if rollout.counted is None else rollout.mask * rollout.steps
-        return rollout.returns + length_penalty(rollout.per_episode(lengths.sum(dim=0)), config.safe_length,
-                                                config.length_buffer)
+        return rollout.returns + length_penalty(
+            rollout.per_episode(lengths.sum(dim=0)), config.safe_length, config.length_buffer
+        )
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
         """Return True until as many groups are informative as were played at first.
@@ -40,13 +44,19 @@ class Learner(GRPO):
         Dynamic sampling (section 3.2).
         """
         informative = float(has_gradient_signal(self._shaped(rollout), self.config.group).sum())
-        return informative < len(rollout.returns) / rollouts and rollouts <= self.config.max_resample
+        return (
+            informative < len(rollout.returns) / rollouts and rollouts <= self.config.max_resample
+        )
 
 
 def has_gradient_signal(returns: Tensor, group: int) -> Tensor:
     """Return 1 for the episodes of groups in which returns differ, (N,)."""
     grouped = returns.view(-1, group)
-    return (grouped.max(dim=1).values - grouped.min(dim=1).values > 1e-6).float().repeat_interleave(group)
+    return (
+        (grouped.max(dim=1).values - grouped.min(dim=1).values > 1e-6)
+        .float()
+        .repeat_interleave(group)
+    )
 
 
 def length_penalty(lengths: Tensor, safe: int, buffer: int) -> Tensor:

@@ -25,7 +25,8 @@ class Config(SAC):
     def _one(cls, value: int) -> int:
         if value > 1:
             raise ValueError(
-                "expected 1 for dsrl, whose returns span the chunk that its noise led to (policy.n_action_steps)"
+                "expected 1 for dsrl, whose returns span the chunk that its noise led to "
+                "(policy.n_action_steps)"
             )
         return value
 

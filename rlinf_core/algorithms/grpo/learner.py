@@ -1,6 +1,7 @@
 """GRPO: several episodes of the same scene, each judged against their mean; no value function.
 
-Shao et al. 2024, DeepSeekMath, arXiv 2402.03300, section 4.1; for robots: SimpleVLA-RL and RLinf-VLA.
+Shao et al. 2024, DeepSeekMath, arXiv 2402.03300, section 4.1; for robots: SimpleVLA-RL and
+RLinf-VLA.
 """
 
 from __future__ import annotations
@@ -43,22 +44,37 @@ class Learner(OnPolicy):
     def prepare(self, rollout: Rollout) -> Batch:
         config, data = self.config, self.judge(rollout)
         if config.mask_truncated:
-            data["weights"] = data["weights"] * ((rollout.terminated * rollout.mask).amax(dim=0) > 0)
+            data["weights"] = data["weights"] * (
+                (rollout.terminated * rollout.mask).amax(dim=0) > 0
+            )
         if config.correction != "none":
             data["proximal"] = log_probs_of(self.policy, rollout, data["weights"])
-            data["correction"] = importance(data["proximal"], rollout.log_probs, rollout.executed, config.correction,
-                                            config.correction_low, config.correction_high)
+            data["correction"] = importance(
+                data["proximal"],
+                rollout.log_probs,
+                rollout.executed,
+                config.correction,
+                config.correction_low,
+                config.correction_high,
+            )
         return data
 
     def judge(self, rollout: Rollout) -> Batch:
         """Return advantages (T, N), or (T, N, E), and weights (T, N)."""
         advantages = rollout.per_row(self.relative(rollout.returns))
-        return {"advantages": advantages.expand(rollout.mask.shape), "weights": self.weights(rollout)}
+        return {
+            "advantages": advantages.expand(rollout.mask.shape),
+            "weights": self.weights(rollout),
+        }
 
     def relative(self, returns: Tensor) -> Tensor:
         """Return the returns (M,) of episodes relative to their group's mean, as configured."""
-        advantages = group_advantages(returns, self.config.group, scale=self.config.scale == "group")
-        return advantages / (returns.std() + EPSILON) if self.config.scale == "rollout" else advantages
+        advantages = group_advantages(
+            returns, self.config.group, scale=self.config.scale == "group"
+        )
+        return (
+            advantages / (returns.std() + EPSILON) if self.config.scale == "rollout" else advantages
+        )
 
     def weights(self, rollout: Rollout) -> Tensor:
         """Return the weight of each chunk (T, N): 1, or 1 / |o_i| (equation 3)."""
@@ -82,17 +98,25 @@ class Learner(OnPolicy):
         return self.level(batch["proximal"], batch) if "proximal" in batch else then
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        config, advantages, about = self.config, self.advantages(batch), self.clipped_about(now, then, batch)
-        weights = batch["correction"][:, :now.shape[-1]] if "correction" in batch else None
+        config, advantages, about = (
+            self.config,
+            self.advantages(batch),
+            self.clipped_about(now, then, batch),
+        )
+        weights = batch["correction"][:, : now.shape[-1]] if "correction" in batch else None
         if config.objective == "cispo":
             return truncated_loss(now, about, advantages, config.clip_high, weights)
-        return policy_loss(now, about, advantages, config.clip_low, config.clip_high, config.dual_clip, weights)
+        return policy_loss(
+            now, about, advantages, config.clip_low, config.clip_high, config.dual_clip, weights
+        )
 
     def penalty(self, log_probs: Tensor, batch: Batch) -> tuple[Tensor | None, dict[str, float]]:
         metrics = {}
         if "correction" in batch:
             executed = batch["executed"]
-            metrics["correction"] = ((batch["correction"] * executed).sum() / executed.sum().clamp(min=1.0)).item()
+            metrics["correction"] = (
+                (batch["correction"] * executed).sum() / executed.sum().clamp(min=1.0)
+            ).item()
         if not self.config.reference_kl:
             return None, metrics
         reference, _ = self.reference.log_probs(batch, batch["actions"])

@@ -19,16 +19,23 @@ class Config(DemonstrationSettings):
     name: str = with_default(DemonstrationSettings, "name", "iql")
     steps: int = Field(5000, gt=0, description="number of gradient steps")
     expectile: float = Field(
-        0.7, gt=0, lt=1, description="expectile of the values in V. Near 1 it is the best action "
-                                     "in the data")
+        0.7,
+        gt=0,
+        lt=1,
+        description="expectile of the values in V. Near 1 it is the best action in the data",
+    )
     temperature: float = Field(3.0, ge=0, description="how much better actions are preferred")
     weight_limit: float = Field(100.0, gt=0, description="largest weight of a sample or action")
-    critic_hidden: Widths = Field((256, 256), description=
-        "widths of the hidden layers of critics and value")
+    critic_hidden: Widths = Field(
+        (256, 256), description="widths of the hidden layers of critics and value"
+    )
     discount: float = Field(0.99, ge=0, le=1, description="discount factor of a time step")
-    target_rate: float = Field(0.005, gt=0, le=1, description=
-        "rate tau of the target critics' moving average")
-    learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam; the actor's falls to 0 along a cosine")
+    target_rate: float = Field(
+        0.005, gt=0, le=1, description="rate tau of the target critics' moving average"
+    )
+    learning_rate: float = Field(
+        3e-4, gt=0, le=1, description="of Adam; the actor's falls to 0 along a cosine"
+    )
     image_shift: int = Field(0, ge=0, description="largest random shift of images [pixels] (DrQ)")
 
     @property

@@ -46,18 +46,37 @@ class Learner(OnPolicy):
         if rollout.counted is not None:
             return self._prepare_tokens(rollout, rollout.counted[0])
         config = self.config
-        gammas, rewards = config.discount ** rollout.steps, rollout.discounted(config.discount)
+        gammas, rewards = config.discount**rollout.steps, rollout.discounted(config.discount)
         if config.scale_rewards:
             rewards = self.returns.scaled(rewards, rollout.done, rollout.steps, rollout.mask)
-        values, next_values = self.value(_flat(rollout.observations)), self.value(_flat(rollout.next_observations))
+        values, next_values = (
+            self.value(_flat(rollout.observations)),
+            self.value(_flat(rollout.next_observations)),
+        )
         values, next_values = values.view(rewards.shape), next_values.view(rewards.shape)
-        stops = {"truncation": rollout.terminated, "always": torch.zeros_like(rewards), "never": rollout.done}
-        advantages = gae(rewards, values, next_values, stops[config.bootstrap], rollout.done, gammas,
-                         config.gae_lambda)
+        stops = {
+            "truncation": rollout.terminated,
+            "always": torch.zeros_like(rewards),
+            "never": rollout.done,
+        }
+        advantages = gae(
+            rewards,
+            values,
+            next_values,
+            stops[config.bootstrap],
+            rollout.done,
+            gammas,
+            config.gae_lambda,
+        )
         returns = advantages + values
         if config.normalise:
             advantages = normalised(advantages, rollout.mask)
-        return {"advantages": advantages, "returns": returns, "values": values, "weights": rollout.mask}
+        return {
+            "advantages": advantages,
+            "returns": returns,
+            "values": values,
+            "weights": rollout.mask,
+        }
 
     def _prepare_tokens(self, rollout: Rollout, counted: Tensor) -> Batch:
         """Return advantages of each token that the policy drew, (1, N, E), over those tokens alone.
@@ -72,18 +91,25 @@ class Learner(OnPolicy):
         rewards = torch.zeros_like(values)
         order = torch.arange(counted.shape[1], device=counted.device)
         rewards[rows, (counted * order).argmax(dim=1)] = returns
-        advantages = token_advantages(rewards, values, counted, self.config.discount,
-                                      self.config.gae_lambda)[None]
+        advantages = token_advantages(
+            rewards, values, counted, self.config.discount, self.config.gae_lambda
+        )[None]
         targets = advantages + values[None]
         if self.config.normalise:
             advantages = normalised(advantages, counted[None] * rollout.mask.unsqueeze(-1))
-        return {"advantages": advantages, "returns": targets, "values": values[None],
-                "weights": rollout.mask}
+        return {
+            "advantages": advantages,
+            "returns": targets,
+            "values": values[None],
+            "weights": rollout.mask,
+        }
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         loss, metrics = super().loss(batch)
         config = self.config
-        losses = value_loss(self.value(batch), batch["values"], batch["returns"], config.value_clip, config.huber)
+        losses = value_loss(
+            self.value(batch), batch["values"], batch["returns"], config.value_clip, config.huber
+        )
         value = mean(losses) if losses.ndim == 1 else masked_mean(losses, batch["executed"])
         return loss + config.value_weight * value, metrics | {"value_loss": value.item()}
 

@@ -20,5 +20,9 @@ class Config(GRPO):
     weighting: Literal["episode", "step", "constant"] = with_default(GRPO, "weighting", "step")
     baseline: bool = Field(False, description="subtract the group's mean return")
     beta: float = Field(
-        0.001, ge=0, description="weight of the log-ratio to the policy that training began with, taken off every step's "
-        "reward")
+        0.001,
+        ge=0,
+        description="weight of the log-ratio to the policy that training began with, taken off "
+        "every step's "
+        "reward",
+    )

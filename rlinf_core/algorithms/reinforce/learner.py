@@ -10,14 +10,21 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.common.on_policy import log_probs_of
-from rlinf_core.algorithms.common.rollout import Rollout, group_advantages, normalised, rewards_to_go
+from rlinf_core.algorithms.common.rollout import (
+    Rollout,
+    group_advantages,
+    normalised,
+    rewards_to_go,
+)
 from rlinf_core.algorithms.grpo.learner import Learner as GRPO
 from rlinf_core.algorithms.reinforce import Config
 from rlinf_core.policies.encoder import Batch
 
 
 class Learner(GRPO):
-    """Trains with rewards to go. With ``baseline``, the environments of a group lie side by side.
+    """Trains with rewards to go.
+
+    With ``baseline``, the environments of a group lie side by side.
     """
 
     config: Config
@@ -36,7 +43,9 @@ class Learner(GRPO):
         drift = drift.sum(dim=-1)
         if config.baseline:
             centred = group_advantages(rollout.returns, config.group, scale=False)
-            advantages = centred.expand(mask.shape) - rewards_to_go(config.beta * drift * mask, mask)
+            advantages = centred.expand(mask.shape) - rewards_to_go(
+                config.beta * drift * mask, mask
+            )
         else:
             advantages = rewards_to_go((rollout.rewards - config.beta * drift) * mask, mask)
         return {"advantages": normalised(advantages, mask), "weights": self.weights(rollout)}

@@ -36,7 +36,8 @@ class Config(RLPD):
         0.9,
         ge=0,
         le=1,
-        description="where the window's success falls below this share of the base's, the correction is "
+        description="where the window's success falls below this share of the base's, the "
+        "correction is "
         "halved and the window begins anew",
     )
 

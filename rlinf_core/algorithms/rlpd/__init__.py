@@ -31,20 +31,30 @@ class Config(TargetNetworkSettings):
     entropy_backup: bool = with_default(TargetNetworkSettings, "entropy_backup", False)
     actor_every: int = with_default(TargetNetworkSettings, "actor_every", 2)
     critic_warmup: int = with_default(TargetNetworkSettings, "critic_warmup", 500)
-    cloning: float = Field(0.05, ge=0, description="first weight of the demonstrations' "
-                                                   "likelihood in the actor's loss")
-    cloning_steps: int = Field(10_000, gt=0, description=
-        "steps over which this weight falls to a tenth")
+    cloning: float = Field(
+        0.05, ge=0, description="first weight of the demonstrations' likelihood in the actor's loss"
+    )
+    cloning_steps: int = Field(
+        10_000, gt=0, description="steps over which this weight falls to a tenth"
+    )
     cloning_noise: float = Field(
-        0.03, ge=0, description="standard deviation of noise on the cloned action, as in "
-                                "sft.min_std")
-    cloning_filter: bool = Field(False, description="skip a demonstrated action if all critics "
-                                                    "prefer the policy's action")
-    self_imitation: bool = Field(True, description="successful episodes of the policy count as "
-                                                   "demonstrations")
+        0.03,
+        ge=0,
+        description="standard deviation of noise on the cloned action, as in sft.min_std",
+    )
+    cloning_filter: bool = Field(
+        False, description="skip a demonstrated action if all critics prefer the policy's action"
+    )
+    self_imitation: bool = Field(
+        True, description="successful episodes of the policy count as demonstrations"
+    )
     pessimism: float = Field(
-        0.0, ge=0, le=10, description="standard deviations of the ensemble that the actor's "
-                                      "objective subtracts from the mean")
+        0.0,
+        ge=0,
+        le=10,
+        description="standard deviations of the ensemble that the actor's "
+        "objective subtracts from the mean",
+    )
     image_shift: int = with_default(TargetNetworkSettings, "image_shift", 3)
 
     @property

@@ -37,7 +37,9 @@ class Learner(TargetNetworks):
 
     def actor_proposal(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self.actor(batch)
-        action, log_probs = squashed(mean, log_std, self.generator, self.actor.executed_size, self.actor.robot_mask(batch))
+        action, log_probs = squashed(
+            mean, log_std, self.generator, self.actor.executed_size, self.actor.robot_mask(batch)
+        )
         return action, log_probs, torch.stack([mean, log_std])
 
     def regularise(self, batch: Batch, proposed_actions: Tensor) -> tuple[Tensor, dict[str, Any]]:
@@ -45,12 +47,22 @@ class Learner(TargetNetworks):
         config, half = self.config, (len(batch["action"]) + 1) // 2
         shown = batch["action"][half:]
         if config.cloning_noise:
-            shown = shown + config.cloning_noise * noise(torch.randn, shown.shape, self.generator, shown.device)
+            shown = shown + config.cloning_noise * noise(
+                torch.randn, shown.shape, self.generator, shown.device
+            )
         (mean, log_std), robot_actions = proposed_actions[:, half:], self.actor.robot_mask(batch)
         demonstrations = {name: part[half:] for name, part in batch.items()}
         counts = self.may_be_better(demonstrations, mean) if config.cloning_filter else 1.0
-        cloning = imitation(shown, mean, log_std, robot_actions if robot_actions is None else robot_actions[half:], counts)
-        return config.cloning * 0.1 ** (self.updates / config.cloning_steps) * cloning, {"cloning": cloning.item()}
+        cloning = imitation(
+            shown,
+            mean,
+            log_std,
+            robot_actions if robot_actions is None else robot_actions[half:],
+            counts,
+        )
+        return config.cloning * 0.1 ** (self.updates / config.cloning_steps) * cloning, {
+            "cloning": cloning.item()
+        }
 
     @torch.no_grad()
     def may_be_better(self, batch: Batch, mean: Tensor) -> Tensor:
@@ -59,8 +71,10 @@ class Learner(TargetNetworks):
         The actor's action is tanh(``mean``).
         """
         features = self.encoder(batch)
-        done, would_do = (self.critics(features, self.executed(batch, action))
-                          for action in (batch["action"], torch.tanh(mean)))
+        done, would_do = (
+            self.critics(features, self.executed(batch, action))
+            for action in (batch["action"], torch.tanh(mean))
+        )
         return (done > would_do).any(dim=0).float()
 
 

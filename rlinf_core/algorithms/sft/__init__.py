@@ -14,18 +14,39 @@ __getattr__ = deferred(__name__, "learner")
 class Config(DemonstrationSettings):
     """Hyper-parameters of supervised fine-tuning."""
 
-    policies = ("tanh_gaussian", "flow", "pi0", "pi05", "groot", "openvla", "qwen_vl", "pi0_fast",
-                "smolvla", "act", "diffusion", "residual")
+    policies = (
+        "tanh_gaussian",
+        "flow",
+        "pi0",
+        "pi05",
+        "groot",
+        "openvla",
+        "qwen_vl",
+        "pi0_fast",
+        "smolvla",
+        "act",
+        "diffusion",
+        "residual",
+    )
     several_robots = True
 
     name: str = with_default(DemonstrationSettings, "name", "sft")
     min_std: float = Field(
-        0.1, ge=0, description="standard deviation of noise on the demonstrated action. It keeps "
-                               "the policy's own deviation from collapsing")
+        0.1,
+        ge=0,
+        description="standard deviation of noise on the demonstrated action. It keeps "
+        "the policy's own deviation from collapsing",
+    )
     anneal_steps: int = Field(
-        0, ge=0, description="gradient steps over which the learning rate falls to 0 along a "
-                             "cosine. 0 keeps it constant")
+        0,
+        ge=0,
+        description="gradient steps over which the learning rate falls to 0 along a "
+        "cosine. 0 keeps it constant",
+    )
     image_shift: int = Field(3, ge=0, description="largest random shift of images [pixels] (DrQ)")
     lora_rank: int = Field(
-        0, ge=0, description="rank of adapters on the linear layers, merged into the policy. 0 "
-                             "trains all weights")
+        0,
+        ge=0,
+        description="rank of adapters on the linear layers, merged into the policy. 0 "
+        "trains all weights",
+    )

@@ -16,7 +16,9 @@ from rlinf_core.policies.base import Batch, NetworkPolicy, Policy
 from rlinf_core.policies.sharding import noise
 
 
-def loss(actor: Policy, batch: Batch, min_std: float, generator: torch.Generator | None = None) -> torch.Tensor:
+def loss(
+    actor: Policy, batch: Batch, min_std: float, generator: torch.Generator | None = None
+) -> torch.Tensor:
     """Return the policy's imitation loss of demonstrated actions (B, H A), smeared."""
     action = batch["action"]
     if min_std:
@@ -29,19 +31,29 @@ class Learner(Checkpointed):
 
     def __init__(self, actor: NetworkPolicy, config: Config, seed: int = 0) -> None:
         self.actor, self.config, self.updates = actor, config, 0
-        self.trained = adapters.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
+        self.trained = (
+            adapters.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
+        )
         self.modules = {"actor": actor, **({"adapted": self.trained} if config.lora_rank else {})}
         self.place(actor.device, seed)
-        parameters = [parameter for parameter in self.trained.parameters() if parameter.requires_grad]
+        parameters = [
+            parameter for parameter in self.trained.parameters() if parameter.requires_grad
+        ]
         self.optimisers = {"actor": adam(parameters, lr=config.learning_rate)}
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Make one gradient step on a batch of demonstrations."""
-        tensors = shift_images(to_tensors(batch, self.device), self.config.image_shift, self.generator)
+        tensors = shift_images(
+            to_tensors(batch, self.device), self.config.image_shift, self.generator
+        )
         if self.config.lora_rank:
             adapters.follow_normalisation(self.trained, self.actor)
         if self.config.anneal_steps:
-            anneal(self.optimisers["actor"], self.config.learning_rate, self.updates / self.config.anneal_steps)
+            anneal(
+                self.optimisers["actor"],
+                self.config.learning_rate,
+                self.updates / self.config.anneal_steps,
+            )
         value = loss(self.trained, tensors, self.config.min_std, self.generator)
         optimizer_step(self.optimisers["actor"], value)
         if self.config.lora_rank:

@@ -24,7 +24,8 @@ INDEX_COLUMN = "__index_level_0__"  # pandas' name of an index without a name
 
 
 def numbers(column: pa.ChunkedArray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return a column as (rows, size) float64; None if a row has another shape, or is not finite.
+    """Return a column as (rows, size) float64; None if a row has another shape, or is not
+    finite.
     """
     try:
         values = np.asarray(column.to_pylist(), np.float64).reshape(len(column), -1)
@@ -44,7 +45,8 @@ def first_fault(column: pa.ChunkedArray, shape: tuple[int, ...]) -> tuple[int, s
         if single is None or single.shape[1] != size:
             return (
                 row,
-                f"{expected}, got {'an empty cell' if value is None else escape_ascii(value)[:200]}",
+                f"{expected}, got "
+                f"{'an empty cell' if value is None else escape_ascii(value)[:200]}",
             )
     return 0, f"{expected}, got {escape_ascii(rows[0])[:200]}"
 
@@ -123,7 +125,8 @@ def task_texts(table: pa.Table) -> dict[int, str]:
             )
         if tasks.setdefault(int(index), text) != text:
             raise ValueError(
-                f"meta/tasks.parquet: expected each task_index once, got {index} of '{escape_ascii(text)}' and "
+                f"meta/tasks.parquet: expected each task_index once, got {index} of "
+                f"'{escape_ascii(text)}' and "
                 f"'{escape_ascii(tasks[int(index)])}'"
             )
     return tasks
@@ -194,7 +197,10 @@ class Pictures:
         except (OSError, av.FFmpegError) as error:
             raise EpisodeError(f"{self.path}: expected a whole video, got: {error}") from error
         if frame is not None and frame.pts is None:
-            raise EpisodeError(f"{self.path}: expected a time stamp of each picture, got one without. Encode it anew")
+            raise EpisodeError(
+                f"{self.path}: expected a time stamp of each picture, got one without. Encode it "
+                f"anew"
+            )
         return frame
 
     def nearest(self, time: float) -> tuple[np.ndarray | None, float]:
@@ -231,14 +237,23 @@ def decode_image(cell: Any, root: Path) -> np.ndarray:
             raise ValueError("expected the bytes or the path of a picture, got an empty cell")
         file = (root / path).resolve()
         if not file.is_relative_to(root.resolve()) or not file.is_file():
-            raise ValueError(f"expected the bytes of a picture, or its file below the data set's folder, got only the path "
-                             f"'{path}', where no such file is. Put the file there, or save the set with embedded pictures")
+            raise ValueError(
+                f"expected the bytes of a picture, or its file below the data set's folder, got "
+                f"only the path "
+                f"'{path}', where no such file is. Put the file there, or save the set with "
+                f"embedded pictures"
+            )
         data = file.read_bytes()
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if pixels is None:
-        raise ValueError(f"expected a picture that can be decoded (PNG or JPEG), got {len(data)} bytes that are none")
+        raise ValueError(
+            f"expected a picture that can be decoded (PNG or JPEG), got {len(data)} bytes that are "
+            f"none"
+        )
     if pixels.dtype != np.uint8:
         raise ValueError(f"expected 8 bits a channel, got {pixels.dtype}. Is it a depth image?")
     if pixels.ndim == 2:
         return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_GRAY2RGB))
-    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB if pixels.shape[2] == 4 else cv2.COLOR_BGR2RGB))
+    return np.asarray(
+        cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB if pixels.shape[2] == 4 else cv2.COLOR_BGR2RGB)
+    )

@@ -30,11 +30,18 @@ PLACE = "chunk-000/file-{file:03d}"
 DATA, EPISODES = f"data/{PLACE}.parquet", f"meta/episodes/{PLACE}.parquet"
 VIDEO = "videos/{key}/" + PLACE + ".mp4"
 VIDEO_BYTES = 200 << 20  # size at which a new file begins
-SCALARS = {"timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64",
-           "task_index": "int64"}
+SCALARS = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
 
 
-def export(paths: list[Path], out: Path, recipe: str | None = None, executed: bool = False) -> tuple[int, int]:
+def export(
+    paths: list[Path], out: Path, recipe: str | None = None, executed: bool = False
+) -> tuple[int, int]:
     """Write every whole episode below some folders to a new data set.
 
     Args:
@@ -71,7 +78,10 @@ class Dataset:
         self.tasks: dict[str, int] = {}
         self.extras: list[dict[str, Any]] = []
         self.columns: dict[str, list[np.ndarray]] = {}
-        self.pixels, self.sampled = {_key(image.name): np.zeros((3, 256), int) for image in spec.images}, 0
+        self.pixels, self.sampled = (
+            {_key(image.name): np.zeros((3, 256), int) for image in spec.images},
+            0,
+        )
         self.videos: dict[str, list[Video]] = {key: [] for key in self.pixels}
         self.pool = ThreadPoolExecutor(max(1, len(self.pixels)))
         self.jobs: list[Future[None]] = []
@@ -79,10 +89,17 @@ class Dataset:
     def add(self, episode: Episode) -> None:
         """Append an episode; its pictures are encoded while the next one is read."""
         self._wait()
-        row = {"episode_index": len(self.rows), "tasks": list(dict.fromkeys(episode.instructions[:-1])),
-               "length": len(episode), "data/chunk_index": 0, "data/file_index": 0, "dataset_from_index": self.frames,
-               "dataset_to_index": self.frames + len(episode), "meta/episodes/chunk_index": 0,
-               "meta/episodes/file_index": 0}
+        row = {
+            "episode_index": len(self.rows),
+            "tasks": list(dict.fromkeys(episode.instructions[:-1])),
+            "length": len(episode),
+            "data/chunk_index": 0,
+            "data/file_index": 0,
+            "dataset_from_index": self.frames,
+            "dataset_to_index": self.frames + len(episode),
+            "meta/episodes/chunk_index": 0,
+            "meta/episodes/file_index": 0,
+        }
         stats = {name: described(values) for name, values in self._put(episode).items()}
         frames = len(sampled(episode.requested))
         self.sampled += frames
@@ -92,12 +109,18 @@ class Dataset:
             self.pixels[key] += counts
             stats[key] = _of_pixels(counts, frames)
             video, number = self._video(key, image.shape)
-            row |= {f"videos/{key}/chunk_index": 0, f"videos/{key}/file_index": number,
-                    f"videos/{key}/from_timestamp": video.frames / self.fps,
-                    f"videos/{key}/to_timestamp": (video.frames + len(episode)) / self.fps}
+            row |= {
+                f"videos/{key}/chunk_index": 0,
+                f"videos/{key}/file_index": number,
+                f"videos/{key}/from_timestamp": video.frames / self.fps,
+                f"videos/{key}/to_timestamp": (video.frames + len(episode)) / self.fps,
+            }
             self.jobs.append(self.pool.submit(video.add, pictures))
-        row |= {f"stats/{key}/{name}": values.tolist()
-                for key, numbers in stats.items() for name, values in numbers.items()}
+        row |= {
+            f"stats/{key}/{name}": values.tolist()
+            for key, numbers in stats.items()
+            for name, values in numbers.items()
+        }
         self.rows.append(row)
         self.extras.append(_extra(episode))
         self.frames += len(episode)
@@ -112,30 +135,53 @@ class Dataset:
         columns = {name: np.concatenate(values) for name, values in self.columns.items()}
         stats = {name: described(values) for name, values in columns.items()}
         stats |= {key: _of_pixels(counts, self.sampled) for key, counts in self.pixels.items()}
-        _parquet(self.root / DATA.format(file=0), pa.table({name: _column(values) for name, values in columns.items()}))
+        _parquet(
+            self.root / DATA.format(file=0),
+            pa.table({name: _column(values) for name, values in columns.items()}),
+        )
         _parquet(self.root / EPISODES.format(file=0), pa.Table.from_pylist(self.rows))
         _parquet(self.root / "meta/tasks.parquet", _tasks(list(self.tasks)))
-        for name, document in (("info", self._info(columns)), ("rlinf", self._rlinf()),
-                           ("stats", {key: {name: values.tolist() for name, values in numbers.items()}
-                                      for key, numbers in stats.items()})):
+        for name, document in (
+            ("info", self._info(columns)),
+            ("rlinf", self._rlinf()),
+            (
+                "stats",
+                {
+                    key: {name: values.tolist() for name, values in numbers.items()}
+                    for key, numbers in stats.items()
+                },
+            ),
+        ):
             (self.root / f"meta/{name}.json").write_text(json.dumps(document, indent=1))
 
     def _put(self, episode: Episode) -> dict[str, np.ndarray]:
         """Store and return an episode's columns, (T, D) each."""
         length, spec = len(episode), self.spec
         count = np.arange(length)
-        tasks = [self.tasks.setdefault(words, len(self.tasks)) for words in episode.instructions[:-1]]
+        tasks = [
+            self.tasks.setdefault(words, len(self.tasks)) for words in episode.instructions[:-1]
+        ]
         last = count == length - 1
         actions = episode.executed if self.executed else episode.requested
-        columns = {"action": actions.astype(np.float32), "next.reward": episode.rewards, "next.done": last,
-                "next.success": last & episode.success,
-                "complementary_info.is_intervention": np.array([source == "operator" for source in episode.sources]),
-                "timestamp": (count / self.fps).astype(np.float32), "frame_index": count,
-                "episode_index": np.full(length, len(self.rows)), "index": self.frames + count,
-                "task_index": np.array(tasks)}
+        columns = {
+            "action": actions.astype(np.float32),
+            "next.reward": episode.rewards,
+            "next.done": last,
+            "next.success": last & episode.success,
+            "complementary_info.is_intervention": np.array(
+                [source == "operator" for source in episode.sources]
+            ),
+            "timestamp": (count / self.fps).astype(np.float32),
+            "frame_index": count,
+            "episode_index": np.full(length, len(self.rows)),
+            "index": self.frames + count,
+            "task_index": np.array(tasks),
+        }
         if spec.vectors:
             columns["observation.state"] = np.concatenate(
-                [episode.observations[item.name][:-1].reshape(length, -1) for item in spec.vectors], axis=1)
+                [episode.observations[item.name][:-1].reshape(length, -1) for item in spec.vectors],
+                axis=1,
+            )
         columns = {name: values.reshape(length, -1) for name, values in columns.items()}
         for name, values in columns.items():
             self.columns.setdefault(name, []).append(values)
@@ -148,10 +194,14 @@ class Dataset:
             videos[-1].close()
         if not videos or videos[-1].path.stat().st_size > VIDEO_BYTES:
             if shape[0] % 2 or shape[1] % 2:
-                raise EpisodeError(f"'{key}': expected pictures of even height and width, which {PIXELS} has, got "
-                                   f"{shape[0]}x{shape[1]}")
+                raise EpisodeError(
+                    f"'{key}': expected pictures of even height and width, which {PIXELS} has, got "
+                    f"{shape[0]}x{shape[1]}"
+                )
             threads = max(1, (os.cpu_count() or 1) // len(self.videos))
-            videos.append(Video(self.root / VIDEO.format(key=key, file=len(videos)), self.fps, shape, threads))
+            videos.append(
+                Video(self.root / VIDEO.format(key=key, file=len(videos)), self.fps, shape, threads)
+            )
         return videos[-1], len(videos) - 1
 
     def _wait(self) -> None:
@@ -160,48 +210,103 @@ class Dataset:
         self.jobs.clear()
 
     def _info(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        names = {"action": list(self.spec.action.names), "observation.state": [
-            f"{item.name}.{index}" for item in self.spec.vectors for index in range(item.size)]}
+        names = {
+            "action": list(self.spec.action.names),
+            "observation.state": [
+                f"{item.name}.{index}" for item in self.spec.vectors for index in range(item.size)
+            ],
+        }
         features: dict[str, Any] = {
-            name: {"dtype": SCALARS.get(name, str(values.dtype)), "shape": [values.shape[1]], "names": names.get(name)}
-            for name, values in columns.items()}
-        features |= {_key(image.name): {
-            "dtype": "video", "shape": list(image.shape), "names": ["height", "width", "channels"],
-            "info": {"video.height": image.shape[0], "video.width": image.shape[1], "video.codec": "h264",
-                     "video.pix_fmt": PIXELS, "video.is_depth_map": False, "video.fps": self.fps, "video.channels": 3,
-                     "has_audio": False}} for image in self.spec.images}
-        return {"codebase_version": "v3.0", "robot_type": self.extras[0]["station"], "total_episodes": len(self.rows),
-                "total_frames": self.frames, "total_tasks": len(self.tasks), "chunks_size": 1000,
-                "data_files_size_in_mb": 100, "video_files_size_in_mb": VIDEO_BYTES >> 20, "fps": self.fps,
-                "splits": {"train": f"0:{len(self.rows)}"}, "features": features,
-                "data_path": _pattern(DATA), "video_path": _pattern(VIDEO) if self.spec.images else None}
+            name: {
+                "dtype": SCALARS.get(name, str(values.dtype)),
+                "shape": [values.shape[1]],
+                "names": names.get(name),
+            }
+            for name, values in columns.items()
+        }
+        features |= {
+            _key(image.name): {
+                "dtype": "video",
+                "shape": list(image.shape),
+                "names": ["height", "width", "channels"],
+                "info": {
+                    "video.height": image.shape[0],
+                    "video.width": image.shape[1],
+                    "video.codec": "h264",
+                    "video.pix_fmt": PIXELS,
+                    "video.is_depth_map": False,
+                    "video.fps": self.fps,
+                    "video.channels": 3,
+                    "has_audio": False,
+                },
+            }
+            for image in self.spec.images
+        }
+        return {
+            "codebase_version": "v3.0",
+            "robot_type": self.extras[0]["station"],
+            "total_episodes": len(self.rows),
+            "total_frames": self.frames,
+            "total_tasks": len(self.tasks),
+            "chunks_size": 1000,
+            "data_files_size_in_mb": 100,
+            "video_files_size_in_mb": VIDEO_BYTES >> 20,
+            "fps": self.fps,
+            "splits": {"train": f"0:{len(self.rows)}"},
+            "features": features,
+            "data_path": _pattern(DATA),
+            "video_path": _pattern(VIDEO) if self.spec.images else None,
+        }
 
     def _rlinf(self) -> dict[str, Any]:
-        return {"actions": "executed" if self.executed else "requested", "spec": self.spec.to_dict(),
-                "episodes": self.extras}
+        return {
+            "actions": "executed" if self.executed else "requested",
+            "spec": self.spec.to_dict(),
+            "episodes": self.extras,
+        }
 
 
 def _extra(episode: Episode) -> dict[str, Any]:
     """Return the data that frames cannot hold."""
-    final = {name: values[-1].tolist() for name, values in episode.observations.items() if values.dtype != np.uint8}
-    return {"id": episode.id, "station": episode.station, "mode": episode.mode, "seed": episode.seed,
-            "outcome": outcome(episode), "policy_version": episode.policy_version, "spec_hash": episode.spec_hash,
-            "limits_hash": episode.limits_hash, "sources": list(episode.sources), "stamps_ns": episode.stamps_ns.tolist(),
-            "final_observation": final}
+    final = {
+        name: values[-1].tolist()
+        for name, values in episode.observations.items()
+        if values.dtype != np.uint8
+    }
+    return {
+        "id": episode.id,
+        "station": episode.station,
+        "mode": episode.mode,
+        "seed": episode.seed,
+        "outcome": outcome(episode),
+        "policy_version": episode.policy_version,
+        "spec_hash": episode.spec_hash,
+        "limits_hash": episode.limits_hash,
+        "sources": list(episode.sources),
+        "stamps_ns": episode.stamps_ns.tolist(),
+        "final_observation": final,
+    }
 
 
 def _pattern(path: str) -> str:
     """Return a path as a pattern for info.json."""
-    for ours, theirs in (("chunk-000", "chunk-{chunk_index:03d}"), ("{file:", "{file_index:"), ("{key}", "{video_key}")):
+    for ours, theirs in (
+        ("chunk-000", "chunk-{chunk_index:03d}"),
+        ("{file:", "{file_index:"),
+        ("{key}", "{video_key}"),
+    ):
         path = path.replace(ours, theirs)
     return path
 
 
 def _fps(spec: StationSpec) -> int:
     if round(spec.control_hz) != spec.control_hz or spec.control_hz < 1:
-        raise EpisodeError(f"expected a whole number of time steps a second, which LeRobot has, got "
-                           f"{spec.control_hz:g}. Where no specs were recorded, its stamps show it: name the recipe that "
-                           "it was recorded with, --recipe")
+        raise EpisodeError(
+            f"expected a whole number of time steps a second, which LeRobot has, got "
+            f"{spec.control_hz:g}. Where no specs were recorded, its stamps show it: name the "
+            f"recipe that "
+            "it was recorded with, --recipe"
+        )
     return int(spec.control_hz)
 
 
@@ -211,23 +316,41 @@ def _key(image: str) -> str:
 
 def _of_pixels(counts: np.ndarray, frames: int) -> Numbers:
     """Return LeRobot's statistics of pictures: (channels, 1, 1), counted in frames."""
-    numbers = {name: values.reshape(-1, 1, 1) for name, values in described_histogram(counts).items()}
+    numbers = {
+        name: values.reshape(-1, 1, 1) for name, values in described_histogram(counts).items()
+    }
     return {"count": np.array([frames])} | numbers
 
 
 def _column(values: np.ndarray) -> pa.Array:
     flat = pa.array(values.ravel())
-    return flat if values.shape[1] == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    return (
+        flat if values.shape[1] == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    )
 
 
 def _tasks(texts: list[str]) -> pa.Table:
     """Return the table of tasks, with the texts as the index that pandas finds."""
+
     def described_column(name: str, kind: str, numpy_kind: str) -> dict[str, Any]:
-        return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy_kind, "metadata": None}
+        return {
+            "name": name,
+            "field_name": name,
+            "pandas_type": kind,
+            "numpy_type": numpy_kind,
+            "metadata": None,
+        }
 
     table = pa.table({"task_index": pa.array(range(len(texts)), pa.int64()), "task": texts})
-    metadata = {"index_columns": ["task"], "column_indexes": [], "pandas_version": "2.0.0", "columns": [
-        described_column("task_index", "int64", "int64"), described_column("task", "unicode", "object")]}
+    metadata = {
+        "index_columns": ["task"],
+        "column_indexes": [],
+        "pandas_version": "2.0.0",
+        "columns": [
+            described_column("task_index", "int64", "int64"),
+            described_column("task", "unicode", "object"),
+        ],
+    }
     return table.replace_schema_metadata({"pandas": json.dumps(metadata)})
 
 

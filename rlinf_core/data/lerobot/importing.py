@@ -28,8 +28,14 @@ from rlinf_core.specs.arrays import StationSpec, encoded
 STEP_TOLERANCE = 1e-3  # relative to the largest step, because actions there are rounded to float32
 
 
-def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: list[str] | None = None,
-                   cameras: dict[str, str] | None = None, instruction: str = "") -> tuple[int, int, list[str]]:
+def import_dataset(
+    root: Path,
+    out: Path,
+    recipe: str | None = None,
+    overrides: list[str] | None = None,
+    cameras: dict[str, str] | None = None,
+    instruction: str = "",
+) -> tuple[int, int, list[str]]:
     """Write every episode of a data set to a new folder.
 
     Args:
@@ -53,13 +59,20 @@ def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: 
         raise
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
         raise EpisodeError(
-            f"{root}: expected a whole LeRobot data set, got: {type(error).__name__}: {escape_ascii(error)}. "
+            f"{root}: expected a whole LeRobot data set, got: {type(error).__name__}: "
+            f"{escape_ascii(error)}. "
             "Nothing was written"
         ) from error
 
 
-def _import(root: Path, out: Path, recipe: str | None, overrides: list[str], cameras: dict[str, str], instruction: str
-            ) -> tuple[int, int, list[str]]:
+def _import(
+    root: Path,
+    out: Path,
+    recipe: str | None,
+    overrides: list[str],
+    cameras: dict[str, str],
+    instruction: str,
+) -> tuple[int, int, list[str]]:
     data = DataSet(root)
     data.instruction = instruction
     spec, station = _specs(data, recipe, overrides)
@@ -67,7 +80,11 @@ def _import(root: Path, out: Path, recipe: str | None, overrides: list[str], cam
     if faults := [*_unknown(cameras, spec), *_faults(data, spec, names)]:
         raise EpisodeError(f"{root}: " + "; ".join(faults) + ". Nothing was written")
     frames = 0
-    orders = {name: order for name, expected in _expected(spec) if (order := _order(data, name, expected)) is not None}
+    orders = {
+        name: order
+        for name, expected in _expected(spec)
+        if (order := _order(data, name, expected)) is not None
+    }
     with new_folder(out) as folder:
         for number in range(len(data)):
             episode = _episode(data, number, spec, names, station, orders, exact=recipe is None)
@@ -83,8 +100,11 @@ def _specs(data: DataSet, recipe: str | None, overrides: list[str]) -> tuple[Sta
         loaded = load_recipe(recipe, overrides)
         return station_task(loaded).spec, loaded.station.name
     if not data.metadata:
-        raise EpisodeError(f"{data.root}: expected --recipe, whose station's specs the data set shall have: only what "
-                           "`rlinf data export lerobot` wrote says them itself")
+        raise EpisodeError(
+            f"{data.root}: expected --recipe, whose station's specs the data set shall have: only "
+            f"what "
+            "`rlinf data export lerobot` wrote says them itself"
+        )
     return StationSpec.from_dict(data.metadata["spec"]), ""
 
 
@@ -96,37 +116,60 @@ def _unknown(cameras: dict[str, str], spec: StationSpec) -> Iterator[str]:
     camera_names = [image.name for image in spec.images]
     for name in cameras:
         if name not in camera_names:
-            yield f"--camera {name}: expected one that the station observes, {', '.join(camera_names) or 'which are none'}"
+            yield (
+                f"--camera {name}: expected one that the station observes, "
+                f"{', '.join(camera_names) or 'which are none'}"
+            )
 
 
 def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator[str]:
     """Yield each feature that does not fit, with the expected and the actual form."""
     if data.fps != spec.control_hz:
-        yield f"fps: expected {spec.control_hz:g}, the station's time steps a second, got {data.fps:g}"
-    described = {"action": spec.action.names, "observation.state": [item.name for item in spec.vectors]}
+        yield (
+            f"fps: expected {spec.control_hz:g}, the station's time steps a second, got "
+            f"{data.fps:g}"
+        )
+    described = {
+        "action": spec.action.names,
+        "observation.state": [item.name for item in spec.vectors],
+    }
     for name, expected in _expected(spec):
         if data.shape(name) != (len(expected),):
-            yield (f"feature '{name}': expected {len(expected)} numbers ({', '.join(described[name])}), got "
-                   f"{data.described(name)}")
+            yield (
+                f"feature '{name}': expected {len(expected)} numbers "
+                f"({', '.join(described[name])}), got "
+                f"{data.described(name)}"
+            )
         elif _order(data, name, expected) is None:
             yield (
                 f"feature '{name}': expected the names {', '.join(expected)}, in any order, got "
-                f"{escape_ascii(', '.join(data.names(name)))}. If they are the same quantities, write the station's names "
+                f"{escape_ascii(', '.join(data.names(name)))}. If they are the same quantities, "
+                f"write the station's names "
                 "in their place in meta/info.json (features, names)"
             )
     for image in spec.images:
         if data.is_depth(names[image.name]):
-            yield f"feature '{names[image.name]}': expected pictures in colour, got distances (is_depth_map)"
+            yield (
+                f"feature '{names[image.name]}': expected pictures in colour, got distances "
+                f"(is_depth_map)"
+            )
         if data.shape(names[image.name]) != image.shape:
-            yield (f"feature '{names[image.name]}': expected pictures of {image.shape[0]}x{image.shape[1]}, got "
-                   f"{data.described(names[image.name])} (--set station.image_size, --camera {image.name}=NAME)")
+            yield (
+                f"feature '{names[image.name]}': expected pictures of "
+                f"{image.shape[0]}x{image.shape[1]}, got "
+                f"{data.described(names[image.name])} (--set station.image_size, --camera "
+                f"{image.name}=NAME)"
+            )
 
 
 def _expected(spec: StationSpec) -> Iterator[tuple[str, list[str]]]:
     """Yield each numeric feature that a station needs, with the names of its numbers."""
     yield "action", list(spec.action.names)
     if spec.vectors:
-        yield "observation.state", [f"{item.name}.{index}" for item in spec.vectors for index in range(item.size)]
+        yield (
+            "observation.state",
+            [f"{item.name}.{index}" for item in spec.vectors for index in range(item.size)],
+        )
 
 
 def _order(data: DataSet, name: str, expected: list[str]) -> list[int] | None:
@@ -138,20 +181,33 @@ def _order(data: DataSet, name: str, expected: list[str]) -> list[int] | None:
     return reordering(expected, names)
 
 
-def _episode(data: DataSet, number: int, spec: StationSpec, names: dict[str, str], station: str,
-             orders: dict[str, list[int]], exact: bool) -> Episode:
+def _episode(
+    data: DataSet,
+    number: int,
+    spec: StationSpec,
+    names: dict[str, str],
+    station: str,
+    orders: dict[str, list[int]],
+    exact: bool,
+) -> Episode:
     columns, metadata = data.columns(number), data.episode_metadata(number)
     length = len(columns["action"])
-    columns |= {name: np.ascontiguousarray(columns[name][:, order]) for name, order in orders.items()}
+    columns |= {
+        name: np.ascontiguousarray(columns[name][:, order]) for name, order in orders.items()
+    }
     state, start, observations = columns.get("observation.state"), 0, dict[str, np.ndarray]()
     for item in spec.vectors:
         assert state is not None  # its shape was compared
-        values = np.asarray(state[:, start:start + item.size], np.float32)
+        values = np.asarray(state[:, start : start + item.size], np.float32)
         final = metadata.get(FINAL, {}).get(item.name, values[-1])
-        observations[item.name] = np.concatenate([values, np.asarray(final, np.float32).reshape(1, -1)])
+        observations[item.name] = np.concatenate(
+            [values, np.asarray(final, np.float32).reshape(1, -1)]
+        )
         start += item.size
-    observations |= {image.name: data.pictures(names[image.name], number, columns["timestamp"][:, 0])
-                     for image in spec.images}
+    observations |= {
+        image.name: data.pictures(names[image.name], number, columns["timestamp"][:, 0])
+        for image in spec.images
+    }
     actions = columns["action"].astype(np.float64)
     success = bool(columns["next.success"].any()) if "next.success" in columns else True
     failure = metadata.get("outcome") == "failure"
@@ -159,7 +215,10 @@ def _episode(data: DataSet, number: int, spec: StationSpec, names: dict[str, str
     discounts = np.ones(length, np.float32)
     discounts[-1] = 0.0 if success or failure else 1.0
     stamps = metadata.get("stamps_ns", np.round(data.stamps_s(columns) * NS).astype(np.int64))
-    named = metadata.get("id", f"{_plain(data.root.resolve().name)}-{data.index(number):06d}-{_content_suffix(columns)}")
+    named = metadata.get(
+        "id",
+        f"{_plain(data.root.resolve().name)}-{data.index(number):06d}-{_content_suffix(columns)}",
+    )
     return Episode(
         id=named,
         station=station or metadata["station"],
@@ -191,22 +250,34 @@ def _sources(columns: dict[str, np.ndarray], length: int) -> list[str]:
 def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
     """Check an episode for training, and that no action exceeds the station's largest step."""
     if not is_plain(episode.id):
-        raise EpisodeError(f"{data.root}: meta/rlinf.json: expected a plain episode id, got {escape_ascii(episode.id)}")
+        raise EpisodeError(
+            f"{data.root}: meta/rlinf.json: expected a plain episode id, got "
+            f"{escape_ascii(episode.id)}"
+        )
     try:
         encoded(sorted(set(episode.instructions)))
     except SpecError as error:
-        raise EpisodeError(f"{data.root}: meta/tasks.parquet: {error}. --instruction says another one for all. Nothing was "
-                           "written") from error
+        raise EpisodeError(
+            f"{data.root}: meta/tasks.parquet: {error}. --instruction says another one for all. "
+            f"Nothing was "
+            "written"
+        ) from error
     check_values(episode, spec)
     if spec is None:
         return
-    for row, (name, scale, unit) in enumerate(zip(spec.action.names, spec.action.scale, spec.action.units, strict=True)):
+    for row, (name, scale, unit) in enumerate(
+        zip(spec.action.names, spec.action.scale, spec.action.units, strict=True)
+    ):
         frame = int(np.abs(episode.requested[:, row]).argmax())
         largest = float(np.abs(episode.requested[frame, row]))
         if largest > scale * (1 + STEP_TOLERANCE):
-            raise EpisodeError(f"{data.root}: feature 'action': expected '{name}' within {scale:g} {unit} either way, a "
-                               f"step of the station, got {largest:g} in episode {episode.id}, frame {frame}. Are its "
-                               "actions of another kind, or in other units? Nothing was written")
+            raise EpisodeError(
+                f"{data.root}: feature 'action': expected '{name}' within {scale:g} {unit} either "
+                f"way, a "
+                f"step of the station, got {largest:g} in episode {episode.id}, frame {frame}. Are "
+                f"its "
+                "actions of another kind, or in other units? Nothing was written"
+            )
 
 
 def _content_suffix(columns: dict[str, np.ndarray]) -> str:
@@ -214,8 +285,13 @@ def _content_suffix(columns: dict[str, np.ndarray]) -> str:
 
     Other data sets may have folders of the same name.
     """
-    return sha256(b"".join(np.ascontiguousarray(columns[name], np.float32).tobytes()
-                           for name in ("action", "observation.state") if name in columns)).hexdigest()[:8]
+    return sha256(
+        b"".join(
+            np.ascontiguousarray(columns[name], np.float32).tobytes()
+            for name in ("action", "observation.state")
+            if name in columns
+        )
+    ).hexdigest()[:8]
 
 
 def _plain(name: str) -> str:

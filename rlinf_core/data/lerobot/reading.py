@@ -16,7 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlinf_core.core.errors import EpisodeError, escape_ascii
-from rlinf_core.data.lerobot.columns import Pictures, decode_image, first_fault, flat_names, numbers, task_texts
+from rlinf_core.data.lerobot.columns import (
+    Pictures,
+    decode_image,
+    first_fault,
+    flat_names,
+    numbers,
+    task_texts,
+)
 
 VERSION, FINAL = "v3.", "final_observation"
 TIMES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -52,7 +59,8 @@ class DataSet:
         version = str(self.info.get("codebase_version", ""))
         if not version.startswith(VERSION):
             raise self.error(
-                f"codebase_version: expected {VERSION}0 of LeRobot's layout, got '{escape_ascii(version)}'. "
+                f"codebase_version: expected {VERSION}0 of LeRobot's layout, got "
+                f"'{escape_ascii(version)}'. "
                 f"{CONVERT}"
             )
         self.features, self.fps = self._features(), self._fps()
@@ -83,7 +91,8 @@ class DataSet:
     def fault(self, feature: str, number: int, frame: int, text: str) -> EpisodeError:
         """Return an error of a feature, in a frame of the episode at position ``number``."""
         return self.error(
-            f"feature '{escape_ascii(feature)}': episode {self.index(number)}, frame {frame}: {text}. Nothing "
+            f"feature '{escape_ascii(feature)}': episode {self.index(number)}, frame {frame}: "
+            f"{text}. Nothing "
             f"was written. Correct the data set, or leave the episode out: {DELETE}"
         )
 
@@ -99,7 +108,8 @@ class DataSet:
             ) from error
         if not isinstance(document, dict):
             raise self.error(
-                f"meta/{name}.json: expected a JSON object, got {escape_ascii(type(document).__name__)}"
+                f"meta/{name}.json: expected a JSON object, got "
+                f"{escape_ascii(type(document).__name__)}"
             )
         return document
 
@@ -118,7 +128,8 @@ class DataSet:
                 or "dtype" not in feature
             ):
                 raise self.error(
-                    f"meta/info.json: feature '{escape_ascii(name)}': expected a dtype and a shape of whole "
+                    f"meta/info.json: feature '{escape_ascii(name)}': expected a dtype and a shape "
+                    f"of whole "
                     f"numbers, got {escape_ascii(feature)[:200]}"
                 )
         return features
@@ -141,7 +152,8 @@ class DataSet:
         old = (self.root / name.replace(".parquet", "")).with_suffix(".jsonl")
         if not path.exists() and old.exists():
             raise self.error(
-                f"expected {name} of LeRobot's layout v3.0, got {old.name} of v2.1, though meta/info.json "
+                f"expected {name} of LeRobot's layout v3.0, got {old.name} of v2.1, though "
+                f"meta/info.json "
                 f"says v3.0. Set codebase_version there to v2.1, then convert it. {CONVERT}"
             )
         return path
@@ -161,7 +173,8 @@ class DataSet:
         indexes = [row["episode_index"] for row in rows]
         if twice := sorted({index for index in indexes if indexes.count(index) > 1}):
             raise self.error(
-                f"meta/episodes: expected each episode once, got several of episode {twice[0]}. Are there "
+                f"meta/episodes: expected each episode once, got several of episode {twice[0]}. "
+                f"Are there "
                 "files of two data sets in one folder?"
             )
         if not rows:
@@ -177,8 +190,10 @@ class DataSet:
         for file, table in zip(files[1:], tables[1:], strict=True):
             if lacking := set(tables[0].column_names) ^ set(table.column_names):
                 raise self.error(
-                    f"expected the same columns in each file of data/, got '{escape_ascii(min(lacking))}' in "
-                    f"only one of {files[0].relative_to(self.root)} and {file.relative_to(self.root)}"
+                    f"expected the same columns in each file of data/, got "
+                    f"'{escape_ascii(min(lacking))}' in "
+                    f"only one of {files[0].relative_to(self.root)} and "
+                    f"{file.relative_to(self.root)}"
                 )
         table = pa.concat_tables(tables, promote_options="permissive")
         order = next(
@@ -192,7 +207,8 @@ class DataSet:
                     else f"{table[name].null_count} empty rows of it"
                 )
                 raise self.error(
-                    f"feature '{name}': expected a column of data/ with a number in each row, got {what}"
+                    f"feature '{name}': expected a column of data/ with a number in each row, got "
+                    f"{what}"
                 )
         if order is None:
             raise self.error(
@@ -214,7 +230,8 @@ class DataSet:
         indexes = [self.index(number) for number in range(len(self))]
         if stray := sorted({*column.tolist()} - {*indexes}):
             raise self.error(
-                f"data/: expected frames of the episodes that meta/episodes describes ({_some(indexes)}), got "
+                f"data/: expected frames of the episodes that meta/episodes describes "
+                f"({_some(indexes)}), got "
                 f"some of episode {stray[0]}. Are there files of two data sets in one folder?"
             )
         return np.searchsorted(column, indexes), np.searchsorted(column, indexes, side="right")
@@ -243,7 +260,9 @@ class DataSet:
         """Describe a feature's shape and names; list similar features if it is missing."""
         if name not in self.features:
             same = [
-                feature for feature in self.features if feature.rpartition(".")[0] == name.rpartition(".")[0]
+                feature
+                for feature in self.features
+                if feature.rpartition(".")[0] == name.rpartition(".")[0]
             ]
             return f"none ({', '.join(map(escape_ascii, same)) or 'no such'} there)"
         size = "x".join(map(str, self.shape(name)))
@@ -274,11 +293,13 @@ class DataSet:
         expected = self.rows[number]["length"]
         if expected < 1 and begin == end:
             raise self.error(
-                f"episode {self.index(number)} has no frames. Nothing was written. Leave it out: {DELETE}"
+                f"episode {self.index(number)} has no frames. Nothing was written. Leave it out: "
+                f"{DELETE}"
             )
         if end - begin != expected:
             raise self.error(
-                f"expected {expected} frames of episode {self.index(number)}, got {end - begin}. Nothing was "
+                f"expected {expected} frames of episode {self.index(number)}, got {end - begin}. "
+                f"Nothing was "
                 "written. Download the set again, or leave the episode out: " + DELETE
             )
         columns = {}
@@ -355,7 +376,8 @@ class DataSet:
             return (self.instruction,) * (length + 1)
         if "task_index" not in columns and len(self.sentences) > 1:
             raise self.error(
-                f"feature 'task_index': expected a column of data/, as there are {len(self.sentences)} tasks, "
+                f"feature 'task_index': expected a column of data/, as there are "
+                f"{len(self.sentences)} tasks, "
                 "got none. --instruction says one for all"
             )
         only = next(iter(self.sentences), 0)
@@ -371,7 +393,8 @@ class DataSet:
                     number,
                     frame,
                     f"expected a task of meta/tasks.parquet "
-                    f"({_some(sorted(self.sentences))}), got {index}; --instruction says one for all",
+                    f"({_some(sorted(self.sentences))}), got {index}; --instruction says one for "
+                    f"all",
                 )
         return tuple([self.sentences[index] for index in [*indexes, indexes[-1]]])
 
@@ -444,7 +467,8 @@ class DataSet:
             )
         except (KeyError, AttributeError, ValueError, IndexError) as error:
             raise self.error(
-                "meta/info.json: video_path: expected a pattern with video_key, chunk_index and file_index, "
+                "meta/info.json: video_path: expected a pattern with video_key, chunk_index and "
+                "file_index, "
                 f"got {escape_ascii(self.info.get('video_path', 'none'))}"
             ) from error
         if key not in self.videos or self.videos[key].path != path:

@@ -1,7 +1,7 @@
 """The bridge: episodes up, policies down, over gRPC; acknowledged only once they are durable."""
 
 PORT = 50551  # where a trainer listens, unless its recipe says otherwise
-VERSION = 2   # of the protocol: the number in bridge.proto's package
+VERSION = 2  # of the protocol: the number in bridge.proto's package
 SERVICE = f"rlinf.bridge.v{VERSION}.Bridge"
 PART_BYTES = 1 << 19
 MAX_MESSAGE_BYTES = 1 << 20

@@ -1,6 +1,7 @@
 """Admission to a trainer: it checks certificate, name, token and specs of each station.
 
-``DownloadSlots`` bounds concurrent downloads of policies: one for each station, each with a deadline.
+``DownloadSlots`` bounds concurrent downloads of policies: one for each station, each with a
+deadline.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ from rlinf_core.deploy.bridge.credentials import common_name, make_token, parsed
 from rlinf_core.deploy.bridge.fleet import NAME, Fleet
 from rlinf_core.specs.arrays import StationSpec
 
-LEASE_S = 5.0    # silence without an open call after which another process may take the station's name
-MAX_STATION_CALLS = 16  # concurrent calls over all connections of a station; our client opens at most 5
-MOST = 1000      # station names without certificates
+LEASE_S = (
+    5.0  # silence without an open call after which another process may take the station's name
+)
+MAX_STATION_CALLS = (
+    16  # concurrent calls over all connections of a station; our client opens at most 5
+)
+MOST = 1000  # station names without certificates
 VERSIONS = re.compile(r"/rlinf\.bridge\.v(\d+)\.")
 
 
@@ -65,8 +70,9 @@ class Admission:
         BridgeError: ``token_file`` holds no token, or other users can read it.
     """
 
-    def __init__(self, fleet: Fleet | None, token_file: Path | None = None,
-                 stations: Collection[str] = ()) -> None:
+    def __init__(
+        self, fleet: Fleet | None, token_file: Path | None = None, stations: Collection[str] = ()
+    ) -> None:
         self.fleet, self.token_file, self.stations = fleet, token_file, stations
         self._token = make_token(token_file) if token_file else ""
         self._leases: dict[str, Lease] = {}
@@ -77,18 +83,28 @@ class Admission:
         Raises:
             Refusal: the station may not call.
         """
-        metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        metadata = {
+            key: value
+            for key, value in context.invocation_metadata() or ()
+            if isinstance(value, str)
+        }
         station, instance = metadata.get(STATION, ""), metadata.get(INSTANCE, "")
         for field, value in ((STATION, station), (INSTANCE, instance)):
             if not NAME.fullmatch(value):
-                raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"{field}: expected a letter, then up to 63 letters, "
-                              f"digits and _, in the call's metadata, got {value[:100]!r}")
+                raise Refusal(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"{field}: expected a letter, then up to 63 letters, "
+                    f"digits and _, in the call's metadata, got {value[:100]!r}",
+                )
         self.check_certificate(station, context)
         self._check_token(station, metadata.get(TOKEN, ""))
         lease = self._lease(station, instance, peer)
         if lease.calls >= MAX_STATION_CALLS:
-            raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, f"station '{station}': expected at most "
-                          f"{MAX_STATION_CALLS} calls at a time, got one more. Let a call end first")
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"station '{station}': expected at most "
+                f"{MAX_STATION_CALLS} calls at a time, got one more. Let a call end first",
+            )
         lease.calls += 1
         context.add_done_callback(lambda _: _end(lease))
         return station
@@ -104,37 +120,56 @@ class Admission:
         certificate = parsed(context.auth_context()["x509_pem_cert"][0])
         name = common_name(certificate)
         if name != station:
-            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, f"station '{station}': its certificate is that of '{name}': "
-                          f"expected {STATION} to be that. Set station.name={name}, or carry the right files over")
+            raise Refusal(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"station '{station}': its certificate is that of '{name}': "
+                f"expected {STATION} to be that. Set station.name={name}, or carry the right files "
+                f"over",
+            )
         if why := self.fleet.why_not(station, certificate):
             raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"station '{station}': {why}")
 
     def _check_token(self, station: str, shown: str) -> None:
         """Check the caller's token and name. Raises Refusal."""
         if self._token and not same_token(self._token, shown):
-            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, (
-                f"station '{station}': expected the token of this trainer, which lies in "
-                f"{self.token_file}, got {'another' if shown else 'none'}. A station of the same user "
-                "on this machine finds it by itself; another needs a copy of the file, and "
-                "bridge.token_file=<copy> (docs/howto/fleet.md)"))
+            raise Refusal(
+                grpc.StatusCode.UNAUTHENTICATED,
+                (
+                    f"station '{station}': expected the token of this trainer, which lies in "
+                    f"{self.token_file}, got {'another' if shown else 'none'}. A station of the "
+                    f"same user "
+                    "on this machine finds it by itself; another needs a copy of the file, and "
+                    "bridge.token_file=<copy> (docs/howto/fleet.md)"
+                ),
+            )
         if self.stations and station not in self.stations:
             got = escape_ascii(station)
-            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, (
-                f"station '{got}': expected one of bridge.stations of the trainer's recipe, "
-                f"{', '.join(self.stations)}, got another. Add it there, or set station.name"))
+            raise Refusal(
+                grpc.StatusCode.PERMISSION_DENIED,
+                (
+                    f"station '{got}': expected one of bridge.stations of the trainer's recipe, "
+                    f"{', '.join(self.stations)}, got another. Add it there, or set station.name"
+                ),
+            )
 
     def _lease(self, station: str, instance: str, peer: str) -> Lease:
         lease = self._leases.get(station)
         if lease and lease.instance == instance:
             return lease
         if lease and lease.alive:
-            raise Refusal(grpc.StatusCode.ALREADY_EXISTS, f"station '{station}': another station of that name is "
-                          f"connected, from {lease.peer}. Give each its own station.name (one that was started again is "
-                          f"let in after {LEASE_S:.0f} s)")
+            raise Refusal(
+                grpc.StatusCode.ALREADY_EXISTS,
+                f"station '{station}': another station of that name is "
+                f"connected, from {lease.peer}. Give each its own station.name (one that was "
+                f"started again is "
+                f"let in after {LEASE_S:.0f} s)",
+            )
         self._leases = {name: other for name, other in self._leases.items() if other.alive}
         if len(self._leases) >= MOST:
-            raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, f"station '{station}': expected at most {MOST} stations, got "
-                          "one more")
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"station '{station}': expected at most {MOST} stations, got one more",
+            )
         self._leases[station] = Lease(instance, peer)
         return self._leases[station]
 
@@ -154,9 +189,14 @@ class OtherVersions(grpc.GenericRpcHandler):
             return None
 
         async def refuse(_: object, context: grpc.aio.ServicerContext) -> None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, (
-                f"the bridge's protocol: expected version {VERSION}, which this trainer speaks, got version {match[1]}. "
-                "Install the same version of rlinf at trainer and stations"))
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                (
+                    f"the bridge's protocol: expected version {VERSION}, which this trainer "
+                    f"speaks, got version {match[1]}. "
+                    "Install the same version of rlinf at trainer and stations"
+                ),
+            )
 
         return grpc.stream_stream_rpc_method_handler(refuse)
 
@@ -192,16 +232,32 @@ class Registered:
         self.entries: dict[str, Entry] = {}
 
     def register(self, station: str, registration: pb.Registration) -> str:
-        """Store a registration and return the reason why the station may not play; empty if it may."""
+        """Store a registration and return the reason why the station may not play; empty if
+        it may.
+        """
         try:
             specs = _read(registration.specs)
             spec_hash, why = specs.hash, self._difference(specs)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RlinfError) as error:
-            spec_hash, why = "", (f"specs: expected JSON of a StationSpec, at most {LONGEST} characters, got "
-                                  f"{len(registration.specs)} with {type(error).__name__}: {error}")
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            RlinfError,
+        ) as error:
+            spec_hash, why = (
+                "",
+                (
+                    f"specs: expected JSON of a StationSpec, at most {LONGEST} characters, got "
+                    f"{len(registration.specs)} with {type(error).__name__}: {error}"
+                ),
+            )
         why = escape_ascii(f"station '{station}': {why}")[:MAX_REASON] if why else ""
         self.entries.pop(station, None)
-        self.entries[station] = Entry(spec_hash, registration.limits_hash[:200], registration.software[:100], why)
+        self.entries[station] = Entry(
+            spec_hash, registration.limits_hash[:200], registration.software[:100], why
+        )
         if len(self.entries) > self.most:
             del self.entries[next(iter(self.entries))]
         return why
@@ -210,8 +266,10 @@ class Registered:
         if self.specs is None or self.specs.member(specs.hash) is not None:
             return ""
         return (
-            f"specs: expected those that this trainer learns for ({self.specs.description}) against what this station has "
-            f"({specs.hash}): {self.specs.difference(specs)}. Start both with the same task, cameras and image size"
+            f"specs: expected those that this trainer learns for ({self.specs.description}) "
+            f"against what this station has "
+            f"({specs.hash}): {self.specs.difference(specs)}. Start both with the same task, "
+            f"cameras and image size"
         )
 
     def why_not(self, station: str) -> str:
@@ -245,7 +303,10 @@ class DownloadSlots:
             older.end(f"station '{station}': another call for a policy has come since")
         call = self._calls[station] = _Call(context)
         late = asyncio.get_running_loop().call_later(
-            self.longest_s, call.end, f"station '{station}': expected a policy to be read within {self.longest_s:.0f} s")
+            self.longest_s,
+            call.end,
+            f"station '{station}': expected a policy to be read within {self.longest_s:.0f} s",
+        )
         try:
             async with self._free:
                 yield

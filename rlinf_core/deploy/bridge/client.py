@@ -22,7 +22,13 @@ from typing import Any, BinaryIO, NamedTuple
 import grpc
 
 from rlinf_core.core.atomic_io import publish_file
-from rlinf_core.core.errors import BridgeError, EpisodeError, RefusedError, UnreachableError, escape_ascii
+from rlinf_core.core.errors import (
+    BridgeError,
+    EpisodeError,
+    RefusedError,
+    UnreachableError,
+    escape_ascii,
+)
 from rlinf_core.core.paths import VERSION as SOFTWARE_VERSION
 from rlinf_core.deploy.bridge import (
     INSTANCE,
@@ -96,7 +102,9 @@ def begun(folder: Path, file: str) -> tuple[int, int]:
     return -1 if file else policy_version(Path(newest.name[1:-5])), newest.stat().st_size
 
 
-def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | None, folder: Path, file: str = "") -> Got:
+def put_together(
+    parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | None, folder: Path, file: str = ""
+) -> Got:
     """Assemble a download in its temporary file.
 
     Each part holds bytes of the trainer, a range to copy from ``base``, or a path to link.
@@ -113,12 +121,18 @@ def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | N
         for part, sent in parts:
             got = Got(part.version, part.sha256, "", part.needs)
             if part.path:
-                return got._replace(written_sha256=_linked(Path(part.path), aside(folder, file, part.version)))
+                return got._replace(
+                    written_sha256=_linked(Path(part.path), aside(folder, file, part.version))
+                )
             if out is None:
                 aside(folder, file, part.version).touch()
                 out = files.enter_context(open(aside(folder, file, part.version), "r+b"))
                 _go_on(out, part.begins, sha)
-            copy = copied(base.path, part.copy_offset, part.copy_size) if base and part.copy_size else ()
+            copy = (
+                copied(base.path, part.copy_offset, part.copy_size)
+                if base and part.copy_size
+                else ()
+            )
             for data in (sent, *copy):
                 out.write(data)
                 sha.update(data)
@@ -126,7 +140,9 @@ def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | N
 
 
 def _go_on(out: BinaryIO, begins: int, sha: Any) -> None:
-    """Continue a partial file: hash its first ``begins`` bytes into ``sha`` and cut off the rest."""
+    """Continue a partial file: hash its first ``begins`` bytes into ``sha`` and cut off the
+    rest.
+    """
     while begins and (data := out.read(min(begins, PART_BYTES))):
         sha.update(data)
         begins -= len(data)
@@ -181,8 +197,12 @@ def last_fetched(folder: Path) -> Fetched | None:
 
 SLOWEST_BYTES_PER_S = 1e6
 OPTIONS = [
-    ("grpc.max_reconnect_backoff_ms", 2000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.ssl_target_name_override", SERVED_AS),
+]
 NO_TLS = ("andshake", "Socket closed")  # in gRPC's details if TLS fails; gRPC names no reason
 THIS_PROCESS = f"i{uuid.uuid4().hex}"
 
@@ -200,18 +220,32 @@ class BridgeClient:
             them, because the trainer writes its token when it starts.
     """
 
-    def __init__(self, address: str, station: str, credentials: Path | None = None, instance: str = THIS_PROCESS,
-                 links: bool = True, tokens: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        address: str,
+        station: str,
+        credentials: Path | None = None,
+        instance: str = THIS_PROCESS,
+        links: bool = True,
+        tokens: Sequence[Path] = (),
+    ) -> None:
         self.address, self.station, self.links = address, station, links and is_here(address)
         self.credentials = Credentials(credentials, station) if credentials else None
-        self._channel = (grpc.secure_channel(address, self.credentials.channel_credentials(), options=OPTIONS)
-                         if self.credentials else grpc.insecure_channel(address, options=OPTIONS))
+        self._channel = (
+            grpc.secure_channel(address, self.credentials.channel_credentials(), options=OPTIONS)
+            if self.credentials
+            else grpc.insecure_channel(address, options=OPTIONS)
+        )
         self._stub = bridge_pb2_grpc.BridgeStub(self._channel)
         next_policy = f"/{SERVICE}/NextPolicy"
-        self._next_policy = self._channel.unary_stream(next_policy, pb.PolicyRequest.SerializeToString, decoded)
+        self._next_policy = self._channel.unary_stream(
+            next_policy, pb.PolicyRequest.SerializeToString, decoded
+        )
         self._name = ((STATION, station), (INSTANCE, instance))
         self._tokens = () if credentials else tuple(tokens)
-        self._offered: tuple[tuple[Any, ...], pb.Episode] | None = None  # offer without an answer yet
+        self._offered: tuple[tuple[Any, ...], pb.Episode] | None = (
+            None  # offer without an answer yet
+        )
         self._had = dict[str, int]()  # bytes of each episode at the trainer at its last offer
 
     def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:
@@ -231,10 +265,14 @@ class BridgeClient:
             BridgeError: any other failure. A retry continues the upload.
         """
         looks, before = _looks(folder), self._offered
-        again = before is not None and before[0] == looks != ()  # do not hash the files at each retry
+        again = (
+            before is not None and before[0] == looks != ()
+        )  # do not hash the files at each retry
         episode = before[1] if before is not None and again else described(folder)
         self._offered = looks, episode
-        reply = self._answer(self._call(self._stub.Offer, episode, timeout_s, away=UnreachableError), episode)
+        reply = self._answer(
+            self._call(self._stub.Offer, episode, timeout_s, away=UnreachableError), episode
+        )
         self._offered = None
         if not reply.stored and again:
             episode = described(folder)
@@ -246,17 +284,25 @@ class BridgeClient:
             )  # a bad connection that still makes progress
             self._had[episode.id] = have
             missing = parts(folder, episode, list(reply.have))
-            upload = self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S, away=cut, late=cut)
+            upload = self._call(
+                self._stub.Upload,
+                missing,
+                timeout_s + left / SLOWEST_BYTES_PER_S,
+                away=cut,
+                late=cut,
+            )
             reply = self._answer(upload, episode)
         self._had.pop(episode.id, None)
         return reply.duplicate
 
-    def next_policy(self, have_version: int, folder: Path, wait_s: float = 10.0, base: Fetched | None = None
-                    ) -> Fetched | None:
+    def next_policy(
+        self, have_version: int, folder: Path, wait_s: float = 10.0, base: Fetched | None = None
+    ) -> Fetched | None:
         """Wait for a policy other than ``have_version`` and store it in ``folder``.
 
         The trainer sends only bytes that neither ``base`` nor a partial download holds. If the
-        result has a wrong hash, the whole file is sent. A trainer on this machine sends nothing: the
+        result has a wrong hash, the whole file is sent. A trainer on this machine sends nothing:
+            the
         file is linked. The base file of an adapter is stored before the policy.
 
         Returns:
@@ -279,21 +325,35 @@ class BridgeClient:
         if not name or (is_plain(name) and (folder / name).exists()):
             return
         if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), folder).sha256:
-            raise BridgeError(f"policy {policy.version} from {self.address}: expected the file that it stands on, "
-                              f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again")
-        publish_file(aside(folder, name, -1), folder / name)  # with fsync: later only its name is checked
+            raise BridgeError(
+                f"policy {policy.version} from {self.address}: expected the file that it stands "
+                f"on, "
+                f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again"
+            )
+        publish_file(
+            aside(folder, name, -1), folder / name
+        )  # with fsync: later only its name is checked
 
     def _file(self, request: pb.PolicyRequest, folder: Path, base: Fetched | None = None) -> Got:
-        """Download a file to its temporary path: as a link, else as a patch of ``base``, else in full."""
-        sources = [(base, True)] * self.links + [(base, False)] * (base is not None) + [(None, False)]
+        """Download a file to its temporary path: as a link, else as a patch of ``base``, else in
+        full.
+        """
+        sources = (
+            [(base, True)] * self.links + [(base, False)] * (base is not None) + [(None, False)]
+        )
         for source, request.may_link in sources:
-            request.have_sha256, request.have_file = (source.sha256, source.version) if source else ("", 0)
+            request.have_sha256, request.have_file = (
+                (source.sha256, source.version) if source else ("", 0)
+            )
             request.begun_version, request.begun = begun(folder, request.file)
             got = self._once(request, source, folder)
             if got.sha256 == got.written_sha256 or not got.sha256 and got.version < 0:
                 return got
             aside(folder, request.file, got.version).unlink(missing_ok=True)
-        raise BridgeError(f"policy {got.version} from {self.address} was cut short on the way; it is fetched again")
+        raise BridgeError(
+            f"policy {got.version} from {self.address} was cut short on the way; it is fetched "
+            f"again"
+        )
 
     def _once(self, request: pb.PolicyRequest, base: Fetched | None, folder: Path) -> Got:
         try:  # keepalive ends a dead connection before this deadline
@@ -312,9 +372,16 @@ class BridgeClient:
         reply: pb.RegistrationReply = self._call(self._stub.Register, request, timeout_s)
         return reply.error
 
-    def report(self, backlog: int, policy_version: int, timeout_s: float = 2.0, **more: Any) -> pb.TrainerReport:
-        """Exchange reports: send the station's, return the trainer's. ``more`` are fields of StationReport."""
-        request = pb.StationReport(backlog=backlog, policy_version=policy_version, software=SOFTWARE_VERSION, **more)
+    def report(
+        self, backlog: int, policy_version: int, timeout_s: float = 2.0, **more: Any
+    ) -> pb.TrainerReport:
+        """Exchange reports: send the station's, return the trainer's.
+
+        ``more`` are fields of StationReport.
+        """
+        request = pb.StationReport(
+            backlog=backlog, policy_version=policy_version, software=SOFTWARE_VERSION, **more
+        )
         return self._call(self._stub.Report, request, timeout_s)
 
     @property
@@ -327,22 +394,34 @@ class BridgeClient:
         """Close the connection."""
         self._channel.close()
 
-    def _call(self, method: Callable[..., Any], request: Any, timeout_s: float,
-              away: type[BridgeError] = BridgeError, late: type[BridgeError] = BridgeError) -> Any:
+    def _call(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        timeout_s: float,
+        away: type[BridgeError] = BridgeError,
+        late: type[BridgeError] = BridgeError,
+    ) -> Any:
         try:
             return method(request, timeout=timeout_s, metadata=self._who)
         except grpc.RpcError as error:
             raise self._error(error, away, late) from error
 
     def _answer(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
-        """Return the reply, or raise its error: RefusedError if the refusal is final, else BridgeError."""
+        """Return the reply, or raise its error: RefusedError if the refusal is final, else
+        BridgeError.
+        """
         if not reply.error:
             return reply
         kind = RefusedError if reply.refused else BridgeError
         raise kind(f"trainer at {self.address} refused episode {episode.id}: {reply.error}")
 
-    def _error(self, error: grpc.RpcError, away: type[BridgeError] = BridgeError,
-               late: type[BridgeError] = BridgeError) -> BridgeError:
+    def _error(
+        self,
+        error: grpc.RpcError,
+        away: type[BridgeError] = BridgeError,
+        late: type[BridgeError] = BridgeError,
+    ) -> BridgeError:
         """Return the error for a failed call, with advice.
 
         Args:
@@ -352,15 +431,29 @@ class BridgeClient:
         """
         code, details = error.code(), error.details() or ""
         if code == grpc.StatusCode.UNIMPLEMENTED:
-            details = (f"expected version {VERSION} of the bridge's protocol, which this station speaks, got a trainer "
-                       f"that does not know it ({details}). Install the same version of rlinf at trainer and stations")
+            details = (
+                f"expected version {VERSION} of the bridge's protocol, which this station speaks, "
+                f"got a trainer "
+                f"that does not know it ({details}). Install the same version of rlinf at trainer "
+                f"and stations"
+            )
         if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NO_TLS):
-            details += "; " + (self.credentials.advice() if self.credentials else (
-                "if it listens with bridge.fleet, this station needs bridge.credentials (docs/howto/fleet.md)"))
+            details += "; " + (
+                self.credentials.advice()
+                if self.credentials
+                else (
+                    "if it listens with bridge.fleet, this station needs bridge.credentials "
+                    "(docs/howto/fleet.md)"
+                )
+            )
         if code == grpc.StatusCode.UNAUTHENTICATED and self._tokens:
-            details += (f". This station looked in {', '.join(map(str, self._tokens))}, and "
-                        f"{'found another' if read_token(self._tokens) else 'found none'}")
-        kind = {grpc.StatusCode.UNAVAILABLE: away, grpc.StatusCode.DEADLINE_EXCEEDED: late}.get(code, BridgeError)
+            details += (
+                f". This station looked in {', '.join(map(str, self._tokens))}, and "
+                f"{'found another' if read_token(self._tokens) else 'found none'}"
+            )
+        kind = {grpc.StatusCode.UNAVAILABLE: away, grpc.StatusCode.DEADLINE_EXCEEDED: late}.get(
+            code, BridgeError
+        )
         return kind(f"trainer at {self.address}: {code.name.lower()}: {details}")
 
 
@@ -370,7 +463,9 @@ def _looks(folder: Path) -> tuple[Any, ...]:
     Empty if the folder cannot be listed; reading it will report the error.
     """
     try:
-        return folder, *sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
+        return folder, *sorted(
+            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir()
+        )
     except OSError:
         return ()
 
@@ -378,8 +473,13 @@ def _looks(folder: Path) -> tuple[Any, ...]:
 def described(folder: Path) -> pb.Episode:
     """Return the offer of a closed episode. Raises EpisodeError if its files changed since then."""
     sums = verify(folder) | {SUMS: file_sha256(folder / SUMS)}
-    return pb.Episode(id=folder.name, files=[
-        pb.File(name=name, size=(folder / name).stat().st_size, sha256=sha) for name, sha in sorted(sums.items())])
+    return pb.Episode(
+        id=folder.name,
+        files=[
+            pb.File(name=name, size=(folder / name).stat().st_size, sha256=sha)
+            for name, sha in sorted(sums.items())
+        ],
+    )
 
 
 def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.UploadPart]:
@@ -389,8 +489,14 @@ def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.Upl
         with open(folder / file.name, "rb") as source:
             source.seek(offset)
             while data := source.read(PART_BYTES):
-                part = pb.UploadPart()  # filled in place, as protobuf copies a message that is assigned
-                part.chunk.file, part.chunk.offset, part.chunk.crc32 = number, offset, zlib.crc32(data)
+                part = (
+                    pb.UploadPart()
+                )  # filled in place, as protobuf copies a message that is assigned
+                part.chunk.file, part.chunk.offset, part.chunk.crc32 = (
+                    number,
+                    offset,
+                    zlib.crc32(data),
+                )
                 part.chunk.data = data
                 yield part
                 offset += len(data)
@@ -406,8 +512,13 @@ class Sender:
         may_send: whether the next episode may be uploaded.
     """
 
-    def __init__(self, spool: Spool, client: BridgeClient, say: Callable[[str], None],
-                 may_send: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        client: BridgeClient,
+        say: Callable[[str], None],
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.spool, self.client, self.say, self.may_send = spool, client, say, may_send
         self._failures: Counter[str] = Counter()
 
@@ -425,7 +536,9 @@ class Sender:
             try:
                 self._send(folder)
                 self._failures.pop(folder.name, None)
-            except UnreachableError as error:  # not this episode's fault: it stays first, to keep the order
+            except (
+                UnreachableError
+            ) as error:  # not this episode's fault: it stays first, to keep the order
                 return escape_ascii(error)
             except BridgeError as error:  # the trainer accepts nothing now
                 self._failures[folder.name] += 1

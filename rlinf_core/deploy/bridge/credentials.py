@@ -1,4 +1,5 @@
-"""Credentials of the bridge: the token of a trainer that listens on loopback, and the keys and certificates of a fleet.
+"""Credentials of the bridge: the token of a trainer that listens on loopback, and the keys and
+certificates of a fleet.
 
 The token keeps other users of the machine out. The trainer creates it in its run folder
 (``bridge.token``, mode 0600). A link in the user's home, named by the port, leads stations of the
@@ -28,9 +29,9 @@ from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.core.errors import BridgeError
 
 FILE = "bridge.token"  # in the run folder
-NAME = "rlinf-token"   # key of the call's metadata
+NAME = "rlinf-token"  # key of the call's metadata
 TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}", re.ASCII)
-MAX_BYTES = 1024       # read limit of a token file
+MAX_BYTES = 1024  # read limit of a token file
 
 
 def token_link(port: int) -> Path:
@@ -55,16 +56,22 @@ def make_token(path: Path) -> str:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
             status, text = os.fstat(file.fileno()), file.read(MAX_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BridgeError(f"bridge.token_file: expected a file that the trainer can read, or write "
-                          f"anew, got: {error}. Name another with bridge.token_file") from error
+        raise BridgeError(
+            f"bridge.token_file: expected a file that the trainer can read, or write "
+            f"anew, got: {error}. Name another with bridge.token_file"
+        ) from error
     if not stat.S_ISREG(status.st_mode) or not TOKEN.fullmatch(text):
-        raise BridgeError(f"bridge.token_file: expected 32 to 256 letters, digits, - and _ in "
-                          f"{path}, got something else. Remove it: the trainer makes another")
+        raise BridgeError(
+            f"bridge.token_file: expected 32 to 256 letters, digits, - and _ in "
+            f"{path}, got something else. Remove it: the trainer makes another"
+        )
     if status.st_mode & 0o007:
-        raise BridgeError(f"bridge.token_file: expected a file that other users cannot read, got "
-                          f"mode {stat.S_IMODE(status.st_mode):04o} of {path}. Remove it: the "
-                          "trainer makes another, with mode 0600. Where the file system has no modes, name "
-                          "a file elsewhere with bridge.token_file")
+        raise BridgeError(
+            f"bridge.token_file: expected a file that other users cannot read, got "
+            f"mode {stat.S_IMODE(status.st_mode):04o} of {path}. Remove it: the "
+            "trainer makes another, with mode 0600. Where the file system has no modes, name "
+            "a file elsewhere with bridge.token_file"
+        )
     return text
 
 
@@ -136,27 +143,57 @@ def make_key() -> ec.EllipticCurvePrivateKey:
 def authority(name: str, key: ec.EllipticCurvePrivateKey, days: float) -> x509.Certificate:
     """Return a self-signed certificate of a certificate authority with ``key``."""
     usage = x509.KeyUsage(
-        key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False)
-    builder = _builder(name, name, key, days).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        key_cert_sign=True,
+        crl_sign=True,
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = _builder(name, name, key, days).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
     return builder.add_extension(usage, critical=True).sign(key, hashes.SHA256())
 
 
-def signed(name: str, key: ec.EllipticCurvePrivateKey, days: float, by: x509.Certificate,
-           by_key: ec.EllipticCurvePrivateKey, server: bool = False) -> x509.Certificate:
+def signed(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    days: float,
+    by: x509.Certificate,
+    by_key: ec.EllipticCurvePrivateKey,
+    server: bool = False,
+) -> x509.Certificate:
     """Return a certificate of ``name`` for a client or a server, signed by an authority."""
     usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
-    builder = _builder(name, common_name(by), key, days).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    builder = _builder(name, common_name(by), key, days).add_extension(
+        x509.ExtendedKeyUsage([usage]), critical=False
+    )
+    builder = builder.add_extension(
+        x509.BasicConstraints(ca=False, path_length=None), critical=True
+    )
+    builder = builder.add_extension(
+        x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False
+    )
     return builder.sign(by_key, hashes.SHA256())
 
 
-def _builder(name: str, by: str, key: ec.EllipticCurvePrivateKey, days: float) -> x509.CertificateBuilder:
+def _builder(
+    name: str, by: str, key: ec.EllipticCurvePrivateKey, days: float
+) -> x509.CertificateBuilder:
     now = datetime.now(timezone.utc)
-    return (x509.CertificateBuilder().subject_name(_name(name)).issuer_name(_name(by)).public_key(key.public_key())
-            .serial_number(x509.random_serial_number()).not_valid_before(now - SKEW)
-            .not_valid_after(now + timedelta(days=days)))
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(_name(by))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + timedelta(days=days))
+    )
 
 
 def _name(name: str) -> x509.Name:
@@ -184,7 +221,9 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return parsed(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise BridgeError(f"{path}: expected a certificate that rlinf fleet enroll has made, got {error}") from error
+        raise BridgeError(
+            f"{path}: expected a certificate that rlinf fleet enroll has made, got {error}"
+        ) from error
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -192,7 +231,9 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError) as error:
-        raise BridgeError(f"{path}: expected a private key that rlinf fleet enroll has made, got {error}") from error
+        raise BridgeError(
+            f"{path}: expected a private key that rlinf fleet enroll has made, got {error}"
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise BridgeError(f"{path}: expected a key of the curve P-256, got another kind")
     return key
@@ -200,7 +241,9 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return the key as PEM (PKCS #8), without a password."""
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def pem(certificate: x509.Certificate) -> bytes:

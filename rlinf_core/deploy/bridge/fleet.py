@@ -5,7 +5,8 @@
     renewed/<name>.crt    its previous certificate, valid until it expires
     revoked/<name>.crt    a revoked certificate
 
-``enroll`` writes ca.crt, station.crt and station.key into a folder that a person carries to the station.
+``enroll`` writes ca.crt, station.crt and station.key into a folder that a person carries to the
+station.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 AUTHORITY_DAYS, TRAINER_DAYS = 3650.0, 825.0
 WARN_DAYS = 30.0  # before a certificate ends
 CA, CERTIFICATE, KEY = "ca.crt", "station.crt", "station.key"
-RENEW = "Renew it on the trainer's machine (rlinf fleet enroll {} --renew --out FOLDER), and carry its new files over"
+RENEW = (
+    "Renew it on the trainer's machine (rlinf fleet enroll {} --renew --out FOLDER), and "
+    "carry its new files over"
+)
 AGAIN = "Enroll it on the trainer's machine (rlinf fleet enroll), and carry its new files over"
 
 
@@ -53,7 +57,9 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def enroll(self, station: str, out: Path, days: float = 365.0, renew: bool = False) -> list[Path]:
+    def enroll(
+        self, station: str, out: Path, days: float = 365.0, renew: bool = False
+    ) -> list[Path]:
         """Write a station's key and certificate to ``out``. The first use creates the authority.
 
         Args:
@@ -71,19 +77,25 @@ class Fleet:
                 is not), or ``out`` holds such files.
         """
         if not NAME.fullmatch(station):
-            raise BridgeError(f"station: expected a letter, then up to 63 letters, digits and _, got '{station[:200]}'")
+            raise BridgeError(
+                f"station: expected a letter, then up to 63 letters, digits and _, got "
+                f"'{station[:200]}'"
+            )
         if self._enrolled(station).exists() != renew:
             raise BridgeError(self._cannot_enroll(station, renew))
         carried = [out / name for name in (CA, CERTIFICATE, KEY)]
         if existing := [str(path) for path in carried if path.exists()]:
             raise BridgeError(
-                f"--out: expected a folder without {', '.join(existing)}, which another station may need. Name "
+                f"--out: expected a folder without {', '.join(existing)}, which another station "
+                f"may need. Name "
                 "another folder"
             )
         (ca, ca_key), key = self._authority(), make_key()
         certificate = signed(station, key, days, ca, ca_key)
         make_folder(out)
-        for path, data, mode in zip(carried, (pem(ca), pem(certificate), key_pem(key)), (0o644, 0o644, 0o600), strict=True):
+        for path, data, mode in zip(
+            carried, (pem(ca), pem(certificate), key_pem(key)), (0o644, 0o644, 0o600), strict=True
+        ):
             write(path, data, mode)
         make_folder(self.folder / "stations")
         if renew:
@@ -94,11 +106,18 @@ class Fleet:
 
     def _cannot_enroll(self, station: str, renew: bool) -> str:
         if renew:
-            return (f"station '{station}': --renew: expected one that is enrolled in {self.folder}, of which there are "
-                    f"{', '.join(self.days_left()) or 'none'}. Leave --renew out")
+            return (
+                f"station '{station}': --renew: expected one that is enrolled in {self.folder}, of "
+                f"which there are "
+                f"{', '.join(self.days_left()) or 'none'}. Leave --renew out"
+            )
         until = expiry(read_certificate(self._enrolled(station)))
-        return (f"station '{station}': enrolled already, until {until}. For new files before that, add --renew: the old "
-                f"ones hold until they end. Where somebody else may have its key, rlinf fleet revoke {station} first")
+        return (
+            f"station '{station}': enrolled already, until {until}. For new files before that, add "
+            f"--renew: the old "
+            f"ones hold until they end. Where somebody else may have its key, rlinf fleet revoke "
+            f"{station} first"
+        )
 
     def revoke(self, station: str) -> Path:
         """Revoke a station, from its next call on. Returns the new path of its certificate."""
@@ -106,20 +125,35 @@ class Fleet:
             path.stem for path in (self.folder / "stations").glob("[!.]*.crt")
         )  # unreadable certificates included
         if station not in enrolled:
-            raise BridgeError(f"station '{station[:200]}': expected one that is enrolled in {self.folder}, of which there "
-                              f"are {', '.join(enrolled) or 'none'}")
+            raise BridgeError(
+                f"station '{station[:200]}': expected one that is enrolled in {self.folder}, of "
+                f"which there "
+                f"are {', '.join(enrolled) or 'none'}"
+            )
         for path in (*self._renewed(station), self._enrolled(station)):
-            moved_to = move(path, free_name(make_folder(self.folder / "revoked") / f"{station}.crt"))
+            moved_to = move(
+                path, free_name(make_folder(self.folder / "revoked") / f"{station}.crt")
+            )
         return moved_to
 
     def stations(self) -> list[tuple[str, str, str]]:
-        """Return (name, state, expiry) of all certificates; the state is enrolled, renewed, expired or revoked."""
+        """Return (name, state, expiry) of all certificates; the state is enrolled, renewed, expired
+        or revoked.
+        """
         rows = []
-        for folder, state in (("stations", "enrolled"), ("renewed", "renewed"), ("revoked", "revoked")):
-            for path in sorted((self.folder / folder).glob("[!.]*.crt*")):  # without temporary files of a full disk
+        for folder, state in (
+            ("stations", "enrolled"),
+            ("renewed", "renewed"),
+            ("revoked", "revoked"),
+        ):
+            for path in sorted(
+                (self.folder / folder).glob("[!.]*.crt*")
+            ):  # without temporary files of a full disk
                 certificate = read_certificate(path)
                 expired = state != "revoked" and days_left(certificate) <= 0
-                rows.append((common_name(certificate), "expired" if expired else state, expiry(certificate)))
+                rows.append(
+                    (common_name(certificate), "expired" if expired else state, expiry(certificate))
+                )
         return rows
 
     def days_left(self) -> dict[str, float]:
@@ -130,17 +164,25 @@ class Fleet:
     def warnings(self) -> list[str]:
         """Return a warning for each enrolled station whose certificate expires soon."""
         certificates = map(read_certificate, sorted((self.folder / "stations").glob("*.crt")))
-        return [text for one in certificates if (text := warning(f"the certificate of station '{common_name(one)}'", one))]
+        return [
+            text
+            for one in certificates
+            if (text := warning(f"the certificate of station '{common_name(one)}'", one))
+        ]
 
     def why_not(self, station: str, shown: Certificate) -> str:
-        """Return why a caller with this name and certificate is refused; empty if it is accepted."""
+        """Return why a caller with this name and certificate is refused; empty if it is
+        accepted.
+        """
         enrolled = self._enrolled(station)
         if not enrolled.exists():
             revoked = any((self.folder / "revoked").glob(f"{station}.crt*"))
             return f"{'its certificate was revoked' if revoked else 'it is not enrolled'}. {AGAIN}"
         if shown not in map(read_certificate, (enrolled, *self._renewed(station))):
             return f"its certificate was revoked, and another one made since. {AGAIN}"
-        return "" if days_left(shown) > 0 else f"its certificate expired on {expiry(shown)}. {AGAIN}"
+        return (
+            "" if days_left(shown) > 0 else f"its certificate expired on {expiry(shown)}. {AGAIN}"
+        )
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return server credentials that accept only certificates of this fleet.
@@ -150,13 +192,18 @@ class Fleet:
         self.check()
         (ca, ca_key), key = self._authority(), make_key()
         certificate = signed(SERVED_AS, key, TRAINER_DAYS, ca, ca_key, server=True)
-        return grpc.ssl_server_credentials([(key_pem(key), pem(certificate))], pem(ca), require_client_auth=True)
+        return grpc.ssl_server_credentials(
+            [(key_pem(key), pem(certificate))], pem(ca), require_client_auth=True
+        )
 
     def check(self) -> None:
         """Raise BridgeError if the folder holds no fleet."""
         if not (self.folder / CA).exists():
-            raise BridgeError(f"bridge.fleet: expected the folder of a fleet, got {self.folder} without {CA}. Name the "
-                              "folder in which rlinf fleet enroll has enrolled the stations")
+            raise BridgeError(
+                f"bridge.fleet: expected the folder of a fleet, got {self.folder} without {CA}. "
+                f"Name the "
+                "folder in which rlinf fleet enroll has enrolled the stations"
+            )
 
     def _enrolled(self, station: str) -> Path:
         return self.folder / "stations" / f"{station}.crt"
@@ -171,7 +218,10 @@ class Fleet:
             key = make_key()
             make_folder(self.folder)
             write(key_file, key_pem(key), 0o600)
-            write(file, pem(authority(f"rlinf fleet {self.folder.resolve().name}", key, AUTHORITY_DAYS)))
+            write(
+                file,
+                pem(authority(f"rlinf fleet {self.folder.resolve().name}", key, AUTHORITY_DAYS)),
+            )
         return read_certificate(file), read_key(key_file)
 
 
@@ -203,30 +253,53 @@ class Credentials:
     def __init__(self, folder: Path, station: str) -> None:
         self.folder = folder
         if missing := [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).is_file()]:
-            raise BridgeError(f"bridge.credentials: expected {folder} to have {', '.join(missing)}. Make them on the "
-                              f"trainer's machine (rlinf fleet enroll {station} --out FOLDER), and carry them over")
+            raise BridgeError(
+                f"bridge.credentials: expected {folder} to have {', '.join(missing)}. Make them on "
+                f"the "
+                f"trainer's machine (rlinf fleet enroll {station} --out FOLDER), and carry them "
+                f"over"
+            )
         self.certificate, ca = read_certificate(folder / CERTIFICATE), read_certificate(folder / CA)
         key = read_key(folder / KEY)
         name = common_name(self.certificate)
         if name != station:
-            raise BridgeError(f"bridge.credentials: expected the certificate of station '{station}' in {folder}, got that "
-                              f"of '{name}'. Set station.name={name}, or carry the right files over")
-        if key.public_key() != self.certificate.public_key() or self.certificate.issuer != ca.subject:
-            raise BridgeError(f"bridge.credentials: {folder}: expected {CERTIFICATE}, {KEY} and {CA} of one enrollment, "
-                              f"got files that do not belong together. {AGAIN}")
+            raise BridgeError(
+                f"bridge.credentials: expected the certificate of station '{station}' in {folder}, "
+                f"got that "
+                f"of '{name}'. Set station.name={name}, or carry the right files over"
+            )
+        if (
+            key.public_key() != self.certificate.public_key()
+            or self.certificate.issuer != ca.subject
+        ):
+            raise BridgeError(
+                f"bridge.credentials: {folder}: expected {CERTIFICATE}, {KEY} and {CA} of one "
+                f"enrollment, "
+                f"got files that do not belong together. {AGAIN}"
+            )
 
     def warning(self) -> str:
         """What must be done about it soon; empty where nothing must."""
-        return warning(f"the certificate of station '{common_name(self.certificate)}' in {self.folder}", self.certificate)
+        return warning(
+            f"the certificate of station '{common_name(self.certificate)}' in {self.folder}",
+            self.certificate,
+        )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """To show to a trainer of the same fleet."""
-        ca, certificate, key = ((self.folder / name).read_bytes() for name in (CA, CERTIFICATE, KEY))
+        ca, certificate, key = (
+            (self.folder / name).read_bytes() for name in (CA, CERTIFICATE, KEY)
+        )
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def advice(self) -> str:
         """Return possible causes of a refused connection: TLS tells neither side."""
         if days_left(self.certificate) <= 0:
-            return f"the certificate in {self.folder} expired on {expiry(self.certificate)}. {AGAIN}"
-        return (f"expected a trainer of the fleet of {self.folder / CA} that knows this certificate. Does it listen with "
-                f"bridge.fleet, and is that the fleet which enrolled this station? If so: {AGAIN}")
+            return (
+                f"the certificate in {self.folder} expired on {expiry(self.certificate)}. {AGAIN}"
+            )
+        return (
+            f"expected a trainer of the fleet of {self.folder / CA} that knows this certificate. "
+            f"Does it listen with "
+            f"bridge.fleet, and is that the fleet which enrolled this station? If so: {AGAIN}"
+        )

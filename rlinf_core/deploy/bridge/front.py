@@ -1,9 +1,9 @@
 """The bridge's listening socket: it bounds connections and forwards their bytes to gRPC's server.
 
 gRPC bounds only the sum of connections: 1,000 idle ones would lock out a station. Here a connection
-is pending until a station was admitted on it. Pending connections are bounded in number, per peer and
-in time, and a new one replaces the oldest. gRPC listens on a socket in a private folder. Its asyncio
-code runs on one event loop in a thread of its own.
+is pending until a station was admitted on it. Pending connections are bounded in number, per peer
+and in time, and a new one replaces the oldest. gRPC listens on a socket in a private folder. Its
+asyncio code runs on one event loop in a thread of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the one event loop for gRPC. With several, gRPC would wake all of them for each event."""
+    """Return the one event loop for gRPC.
+
+    With several, gRPC would wake all of them for each event.
+    """
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="bridge", daemon=True).start()
     return loop
@@ -64,10 +67,10 @@ def _looked_at(task: asyncio.Task[Any]) -> None:
 
 
 MAX_PENDING, MAX_PENDING_PER_PEER = 256, 192
-PENDING_S = 10.0     # timeout of TLS and the first call
+PENDING_S = 10.0  # timeout of TLS and the first call
 MAX_PER_STATION = 16  # connections of an admitted station; an uplink opens 2
 SWEEP_S = 0.5
-FILES = 8192         # file descriptors: each connection takes three
+FILES = 8192  # file descriptors: each connection takes three
 UNIX = "unix-abstract:"
 
 
@@ -153,8 +156,16 @@ class Front:
     def __init__(self, log: Callable[[str], object]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="rlinf-bridge-"))  # mode 0700
         self.inner_address = f"unix:{self.folder}/grpc"
-        self.connections = Connections(lambda: Outer(self), log, "the bridge", "", MAX_PENDING,
-                                       MAX_PENDING_PER_PEER, PENDING_S, count_busy=False)
+        self.connections = Connections(
+            lambda: Outer(self),
+            log,
+            "the bridge",
+            "",
+            MAX_PENDING,
+            MAX_PENDING_PER_PEER,
+            PENDING_S,
+            count_busy=False,
+        )
         self._by_name: dict[str, Outer] = {}
         self._by_station: dict[str, list[Outer]] = defaultdict(list)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,10 +180,16 @@ class Front:
         host, _, port = address.rpartition(":")
         host, loop = host.strip("[]"), asyncio.get_running_loop()
         if host == "::":  # IPv4 as well
-            listening = socket.create_server(("::", int(port)), family=socket.AF_INET6, dualstack_ipv6=True)
-            self._server = await loop.create_server(self.connections, sock=listening, backlog=ACCEPTED_AT_ONCE)
+            listening = socket.create_server(
+                ("::", int(port)), family=socket.AF_INET6, dualstack_ipv6=True
+            )
+            self._server = await loop.create_server(
+                self.connections, sock=listening, backlog=ACCEPTED_AT_ONCE
+            )
         else:
-            self._server = await loop.create_server(self.connections, host, int(port), backlog=ACCEPTED_AT_ONCE)
+            self._server = await loop.create_server(
+                self.connections, host, int(port), backlog=ACCEPTED_AT_ONCE
+            )
         deepen_backlog(self._server)
         self.start_task(self._sweep())
         result: int = self._server.sockets[0].getsockname()[1]
@@ -211,7 +228,10 @@ class Front:
         return outer.peer if outer else inner
 
     def admitted(self, inner: str, station: str) -> None:
-        """Mark a connection as admitted. The oldest of a station beyond MAX_PER_STATION is closed."""
+        """Mark a connection as admitted.
+
+        The oldest of a station beyond MAX_PER_STATION is closed.
+        """
         outer = self._by_name.get(inner)
         if outer is None or outer.station == station:
             return

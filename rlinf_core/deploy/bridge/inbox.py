@@ -42,24 +42,41 @@ def check_offer(station: str, episode: pb.Episode) -> None:
         RefusedError: a name, size or hash is invalid; the text names station, field and bound.
     """
     what, files = f"station '{station}': offered episode {episode.id[:200]!r}", episode.files
-    for field, name in (("id", episode.id), *((f"files[{n}].name", file.name) for n, file in enumerate(files))):
+    for field, name in (
+        ("id", episode.id),
+        *((f"files[{n}].name", file.name) for n, file in enumerate(files)),
+    ):
         if not is_plain(name):
-            raise RefusedError(f"{what}: {field}: expected a plain name (up to 128 of A-Z a-z 0-9 _ . + = -, no dot "
-                               f"first), got {name[:200]!r}")
+            raise RefusedError(
+                f"{what}: {field}: expected a plain name (up to 128 of A-Z a-z 0-9 _ . + = -, no "
+                f"dot "
+                f"first), got {name[:200]!r}"
+            )
     size, names = sum(file.size for file in files), {file.name for file in files}
     owner = episode.id.partition("-")[0] if "-" in episode.id else ""
     if NAME.fullmatch(owner) and owner != station:
-        raise RefusedError(f"{what}: id: expected one that begins with '{station}-', got an id of station '{owner}'. If "
-                           f"this station was renamed, send its old episodes with station.name={owner}")
+        raise RefusedError(
+            f"{what}: id: expected one that begins with '{station}-', got an id of station "
+            f"'{owner}'. If "
+            f"this station was renamed, send its old episodes with station.name={owner}"
+        )
     if len(files) > MAX_FILES or size > MAX_BYTES:
-        raise RefusedError(f"{what}: files: expected at most {MAX_FILES} files of {MAX_BYTES >> 20} MiB in all, got "
-                           f"{len(files)} of {size >> 20} MiB. Record smaller images, or shorter episodes")
+        raise RefusedError(
+            f"{what}: files: expected at most {MAX_FILES} files of {MAX_BYTES >> 20} MiB in all, "
+            f"got "
+            f"{len(files)} of {size >> 20} MiB. Record smaller images, or shorter episodes"
+        )
     if len(names) < len(files) or not all(SHA256.fullmatch(file.sha256) for file in files):
-        raise RefusedError(f"{what}: files: expected each once and with its SHA-256 in hex, got "
-                           f"{', '.join(f'{file.name} {file.sha256[:70]}' for file in files)}")
+        raise RefusedError(
+            f"{what}: files: expected each once and with its SHA-256 in hex, got "
+            f"{', '.join(f'{file.name} {file.sha256[:70]}' for file in files)}"
+        )
     if not any(file.name == SUMS and file.size <= MAX_SUMS_BYTES for file in files):
-        raise RefusedError(f"{what}: files: expected a {SUMS} among them, got {', '.join(sorted(names)) or 'none'}. "
-                           "Only closed episodes are taken")
+        raise RefusedError(
+            f"{what}: files: expected a {SUMS} among them, got "
+            f"{', '.join(sorted(names)) or 'none'}. "
+            "Only closed episodes are taken"
+        )
 
 
 class Receiving:
@@ -87,40 +104,60 @@ class Receiving:
         """Return the stored bytes of each file; 0 for a file longer than its offer."""
         paths = [self.folder / file.name for file in self.episode.files]
         sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
-        return [size if size <= file.size else 0 for size, file in zip(sizes, self.episode.files, strict=True)]
+        return [
+            size if size <= file.size else 0
+            for size, file in zip(sizes, self.episode.files, strict=True)
+        ]
 
     def take(self, chunk: pb.Chunk) -> None:
         """Append a chunk to its file."""
         if not self._at <= chunk.file < len(self.episode.files):
-            raise RefusedError(f"{self._what}: chunk.file: expected file by file, from {max(self._at, 0)} to "
-                               f"{len(self.episode.files) - 1}, got {chunk.file}")
+            raise RefusedError(
+                f"{self._what}: chunk.file: expected file by file, from {max(self._at, 0)} to "
+                f"{len(self.episode.files) - 1}, got {chunk.file}"
+            )
         name = self.episode.files[chunk.file].name
         if zlib.crc32(chunk.data) != chunk.crc32:
-            raise BridgeError(f"{self._what}: '{name}' was damaged on the way at byte {chunk.offset}: chunk.crc32: "
-                              f"expected {zlib.crc32(chunk.data)}, got {chunk.crc32}; it is sent again from there")
+            raise BridgeError(
+                f"{self._what}: '{name}' was damaged on the way at byte {chunk.offset}: "
+                f"chunk.crc32: "
+                f"expected {zlib.crc32(chunk.data)}, got {chunk.crc32}; it is sent again from there"
+            )
         out = self._out if chunk.file == self._at and self._out else self._open(chunk.file)
-        if chunk.offset != out.tell() or chunk.offset + len(chunk.data) > self.episode.files[chunk.file].size:
-            raise BridgeError(f"{self._what}: '{name}': chunk.offset: expected {out.tell()}, and at most "
-                              f"{self.episode.files[chunk.file].size} bytes in all, got {len(chunk.data)} from "
-                              f"{chunk.offset} on; it is offered again")
+        if (
+            chunk.offset != out.tell()
+            or chunk.offset + len(chunk.data) > self.episode.files[chunk.file].size
+        ):
+            raise BridgeError(
+                f"{self._what}: '{name}': chunk.offset: expected {out.tell()}, and at most "
+                f"{self.episode.files[chunk.file].size} bytes in all, got {len(chunk.data)} from "
+                f"{chunk.offset} on; it is offered again"
+            )
         out.write(chunk.data)
         self.byte_at = time.monotonic()
 
     def finish(self) -> None:
-        """Flush all files, then compare the bytes on disk with the offer and the episode's hashes."""
+        """Flush all files, then compare the bytes on disk with the offer and the episode's
+        hashes.
+        """
         self.close()
         for file, have in zip(self.episode.files, self.have(), strict=True):
             path = self.folder / file.name
             path.touch()  # an empty file has no chunk
             if have < file.size:
-                raise BridgeError(f"{self._what}: expected {file.size} bytes of '{file.name}', got {have}; the rest is "
-                                  "sent again")
+                raise BridgeError(
+                    f"{self._what}: expected {file.size} bytes of '{file.name}', got {have}; the "
+                    f"rest is "
+                    "sent again"
+                )
         flush_folder(self.folder)
         for file in self.episode.files:
             path = self.folder / file.name
             if file_sha256(path) != file.sha256:
                 path.unlink()
-                raise BridgeError(f"{self._what}: '{file.name}' was damaged on the way; it is sent again")
+                raise BridgeError(
+                    f"{self._what}: '{file.name}' was damaged on the way; it is sent again"
+                )
         sums = self.sums
         del sums[SUMS]
         check_listing(self._what, sums, read_sums(self.folder / SUMS))
@@ -139,9 +176,10 @@ class Receiving:
         return self._out
 
 
-PART = ".part-"    # prefix of folders of partial uploads; no episode's name begins with a dot
-PARTS = 4          # partial uploads kept for each station
-PART_S = 86_400.0  # a partial upload without a byte for so long is removed; counts while the trainer runs
+PART = ".part-"  # prefix of folders of partial uploads; no episode's name begins with a dot
+PARTS = 4  # partial uploads kept for each station
+# a partial upload without a byte for so long is removed; counts while the trainer runs
+PART_S = 86_400.0
 MIN_FREE_MB = 200.0
 
 
@@ -152,16 +190,24 @@ class Inbox:
         folder: folder on one disk; created if it is absent.
         journal: journal of arrivals.
         on_episode: receives the folder of each new episode, after it is durable.
-        min_free_mb: disk space [MB] that must stay free beside an episode; else it is refused for now.
+        min_free_mb: disk space [MB] that must stay free beside an episode; else it is refused for
+            now.
     """
 
-    def __init__(self, folder: Path, journal: Journal, on_episode: Callable[[Path], None],
-                 min_free_mb: float = MIN_FREE_MB) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        journal: Journal,
+        on_episode: Callable[[Path], None],
+        min_free_mb: float = MIN_FREE_MB,
+    ) -> None:
         self.folder, self.journal, self.on_episode = make_folder(folder), journal, on_episode
         self.min_free_mb, self._storing = min_free_mb, threading.Lock()
         self._began = time.monotonic()  # not the system's clock, whose steps must remove nothing
         parts = sorted(folder.glob(f"{PART}*"), key=lambda path: path.stat().st_mtime)
-        self._parts: dict[Path, Receiving | None] = dict.fromkeys(parts)  # None: from an earlier run
+        self._parts: dict[Path, Receiving | None] = dict.fromkeys(
+            parts
+        )  # None: from an earlier run
         self._removing = threading.Lock()
 
     def offer(self, station: str, episode: pb.Episode) -> pb.EpisodeReply:
@@ -183,8 +229,11 @@ class Inbox:
             self._forget_parts(receiving, is_disk_short=True)
             free_mb = shutil.disk_usage(self.folder).free / 1e6
         if free_mb < needed_mb:
-            raise BridgeError(f"inbox {self.folder}: expected at least {needed_mb:.0f} MB free, got {free_mb:.0f} MB. Free "
-                              "the trainer's disk")
+            raise BridgeError(
+                f"inbox {self.folder}: expected at least {needed_mb:.0f} MB free, got "
+                f"{free_mb:.0f} MB. Free "
+                "the trainer's disk"
+            )
         return pb.EpisodeReply(have=have)
 
     def _forget_parts(self, offered: Receiving, is_disk_short: bool = False) -> None:
@@ -202,7 +251,9 @@ class Inbox:
                     self._remove(path)
 
     def _byte_at(self, part: Path) -> float:
-        """Return the monotonic time [s] of the last byte; for one of an earlier run, of this start."""
+        """Return the monotonic time [s] of the last byte; for one of an earlier run, of
+        this start.
+        """
         receiving = self._parts.get(part)
         return self._began if receiving is None else receiving.byte_at
 
@@ -218,9 +269,12 @@ class Inbox:
         with self._removing:
             self._parts[receiving.folder] = receiving
             receiving.folder.mkdir(exist_ok=True)
-            others = [path for path in self._parts if path != receiving.folder
-                      and path.name.startswith(f"{PART}{station}-")]
-            for path in sorted(others, key=self._byte_at)[:-(PARTS - 1)]:
+            others = [
+                path
+                for path in self._parts
+                if path != receiving.folder and path.name.startswith(f"{PART}{station}-")
+            ]
+            for path in sorted(others, key=self._byte_at)[: -(PARTS - 1)]:
                 self._remove(path)
         return receiving
 
@@ -248,18 +302,26 @@ class Inbox:
         return False
 
     def _receiving(self, station: str, episode: pb.Episode) -> Receiving:
-        """Return the upload. Its folder is named by content, so that two episodes of one id do not mix."""
+        """Return the upload.
+
+        Its folder is named by content, so that two episodes of one id do not mix.
+        """
         content = digest({file.name: file.sha256 for file in episode.files})
         return Receiving(self.folder / f"{PART}{station}-{content[:32]}", station, episode)
 
     def _has_arrived(self, receiving: Receiving) -> bool:
         content = self.journal.content(receiving.episode.id)
         if content not in (None, digest(receiving.sums)):
-            raise RefusedError(f"episode {receiving.episode.id} from {receiving.station}: another recording with this id "
-                               "has already arrived. Give every station its own name")
+            raise RefusedError(
+                f"episode {receiving.episode.id} from {receiving.station}: another recording with "
+                f"this id "
+                "has already arrived. Give every station its own name"
+            )
         return content is not None
 
 
 def digest(files: dict[str, str]) -> str:
     """Return one SHA-256 over an episode's file names and hashes: the identity of its content."""
-    return hashlib.sha256("\n".join(f"{name} {sha}" for name, sha in sorted(files.items())).encode()).hexdigest()
+    return hashlib.sha256(
+        "\n".join(f"{name} {sha}" for name, sha in sorted(files.items())).encode()
+    ).hexdigest()

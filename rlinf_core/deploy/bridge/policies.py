@@ -1,4 +1,6 @@
-"""The trainer's policy files: reading each once for all stations, and choosing the version for each station."""
+"""The trainer's policy files: reading each once for all stations, and choosing the version for each
+station.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ from rlinf_core.policies.adapters import base_name
 from rlinf_core.policies.serialization import newest_version, policy_name, policy_version
 
 POLL_S = 0.02
-SETTLED_S = 0.2  # age of the folder's mtime (monotonic clock) after which every later change alters it
-FILE_BYTES = 4 << 20      # per read of a base file, which may be larger than the memory
+SETTLED_S = (
+    0.2  # age of the folder's mtime (monotonic clock) after which every later change alters it
+)
+FILE_BYTES = 4 << 20  # per read of a base file, which may be larger than the memory
 NEEDED = re.compile(r"base-[0-9a-f]{16}\.safetensors")
-IN_MEMORY = 2   # cached policies: the one for all stations, and one for a single station
-OFFSETS_CACHE_SIZE = 20      # policies with cached tensor offsets, without their data
+IN_MEMORY = 2  # cached policies: the one for all stations, and one for a single station
+OFFSETS_CACHE_SIZE = 20  # policies with cached tensor offsets, without their data
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -81,8 +85,14 @@ class Policy:
 
     def link(self) -> bytes:
         """Return the message for a station on this machine: the path to link."""
-        return encoded(pb.PolicyPart(version=self.version, sha256=self.sha256, needs=self.needs,
-                                     path=str(self.path.resolve())))
+        return encoded(
+            pb.PolicyPart(
+                version=self.version,
+                sha256=self.sha256,
+                needs=self.needs,
+                path=str(self.path.resolve()),
+            )
+        )
 
     def parts(self, base: Mapping[bytes, int], begun: int = 0) -> Iterator[bytes]:
         """Yield the messages for a station elsewhere.
@@ -98,14 +108,23 @@ class Policy:
         for start, end, copy in ranges(size, self.tensors if base else [], base):
             at = max(start, begins)
             if copy is not None and at < end:
-                yield self._part(end, copy_offset=copy + at - start, copy_size=end - at, begins=_first(at, begins))
+                yield self._part(
+                    end,
+                    copy_offset=copy + at - start,
+                    copy_size=end - at,
+                    begins=_first(at, begins),
+                )
                 continue
             for begin in range(at, end, PART_BYTES):
                 until = min(begin + PART_BYTES, end)
-                yield self._part(until, memoryview(self.data)[begin:until], begins=_first(begin, begins))
+                yield self._part(
+                    until, memoryview(self.data)[begin:until], begins=_first(begin, begins)
+                )
 
     def _part(self, end: int, data: Bytes = b"", **what: Any) -> bytes:
-        last: dict[str, Any] = {"sha256": self.sha256, "needs": self.needs} if end == len(self.data) else {}
+        last: dict[str, Any] = (
+            {"sha256": self.sha256, "needs": self.needs} if end == len(self.data) else {}
+        )
         return encoded(pb.PolicyPart(version=self.version, **what, **last), data)
 
 
@@ -152,7 +171,9 @@ class Policies:
         self._settled = now - self._stamped_at > SETTLED_S
         return newest
 
-    async def meant_for(self, station: str, request: pb.PolicyRequest, wait_s: float) -> Policy | None:
+    async def meant_for(
+        self, station: str, request: pb.PolicyRequest, wait_s: float
+    ) -> Policy | None:
         """Wait until the station's version differs from the one it has; None at the timeout."""
         self.look()
         loop = asyncio.get_running_loop()
@@ -172,7 +193,10 @@ class Policies:
         if version < 0 or (version == request.have_version and not request.have_sha256):
             return None
         policy = await self._policy(version)
-        same = policy and (policy.version, policy.sha256) == (request.have_version, request.have_sha256)
+        same = policy and (policy.version, policy.sha256) == (
+            request.have_version,
+            request.have_sha256,
+        )
         return None if same else policy
 
     async def base(self, request: pb.PolicyRequest, policy: Policy) -> Mapping[bytes, int]:
@@ -183,7 +207,10 @@ class Policies:
         sha = request.have_sha256
         async with self._reading:
             if sha and sha not in self._tensor_offsets:
-                mine = next((candidate for candidate in self._read.values() if candidate.sha256 == sha), None)
+                mine = next(
+                    (candidate for candidate in self._read.values() if candidate.sha256 == sha),
+                    None,
+                )
                 await self._note(mine or await self._from_disk(request.have_file))
             if offsets := self._tensor_offsets.get(sha, {}):
                 await self._note(policy)
@@ -208,7 +235,9 @@ class Policies:
         if path not in self._hashes:
             self._hashes[path] = await asyncio.to_thread(file_sha256, path)
         if link:
-            yield encoded(pb.PolicyPart(version=-1, sha256=self._hashes[path], path=str(path.resolve())))
+            yield encoded(
+                pb.PolicyPart(version=-1, sha256=self._hashes[path], path=str(path.resolve()))
+            )
             return
         begins = begun if begun <= path.stat().st_size else 0
         yield encoded(pb.PolicyPart(version=-1, begins=begins))
@@ -216,7 +245,9 @@ class Policies:
             source.seek(begins)
             while data := await asyncio.to_thread(source.read, FILE_BYTES):
                 for begin in range(0, len(data), PART_BYTES):
-                    yield encoded(pb.PolicyPart(version=-1), memoryview(data)[begin:begin + PART_BYTES])
+                    yield encoded(
+                        pb.PolicyPart(version=-1), memoryview(data)[begin : begin + PART_BYTES]
+                    )
         yield encoded(pb.PolicyPart(version=-1, sha256=self._hashes[path]))
 
     async def _policy(self, version: int) -> Policy | None:
@@ -250,4 +281,10 @@ def _keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
 def _read(path: Path) -> Policy:
     data = path.read_bytes()
     base = base_of(data)
-    return Policy(policy_version(path), path, data, hashlib.sha256(data).hexdigest(), base_name(base) if base else "")
+    return Policy(
+        policy_version(path),
+        path,
+        data,
+        hashlib.sha256(data).hexdigest(),
+        base_name(base) if base else "",
+    )

@@ -1,4 +1,5 @@
-"""Parts of a policy file on the wire: the tensors that a station lacks, and an encoding that copies data once.
+"""Parts of a policy file on the wire: the tensors that a station lacks, and an encoding that copies
+data once.
 
 The encoding is valid protobuf. Concatenated messages merge their fields (protobuf.dev, Encoding,
 "Last One Wins"). So the library encodes a part without its data, and the data field is appended.
@@ -19,7 +20,9 @@ from google.protobuf.message import DecodeError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 
 Bytes: TypeAlias = "bytes | memoryview"
-DATA = pb.PolicyPart.DESCRIPTOR.fields_by_name["data"].number << 3 | 2  # its tag: bytes, of a length that follows
+DATA = (
+    pb.PolicyPart.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
+)  # its tag: bytes, of a length that follows
 
 
 def encoded(part: pb.PolicyPart, data: Bytes = b"") -> bytes:
@@ -36,7 +39,9 @@ def decoded(message: bytes) -> tuple[pb.PolicyPart, Bytes]:
     """
     before, start, end = _data(message)
     if not before <= start <= end <= len(message):
-        raise DecodeError(f"PolicyPart.data: expected {end - start} bytes, got {len(message) - start}")
+        raise DecodeError(
+            f"PolicyPart.data: expected {end - start} bytes, got {len(message) - start}"
+        )
     part = pb.PolicyPart.FromString(message[:before] + message[end:])
     if not part.data:
         return part, memoryview(message)[start:end]
@@ -112,20 +117,27 @@ def tensors(data: bytes) -> list[Tensor]:
     try:
         begin = 8 + int.from_bytes(data[:8], "little")
         header = json.loads(data[8:begin])
-        spans = sorted(entry["data_offsets"] for name, entry in header.items() if name != "__metadata__")
+        spans = sorted(
+            entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"
+        )
         spans = [(0, begin), *((begin + start, begin + end) for start, end in spans)]
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return []
     if [start for start, _ in spans[1:]] + [len(data)] != [end for _, end in spans]:
         return []
     view = memoryview(data)
-    return [Tensor(start, end, blake2b(view[start:end], digest_size=16).digest()) for start, end in spans]
+    return [
+        Tensor(start, end, blake2b(view[start:end], digest_size=16).digest())
+        for start, end in spans
+    ]
 
 
 def base_of(data: bytes) -> str:
-    """Return the hash of the base weights, from the metadata of an adapter's file; empty if it has none."""
+    """Return the hash of the base weights, from the metadata of an adapter's file; empty if it has
+    none.
+    """
     try:
-        base = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]["base"]
+        base = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["base"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
     return base if isinstance(base, str) else ""
@@ -155,7 +167,11 @@ def _runs(new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[Range]:
         copy = base.get(tensor.digest)
         if copy is None:
             continue
-        if run is not None and run.copy is not None and (run.end, run.copy + run.end - run.start) == (tensor.start, copy):
+        if (
+            run is not None
+            and run.copy is not None
+            and (run.end, run.copy + run.end - run.start) == (tensor.start, copy)
+        ):
             run = Range(run.start, tensor.end, run.copy)
         else:
             yield from [run] if run else []

@@ -1,4 +1,5 @@
-"""The trainer's end of the bridge: it receives episodes, serves policies and answers reports of up to 200 stations.
+"""The trainer's end of the bridge: it receives episodes, serves policies and answers reports of up
+to 200 stations.
 
 Each waiting call is a coroutine of a few kilobytes, not a thread. Only disk access runs in a small
 pool of threads. ``families`` yields the Prometheus metrics of uploads, stations and training.
@@ -23,7 +24,14 @@ from rlinf_core.core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.core.metrics import Durations, family
 from rlinf_core.deploy.bridge import LONGEST_FILE_S, MAX_MESSAGE_BYTES, SERVICE, bridge_pb2_grpc
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.admission import MOST, Admission, DownloadSlots, OtherVersions, Refusal, Registered
+from rlinf_core.deploy.bridge.admission import (
+    MOST,
+    Admission,
+    DownloadSlots,
+    OtherVersions,
+    Refusal,
+    Registered,
+)
 from rlinf_core.deploy.bridge.credentials import link_token, unlink_token
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.bridge.front import Front, run, to_its_end
@@ -32,19 +40,26 @@ from rlinf_core.deploy.bridge.policies import NewestForAll, Policies, PolicySele
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.specs.arrays import StationSpec
 
-UPLOADS = 64           # concurrent uploads, one for each station; others wait
-FETCHES = 16           # concurrent downloads of policies
-WAIT_S = 30.0          # timeout for a slot, for a part of an upload, for a newer policy
+UPLOADS = 64  # concurrent uploads, one for each station; others wait
+FETCHES = 16  # concurrent downloads of policies
+WAIT_S = 30.0  # timeout for a slot, for a part of an upload, for a newer policy
 SLOWEST_BYTES_PER_S = 20e3  # a slower upload is cut; the station resumes it later
 CALLS = 2000
 HERE = ("ipv4:127.", "ipv6:[::1]:", "ipv6:%5B::1%5D:")  # gRPC's names of callers on this machine
 OPTIONS = [
-    ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_metadata_size", 1 << 14),
-    ("grpc.http2.lookahead_bytes", 1 << 20), ("grpc.http2.bdp_probe", 0),  # bound of buffered upload data
-    ("grpc.max_concurrent_streams", 16), ("grpc.max_allowed_incoming_connections", 1000),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 1 << 14),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.http2.bdp_probe", 0),  # bound of buffered upload data
+    ("grpc.max_concurrent_streams", 16),
+    ("grpc.max_allowed_incoming_connections", 1000),
     ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and HTTP/2 handshake
-    ("grpc.max_connection_idle_ms", 300_000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000)]
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+]
 
 
 class BridgeServer(bridge_pb2_grpc.BridgeServicer):
@@ -67,24 +82,41 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         stations: names of stations that may connect; empty allows all.
     """
 
-    def __init__(self, address: str, inbox: Path, policies: Path, on_episode: Callable[[Path], None],
-                 report: Callable[[], dict[str, Any]], journal: Journal | None = None, fleet: Path | None = None,
-                 min_free_mb: float = MIN_FREE_MB, choice: PolicySelector | None = None,
-                 specs: StationSpec | None = None, token_file: Path | None = None,
-                 stations: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        address: str,
+        inbox: Path,
+        policies: Path,
+        on_episode: Callable[[Path], None],
+        report: Callable[[], dict[str, Any]],
+        journal: Journal | None = None,
+        fleet: Path | None = None,
+        min_free_mb: float = MIN_FREE_MB,
+        choice: PolicySelector | None = None,
+        specs: StationSpec | None = None,
+        token_file: Path | None = None,
+        stations: Collection[str] = (),
+    ) -> None:
         self.journal = journal or Journal(inbox.with_name("journal.jsonl"))
         self.inbox = Inbox(inbox, self.journal, on_episode, min_free_mb)
         self.policies, self.report = make_folder(policies), report
-        self.stations: dict[str, tuple[float, pb.StationReport]] = {}  # time and content of each one's last report
+        self.stations: dict[
+            str, tuple[float, pb.StationReport]
+        ] = {}  # time and content of each one's last report
         self.fleet = Fleet(fleet) if fleet else None
         self.choice = choice or NewestForAll()
         self._admission = Admission(self.fleet, token_file, stations)
         self._policies = Policies(policies, self.choice)
         self.registered = Registered(specs, MOST)
         self._sending: set[str] = set()
-        self.answers: Counter[str] = Counter()  # replies by outcome: stored, duplicate, refused, later
+        self.answers: Counter[str] = (
+            Counter()
+        )  # replies by outcome: stored, duplicate, refused, later
         self.uploads_s = Durations()
-        self._uploads, self._fetches = asyncio.Semaphore(UPLOADS), DownloadSlots(FETCHES, LONGEST_FILE_S)
+        self._uploads, self._fetches = (
+            asyncio.Semaphore(UPLOADS),
+            DownloadSlots(FETCHES, LONGEST_FILE_S),
+        )
         self.port = run(self._start(address))
         self.token_file = token_file
         if token_file:
@@ -93,13 +125,19 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     async def _start(self, address: str) -> int:
         self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS)
         bridge_pb2_grpc.add_BridgeServicer_to_server(self, self._server)
-        in_bytes = grpc.unary_stream_rpc_method_handler(self.NextPolicy, pb.PolicyRequest.FromString)
-        self._server.add_registered_method_handlers(SERVICE, {"NextPolicy": in_bytes})  # replaces the generated handler
+        in_bytes = grpc.unary_stream_rpc_method_handler(
+            self.NextPolicy, pb.PolicyRequest.FromString
+        )
+        self._server.add_registered_method_handlers(
+            SERVICE, {"NextPolicy": in_bytes}
+        )  # replaces the generated handler
         self._server.add_generic_rpc_handlers((OtherVersions(),))
         self._front = Front(LimitedLog(print, "the bridge"))
         try:
             if self.fleet:
-                self._server.add_secure_port(self._front.inner_address, self.fleet.server_credentials())
+                self._server.add_secure_port(
+                    self._front.inner_address, self.fleet.server_credentials()
+                )
             else:
                 self._server.add_insecure_port(self._front.inner_address)
             await self._server.start()
@@ -107,8 +145,12 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         except OSError as error:
             await self._server.stop(0)
             self._front.close()
-            raise BridgeError(f"bridge: cannot listen on {address}: the port is in use. Stop the other trainer, or choose "
-                              "another with bridge.port=<number> in the recipe", code="RL-E205") from error
+            raise BridgeError(
+                f"bridge: cannot listen on {address}: the port is in use. Stop the other trainer, "
+                f"or choose "
+                "another with bridge.port=<number> in the recipe",
+                code="RL-E205",
+            ) from error
         self._watching = asyncio.ensure_future(self._policies.watch())
         return port
 
@@ -151,12 +193,17 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     # Episodes up
-    async def Offer(self, request: pb.Episode, context: grpc.aio.ServicerContext) -> pb.EpisodeReply:  # noqa: N802
+    async def Offer(
+        self, request: pb.Episode, context: grpc.aio.ServicerContext
+    ) -> pb.EpisodeReply:  # noqa: N802
         station = await self._admit(context)
         return self._counted(await _replied(to_its_end(self.inbox.offer, station, request)))
 
-    async def Upload(self, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext  # noqa: N802
-                     ) -> pb.EpisodeReply:
+    async def Upload(
+        self,
+        parts: AsyncIterator[pb.UploadPart],
+        context: grpc.aio.ServicerContext,  # noqa: N802
+    ) -> pb.EpisodeReply:
         station, began = await self._admit(context), time.monotonic()
         reply = self._counted(await _replied(self._upload(station, parts, context)))
         if reply.stored:
@@ -164,16 +211,29 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         return reply
 
     def _counted(self, reply: pb.EpisodeReply) -> pb.EpisodeReply:
-        outcome = ("duplicate" if reply.duplicate else "stored" if reply.stored else
-                   "refused" if reply.refused else "later" if reply.error else "")
+        outcome = (
+            "duplicate"
+            if reply.duplicate
+            else "stored"
+            if reply.stored
+            else "refused"
+            if reply.refused
+            else "later"
+            if reply.error
+            else ""
+        )
         if outcome:  # an empty outcome asks for the upload
             self.answers[outcome] += 1
         return reply
 
-    async def _upload(self, station: str, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext
-                      ) -> pb.EpisodeReply:
+    async def _upload(
+        self, station: str, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext
+    ) -> pb.EpisodeReply:
         if station in self._sending:
-            raise BridgeError(f"station '{station}': expected one upload at a time, got another; it is offered again")
+            raise BridgeError(
+                f"station '{station}': expected one upload at a time, got another; it is offered "
+                f"again"
+            )
         self._sending.add(station)
         try:
             await asyncio.wait_for(self._uploads.acquire(), WAIT_S)
@@ -184,26 +244,35 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         finally:
             self._sending.discard(station)
 
-    async def _receive(self, station: str, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext
-                       ) -> pb.EpisodeReply:
+    async def _receive(
+        self, station: str, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext
+    ) -> pb.EpisodeReply:
         """Receive one episode, or the rest of a partial upload."""
         first = await asyncio.wait_for(anext(parts, pb.UploadPart()), WAIT_S)
         if not first.HasField("episode"):
-            raise RefusedError(f"station '{station}': upload: expected the episode as it was offered in the first part, "
-                               f"got {first.WhichOneof('part') or 'nothing'}")
+            raise RefusedError(
+                f"station '{station}': upload: expected the episode as it was offered in the first "
+                f"part, "
+                f"got {first.WhichOneof('part') or 'nothing'}"
+            )
         receiving = await to_its_end(self.inbox.receive, station, first.episode)
         if receiving is None:
             return pb.EpisodeReply(stored=True, duplicate=True)
         try:
             await _take_all(receiving, parts)
             await self._still(context, station)
-            return pb.EpisodeReply(stored=True, duplicate=await to_its_end(self.inbox.store, receiving))
+            return pb.EpisodeReply(
+                stored=True, duplicate=await to_its_end(self.inbox.store, receiving)
+            )
         finally:
             receiving.close()
 
     # Policies down
-    async def NextPolicy(self, request: pb.PolicyRequest, context: grpc.aio.ServicerContext  # noqa: N802
-                         ) -> AsyncIterator[bytes]:
+    async def NextPolicy(
+        self,
+        request: pb.PolicyRequest,
+        context: grpc.aio.ServicerContext,  # noqa: N802
+    ) -> AsyncIterator[bytes]:
         station = await self._admit(context)
         link = request.may_link and self._front.peer(context.peer()).startswith(HERE)
         if request.file:
@@ -228,18 +297,28 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
                     yield part
 
     # Status
-    async def Register(self, request: pb.Registration, context: grpc.aio.ServicerContext  # noqa: N802
-                       ) -> pb.RegistrationReply:
-        return pb.RegistrationReply(error=self.registered.register(await self._admit(context), request))
+    async def Register(
+        self,
+        request: pb.Registration,
+        context: grpc.aio.ServicerContext,  # noqa: N802
+    ) -> pb.RegistrationReply:
+        return pb.RegistrationReply(
+            error=self.registered.register(await self._admit(context), request)
+        )
 
-    async def Report(self, request: pb.StationReport, context: grpc.aio.ServicerContext) -> pb.TrainerReport:  # noqa: N802
+    async def Report(
+        self, request: pb.StationReport, context: grpc.aio.ServicerContext
+    ) -> pb.TrainerReport:  # noqa: N802
         station = await self._admit(context)
         self.stations[station] = time.monotonic(), request
         if len(self.stations) > MOST:  # drop the one with the oldest report
             del self.stations[min(self.stations, key=lambda name: self.stations[name][0])]
         report = self.report()
-        metrics = {name: value for name, value in report.get("metrics", {}).items()
-                   if "/" not in name or name.startswith(f"{station}/")}  # a station gets no metrics of others
+        metrics = {
+            name: value
+            for name, value in report.get("metrics", {}).items()
+            if "/" not in name or name.startswith(f"{station}/")
+        }  # a station gets no metrics of others
         fields = {name: value for name, value in report.items() if name != "waiting"}
         return pb.TrainerReport(**fields | {"metrics": metrics} | self._for(station, report))
 
@@ -247,8 +326,11 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         """Return the fields of the report that depend on the station."""
         held = self.registered.why_not(station) or self.choice.why_waiting(station)
         why = held or report.get("waiting", {}).get(station, "")
-        station_fields = {"policy_version": self.choice.version_for(station, report.get("policy_version", 0)),
-                          "registered": station in self.registered.entries, "held": bool(held)}
+        station_fields = {
+            "policy_version": self.choice.version_for(station, report.get("policy_version", 0)),
+            "registered": station in self.registered.entries,
+            "held": bool(held),
+        }
         return station_fields | ({"accepting": False, "message": why} if why else {})
 
 
@@ -269,37 +351,75 @@ async def _replied(work: Awaitable[pb.EpisodeReply]) -> pb.EpisodeReply:
     except (RefusedError, EpisodeError) as error:
         return pb.EpisodeReply(error=str(error), refused=True)
     except asyncio.TimeoutError:
-        return pb.EpisodeReply(error=f"expected the next part of an upload, or a turn for one, within {WAIT_S:.0f} s; what "
-                               "has come is kept, and the rest is offered again")
+        return pb.EpisodeReply(
+            error=f"expected the next part of an upload, or a turn for one, within {WAIT_S:.0f} s; "
+            f"what "
+            "has come is kept, and the rest is offered again"
+        )
     except (BridgeError, OSError) as error:
         return pb.EpisodeReply(error=str(error))
 
 
 AWAY_S = 10.0  # age of the last report after which a station counts as away
 REPORT_FIELDS = {  # fields of a StationReport
-    "backlog": "closed episodes that wait to be sent", "policy_version": "the newest policy that it has fetched",
-    "set_aside": "episodes that the trainer refused", "spool_full": "part of its spool that is in use"}
+    "backlog": "closed episodes that wait to be sent",
+    "policy_version": "the newest policy that it has fetched",
+    "set_aside": "episodes that the trainer refused",
+    "spool_full": "part of its spool that is in use",
+}
 TRAINING = {  # fields of a TrainerReport
-    "policy_version": "the newest policy", "updates": "updates of the learner", "episodes": "episodes that were taken in",
-    "transitions": "transitions that were taken in", "update_ratio": "updates for each transition",
-    "accepting": "1 where stations may go on, 0 where they wait for the learner"}
+    "policy_version": "the newest policy",
+    "updates": "updates of the learner",
+    "episodes": "episodes that were taken in",
+    "transitions": "transitions that were taken in",
+    "update_ratio": "updates for each transition",
+    "accepting": "1 where stations may go on, 0 where they wait for the learner",
+}
 
 
 def families(server: BridgeServer) -> Iterator[Metric]:
     """Yield the current Prometheus metrics of a server."""
-    stations = {name: (time.monotonic() - at, station_report)
-                for name, (at, station_report) in sorted(dict(server.stations).items())}
-    yield family("rlinf_fleet_uploads", "counter", "answers about episodes, by what became of them",
-                 [({"outcome": outcome}, count) for outcome, count in sorted(server.answers.items())])
-    yield server.uploads_s.family("rlinf_fleet_upload_seconds", "from the first part of an upload to its acknowledgment")
-    yield family("rlinf_fleet_uploads_under_way", "gauge", "uploads that have begun", len(server._sending))
-    yield family("rlinf_station_up", "gauge", f"1 where it was heard in the last {AWAY_S:.0f} s",
-                 [({"station": name}, age < AWAY_S) for name, (age, _) in stations.items()])
+    stations = {
+        name: (time.monotonic() - at, station_report)
+        for name, (at, station_report) in sorted(dict(server.stations).items())
+    }
+    yield family(
+        "rlinf_fleet_uploads",
+        "counter",
+        "answers about episodes, by what became of them",
+        [({"outcome": outcome}, count) for outcome, count in sorted(server.answers.items())],
+    )
+    yield server.uploads_s.family(
+        "rlinf_fleet_upload_seconds", "from the first part of an upload to its acknowledgment"
+    )
+    yield family(
+        "rlinf_fleet_uploads_under_way", "gauge", "uploads that have begun", len(server._sending)
+    )
+    yield family(
+        "rlinf_station_up",
+        "gauge",
+        f"1 where it was heard in the last {AWAY_S:.0f} s",
+        [({"station": name}, age < AWAY_S) for name, (age, _) in stations.items()],
+    )
     for field, what in REPORT_FIELDS.items():
-        yield family(f"rlinf_station_{field}", "gauge", what, [
-            ({"station": name}, getattr(station_report, field)) for name, (_, station_report) in stations.items()])
-    yield family("rlinf_station_certificate_days", "gauge", "until the certificate of an enrolled station ends",
-                 [({"station": name}, days) for name, days in (server.fleet.days_left() if server.fleet else {}).items()])
+        yield family(
+            f"rlinf_station_{field}",
+            "gauge",
+            what,
+            [
+                ({"station": name}, getattr(station_report, field))
+                for name, (_, station_report) in stations.items()
+            ],
+        )
+    yield family(
+        "rlinf_station_certificate_days",
+        "gauge",
+        "until the certificate of an enrolled station ends",
+        [
+            ({"station": name}, days)
+            for name, days in (server.fleet.days_left() if server.fleet else {}).items()
+        ],
+    )
     report = server.report()
     for field, what in TRAINING.items():
         yield family(f"rlinf_trainer_{field}", "gauge", what, float(report.get(field, 0.0)))

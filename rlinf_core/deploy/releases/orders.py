@@ -1,9 +1,11 @@
-"""Commands to a running trainer: a file per command in ``<run>/orders``, with its answer in a file beside it.
+"""Commands to a running trainer: a file per command in ``<run>/orders``, with its answer in a file
+beside it.
 
-Every user who can write to the run's folder can send commands; none comes over the network. The sender
-renames a complete file into place. The trainer renames it again when it takes it, so a command is taken
-once, or withdrawn before. The sender holds the lock of a third file until the answer arrives. A command
-whose lock is free has no sender any more. No clock is involved: the files are numbered.
+Every user who can write to the run's folder can send commands; none comes over the network. The
+sender renames a complete file into place. The trainer renames it again when it takes it, so a
+command is taken once, or withdrawn before. The sender holds the lock of a third file until the
+answer arrives. A command whose lock is free has no sender any more. No clock is involved: the files
+are numbered.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from rlinf_core.deploy.releases.releases import ReleaseController, StationReport
 from rlinf_core.policies.serialization import policy_files, policy_version
 
 ORDERS = "orders"
-WAITS = ".waits"    # suffix of the file that a sender locks
+WAITS = ".waits"  # suffix of the file that a sender locks
 PATIENCE_S = 30.0  # timeout of an answer; a trainer polls between two groups of updates
 
 
@@ -44,19 +46,27 @@ def give(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -
         BridgeError: the trainer refused, or did not answer within ``patience_s``.
     """
     if not (run_dir / "recipe.yaml").is_file():
-        raise BridgeError(f"run: expected the folder of a run that stations feed, got {run_dir}. It is the --out of "
-                          "rlinf train")
+        raise BridgeError(
+            f"run: expected the folder of a run that stations feed, got {run_dir}. It is the --out "
+            f"of "
+            "rlinf train"
+        )
     folder = run_dir / ORDERS
     folder.mkdir(exist_ok=True)
-    path = folder / f"{1 + max(map(_number, folder.iterdir()), default=0)}-{uuid.uuid4().hex[:8]}.json"
+    path = (
+        folder / f"{1 + max(map(_number, folder.iterdir()), default=0)}-{uuid.uuid4().hex[:8]}.json"
+    )
     with _waiting(path.with_suffix(WAITS)):
         replace_text(path, order.model_dump_json())
         answer, deadline = path.with_suffix(".answer"), time.monotonic() + patience_s
         try:
             while not answer.exists():
                 if time.monotonic() > deadline:
-                    raise BridgeError(f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, got none; "
-                                      f"{_end(path)}")
+                    raise BridgeError(
+                        f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, "
+                        f"got none; "
+                        f"{_end(path)}"
+                    )
                 time.sleep(0.05)
         except KeyboardInterrupt:
             path.unlink(missing_ok=True)  # withdraw it
@@ -103,7 +113,10 @@ def _end(path: Path) -> str:
         path.unlink()
     except FileNotFoundError:
         return "but it has taken the order. rlinf fleet status says what came of it"
-    return "the order is withdrawn. Does rlinf train run with this folder as --out? See rlinf fleet status"
+    return (
+        "the order is withdrawn. Does rlinf train run with this folder as --out? See rlinf "
+        "fleet status"
+    )
 
 
 class Orders:
@@ -136,22 +149,42 @@ class Orders:
 
     def _answer(self, taken: Path, reports: StationReports) -> dict[str, str]:
         try:
-            return {"text": self._obey(ReleaseCommand.model_validate_json(taken.read_text()), reports), "error": ""}
+            return {
+                "text": self._obey(ReleaseCommand.model_validate_json(taken.read_text()), reports),
+                "error": "",
+            }
         except ValueError as error:
-            return {"text": "", "error": f"order {taken.name}: expected what rlinf fleet writes, got: {error}"}
+            return {
+                "text": "",
+                "error": f"order {taken.name}: expected what rlinf fleet writes, got: {error}",
+            }
         except (RlinfError, OSError) as error:
             return {"text": "", "error": str(error)}
 
     def _obey(self, order: ReleaseCommand, reports: StationReports) -> str:
         releases = self.releases
-        stations = {*reports, *{"unpin": releases.record.pins, "undrain": releases.record.drained}.get(order.action, ())}
+        stations = {
+            *reports,
+            *{"unpin": releases.record.pins, "undrain": releases.record.drained}.get(
+                order.action, ()
+            ),
+        }
         for station in order.stations:
             if station not in stations:  # pins of vanished stations can be removed
-                raise BridgeError(f"station '{station}': expected one that this trainer has heard of: "
-                                  f"{', '.join(sorted(reports)) or 'none so far'}")
-        if order.version is not None and order.version not in map(policy_version, policy_files(releases.policies)):
-            raise BridgeError(f"version {order.version}: expected one whose file is in {releases.policies}")
-        does: dict[str, Callable[[ReleaseCommand], str]] = {"promote": self._promote, "rollback": self._roll_back}
+                raise BridgeError(
+                    f"station '{station}': expected one that this trainer has heard of: "
+                    f"{', '.join(sorted(reports)) or 'none so far'}"
+                )
+        if order.version is not None and order.version not in map(
+            policy_version, policy_files(releases.policies)
+        ):
+            raise BridgeError(
+                f"version {order.version}: expected one whose file is in {releases.policies}"
+            )
+        does: dict[str, Callable[[ReleaseCommand], str]] = {
+            "promote": self._promote,
+            "rollback": self._roll_back,
+        }
         return does.get(order.action, self._by_station)(order)
 
     def _promote(self, order: ReleaseCommand) -> str:
@@ -159,21 +192,29 @@ class Orders:
         trial = releases.record.trial
         version = order.version if order.version is not None else trial.version if trial else None
         if version is None:
-            raise BridgeError(f"promote: expected a policy on trial, or --version, got neither; all play version "
-                              f"{releases.record.current}")
+            raise BridgeError(
+                f"promote: expected a policy on trial, or --version, got neither; all play version "
+                f"{releases.record.current}"
+            )
         return releases.promote(version, "by hand")
 
     def _roll_back(self, order: ReleaseCommand) -> str:
         releases = self._staged()
         if not releases.record.trial and not releases.record.previous:
-            raise BridgeError(f"rollback: expected a policy on trial, or one before version {releases.record.current}, "
-                              "which all play; there is neither")
+            raise BridgeError(
+                f"rollback: expected a policy on trial, or one before version "
+                f"{releases.record.current}, "
+                "which all play; there is neither"
+            )
         return releases.roll_back("by hand")
 
     def _staged(self) -> ReleaseController:
         if not self.releases.settings.staged:
-            raise BridgeError("expected a trainer that rolls out in stages (release.staged=true), got one that sends every "
-                              "new policy to all. rlinf fleet pin keeps stations at a version")
+            raise BridgeError(
+                "expected a trainer that rolls out in stages (release.staged=true), got one that "
+                "sends every "
+                "new policy to all. rlinf fleet pin keeps stations at a version"
+            )
         return self.releases
 
     def _by_station(self, order: ReleaseCommand) -> str:
@@ -185,12 +226,18 @@ class Orders:
             return self.releases.changed(f"pinned to version {order.version}: {names}")
         if order.action == "unpin":
             if free := [name for name in whose if name not in record.pins]:
-                raise BridgeError(f"pin --off: expected what is pinned, {', '.join(record.pins) or 'which nothing is'} "
-                                  f"({ALL}: all stations), got {', '.join(free)}")
+                raise BridgeError(
+                    f"pin --off: expected what is pinned, "
+                    f"{', '.join(record.pins) or 'which nothing is'} "
+                    f"({ALL}: all stations), got {', '.join(free)}"
+                )
             record.pins = {name: pin for name, pin in record.pins.items() if name not in whose}
             return self.releases.changed(f"no longer pinned: {names}")
         if order.action == "pin" or not order.stations:
-            raise BridgeError(f"{order.action}: expected {'a version' if order.action == 'pin' else 'stations'}, got none")
+            raise BridgeError(
+                f"{order.action}: expected {'a version' if order.action == 'pin' else 'stations'}, "
+                f"got none"
+            )
         drained = [name for name in record.drained if name not in whose]
         record.drained = sorted([*drained, *(whose if order.action == "drain" else ())])
         return self.releases.changed(f"{order.action}ed: {names}")

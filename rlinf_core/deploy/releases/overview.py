@@ -50,13 +50,26 @@ class Watch:
 def overview(releases: ReleaseController, reports: StationReports) -> dict[str, Any]:
     """Return an overview of the stations and of their policies."""
     record, trial = releases.record, releases.record.trial
-    return {"time": time.time(), "staged": releases.settings.staged, "newest": releases.newest, "current": record.current,
-            "trial": trial and {"version": trial.version, "station": trial.station, "episodes": len(trial.new),
-                                "of": len(trial.old), "figures": releases.figures(trial.pairs, record.current)},
-            "watched": _watched(releases),
-            "known": max(map(len, releases.recent.values()), default=0), "needed": releases.settings.episodes,
-            "pins": record.pins, "decisions": record.decisions[-SHOWN_DECISIONS:],
-            "stations": {name: _station(releases, name, *reports[name]) for name in sorted(reports)}}
+    return {
+        "time": time.time(),
+        "staged": releases.settings.staged,
+        "newest": releases.newest,
+        "current": record.current,
+        "trial": trial
+        and {
+            "version": trial.version,
+            "station": trial.station,
+            "episodes": len(trial.new),
+            "of": len(trial.old),
+            "figures": releases.figures(trial.pairs, record.current),
+        },
+        "watched": _watched(releases),
+        "known": max(map(len, releases.recent.values()), default=0),
+        "needed": releases.settings.episodes,
+        "pins": record.pins,
+        "decisions": record.decisions[-SHOWN_DECISIONS:],
+        "stations": {name: _station(releases, name, *reports[name]) for name in sorted(reports)},
+    }
 
 
 def _watched(releases: ReleaseController) -> dict[str, Any] | None:
@@ -64,21 +77,37 @@ def _watched(releases: ReleaseController) -> dict[str, Any] | None:
     watched = releases.record.watched
     if watched is None:
         return None
-    return {"before": watched.before, "episodes": len(watched.pairs), "p_values": watched.p_values,
-            "left": sum(map(len, watched.old.values())), "rolled_back_at": releases.threshold,
-            "figures": releases.figures(watched.pairs, watched.before)}
+    return {
+        "before": watched.before,
+        "episodes": len(watched.pairs),
+        "p_values": watched.p_values,
+        "left": sum(map(len, watched.old.values())),
+        "rolled_back_at": releases.threshold,
+        "figures": releases.figures(watched.pairs, watched.before),
+    }
 
 
 def _station(releases: ReleaseController, name: str, when: float, report: Any) -> dict[str, Any]:
     record, last = releases.record, releases.last.get(name, ())
-    notes = {"on trial": record.trial is not None and record.trial.station == name, "drained": name in record.drained,
-             "pinned": name in record.pins or ALL in record.pins}
-    return {"last_report_s": time.monotonic() - when, "meant": releases.version_for(name, releases.newest),
-            "fetched": report.policy_version,
-            "playing": report.playing if report.HasField("playing") else report.policy_version,
-            "policy_error": report.policy_error, "backlog": report.backlog, "set_aside": report.set_aside,
-            "spool_full": report.spool_full, **rates(releases, name), "software": report.software,
-            "notes": [note for note, holds in notes.items() if holds], "episodes": len(last)}
+    notes = {
+        "on trial": record.trial is not None and record.trial.station == name,
+        "drained": name in record.drained,
+        "pinned": name in record.pins or ALL in record.pins,
+    }
+    return {
+        "last_report_s": time.monotonic() - when,
+        "meant": releases.version_for(name, releases.newest),
+        "fetched": report.policy_version,
+        "playing": report.playing if report.HasField("playing") else report.policy_version,
+        "policy_error": report.policy_error,
+        "backlog": report.backlog,
+        "set_aside": report.set_aside,
+        "spool_full": report.spool_full,
+        **rates(releases, name),
+        "software": report.software,
+        "notes": [note for note, holds in notes.items() if holds],
+        "episodes": len(last),
+    }
 
 
 def rates(releases: ReleaseController, name: str) -> dict[str, float]:
@@ -86,7 +115,10 @@ def rates(releases: ReleaseController, name: str) -> dict[str, float]:
     last = releases.last.get(name)
     if not last:
         return {}
-    return {what: sum(getattr(outcome, what) for outcome in last) / len(last) for what in ("success", "interlock")}
+    return {
+        what: sum(getattr(outcome, what) for outcome in last) / len(last)
+        for what in ("success", "interlock")
+    }
 
 
 def read(run_dir: Path) -> dict[str, Any]:
@@ -94,8 +126,11 @@ def read(run_dir: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads((run_dir / FILE).read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise BridgeError(f"{run_dir}: expected the folder of a run that stations feed, with {FILE}, got {error}. It is "
-                          "the --out of rlinf train, which writes it from its start on") from error
+        raise BridgeError(
+            f"{run_dir}: expected the folder of a run that stations feed, with {FILE}, got "
+            f"{error}. It is "
+            "the --out of rlinf train, which writes it from its start on"
+        ) from error
     return document
 
 
@@ -103,13 +138,33 @@ def families(releases: ReleaseController) -> Iterator[Metric]:
     """Yield the Prometheus metrics of releases; without stages they have no values."""
     record = releases.record
     versions = {"all": record.current, "trial": record.trial.version if record.trial else -1}
-    yield family("rlinf_release_version", "gauge", "the policy of all stations, and the one on trial",
-                 [({"which": which}, version) for which, version in versions.items() if version >= 0])
+    yield family(
+        "rlinf_release_version",
+        "gauge",
+        "the policy of all stations, and the one on trial",
+        [({"which": which}, version) for which, version in versions.items() if version >= 0],
+    )
     watched = record.watched
-    yield family("rlinf_release_compared_episodes", "gauge", "episodes of the policy of all, since it went to all, that "
-                 "were compared with the one before it", [({}, len(watched.pairs))] if watched else [])
-    yield family("rlinf_release_p_value", "gauge", "how often, at most, a policy that is no worse than the one before it "
-                 "comes to this, always valid", [({"measure": name}, value) for name, value in (
-                     watched.p_values if watched else {}).items()])
-    yield family("rlinf_release_rolled_back_at", "gauge", "the p-value at which the policy of all is rolled back",
-                 [({}, releases.threshold)] if watched else [])
+    yield family(
+        "rlinf_release_compared_episodes",
+        "gauge",
+        "episodes of the policy of all, since it went to all, that "
+        "were compared with the one before it",
+        [({}, len(watched.pairs))] if watched else [],
+    )
+    yield family(
+        "rlinf_release_p_value",
+        "gauge",
+        "how often, at most, a policy that is no worse than the one before it "
+        "comes to this, always valid",
+        [
+            ({"measure": name}, value)
+            for name, value in (watched.p_values if watched else {}).items()
+        ],
+    )
+    yield family(
+        "rlinf_release_rolled_back_at",
+        "gauge",
+        "the p-value at which the policy of all is rolled back",
+        [({}, releases.threshold)] if watched else [],
+    )

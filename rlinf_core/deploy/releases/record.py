@@ -1,21 +1,23 @@
-"""The trainer's record of releases, ``<run>/release.json``, and the sequential test for a worse policy.
+"""The trainer's record of releases, ``<run>/release.json``, and the sequential test for a worse
+policy.
 
 The test is Wald's sequential probability ratio test for two binomial distributions (A. Wald,
-Sequential Analysis, Wiley 1947, section 6.4.2). It may be evaluated after every pair of episodes. Each
-episode of the new policy is paired with one of the old. Pairs with equal results are ignored. In the
-others the new policy does worse with probability p. Equal policies have p = 1/2, whatever their success
-rates. A policy that must be found worse has p = odds / (1 + odds). Each pair multiplies the likelihood
-ratio of the second hypothesis to the first. The test ends when the ratio reaches 1 / alpha (worse) or
-beta (not worse).
+Sequential Analysis, Wiley 1947, section 6.4.2). It may be evaluated after every pair of episodes.
+Each episode of the new policy is paired with one of the old. Pairs with equal results are ignored.
+In the others the new policy does worse with probability p. Equal policies have p = 1/2, whatever
+their success rates. A policy that must be found worse has p = odds / (1 + odds). Each pair
+multiplies the likelihood ratio of the second hypothesis to the first. The test ends when the ratio
+reaches 1 / alpha (worse) or beta (not worse).
 
-The ratio is a supermartingale under the first hypothesis, also for p < 1/2. Its inverse is one under the
-second, also beyond the odds. By Ville's inequality (1939) the errors are at most alpha and beta, however
-long the test runs and wherever it is stopped. For real-valued measures this is a sequential sign test.
+The ratio is a supermartingale under the first hypothesis, also for p < 1/2. Its inverse is one
+under the second, also beyond the odds. By Ville's inequality (1939) the errors are at most alpha
+and beta, however long the test runs and wherever it is stopped. For real-valued measures this is a
+sequential sign test.
 
-A policy that gets worse after many good episodes would be found late, because its ratio is tiny by then.
-``Evidence`` therefore uses the mean of the ratios from each pair on, with weights 1/2, 1/6, 1/12, ... A
-mean of supermartingales is a supermartingale, so the inequality holds. The inverse of its maximum is an
-always-valid p-value (Johari et al., Operations Research 70(3), 2022).
+A policy that gets worse after many good episodes would be found late, because its ratio is tiny by
+then. ``Evidence`` therefore uses the mean of the ratios from each pair on, with weights 1/2, 1/6,
+1/12, ... A mean of supermartingales is a supermartingale, so the inequality holds. The inverse of
+its maximum is an always-valid p-value (Johari et al., Operations Research 70(3), 2022).
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ class Evidence:
 
     @property
     def p_value(self) -> float:
-        """The always-valid p-value: the maximum probability of this evidence for a policy that is not worse."""
+        """The always-valid p-value: the maximum probability of this evidence for a policy that is
+        not worse.
+        """
         return 1.0 / self.largest
 
 
@@ -90,9 +94,9 @@ def _ratio(pair: float, odds: float) -> float:
     return (2.0 * odds if pair > 0 else 2.0) / (1.0 + odds)
 
 
-ALL = "*"        # the pin of every station
-DECISIONS = 50   # stored decisions
-USED = 2000      # stored ids of compared episodes
+ALL = "*"  # the pin of every station
+DECISIONS = 50  # stored decisions
+USED = 2000  # stored ids of compared episodes
 
 
 class Model(BaseModel):
@@ -120,8 +124,12 @@ class Outcome(Model):
     @classmethod
     def of(cls, trajectory: Trajectory) -> Outcome:
         alone = "operator" not in trajectory.sources
-        return cls(id=trajectory.id, version=trajectory.version, success=trajectory.success and alone,
-                   interlock=trajectory.interlock)
+        return cls(
+            id=trajectory.id,
+            version=trajectory.version,
+            success=trajectory.success and alone,
+            interlock=trajectory.interlock,
+        )
 
 
 class Trial(Model):
@@ -150,7 +158,8 @@ class Watched(Model):
 
     Attributes:
         before: previous version.
-        old: last episodes of the previous version by station, oldest first, that are not paired yet.
+        old: last episodes of the previous version by station, oldest first, that are not paired
+            yet.
         pairs: pairs (new, old), in order of arrival of the new ones.
         evidence: evidence that the current version is worse, by measure.
     """
@@ -184,8 +193,8 @@ class Record(Model):
         refused: reasons of versions that were rolled back.
         pins: pinned version by station, or of ALL.
         drained: stations that begin no further episode.
-        used: ids of episodes that earlier decisions compared. They are not compared again, also if a
-            restarted trainer reads them anew.
+        used: ids of episodes that earlier decisions compared. They are not compared again, also if
+            a restarted trainer reads them anew.
         decisions: decisions in words.
     """
 
@@ -202,13 +211,20 @@ class Record(Model):
     def note_verdict(self, text: str) -> str:
         """Store a decision in words, and print it."""
         print(text, flush=True)
-        self.decisions = [*self.decisions, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"][-DECISIONS:]
+        self.decisions = [*self.decisions, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"][
+            -DECISIONS:
+        ]
         return text
 
     def use(self, *compared: Trial | Watched | None) -> None:
         """Mark the episodes of a comparison as used."""
-        ids = [outcome.id for comparison in compared if comparison is not None
-               for pair in comparison.pairs for outcome in pair]
+        ids = [
+            outcome.id
+            for comparison in compared
+            if comparison is not None
+            for pair in comparison.pairs
+            for outcome in pair
+        ]
         self.used = [*dict.fromkeys([*self.used, *ids])][-USED:]
 
     def make_current(self, version: int) -> None:
@@ -223,14 +239,23 @@ class Record(Model):
         try:
             write_atomically(path, lambda aside: aside.write_text(self.model_dump_json(indent=1)))
         except OSError as error:
-            print(f"{path}: cannot be written: {error}. A trainer that is started again goes on from what it says",
-                  flush=True)
+            print(
+                f"{path}: cannot be written: {error}. A trainer that is started again goes on from "
+                f"what it says",
+                flush=True,
+            )
 
 
 def read(path: Path) -> Record:
-    """Read the record of an earlier start, or return a new one. Raises RlinfError if it is damaged."""
+    """Read the record of an earlier start, or return a new one.
+
+    Raises RlinfError if it is damaged.
+    """
     try:
         return Record.model_validate_json(path.read_text()) if path.exists() else Record()
     except ValueError as error:
-        raise RlinfError(f"{path}: expected what this trainer has written there, got: {str(error)[:300]}. Mend it, or "
-                         "delete it: then the newest policy is that of all, and nothing is pinned or drained") from error
+        raise RlinfError(
+            f"{path}: expected what this trainer has written there, got: {str(error)[:300]}. Mend "
+            f"it, or "
+            "delete it: then the newest policy is that of all, and nothing is pinned or drained"
+        ) from error

@@ -1,4 +1,6 @@
-"""The release controller: it gives stations the newest policy, or releases it in stages, and executes commands."""
+"""The release controller: it gives stations the newest policy, or releases it in stages, and
+executes commands.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,29 @@ from pathlib import Path
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.policies import PolicySelector
 from rlinf_core.deploy.releases import Release
-from rlinf_core.deploy.releases.record import ALL, NOT_WORSE, WORSE, Evidence, Outcome, Trial, Watched, judged, read
+from rlinf_core.deploy.releases.record import (
+    ALL,
+    NOT_WORSE,
+    WORSE,
+    Evidence,
+    Outcome,
+    Trial,
+    Watched,
+    judged,
+    read,
+)
 from rlinf_core.policies.serialization import policy_name
 
 SILENT_S = 60.0  # silence of the trial's station after which another one takes over
-LAST = 50        # training episodes of each station in its figures
-KEEP_S = 5.0     # interval of writing the comparison
-GO_BACK = 5      # former versions kept on disk for a rollback
+LAST = 50  # training episodes of each station in its figures
+KEEP_S = 5.0  # interval of writing the comparison
+GO_BACK = 5  # former versions kept on disk for a rollback
 FILE = "release.json"
 StationReports = Mapping[str, tuple[float, pb.StationReport]]
 MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # positive: the new policy did worse
     "success": lambda new, old: old.success - new.success,
-    "interlock": lambda new, old: new.interlock - old.interlock}
+    "interlock": lambda new, old: new.interlock - old.interlock,
+}
 
 
 class ReleaseController(PolicySelector):
@@ -39,9 +52,12 @@ class ReleaseController(PolicySelector):
         if not settings.staged:
             self.record.trial, self.record.watched, self.record.current = None, None, -1
         self.measures = [name for name in MEASURES if settings.interlock or name != "interlock"]
-        self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=LAST))  # of each station
+        self.last: dict[str, deque[Outcome]] = defaultdict(
+            lambda: deque(maxlen=LAST)
+        )  # of each station
         self.recent: dict[str, deque[Outcome]] = defaultdict(  # of current
-            lambda: deque(maxlen=settings.episodes + settings.watch))
+            lambda: deque(maxlen=settings.episodes + settings.watch)
+        )
         self._unwritten, self._next_write, self._written_version = False, 0.0, self.record.current
 
     # Queries of the bridge
@@ -59,8 +75,11 @@ class ReleaseController(PolicySelector):
 
     def why_waiting(self, station: str) -> str:
         """See ``PolicySelector``."""
-        return ("drained: it begins no further episode, until rlinf fleet drain --off at the trainer"
-                if station in self.record.drained else "")
+        return (
+            "drained: it begins no further episode, until rlinf fleet drain --off at the trainer"
+            if station in self.record.drained
+            else ""
+        )
 
     # Input of the run's loop
     def played(self, station: str, outcome: Outcome) -> None:
@@ -72,7 +91,11 @@ class ReleaseController(PolicySelector):
         if self.settings.staged and outcome.version == self.record.current:
             self.recent[station].append(outcome)
             self._look_back(station, outcome)
-        elif trial and (station, outcome.version) == (trial.station, trial.version) and outcome not in trial.new:
+        elif (
+            trial
+            and (station, outcome.version) == (trial.station, trial.version)
+            and outcome not in trial.new
+        ):
             trial.new.append(outcome)
             self._judge(trial)
             if self.record.trial is trial:
@@ -97,49 +120,88 @@ class ReleaseController(PolicySelector):
 
     def _begin(self, reports: StationReports) -> None:
         record, station = self.record, self._canary(reports)
-        due = self.newest > record.current and self.newest not in record.refused and ALL not in record.pins
+        due = (
+            self.newest > record.current
+            and self.newest not in record.refused
+            and ALL not in record.pins
+        )
         if due and station:
             self._try(self.newest, station, "")
 
     def _try(self, version: int, station: str, why: str) -> None:
-        self.record.trial = Trial(version=version, station=station,
-                                  old=list(self.recent.get(station, ()))[-self.settings.episodes:])
+        self.record.trial = Trial(
+            version=version,
+            station=station,
+            old=list(self.recent.get(station, ()))[-self.settings.episodes :],
+        )
         self.changed(f"version {version} is on trial at station '{station}'{why}")
 
     def _watch(self, trial: Trial, reports: StationReports) -> None:
-        """Check that the trial's station has loaded the policy and is connected; else roll back or move the trial."""
+        """Check that the trial's station has loaded the policy and is connected; else roll back or
+        move the trial.
+        """
         _, report = reports.get(trial.station, (0.0, pb.StationReport()))
         if policy_name(trial.version) in report.policy_error:
             self.roll_back(f"station '{trial.station}' cannot load it: {report.policy_error[:300]}")
             return
         station = self._canary(reports, trial.station)
         if station and station != trial.station:
-            self._try(trial.version, station, f", anew: '{trial.station}' is pinned, drained or silent")
+            self._try(
+                trial.version, station, f", anew: '{trial.station}' is pinned, drained or silent"
+            )
 
     def _canary(self, reports: StationReports, present: str = "") -> str:
-        """Return the station for a trial: the present one if it is free, else one with enough old episodes."""
+        """Return the station for a trial: the present one if it is free, else one with enough old
+        episodes.
+        """
         record, wanted, now = self.record, self.settings.canary, time.monotonic()
-        free = [name for name, (when, _) in reports.items() if now - when < SILENT_S and name not in record.pins
-                and name not in record.drained and wanted in ("", name)]
+        free = [
+            name
+            for name, (when, _) in reports.items()
+            if now - when < SILENT_S
+            and name not in record.pins
+            and name not in record.drained
+            and wanted in ("", name)
+        ]
         able = [name for name in free if len(self.recent.get(name, ())) >= self.settings.episodes]
         return present if present in free else min(able, default="")
 
     def needed(self) -> set[int]:
-        """Return the versions whose files must stay: those in use, and the last GO_BACK former ones."""
+        """Return the versions whose files must stay: those in use, and the last GO_BACK former
+        ones.
+        """
         record = self.record
         record.previous = record.previous[-GO_BACK:]
-        return {self.newest, record.current, *record.previous, *record.pins.values(),
-                *((record.trial.version,) if record.trial else ()), *((record.watched.before,) if record.watched else ())}
+        return {
+            self.newest,
+            record.current,
+            *record.previous,
+            *record.pins.values(),
+            *((record.trial.version,) if record.trial else ()),
+            *((record.watched.before,) if record.watched else ()),
+        }
 
     # Decisions
     def _judge(self, trial: Trial) -> None:
-        """Decide on a trial by the tests of all measures, which share the false-alarm probability."""
+        """Decide on a trial by the tests of all measures, which share the false-alarm
+        probability.
+        """
         settings = self.settings
-        verdicts = {name: judged((MEASURES[name](*pair) for pair in trial.pairs), settings.odds_ratio, self.threshold,
-                                 settings.beta) for name in self.measures}
+        verdicts = {
+            name: judged(
+                (MEASURES[name](*pair) for pair in trial.pairs),
+                settings.odds_ratio,
+                self.threshold,
+                settings.beta,
+            )
+            for name in self.measures
+        }
         figures = self.figures(trial.pairs, self.record.current)
         if WORSE in verdicts.values():
-            self.roll_back(f"{' and '.join(name for name in verdicts if verdicts[name] == WORSE)} worse: {figures}")
+            self.roll_back(
+                f"{' and '.join(name for name in verdicts if verdicts[name] == WORSE)} worse: "
+                f"{figures}"
+            )
         elif set(verdicts.values()) == {NOT_WORSE}:
             self.promote(trial.version, f"not worse: {figures}")
         elif len(trial.new) >= len(trial.old):
@@ -156,7 +218,9 @@ class ReleaseController(PolicySelector):
             evidence.add(MEASURES[name](*watched.pairs[-1]), self.settings.odds_ratio)
         if worse := [name for name, value in watched.p_values.items() if value <= self.threshold]:
             if self.record.trial is not None:
-                self.record.note_verdict(f"the trial of version {self.record.trial.version} ends undecided")
+                self.record.note_verdict(
+                    f"the trial of version {self.record.trial.version} ends undecided"
+                )
                 self.record.trial = None
             figures = self.figures(watched.pairs, watched.before)
             self.roll_back(f"{' and '.join(worse)} worse since it went to all: {figures}")
@@ -168,14 +232,24 @@ class ReleaseController(PolicySelector):
 
     def figures(self, pairs: list[tuple[Outcome, Outcome]], before: int) -> str:
         """Describe the pairs and version ``before`` in words."""
+
         def of(outcomes: list[Outcome]) -> str:
             rate = sum(outcome.interlock for outcome in outcomes) / max(len(outcomes), 1)
-            return f"{sum(outcome.success for outcome in outcomes)} of {len(outcomes)} succeeded, interlock {rate:.1%}"
+            return (
+                f"{sum(outcome.success for outcome in outcomes)} of {len(outcomes)} succeeded, "
+                f"interlock {rate:.1%}"
+            )
 
-        return f"{of([new for new, _ in pairs])}; version {before} there: {of([old for _, old in pairs])}"
+        return (
+            f"{of([new for new, _ in pairs])}; version {before} there: "
+            f"{of([old for _, old in pairs])}"
+        )
 
     def promote(self, version: int, why: str) -> str:
-        """A version for all. Its episodes on trial are compared with no other: they count because they were good."""
+        """A version for all.
+
+        Its episodes on trial are compared with no other: they count because they were good.
+        """
         self.record.use(self.record.trial, self.record.watched)
         if version != self.record.current:
             self.record.watched = self._from_now_on()
@@ -189,16 +263,24 @@ class ReleaseController(PolicySelector):
         """
         record = self.record
         used = {old.id for _, old in record.trial.pairs} if record.trial else set()
-        left = {station: unused for station, recent in self.recent.items()
-                if (unused := [outcome for outcome in recent if outcome.id not in used])}
+        left = {
+            station: unused
+            for station, recent in self.recent.items()
+            if (unused := [outcome for outcome in recent if outcome.id not in used])
+        }
         share = math.ceil(self.settings.watch / max(len(left), 1))
         old = {station: unused[-share:] for station, unused in left.items()}
-        return Watched(before=record.current, old=old) if self.settings.watch and old and record.current >= 0 else None
+        return (
+            Watched(before=record.current, old=old)
+            if self.settings.watch and old and record.current >= 0
+            else None
+        )
 
     def roll_back(self, why: str) -> str:
         """The policy on trial is given up; without one, that of all, for the one before it.
 
-        What it was compared with is used no more: where that was luck, every policy to come would be found worse.
+        What it was compared with is used no more: where that was luck, every policy to come would
+            be found worse.
         """
         record, trial = self.record, self.record.trial
         record.use(trial or record.watched)
@@ -207,7 +289,11 @@ class ReleaseController(PolicySelector):
             self.recent.pop(trial.station, None)
         else:
             gone = record.current
-            record.current, record.previous, record.watched = record.previous[-1], record.previous[:-1], None
+            record.current, record.previous, record.watched = (
+                record.previous[-1],
+                record.previous[:-1],
+                None,
+            )
             self.recent.clear()
         record.refused[gone] = why
         return self.changed(f"version {gone} is rolled back to {record.current}: {why}")

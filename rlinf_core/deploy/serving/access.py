@@ -26,11 +26,16 @@ def read_key(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise ServingError(f"API key {path}: expected a file with a key, got: {error}") from error
     if not KEY.fullmatch(text):
-        raise ServingError(f"API key {path}: expected a line of 16 to 512 characters without blanks, got {len(text)}. "
-                           "Make one: openssl rand -hex 32")
+        raise ServingError(
+            f"API key {path}: expected a line of 16 to 512 characters without blanks, got "
+            f"{len(text)}. "
+            "Make one: openssl rand -hex 32"
+        )
     if mode & 0o007:
-        raise ServingError(f"API key {path}: expected a file that other users cannot read, got mode "
-                           f"{stat.S_IMODE(mode):04o}: chmod o-rwx {path}")
+        raise ServingError(
+            f"API key {path}: expected a file that other users cannot read, got mode "
+            f"{stat.S_IMODE(mode):04o}: chmod o-rwx {path}"
+        )
     return text
 
 
@@ -41,14 +46,20 @@ def is_allowed(key: str, header: str | None) -> bool:
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return the TLS context of a server. Raises ServingError if the files hold no certificate and key."""
+    """Return the TLS context of a server.
+
+    Raises ServingError if the files hold no certificate and key.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise ServingError(f"--tls-cert {certificate}, --tls-key {key}: expected a certificate and its key in PEM, got: "
-                           f"{error}") from error
+        raise ServingError(
+            f"--tls-cert {certificate}, --tls-key {key}: expected a certificate and its key in "
+            f"PEM, got: "
+            f"{error}"
+        ) from error
     return context
 
 
@@ -64,7 +75,9 @@ def client_context(authority: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=authority or None)
     except (OSError, ssl.SSLError) as error:
-        raise ServingError(f"station.policy.tls_ca {authority}: expected certificates in PEM, got: {error}") from error
+        raise ServingError(
+            f"station.policy.tls_ca {authority}: expected certificates in PEM, got: {error}"
+        ) from error
 
 
 def check_exposure(host: str, encrypted: bool, key: str, plaintext: bool) -> None:
@@ -81,8 +94,14 @@ def check_exposure(host: str, encrypted: bool, key: str, plaintext: bool) -> Non
     """
     if is_loopback(host) or plaintext or (encrypted and key):
         return
-    missing = " and ".join(name for name, given in (("--tls-cert with --tls-key", encrypted), ("--api-key-file", key))
-                           if not given)
-    raise ServingError(f"--host {host}: expected {missing}, since other machines reach it: anyone there could ask "
-                       "the policy and read the cameras on their way. Give them, tunnel to 127.0.0.1 (ssh -L), or accept "
-                       "it with --plaintext on a network of your own")
+    missing = " and ".join(
+        name
+        for name, given in (("--tls-cert with --tls-key", encrypted), ("--api-key-file", key))
+        if not given
+    )
+    raise ServingError(
+        f"--host {host}: expected {missing}, since other machines reach it: anyone there could ask "
+        "the policy and read the cameras on their way. Give them, tunnel to 127.0.0.1 (ssh -L), or "
+        "accept "
+        "it with --plaintext on a network of your own"
+    )

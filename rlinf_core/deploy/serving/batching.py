@@ -49,15 +49,25 @@ class Batcher:
         callers: returns the number of active clients; a batch with as many requests starts at once.
     """
 
-    def __init__(self, infer: Infer, max_batch: int, max_wait_s: float, callers: Callable[[], int]) -> None:
-        self.infer, self.max_batch, self.max_wait_s, self.callers = infer, max_batch, max_wait_s, callers
+    def __init__(
+        self, infer: Infer, max_batch: int, max_wait_s: float, callers: Callable[[], int]
+    ) -> None:
+        self.infer, self.max_batch, self.max_wait_s, self.callers = (
+            infer,
+            max_batch,
+            max_wait_s,
+            callers,
+        )
         self.waiting: list[Waiting] = []
         self._expected, self._busy, self._ended, self._come = 1, False, False, threading.Condition()
         # of the last batches [s]; the least counts, since a busy machine delays some
         self._durations = deque([math.inf], maxlen=4)
 
     async def ask(self, kind: Hashable, request: Any) -> Waiting:
-        """Wait for the answer to a request. An exception of ``infer`` about this request is raised here."""
+        """Wait for the answer to a request.
+
+        An exception of ``infer`` about this request is raised here.
+        """
         waiting = Waiting(kind, request, asyncio.get_running_loop().create_future())
         with self._come:
             self._expected = min(self.max_batch, self.callers())
@@ -73,8 +83,13 @@ class Batcher:
         return waiting
 
     def start(self) -> None:
-        """Start the thread that answers batches until ``close``. Call it from the event loop of the clients."""
-        threading.Thread(target=self._run, args=(asyncio.get_running_loop(),), name="inference", daemon=True).start()
+        """Start the thread that answers batches until ``close``.
+
+        Call it from the event loop of the clients.
+        """
+        threading.Thread(
+            target=self._run, args=(asyncio.get_running_loop(),), name="inference", daemon=True
+        ).start()
 
     def close(self) -> None:
         """Start no further batch."""
@@ -94,15 +109,22 @@ class Batcher:
         """Return the next batch; None at the end."""
         with self._come:
             self._come.wait_for(lambda: self.waiting or self._ended)
-            while not self._ended and len(self.waiting) < self._expected and (
-                    left := self.waiting[0].since + self.max_wait_s - time.monotonic()) > 0.0:
+            while (
+                not self._ended
+                and len(self.waiting) < self._expected
+                and (left := self.waiting[0].since + self.max_wait_s - time.monotonic()) > 0.0
+            ):
                 self._come.wait(left)
             if self._ended:
                 return None
             self._busy = True
-            alike = [waiting for waiting in self.waiting if waiting.kind == self.waiting[0].kind][:self.max_batch]
+            alike = [waiting for waiting in self.waiting if waiting.kind == self.waiting[0].kind][
+                : self.max_batch
+            ]
             self.waiting = [waiting for waiting in self.waiting if waiting not in alike]
-        return [waiting for waiting in alike if not waiting.answer.done()]  # without clients that have gone
+        return [
+            waiting for waiting in alike if not waiting.answer.done()
+        ]  # without clients that have gone
 
     def _timed(self, batch: list[Waiting]) -> None:
         began = time.monotonic()
@@ -114,13 +136,20 @@ class Batcher:
             waiting.size = len(batch)
 
     def _answered(self, batch: list[Waiting]) -> list[Any]:
-        """Return an answer or an exception for each request. If a batch fails, each request is tried alone."""
+        """Return an answer or an exception for each request.
+
+        If a batch fails, each request is tried alone.
+        """
         try:
             return self.infer(batch[0].kind, [waiting.request for waiting in batch])
         except EngineError as error:  # not caused by a request
             return [error] * len(batch)
         except Exception as error:
-            return [error] if len(batch) == 1 else [result for waiting in batch for result in self._answered([waiting])]
+            return (
+                [error]
+                if len(batch) == 1
+                else [result for waiting in batch for result in self._answered([waiting])]
+            )
 
 
 def _deliver(batch: list[Waiting]) -> None:

@@ -13,10 +13,10 @@ from websockets.asyncio.server import ServerConnection
 from rlinf_core.core.connections import Connection, Connections
 from rlinf_core.deploy.serving.protocol import MAX_BYTES
 
-HEADER_S = 5.0    # timeout of a complete request header
+HEADER_S = 5.0  # timeout of a complete request header
 MESSAGE_S = 20.0  # timeout of a complete message, from its first byte
 MAX_HELD_BYTES = 4 * MAX_BYTES  # sum of all messages that are received, unpacked or answered
-FRAME_BYTES = 512               # memory of a frame object, besides its data
+FRAME_BYTES = 512  # memory of a frame object, besides its data
 SWEEP_S = 0.5
 
 
@@ -29,8 +29,9 @@ class Bounds:
 
     def __init__(self, log: Callable[[str], object]) -> None:
         self.log = log
-        self.admission = Connections(asyncio.Protocol, log, "serve", request_s=HEADER_S,
-                                     count_busy=False)
+        self.admission = Connections(
+            asyncio.Protocol, log, "serve", request_s=HEADER_S, count_busy=False
+        )
         self.open: set[BoundedConnection] = set()
 
     def connection(self, *arguments: Any, **options: Any) -> BoundedConnection:
@@ -41,8 +42,10 @@ class Bounds:
         """Close the largest connections while the sum of held bytes exceeds MAX_HELD_BYTES."""
         while sum(connection.held for connection in self.open) > MAX_HELD_BYTES:
             largest = max(self.open, key=lambda connection: connection.held)
-            self.log(f"serve: expected messages of at most {MAX_HELD_BYTES >> 20} MiB in all, got "
-                     f"more: the client that sent {largest.held >> 20} MiB of them is closed")
+            self.log(
+                f"serve: expected messages of at most {MAX_HELD_BYTES >> 20} MiB in all, got "
+                f"more: the client that sent {largest.held >> 20} MiB of them is closed"
+            )
             largest.drop()
 
     async def sweep(self) -> None:

@@ -36,17 +36,27 @@ class PolicyClient:
         self.address, self.timeout_s = address, timeout_s
         tls = access.client_context(authority) if address.startswith("wss:") else None
         try:
-            self._socket = connect(address, compression=None, max_size=MAX_BYTES, open_timeout=timeout_s, proxy=None,
-                                   close_timeout=0.2, ssl=tls,
-                                   additional_headers={access.HEADER: access.SCHEME + key} if key else None)
+            self._socket = connect(
+                address,
+                compression=None,
+                max_size=MAX_BYTES,
+                open_timeout=timeout_s,
+                proxy=None,
+                close_timeout=0.2,
+                ssl=tls,
+                additional_headers={access.HEADER: access.SCHEME + key} if key else None,
+            )
         except (OSError, WebSocketException, InvalidURI) as error:
             raise ServingError(
-                f"policy server {address}: expected one that answers, got {_error_text(error)}. Start it: rlinf "
+                f"policy server {address}: expected one that answers, got {_error_text(error)}. "
+                f"Start it: rlinf "
                 "serve POLICY"
             ) from error
         try:
             self.metadata = self._received()
-            self._socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+            self._socket.socket.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s)
+            )
         except ServingError:
             self.close()
             raise
@@ -62,8 +72,14 @@ class PolicyClient:
             self._socket.send(packed(message))
         except WebSocketException as error:
             late = isinstance(error.__cause__, BlockingIOError)  # of SO_SNDTIMEO
-            expected = f"expected it to take an observation within {self.timeout_s:g} s" if late else "expected it to go on"
-            raise ServingError(f"policy server {self.address}: {expected}, got {_error_text(error)}") from error
+            expected = (
+                f"expected it to take an observation within {self.timeout_s:g} s"
+                if late
+                else "expected it to go on"
+            )
+            raise ServingError(
+                f"policy server {self.address}: {expected}, got {_error_text(error)}"
+            ) from error
         return self._received()
 
     @property
@@ -79,18 +95,27 @@ class PolicyClient:
         try:
             data = self._socket.recv(timeout=self.timeout_s)
         except TimeoutError as error:
-            raise ServingError(f"policy server {self.address}: expected an answer within {self.timeout_s:g} s, got "
-                               "none") from error
+            raise ServingError(
+                f"policy server {self.address}: expected an answer within {self.timeout_s:g} s, "
+                f"got "
+                "none"
+            ) from error
         except WebSocketException as error:
-            raise ServingError(f"policy server {self.address}: expected an answer, got {_error_text(error)}") from error
+            raise ServingError(
+                f"policy server {self.address}: expected an answer, got {_error_text(error)}"
+            ) from error
         if isinstance(data, str):
-            raise RefusedRequestError(f"policy server {self.address}: {escape_ascii(data.strip())[-600:]}")
+            raise RefusedRequestError(
+                f"policy server {self.address}: {escape_ascii(data.strip())[-600:]}"
+            )
         return unpacked(data)
 
 
 def _timeval(seconds: float) -> bytes:
     """Return a ``struct timeval`` of Linux."""
-    return struct.pack("@ll", *divmod(math.ceil(seconds * 1e6), 1_000_000))  # never 0, which means no timeout
+    return struct.pack(
+        "@ll", *divmod(math.ceil(seconds * 1e6), 1_000_000)
+    )  # never 0, which means no timeout
 
 
 def _error_text(error: Exception) -> str:

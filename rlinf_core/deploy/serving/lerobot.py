@@ -1,8 +1,9 @@
 """LeRobot's asynchronous inference (0.4 to 0.6): its robot client asks this server over gRPC.
 
-The client sends what it knows as pickles, and reads one. ``unpickled`` builds nothing but plain values, arrays and records
-of the client's; a pickle that names anything else is refused. The protocol has neither a key nor encryption, so the server
-listens on this machine alone; others come through ``ssh -L``.
+The client sends what it knows as pickles, and reads one. ``unpickled`` builds nothing but plain
+values, arrays and records of the client's; a pickle that names anything else is refused. The
+protocol has neither a key nor encryption, so the server listens on this machine alone; others come
+through ``ssh -L``.
 
     Ready, SendPolicyInstructions    the client's features, which must be the policy's
     SendObservations                 the newest observation; an older one that waits is dropped
@@ -36,31 +37,43 @@ SERVICE, HEALTH = "transport.AsyncInference", "grpc.health.v1.Health"
 SERVING = b"\x08\x01"  # a HealthCheckResponse of status SERVING
 WAIT_S = 1.0  # for an observation, after which GetActions answers with nothing
 CLIENTS = 64
-MAX_OPERATIONS = 10_000  # of a pickle; an observation of 50 numbers and 4 cameras takes some hundred
+MAX_OPERATIONS = (
+    10_000  # of a pickle; an observation of 50 numbers and 4 cameras takes some hundred
+)
 STATE, PICTURES, TASK = "observation.state", "observation.images.", "task"
-RECORDS = {("lerobot.async_inference.helpers", name) for name in ("RemotePolicyConfig", "TimedObservation")} | {
-    ("lerobot.configs.types", "PolicyFeature")}
+RECORDS = {
+    ("lerobot.async_inference.helpers", name) for name in ("RemotePolicyConfig", "TimedObservation")
+} | {("lerobot.configs.types", "PolicyFeature")}
 FEATURE_TYPE = ("lerobot.configs.types", "FeatureType")
 ACTION = b"clerobot.async_inference.helpers\nTimedAction\n"  # how a pickle names the client's class
 
 
 # Pickles
 def unpickled(data: bytes) -> Any:
-    """The value of a client's pickle; SpecError where it names a class that is not LeRobot's or an array's."""
+    """The value of a client's pickle; SpecError where it names a class that is not LeRobot's or an
+    array's.
+    """
     try:
         for count, _ in enumerate(pickletools.genops(data)):
             if count >= MAX_OPERATIONS:
-                raise SpecError(f"lerobot: expected a pickle of at most {MAX_OPERATIONS} operations, got more")
+                raise SpecError(
+                    f"lerobot: expected a pickle of at most {MAX_OPERATIONS} operations, got more"
+                )
         return _Unpickler(io.BytesIO(data)).load()
     except SpecError:
         raise
     except Exception as error:  # a pickle can raise anything
-        raise SpecError(f"lerobot: expected a pickle of LeRobot's robot client, got {len(data)} bytes: "
-                        f"{type(error).__name__}: {escape_ascii(error)[:200]}") from error
+        raise SpecError(
+            f"lerobot: expected a pickle of LeRobot's robot client, got {len(data)} bytes: "
+            f"{type(error).__name__}: {escape_ascii(error)[:200]}"
+        ) from error
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds stand-ins alone. They are made anew for each pickle, so that none is changed for the next one."""
+    """Finds stand-ins alone.
+
+    They are made anew for each pickle, so that none is changed for the next one.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         """See ``pickle.Unpickler``."""
@@ -68,11 +81,22 @@ class _Unpickler(pickle.Unpickler):
             return type(name, (_Record,), {})
         if (module, name) == FEATURE_TYPE:
             return _Global(str)
-        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric",
-                      "numpy._core.numeric") and name in _NUMPY:
+        if (
+            module
+            in (
+                "numpy",
+                "numpy.core.multiarray",
+                "numpy._core.multiarray",
+                "numpy.core.numeric",
+                "numpy._core.numeric",
+            )
+            and name in _NUMPY
+        ):
             return _Global(_NUMPY[name])
-        raise SpecError(f"lerobot: expected numbers, texts, arrays and LeRobot's records, got "
-                        f"{escape_ascii(module)[:80]}.{escape_ascii(name)[:80]}. It is not unpickled")
+        raise SpecError(
+            f"lerobot: expected numbers, texts, arrays and LeRobot's records, got "
+            f"{escape_ascii(module)[:80]}.{escape_ascii(name)[:80]}. It is not unpickled"
+        )
 
 
 class _Record:
@@ -98,7 +122,12 @@ class _Dtype:
     """A dtype of numbers. A pickle gives it a state, of which nothing is taken."""
 
     def __init__(self, name: Any, *_: Any) -> None:
-        if not isinstance(name, str) or name[:1] not in KINDS or not name[1:].isdigit() or int(name[1:]) > 8:
+        if (
+            not isinstance(name, str)
+            or name[:1] not in KINDS
+            or not name[1:].isdigit()
+            or int(name[1:]) > 8
+        ):
             raise SpecError(f"lerobot: expected a dtype of numbers, got {escape_ascii(name)[:40]}")
         self.dtype = np.dtype(name)
 
@@ -121,8 +150,13 @@ def _filled(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
     if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or len(shape) > 8:
         raise SpecError("lerobot: expected the bytes, dtype and shape of an array")
     values = np.frombuffer(data, dtype.dtype)
-    if any(type(side) is not int or side < 0 for side in shape) or np.prod([int(side) for side in shape]) != len(values):
-        raise SpecError(f"lerobot: expected {len(values)} numbers of an array, got the shape {escape_ascii(shape)[:80]}")
+    if any(type(side) is not int or side < 0 for side in shape) or np.prod(
+        [int(side) for side in shape]
+    ) != len(values):
+        raise SpecError(
+            f"lerobot: expected {len(values)} numbers of an array, got the shape "
+            f"{escape_ascii(shape)[:80]}"
+        )
     return values.reshape(shape, order="F" if order == "F" else "C")
 
 
@@ -130,8 +164,13 @@ def _scalar(dtype: Any, data: Any) -> Any:
     return _filled(data, dtype, ())[()]
 
 
-_NUMPY: dict[str, Callable[..., Any]] = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Dtype, "scalar": _scalar,
-                                         "_frombuffer": _filled}
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "_reconstruct": _Array,
+    "ndarray": _Array,
+    "dtype": _Dtype,
+    "scalar": _scalar,
+    "_frombuffer": _filled,
+}
 
 
 def _plain(value: Any) -> Any:
@@ -170,7 +209,9 @@ def pickled_actions(actions: np.ndarray, timestamp: float, timestep: int, period
     timed = []
     for index, action in enumerate(torch.from_numpy(actions.astype(np.float32))):
         one = _TimedAction()
-        vars(one).update(timestamp=timestamp + index * period, timestep=timestep + index, action=action.clone())
+        vars(one).update(
+            timestamp=timestamp + index * period, timestep=timestep + index, action=action.clone()
+        )
         timed.append(one)
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=4).dump(timed)
@@ -219,13 +260,18 @@ class Service:
         def answered(call: Callable[..., Any], requests: Any, answers: Any = empty) -> Any:
             return unary(call, requests.FromString, answers.SerializeToString)
 
-        methods = {"Ready": answered(self.ready, empty),
-                   "SendPolicyInstructions": answered(self.instructions, messages.PolicySetup),
-                   "SendObservations": grpc.stream_unary_rpc_method_handler(
-                       self.observation, messages.Observation.FromString, empty.SerializeToString),
-                   "GetActions": answered(self.get_actions, empty, messages.Actions)}
-        return [grpc.method_handlers_generic_handler(SERVICE, methods),
-                grpc.method_handlers_generic_handler(HEALTH, {"Check": unary(self.health)})]
+        methods = {
+            "Ready": answered(self.ready, empty),
+            "SendPolicyInstructions": answered(self.instructions, messages.PolicySetup),
+            "SendObservations": grpc.stream_unary_rpc_method_handler(
+                self.observation, messages.Observation.FromString, empty.SerializeToString
+            ),
+            "GetActions": answered(self.get_actions, empty, messages.Actions),
+        }
+        return [
+            grpc.method_handlers_generic_handler(SERVICE, methods),
+            grpc.method_handlers_generic_handler(HEALTH, {"Check": unary(self.health)}),
+        ]
 
     async def health(self, request: bytes, context: Any) -> bytes:
         """Serving: the policy is loaded and warmed up before the port listens."""
@@ -239,7 +285,10 @@ class Service:
         return messages.Empty()
 
     async def instructions(self, request: Any, context: Any) -> Any:
-        """Check the client's features. Its policy type and path are not followed: one policy is served."""
+        """Check the client's features.
+
+        Its policy type and path are not followed: one policy is served.
+        """
         robot = await self._robot(context)
         with Refusal(self.server) as refusal:
             config = unpickled(request.data)
@@ -250,17 +299,29 @@ class Service:
     def _features(self, config: Any) -> list[str]:
         features = getattr(config, "lerobot_features", None)
         if not isinstance(features, dict):
-            raise SpecError("lerobot: expected lerobot_features in the client's instructions, got none")
+            raise SpecError(
+                "lerobot: expected lerobot_features in the client's instructions, got none"
+            )
         state = features.get(STATE)
         names = state.get("names") if isinstance(state, dict) else None
-        if not isinstance(names, list) or len(names) != self.spec.vector_size or not all(
-                isinstance(name, str) for name in names):
-            raise SpecError(f"lerobot: expected {self.spec.vector_size} names of {STATE} "
-                            f"({', '.join(item.name for item in self.spec.vectors)}), got {escape_ascii(names)[:200]}")
-        cameras = {str(name).removeprefix(PICTURES) for name in features if str(name).startswith(PICTURES)}
+        if (
+            not isinstance(names, list)
+            or len(names) != self.spec.vector_size
+            or not all(isinstance(name, str) for name in names)
+        ):
+            raise SpecError(
+                f"lerobot: expected {self.spec.vector_size} names of {STATE} "
+                f"({', '.join(item.name for item in self.spec.vectors)}), got "
+                f"{escape_ascii(names)[:200]}"
+            )
+        cameras = {
+            str(name).removeprefix(PICTURES) for name in features if str(name).startswith(PICTURES)
+        }
         if missing := [image.name for image in self.spec.images if image.name not in cameras]:
-            raise SpecError(f"lerobot: expected the cameras {', '.join(missing)}, got "
-                            f"{', '.join(sorted(cameras)) or 'none'}. Name the robot's cameras so")
+            raise SpecError(
+                f"lerobot: expected the cameras {', '.join(missing)}, got "
+                f"{', '.join(sorted(cameras)) or 'none'}. Name the robot's cameras so"
+            )
         return names
 
     async def observation(self, requests: AsyncIterator[Any], context: Any) -> Any:
@@ -270,10 +331,15 @@ class Service:
             parts.append(part.data)
             size += len(part.data)
             if size > MAX_BYTES:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"expected at most {MAX_BYTES >> 20} MiB")
+                await context.abort(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"expected at most {MAX_BYTES >> 20} MiB"
+                )
         with Refusal(self.server) as refusal:
             timed = await asyncio.to_thread(unpickled, b"".join(parts))
-            timestep, timestamp = getattr(timed, "timestep", None), getattr(timed, "timestamp", None)
+            timestep, timestamp = (
+                getattr(timed, "timestep", None),
+                getattr(timed, "timestamp", None),
+            )
             if type(timestep) is not int or not isinstance(timestamp, float | int):
                 raise SpecError("lerobot: expected an observation with a timestep and a timestamp")
             request = self._request(robot, getattr(timed, "observation", None))
@@ -284,20 +350,32 @@ class Service:
         return messages.Empty()
 
     def _request(self, robot: Robot, observation: Any) -> Request:
-        """An observation {name of a number: float, camera: (H, W, 3) uint8, task: sentence} as the server takes it."""
+        """An observation {name of a number: float, camera: (H, W, 3) uint8, task: sentence} as the
+        server takes it.
+        """
         if not robot.names:
             raise SpecError("lerobot: expected policy instructions before the first observation")
         if not isinstance(observation, dict):
-            raise SpecError(f"lerobot: expected a map as an observation, got a {type(observation).__name__}")
+            raise SpecError(
+                f"lerobot: expected a map as an observation, got a {type(observation).__name__}"
+            )
         if missing := [name for name in robot.names if name not in observation]:
-            raise SpecError(f"lerobot: expected {', '.join(missing)} in the observation, got nothing")
+            raise SpecError(
+                f"lerobot: expected {', '.join(missing)} in the observation, got nothing"
+            )
         try:
-            vectors = np.array([float(_plain(observation[name])) for name in robot.names], np.float32)
+            vectors = np.array(
+                [float(_plain(observation[name])) for name in robot.names], np.float32
+            )
         except (TypeError, ValueError) as error:
-            raise SpecError(f"lerobot: expected numbers of {', '.join(robot.names)}, got: {error}") from error
+            raise SpecError(
+                f"lerobot: expected numbers of {', '.join(robot.names)}, got: {error}"
+            ) from error
         message: dict[str, Any] = {"state": vectors}
         for image in self.spec.images:
-            message[image.name] = resized(_plain(observation.get(image.name)), image.name, image.shape)
+            message[image.name] = resized(
+                _plain(observation.get(image.name)), image.name, image.shape
+            )
         if isinstance(task := observation.get(TASK), str) and task:
             message[PROMPT] = task
         return read_request(self.spec, message, self.server.weights.newest.needs_instruction)
@@ -319,8 +397,10 @@ class Service:
         assert done is not None
         self.server.metrics.answered(time.monotonic() - started, done.size)
         robot.answered.add(timestep)
-        chunk = done.request["actions"][:robot.actions]
-        return messages.Actions(data=pickled_actions(chunk, timestamp, timestep, 1.0 / self.spec.control_hz))
+        chunk = done.request["actions"][: robot.actions]
+        return messages.Actions(
+            data=pickled_actions(chunk, timestamp, timestep, 1.0 / self.spec.control_hz)
+        )
 
     async def _robot(self, context: Any) -> Robot:
         robot = self.robots.get(context.peer())
@@ -333,16 +413,32 @@ class Service:
 def _chunk(config: Any) -> int:
     actions = getattr(config, "actions_per_chunk", None)
     if type(actions) is not int or actions < 1:
-        raise SpecError(f"lerobot: expected actions_per_chunk of 1 or more, got {escape_ascii(actions)[:40]}")
+        raise SpecError(
+            f"lerobot: expected actions_per_chunk of 1 or more, got {escape_ascii(actions)[:40]}"
+        )
     return actions
 
 
 def resized(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A camera's picture in the policy's size, as LeRobot's server does: bilinear, without antialiasing."""
-    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 \
-            or not picture.size:
-        got = f"{picture.dtype}{list(picture.shape)}" if isinstance(picture, np.ndarray) else type(picture).__name__
-        raise SpecError(f"lerobot: expected a picture (height, width, 3) of uint8 from the camera {name}, got {got}")
+    """A camera's picture in the policy's size, as LeRobot's server does: bilinear, without
+    antialiasing.
+    """
+    if (
+        not isinstance(picture, np.ndarray)
+        or picture.dtype != np.uint8
+        or picture.ndim != 3
+        or picture.shape[2] != 3
+        or not picture.size
+    ):
+        got = (
+            f"{picture.dtype}{list(picture.shape)}"
+            if isinstance(picture, np.ndarray)
+            else type(picture).__name__
+        )
+        raise SpecError(
+            f"lerobot: expected a picture (height, width, 3) of uint8 from the camera {name}, got "
+            f"{got}"
+        )
     if picture.shape == shape:
         return picture
     pixels = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float()
@@ -362,7 +458,9 @@ class Refusal:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         if not isinstance(error, Exception):
             return False
-        self.error = str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+        self.error = (
+            str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+        )
         self.server.metrics.refused += 1
         self.server.log(f"serve: {self.error}")
         return True
@@ -375,16 +473,27 @@ class Refusal:
 
 @asynccontextmanager
 async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
-    """Serve LeRobot's clients on this machine while the block runs; yields the port, which 0 leaves to the system."""
-    served = grpc.aio.server(options=[("grpc.max_receive_message_length", 4 << 20), ("grpc.so_reuseport", 0)])
+    """Serve LeRobot's clients on this machine while the block runs; yields the port, which 0 leaves
+    to the system.
+    """
+    served = grpc.aio.server(
+        options=[("grpc.max_receive_message_length", 4 << 20), ("grpc.so_reuseport", 0)]
+    )
     served.add_generic_rpc_handlers(tuple(Service(server).handlers()))
     try:
         at = served.add_insecure_port(f"127.0.0.1:{port}")
     except RuntimeError as error:
-        raise ServingError(f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop who does, or choose another with "
-                           "--lerobot-port", code="RL-E205") from error
+        raise ServingError(
+            f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop who does, or choose "
+            f"another with "
+            "--lerobot-port",
+            code="RL-E205",
+        ) from error
     await served.start()
-    server.say(f"grpc://127.0.0.1:{at} serves LeRobot's robot client, on this machine alone; its policy is this one")
+    server.say(
+        f"grpc://127.0.0.1:{at} serves LeRobot's robot client, on this machine alone; its policy "
+        f"is this one"
+    )
     try:
         yield at
     finally:

@@ -1,7 +1,7 @@
 """openpi's protocol: the fields of its messages, and their msgpack encoding. It uses no pickle.
 
-As in openpi-client, an array is a map of ``__ndarray__``, ``data``, ``dtype`` and ``shape``, and a NumPy
-scalar a map of ``__npgeneric__``, ``data`` and ``dtype``. These keys are bytes.
+As in openpi-client, an array is a map of ``__ndarray__``, ``data``, ``dtype`` and ``shape``, and a
+NumPy scalar a map of ``__npgeneric__``, ``data`` and ``dtype``. These keys are bytes.
 """
 
 from __future__ import annotations
@@ -50,12 +50,16 @@ def unpacked(data: bytes) -> dict[str, Any]:
     """
     try:
         _check_elements(data)
-        message = msgpack.unpackb(data, object_hook=_unpack, max_array_len=MAX_ELEMENTS, max_map_len=MAX_ELEMENTS)
+        message = msgpack.unpackb(
+            data, object_hook=_unpack, max_array_len=MAX_ELEMENTS, max_map_len=MAX_ELEMENTS
+        )
     except ServingError:
         raise
     except Exception as error:  # msgpack passes on exceptions of hooks and of key hashes
-        raise ServingError(f"message: expected a map in msgpack, got {len(data)} bytes that begin with "
-                           f"{escape_ascii(bytes(data[:8]))} ({type(error).__name__}: {escape_ascii(error)})") from error
+        raise ServingError(
+            f"message: expected a map in msgpack, got {len(data)} bytes that begin with "
+            f"{escape_ascii(bytes(data[:8]))} ({type(error).__name__}: {escape_ascii(error)})"
+        ) from error
     if not isinstance(message, dict):
         raise ServingError(f"message: expected a map in msgpack, got {type(message).__name__}")
     return message
@@ -86,24 +90,27 @@ def _check_elements(data: bytes) -> None:
             at += size
             continue
         if width := _LENGTHS.get(kind, 0):
-            length = int.from_bytes(data[at + 1:at + 1 + width], "big")
+            length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
             at += 1 + width + length + (kind in _EXTENSIONS)
             continue
         if kind < 0xA0:
             count, at = (2 if kind < 0x90 else 1) * (kind & 0x0F), at + 1
         elif kind in _COUNTS:
             width, factor = _COUNTS[kind]
-            count = factor * int.from_bytes(data[at + 1:at + 1 + width], "big")
+            count = factor * int.from_bytes(data[at + 1 : at + 1 + width], "big")
             at += 1 + width
         else:
             raise ValueError(f"no value begins with {kind:#x}")
         elements += count
         if elements > MAX_ELEMENTS:
-            raise ServingError(f"message: expected at most {MAX_ELEMENTS} elements of lists and "
-                               "maps in all, got more")
+            raise ServingError(
+                f"message: expected at most {MAX_ELEMENTS} elements of lists and "
+                "maps in all, got more"
+            )
         if len(pending) > MAX_DEPTH:
-            raise ServingError(f"message: expected at most {MAX_DEPTH} levels of lists and maps, "
-                               "got more")
+            raise ServingError(
+                f"message: expected at most {MAX_DEPTH} levels of lists and maps, got more"
+            )
         pending.append(count)
 
 
@@ -130,24 +137,42 @@ def _unpack(entry: dict[Any, Any]) -> Any:
 
 @functools.lru_cache(64)
 def _dtype(name: Any) -> np.dtype:
-    if not isinstance(name, str) or name[1:2] not in tuple(KINDS) or not name[2:].isdigit() or int(name[2:]) > 8:
-        raise ServingError(f"array: expected a dtype of numbers such as '<f4' or '|u1', got {escape_ascii(name)[:40]}")
+    if (
+        not isinstance(name, str)
+        or name[1:2] not in tuple(KINDS)
+        or not name[2:].isdigit()
+        or int(name[2:]) > 8
+    ):
+        raise ServingError(
+            f"array: expected a dtype of numbers such as '<f4' or '|u1', got "
+            f"{escape_ascii(name)[:40]}"
+        )
     return np.dtype(name)
 
 
 def _array(data: Any, dtype: np.dtype, shape: Any) -> np.ndarray:
-    valid_shape = isinstance(shape, list) and len(shape) <= MAX_DIMENSIONS and all(
-        isinstance(size, int) and 0 <= size <= MAX_BYTES for size in shape)
-    if not valid_shape or not isinstance(data, bytes) or math.prod(shape) * dtype.itemsize != len(data):
+    valid_shape = (
+        isinstance(shape, list)
+        and len(shape) <= MAX_DIMENSIONS
+        and all(isinstance(size, int) and 0 <= size <= MAX_BYTES for size in shape)
+    )
+    if (
+        not valid_shape
+        or not isinstance(data, bytes)
+        or math.prod(shape) * dtype.itemsize != len(data)
+    ):
         got = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
-        raise ServingError(f"array: expected the bytes of {dtype} in a shape of at most {MAX_DIMENSIONS} dimensions, got "
-                           f"{got} for shape {escape_ascii(shape)[:80]}")
+        raise ServingError(
+            f"array: expected the bytes of {dtype} in a shape of at most {MAX_DIMENSIONS} "
+            f"dimensions, got "
+            f"{got} for shape {escape_ascii(shape)[:80]}"
+        )
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-OURS = "rlinf"            # key of our extensions of openpi's protocol in metadata, requests and answers
+OURS = "rlinf"  # key of our extensions of openpi's protocol in metadata, requests and answers
 STATE, PROMPT = "state", "prompt"
-PREFIX = "observation/"   # optional prefix of each name, as in openpi's examples
+PREFIX = "observation/"  # optional prefix of each name, as in openpi's examples
 
 
 @dataclass(frozen=True)
@@ -175,13 +200,29 @@ class Request:
     frozen: int = 0
 
 
-def metadata(spec: StationSpec, version: int, horizon: int, execute: int, continues: bool) -> dict[str, Any]:
-    """Return the metadata for a new client: the observation in words, and the specs for our own clients."""
-    observation = {item.name: f"{item.dtype}{list(item.shape)} {item.unit}".strip() for item in spec.observation}
-    return {"policy": "rlinf", "observation": observation, "action": list(spec.action.names),
-            "action_units": list(spec.action.units), "action_horizon": horizon,
-            OURS: {"version": version, "spec": spec.to_dict(), "execute": execute,
-                   "continues": continues}}
+def metadata(
+    spec: StationSpec, version: int, horizon: int, execute: int, continues: bool
+) -> dict[str, Any]:
+    """Return the metadata for a new client: the observation in words, and the specs for our own
+    clients.
+    """
+    observation = {
+        item.name: f"{item.dtype}{list(item.shape)} {item.unit}".strip()
+        for item in spec.observation
+    }
+    return {
+        "policy": "rlinf",
+        "observation": observation,
+        "action": list(spec.action.names),
+        "action_units": list(spec.action.units),
+        "action_horizon": horizon,
+        OURS: {
+            "version": version,
+            "spec": spec.to_dict(),
+            "execute": execute,
+            "continues": continues,
+        },
+    }
 
 
 def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instruction: bool) -> Request:
@@ -194,16 +235,25 @@ def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instructio
     names = {STATE, PROMPT, OURS} | {item.name for item in spec.observation}
     for name in fields.keys() - names:
         expected = ", ".join([*(item.name for item in spec.observation), PROMPT])
-        raise SpecError(f"observation: unknown '{escape_ascii(name)}'; expected {expected}{nearest(name, names)}")
+        raise SpecError(
+            f"observation: unknown '{escape_ascii(name)}'; expected "
+            f"{expected}{nearest(name, names)}"
+        )
     if STATE in fields:
         vectors = _field(ArraySpec(STATE, (spec.vector_size,)), fields)
     else:
-        vectors = spec.flatten({item.name: _field(item, fields) for item in spec.vectors}) if spec.vectors else \
-            np.zeros(0, np.float32)
+        vectors = (
+            spec.flatten({item.name: _field(item, fields) for item in spec.vectors})
+            if spec.vectors
+            else np.zeros(0, np.float32)
+        )
     images = {item.name: _field(item, fields) for item in spec.images}
     instruction = fields.get(PROMPT, spec.instruction)
     if not isinstance(instruction, str) or (needs_instruction and not instruction.strip()):
-        raise SpecError(f"{PROMPT}: expected an instruction in words, which this policy needs, got {instruction!r:.40}")
+        raise SpecError(
+            f"{PROMPT}: expected an instruction in words, which this policy needs, got "
+            f"{instruction!r:.40}"
+        )
     return Request(vectors, images, instruction, **_ours(spec, fields.get(OURS, {})))
 
 
@@ -212,11 +262,18 @@ def check_keys(spec: StationSpec, keys: Mapping[str, str]) -> None:
     names = [*(item.name for item in spec.observation), STATE, PROMPT]
     for name in keys:
         if name not in names:
-            raise SpecError(f"station.policy.keys: expected {', '.join(names)}, got '{name}'{nearest(name, names)}")
+            raise SpecError(
+                f"station.policy.keys: expected {', '.join(names)}, got "
+                f"'{name}'{nearest(name, names)}"
+            )
 
 
-def observation_message(spec: StationSpec, named: Arrays, instruction: str, keys: Mapping[str, str]) -> dict[str, Any]:
-    """Return the client's message with all observations, or with those in ``keys`` under the server's names."""
+def observation_message(
+    spec: StationSpec, named: Arrays, instruction: str, keys: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the client's message with all observations, or with those in ``keys`` under the
+    server's names.
+    """
     message: dict[str, Any] = {**named, PROMPT: instruction}
     if not keys:
         return message
@@ -234,18 +291,30 @@ def read_actions(spec: StationSpec, answer: Mapping[str, Any]) -> np.ndarray:
         AnswerError: the actions do not fit the task; none of them must be executed.
     """
     actions, size = answer.get("actions"), spec.action.dim
-    if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[1] != size or not 0 < len(actions) <= 1000:
+    if (
+        not isinstance(actions, np.ndarray)
+        or actions.ndim != 2
+        or actions.shape[1] != size
+        or not 0 < len(actions) <= 1000
+    ):
         got = actions.shape if isinstance(actions, np.ndarray) else type(actions).__name__
-        raise AnswerError(f"answer: expected 'actions' of shape (1 to 1000, {size}) for {', '.join(spec.action.names)}, "
-                           f"got {got}. Serve a policy of this task")
+        raise AnswerError(
+            f"answer: expected 'actions' of shape (1 to 1000, {size}) for "
+            f"{', '.join(spec.action.names)}, "
+            f"got {got}. Serve a policy of this task"
+        )
     if actions.dtype.kind != "f":
-        raise AnswerError(f"answer: expected actions of float32 or float64, got {actions.dtype}. "
-                          "Serve a policy of this task")
+        raise AnswerError(
+            f"answer: expected actions of float32 or float64, got {actions.dtype}. "
+            "Serve a policy of this task"
+        )
     if not np.isfinite(actions).all():
         raise AnswerError("answer: expected finite actions, got NaN or Inf")
     if wrong := other_units(spec.action, actions.min(axis=0), actions.max(axis=0)):
-        raise AnswerError(f"answer: {wrong} Serve a policy of this task, whose answers are in SI "
-                          "units; nothing of this one is played")
+        raise AnswerError(
+            f"answer: {wrong} Serve a policy of this task, whose answers are in SI "
+            "units; nothing of this one is played"
+        )
     return np.clip(actions.astype(float), -np.array(spec.action.scale), spec.action.scale)
 
 
@@ -254,16 +323,25 @@ def read_ours(answer: Mapping[str, Any]) -> dict[str, Any]:
     ours = answer.get(OURS, {})
     if not isinstance(ours, dict):
         raise AnswerError(f"answer: expected a map in '{OURS}', got {type(ours).__name__}")
-    if type(version := ours.get("version", 0)) is not int or not -1 <= version < 2 ** 63:
-        raise AnswerError(f"answer: expected a version of -1 or more, got {escape_ascii(version)[:40]}")
+    if type(version := ours.get("version", 0)) is not int or not -1 <= version < 2**63:
+        raise AnswerError(
+            f"answer: expected a version of -1 or more, got {escape_ascii(version)[:40]}"
+        )
     for name in ("drawn", "log_probs"):
         value = ours.get(name, np.zeros(1, np.float32))
         if name == "log_probs" and value is None:
             continue
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in "if" or not value.ndim \
-                or not np.isfinite(value).all():
-            got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else \
-                type(value).__name__
+        if (
+            not isinstance(value, np.ndarray)
+            or value.dtype.kind not in "if"
+            or not value.ndim
+            or not np.isfinite(value).all()
+        ):
+            got = (
+                f"{value.dtype}{list(value.shape)}"
+                if isinstance(value, np.ndarray)
+                else type(value).__name__
+            )
             raise AnswerError(f"answer: expected '{name}' as an array of finite numbers, got {got}")
     return ours
 
@@ -281,9 +359,11 @@ def check_horizon(actions: np.ndarray, horizon: int, execute: int) -> None:
     """
     if (horizon and len(actions) != horizon) or len(actions) < execute:
         expected = str(horizon) if horizon else f"{execute} or more, which are executed"
-        raise AnswerError(f"answer: expected {expected} actions in a chunk, got {len(actions)}. "
-                          "Set station.policy.n_action_steps to what the server answers, or serve "
-                          "another policy")
+        raise AnswerError(
+            f"answer: expected {expected} actions in a chunk, got {len(actions)}. "
+            "Set station.policy.n_action_steps to what the server answers, or serve "
+            "another policy"
+        )
 
 
 def _field(item: ArraySpec, fields: Mapping[str, Any]) -> np.ndarray:
@@ -291,7 +371,10 @@ def _field(item: ArraySpec, fields: Mapping[str, Any]) -> np.ndarray:
     value = fields.get(item.name)
     if not isinstance(value, np.ndarray):
         got = "nothing" if item.name not in fields else type(value).__name__
-        raise SpecError(f"observation '{item.name}': expected an array {item.dtype}{list(item.shape)}, got {got}")
+        raise SpecError(
+            f"observation '{item.name}': expected an array {item.dtype}{list(item.shape)}, got "
+            f"{got}"
+        )
     if item.dtype == "uint8" and value.dtype != np.uint8:
         raise SpecError(f"observation '{item.name}': expected uint8, 0 to 255, got {value.dtype}")
     try:
@@ -302,22 +385,48 @@ def _field(item: ArraySpec, fields: Mapping[str, Any]) -> np.ndarray:
 
 def _ours(spec: StationSpec, options: Any) -> dict[str, Any]:
     """Return the extra data of our own clients."""
-    if not isinstance(options, dict) or not options.keys() <= {"explore", "episode", "left", "frozen"} \
-            or not isinstance(options.get("explore"), bool | None):
-        raise SpecError(f"{OURS}: expected a map of explore (a boolean), episode, left and frozen, got "
-                        f"{escape_ascii(options)[:80]}")
-    return {"explore": options.get("explore"), "episode": str(options.get("episode", ""))} | _in_play(spec, options)
+    if (
+        not isinstance(options, dict)
+        or not options.keys() <= {"explore", "episode", "left", "frozen"}
+        or not isinstance(options.get("explore"), bool | None)
+    ):
+        raise SpecError(
+            f"{OURS}: expected a map of explore (a boolean), episode, left and frozen, got "
+            f"{escape_ascii(options)[:80]}"
+        )
+    return {
+        "explore": options.get("explore"),
+        "episode": str(options.get("episode", "")),
+    } | _in_play(spec, options)
 
 
 def _in_play(spec: StationSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields ``left`` and ``frozen`` of a client's current chunk; empty if it sends none."""
+    """Return the fields ``left`` and ``frozen`` of a client's current chunk; empty if it sends
+    none.
+    """
     left, frozen = options.get("left"), options.get("frozen", 0)
     if left is None:
         return {}
-    if not isinstance(left, np.ndarray) or left.ndim != 2 or left.shape[1] != spec.action.dim or len(left) > 1000 \
-            or left.dtype.kind != "f" or not np.isfinite(left).all():
-        got = f"{left.dtype}{list(left.shape)}" if isinstance(left, np.ndarray) else type(left).__name__
-        raise SpecError(f"{OURS}.left: expected finite actions of shape (at most 1000, {spec.action.dim}), got {got}")
+    if (
+        not isinstance(left, np.ndarray)
+        or left.ndim != 2
+        or left.shape[1] != spec.action.dim
+        or len(left) > 1000
+        or left.dtype.kind != "f"
+        or not np.isfinite(left).all()
+    ):
+        got = (
+            f"{left.dtype}{list(left.shape)}"
+            if isinstance(left, np.ndarray)
+            else type(left).__name__
+        )
+        raise SpecError(
+            f"{OURS}.left: expected finite actions of shape (at most 1000, {spec.action.dim}), got "
+            f"{got}"
+        )
     if not isinstance(frozen, int) or isinstance(frozen, bool) or not 0 <= frozen <= 1000:
-        raise SpecError(f"{OURS}.frozen: expected a number of actions, 0 to 1000, got {escape_ascii(frozen)[:40]}")
+        raise SpecError(
+            f"{OURS}.frozen: expected a number of actions, 0 to 1000, got "
+            f"{escape_ascii(frozen)[:40]}"
+        )
     return {"left": left, "frozen": frozen}

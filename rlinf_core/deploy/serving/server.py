@@ -1,4 +1,5 @@
-"""The websocket server: a client's error is that client's alone, and a new version changes no episode that has begun.
+"""The websocket server: a client's error is that client's alone, and a new version changes no
+episode that has begun.
 
 ``Metrics`` counts what it has done, in a line for people and as Prometheus reads it.
 """
@@ -62,28 +63,45 @@ class Metrics:
         """Describe the ``seconds`` since the last line; empty if nothing happened."""
         done, self._last_requests = self.requests - self._last_requests, self.requests
         p50, p99 = 1e3 * self.latencies.quantiles()
-        return "" if not done else (
-            f"version {self.version}: {self.clients} clients, {done / seconds:.1f} requests/s, batches of "
-            f"{self.batch:.1f}, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.refused} refused")
+        return (
+            ""
+            if not done
+            else (
+                f"version {self.version}: {self.clients} clients, {done / seconds:.1f} requests/s, "
+                f"batches of "
+                f"{self.batch:.1f}, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.refused} refused"
+            )
+        )
 
     def text(self) -> str:
         """Prometheus' text format."""
         return metrics.text(self._families)
 
     def _families(self) -> Iterator[Metric]:
-        yield family("rlinf_serve_requests", "counter", "observations that were answered", self.requests)
+        yield family(
+            "rlinf_serve_requests", "counter", "observations that were answered", self.requests
+        )
         yield family("rlinf_serve_refused", "counter", "requests that were refused", self.refused)
         yield family("rlinf_serve_swaps", "counter", "newer versions that were taken", self.swaps)
         yield family("rlinf_serve_clients", "gauge", "clients that are connected", self.clients)
         yield family("rlinf_serve_version", "gauge", "the newest version", self.version)
-        yield family("rlinf_serve_batches", "counter", "batches, by their size",
-                     [({"size": str(size)}, requests // size) for size, requests in sorted(self.batches.items())])
+        yield family(
+            "rlinf_serve_batches",
+            "counter",
+            "batches, by their size",
+            [
+                ({"size": str(size)}, requests // size)
+                for size, requests in sorted(self.batches.items())
+            ],
+        )
         yield self.latencies.family("rlinf_serve_latency_seconds", "from a request to its answer")
 
 
 CLIENTS = 64
 UNPACKINGS = 2  # at a time
-INLINE_BYTES = 1 << 20  # of a message that is unpacked in the event loop, where there is one client alone
+INLINE_BYTES = (
+    1 << 20
+)  # of a message that is unpacked in the event loop, where there is one client alone
 LOOK_S, SAY_S = 1.0, 10.0
 SILENT_S = 1.0  # a client that has asked for nothing for so long gives way where there are CLIENTS
 ASKING_S = 1.0  # who has asked for nothing for so long is not waited for
@@ -115,14 +133,23 @@ class PolicyServer:
         tls: of its socket; None for none.
     """
 
-    def __init__(self, weights: Weights, max_batch: int, max_wait_s: float, say: Callable[[str], None], key: str = "",
-                 tls: SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        max_batch: int,
+        max_wait_s: float,
+        say: Callable[[str], None],
+        key: str = "",
+        tls: SSLContext | None = None,
+    ) -> None:
         self.weights, self.say, self.metrics, self.key, self.tls = weights, say, Metrics(), key, tls
         self.clients: set[Client] = set()
         self.log = LimitedLog(say, "serve")
         self.bounds = Bounds(self.log)
         self.unpacking = asyncio.Semaphore(UNPACKINGS)
-        self.batcher = Batcher(lambda kind, requests: kind[0].answers(requests), max_batch, max_wait_s, self._asking)
+        self.batcher = Batcher(
+            lambda kind, requests: kind[0].answers(requests), max_batch, max_wait_s, self._asking
+        )
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[int]:
@@ -131,16 +158,34 @@ class PolicyServer:
         logger = logging.Logger("rlinf.serve", logging.WARNING)
         logger.addHandler(self.log)
         try:
-            server = await serve(self._handle, host, port, compression=None, max_size=MAX_BYTES, max_queue=1,
-                                 ssl=self.tls, open_timeout=HEADER_S, logger=logger, backlog=ACCEPTED_AT_ONCE,
-                                 create_connection=self.bounds.connection,  # type: ignore[arg-type]
-                                 origins=[None], process_request=self._http)  # no origin: a page in a browser is no client
+            server = await serve(
+                self._handle,
+                host,
+                port,
+                compression=None,
+                max_size=MAX_BYTES,
+                max_queue=1,
+                ssl=self.tls,
+                open_timeout=HEADER_S,
+                logger=logger,
+                backlog=ACCEPTED_AT_ONCE,
+                create_connection=self.bounds.connection,  # type: ignore[arg-type]
+                origins=[None],
+                process_request=self._http,
+            )  # no origin: a page in a browser is no client
         except OSError as error:
-            raise ServingError(f"serve: cannot listen on {host}:{port}: {error.strerror}. Stop who does, or choose another "
-                               "with --port", code="RL-E205") from error
+            raise ServingError(
+                f"serve: cannot listen on {host}:{port}: {error.strerror}. Stop who does, or "
+                f"choose another "
+                "with --port",
+                code="RL-E205",
+            ) from error
         deepen_backlog(server)
         self.bounds.admission.listening = True
-        tasks = [asyncio.create_task(coroutine) for coroutine in (self._look(), self._report(), self.bounds.sweep())]
+        tasks = [
+            asyncio.create_task(coroutine)
+            for coroutine in (self._look(), self._report(), self.bounds.sweep())
+        ]
         self.batcher.start()
         try:
             yield _port(server)
@@ -181,7 +226,10 @@ class PolicyServer:
             self.metrics.clients = len(self.clients)
 
     async def _answer(self, client: Client, message: str | bytes) -> None:
-        """Answer, or say what is wrong as openpi's server does: in a text. Who speaks no msgpack is hung up on."""
+        """Answer, or say what is wrong as openpi's server does: in a text.
+
+        Who speaks no msgpack is hung up on.
+        """
         started = time.monotonic()
         try:
             await client.connection.send(packed(await self._infer(client, message, started)))
@@ -195,14 +243,18 @@ class PolicyServer:
             raise
         except Exception as error:  # a policy may raise anything
             self.say(f"a request failed: {type(error).__name__}: {escape_ascii(error)}")
-            await self._refuse(client, f"inference failed: {type(error).__name__}: {escape_ascii(error)}")
+            await self._refuse(
+                client, f"inference failed: {type(error).__name__}: {escape_ascii(error)}"
+            )
 
     async def _infer(self, client: Client, message: str | bytes, started: float) -> dict[str, Any]:
         if isinstance(message, str):
             raise ServingError("message: expected a map in msgpack, got a text")
         version = self.weights.newest
         if len(self.clients) == 1 and len(message) <= INLINE_BYTES:
-            observation = unpacked(message)  # nobody else waits; going to a thread and back would cost as much
+            observation = unpacked(
+                message
+            )  # nobody else waits; going to a thread and back would cost as much
         else:
             async with self.unpacking:  # off the event loop: other clients are answered meanwhile
                 observation = await asyncio.to_thread(unpacked, message)
@@ -210,8 +262,11 @@ class PolicyServer:
         client.requested_at, version = started, client.begin(request.episode, version)
         done = await self.batcher.ask(version.kind(request), request)
         answer: dict[str, Any] = done.request
-        answer["server_timing"] = {"infer_ms": 1e3 * done.took_s, "wait_ms": 1e3 * (done.began - done.since),
-                                   "batch": done.size} | ({"prev_total_ms": 1e3 * client.total_s} if client.total_s else {})
+        answer["server_timing"] = {
+            "infer_ms": 1e3 * done.took_s,
+            "wait_ms": 1e3 * (done.began - done.since),
+            "batch": done.size,
+        } | ({"prev_total_ms": 1e3 * client.total_s} if client.total_s else {})
         self.metrics.answered(time.monotonic() - started, done.size)
         return answer
 
@@ -221,18 +276,25 @@ class PolicyServer:
 
     # Health and figures
     def _http(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
-        """Pages beside the socket, as openpi's /healthz, which asks for no key; None goes on to the socket."""
+        """Pages beside the socket, as openpi's /healthz, which asks for no key; None goes on to the
+        socket.
+        """
         if request.path == "/healthz":
             return connection.respond(http.HTTPStatus.OK, "OK\n")
         if not access.is_allowed(self.key, request.headers.get(access.HEADER)):
             self.metrics.refused += 1
             self.log("serve: a client showed no API key, or another one: it is refused")
-            return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"expected '{access.HEADER}: {access.SCHEME}<key>' "
-                                      "with this server's API key, got another or none\n")
+            return connection.respond(
+                http.HTTPStatus.UNAUTHORIZED,
+                f"expected '{access.HEADER}: {access.SCHEME}<key>' "
+                "with this server's API key, got another or none\n",
+            )
         if request.path == "/metrics":
             return connection.respond(http.HTTPStatus.OK, self.metrics.text())
         if len(self.clients) >= CLIENTS and not self._make_room():
-            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"expected at most {CLIENTS} clients\n")
+            return connection.respond(
+                http.HTTPStatus.SERVICE_UNAVAILABLE, f"expected at most {CLIENTS} clients\n"
+            )
         return None
 
     def _make_room(self) -> bool:
@@ -252,7 +314,9 @@ class PolicyServer:
             try:
                 self.metrics.swaps += await asyncio.to_thread(self.weights.look, self.say)
             except Exception as error:  # the folder may be gone for a while
-                self.say(f"version {self.weights.newest.number} is served on: {escape_ascii(error)}")
+                self.say(
+                    f"version {self.weights.newest.number} is served on: {escape_ascii(error)}"
+                )
                 await asyncio.sleep(SAY_S)
             self.metrics.version = self.weights.newest.number
 
@@ -268,8 +332,13 @@ def _port(server: Server) -> int:
     return port
 
 
-async def serve_until_cancelled(server: PolicyServer, host: str, port: int, ready: Callable[[int], None],
-                                other: AbstractAsyncContextManager[object] | None = None) -> None:
+async def serve_until_cancelled(
+    server: PolicyServer,
+    host: str,
+    port: int,
+    ready: Callable[[int], None],
+    other: AbstractAsyncContextManager[object] | None = None,
+) -> None:
     """Serve until this task is cancelled.
 
     Args:

@@ -24,7 +24,9 @@ from rlinf_core.specs.embodiment import JointSpec
 
 Answer = dict[str, Any]
 AGAIN_S = 10.0  # delay before a file that failed to load is tried again
-warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # arrays of a message are never written to
+warnings.filterwarnings(
+    "ignore", "The given NumPy array is not writable"
+)  # arrays of a message are never written to
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,10 @@ class Version:
 
     @cached_property
     def continuing(self) -> Continuing | None:
-        """The policy if it can continue a chunk, else None. Cached, since isinstance on a Protocol is slow."""
+        """The policy if it can continue a chunk, else None.
+
+        Cached, since isinstance on a Protocol is slow.
+        """
         return self.policy if isinstance(self.policy, Continuing) else None
 
     @property
@@ -54,16 +59,24 @@ class Version:
     @property
     def metadata(self) -> dict[str, Any]:
         config = self.policy.config
-        return protocol.metadata(self.policy.spec, self.number, config.horizon, config.executed,
-                                 self.continuing is not None)
+        return protocol.metadata(
+            self.policy.spec,
+            self.number,
+            config.horizon,
+            config.executed,
+            self.continuing is not None,
+        )
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
         """Return the answers to a batch. Raises SpecError if an action is not finite."""
         chunk = self._chunk(requests)
         actions = self.policy.spec.action.to_si(chunk.actions.numpy(force=True))
         if not np.isfinite(actions).all():
-            raise SpecError(f"version {self.number} answered with NaN or Inf: its weights, or this observation, are "
-                            "far from what it has learned")
+            raise SpecError(
+                f"version {self.number} answered with NaN or Inf: its weights, or this "
+                f"observation, are "
+                "far from what it has learned"
+            )
         answers: list[Answer] = [
             {"actions": chunk_actions, protocol.OURS: {"version": self.number}}
             for chunk_actions in actions
@@ -79,10 +92,15 @@ class Version:
 
     def _chunk(self, requests: Sequence[Request]) -> ActionChunk:
         device = self.policy.device
-        images = {image.name: _together([request.images[image.name] for request in requests], device)
-                  for image in self.policy.spec.images}
-        observation = Observation(_together([request.vectors for request in requests], device), images,
-                                  tuple(request.instruction for request in requests))
+        images = {
+            image.name: _together([request.images[image.name] for request in requests], device)
+            for image in self.policy.spec.images
+        }
+        observation = Observation(
+            _together([request.vectors for request in requests], device),
+            images,
+            tuple(request.instruction for request in requests),
+        )
         if self.continuing is not None and self._continues(requests[0]):
             return self.continuing.continued(observation, self._in_play(requests), self.generator)
         return self.policy.act(observation, bool(requests[0].explore), self.generator)
@@ -90,17 +108,33 @@ class Version:
     def _continues(self, request: Request) -> bool:
         """Return whether the chunk continues the client's last one (real-time chunking).
 
-        An exploring policy draws independent chunks, since its log-probabilities assume that. A policy
-        that was cloned with given actions continues also then.
+        An exploring policy draws independent chunks, since its log-probabilities assume that. A
+        policy that was cloned with given actions continues also then.
         """
-        return request.left is not None and self.continuing is not None and len(request.left) > 0 \
+        return (
+            request.left is not None
+            and self.continuing is not None
+            and len(request.left) > 0
             and (not request.explore or self.policy.given > 0)
+        )
 
     def _in_play(self, requests: Sequence[Request]) -> Continuation:
-        action, horizon, device = self.policy.spec.action, self.policy.config.horizon, self.policy.device
-        continuations = [Continuation.of(action.from_si(request.left), request.frozen, horizon, device)
-                         for request in requests if request.left is not None]
-        return Continuation(*(torch.cat([getattr(one, name) for one in continuations]) for name in ("actions", "weights")))
+        action, horizon, device = (
+            self.policy.spec.action,
+            self.policy.config.horizon,
+            self.policy.device,
+        )
+        continuations = [
+            Continuation.of(action.from_si(request.left), request.frozen, horizon, device)
+            for request in requests
+            if request.left is not None
+        ]
+        return Continuation(
+            *(
+                torch.cat([getattr(one, name) for one in continuations])
+                for name in ("actions", "weights")
+            )
+        )
 
     def kind(self, request: Request) -> tuple[Version, bool, bool]:
         """Return the kind of a request; a batch has one kind."""
@@ -117,8 +151,13 @@ class Weights:
         prepare: configures a loaded policy (compilation, precision).
     """
 
-    def __init__(self, path: Path, device: torch.device | str = "cpu", warm_up: Sequence[int] = (1,),
-                 prepare: Callable[[NetworkPolicy], None] = lambda policy: None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        device: torch.device | str = "cpu",
+        warm_up: Sequence[int] = (1,),
+        prepare: Callable[[NetworkPolicy], None] = lambda policy: None,
+    ) -> None:
         self.path, self.device, self.warm_up, self.prepare = path, device, warm_up, prepare
         self.newest = self._load(_stamped(newest_policy(path)))
         self._tried, self._again_at, self._last_error = self.newest.file, math.inf, ""
@@ -132,8 +171,10 @@ class Weights:
         try:
             version = self._load(file)
             if version.policy.spec.hash != served.policy.spec.hash:
-                raise SpecError(f"{file[0]}: expected a policy of the task that is served:\n"
-                                f"{version.policy.spec.difference(served.policy.spec)}")
+                raise SpecError(
+                    f"{file[0]}: expected a policy of the task that is served:\n"
+                    f"{version.policy.spec.difference(served.policy.spec)}"
+                )
         except RlinfError as error:
             if not isinstance(error, PolicyFileError):  # not a missing file or memory
                 self._again_at = math.inf
@@ -142,25 +183,34 @@ class Weights:
             self._last_error = str(error)
             return False
         self.newest, self._last_error, self._again_at = version, "", math.inf
-        say(f"version {version.number} is served now ({file[0].name}); episodes that have begun end with theirs")
+        say(
+            f"version {version.number} is served now ({file[0].name}); episodes that have begun "
+            f"end with theirs"
+        )
         return True
 
     def _load(self, file: tuple[Path, int]) -> Version:
         loaded = load_policy(file[0]).to(self.device)
         if isinstance(loaded.spec, JointSpec):
             raise SpecError(
-                f"policy {file[0]}: expected one of a single robot, got one of {loaded.spec.description}: what is "
-                "served is not taken apart. Let each station play it by itself (station.policy.backend=local)"
+                f"policy {file[0]}: expected one of a single robot, got one of "
+                f"{loaded.spec.description}: what is "
+                "served is not taken apart. Let each station play it by itself "
+                "(station.policy.backend=local)"
             )
         self.prepare(loaded)
         policy: Policy = loaded
         number = version_of(file[0])
-        generator = torch.Generator(policy.device).manual_seed(number or file[1])  # another noise for each version
+        generator = torch.Generator(policy.device).manual_seed(
+            number or file[1]
+        )  # another noise for each version
         version = Version(policy, number, file, generator)
         spec = policy.spec
-        nothing = Request(np.zeros(spec.vector_size, np.float32),
-                          {image.name: np.zeros(image.shape, np.uint8) for image in spec.images},
-                          spec.instruction or "warm up")
+        nothing = Request(
+            np.zeros(spec.vector_size, np.float32),
+            {image.name: np.zeros(image.shape, np.uint8) for image in spec.images},
+            spec.instruction or "warm up",
+        )
         for size in self.warm_up:
             version.answers([nothing] * size)
         return version

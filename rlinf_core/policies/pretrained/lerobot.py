@@ -19,23 +19,56 @@ from rlinf_core.policies.statistics import Kind
 if TYPE_CHECKING:
     from torch import Tensor
 
-MODES: dict[str, Kind] = {"MEAN_STD": "deviations", "QUANTILES": "quantiles", "QUANTILE10": "deciles",
-                          "MIN_MAX": "bounds", "IDENTITY": "identity"}
-SETTINGS = {"num_inference_steps": "flow_steps", "num_steps": "flow_steps", "tokenizer_max_length": "tokens",
-            "n_action_steps": "n_action_steps"}
+MODES: dict[str, Kind] = {
+    "MEAN_STD": "deviations",
+    "QUANTILES": "quantiles",
+    "QUANTILE10": "deciles",
+    "MIN_MAX": "bounds",
+    "IDENTITY": "identity",
+}
+SETTINGS = {
+    "num_inference_steps": "flow_steps",
+    "num_steps": "flow_steps",
+    "tokenizer_max_length": "tokens",
+    "n_action_steps": "n_action_steps",
+}
 # Keys of training, of the machine and of the hub, and keys that change masked input alone. None
 # changes an action.
 WITHOUT_EFFECT = {
-    "device", "dtype", "use_amp", "push_to_hub", "repo_id", "private", "tags", "license", "pretrained_path",
-    "pretrained_revision", "gradient_checkpointing", "compile_model", "compile_mode", "freeze_vision_encoder",
-    "train_expert_only", "train_state_proj", "load_vlm_weights", "use_cache", "rtc_config", "empty_cameras",
-    "prefix_length", "pad_language_to", "relative_exclude_joints", "action_feature_names", "input_features",
-    "output_features"}
+    "device",
+    "dtype",
+    "use_amp",
+    "push_to_hub",
+    "repo_id",
+    "private",
+    "tags",
+    "license",
+    "pretrained_path",
+    "pretrained_revision",
+    "gradient_checkpointing",
+    "compile_model",
+    "compile_mode",
+    "freeze_vision_encoder",
+    "train_expert_only",
+    "train_state_proj",
+    "load_vlm_weights",
+    "use_cache",
+    "rtc_config",
+    "empty_cameras",
+    "prefix_length",
+    "pad_language_to",
+    "relative_exclude_joints",
+    "action_feature_names",
+    "input_features",
+    "output_features",
+}
 # other values are unsupported
 EXPECTED = {"n_obs_steps": 1, "use_relative_actions": False, "use_peft": False}
 HELP = {
-    "use_relative_actions": "Its actions are joint positions relative to the state, which a station would play as steps",
-    "use_peft": "It holds adapters: set policy.adapters to its folder, and policy.checkpoint to the model's",
+    "use_relative_actions": "Its actions are joint positions relative to the state, which a "
+    "station would play as steps",
+    "use_peft": "It holds adapters: set policy.adapters to its folder, and policy.checkpoint to "
+    "the model's",
     "n_obs_steps": "Policies here read one time step",
 }
 
@@ -57,9 +90,15 @@ class Training:
     tells_relative: bool
 
 
-def read_config(folder: Path, kind: str, needed: Collection[str], optional: Collection[str],
-                fixed: Mapping[str, Any] | None = None, settings: Mapping[str, str] = SETTINGS,
-                pictures: Collection[str] = ("IDENTITY",)) -> tuple[dict[str, Any], Training]:
+def read_config(
+    folder: Path,
+    kind: str,
+    needed: Collection[str],
+    optional: Collection[str],
+    fixed: Mapping[str, Any] | None = None,
+    settings: Mapping[str, str] = SETTINGS,
+    pictures: Collection[str] = ("IDENTITY",),
+) -> tuple[dict[str, Any], Training]:
     """Return the network's keys of LeRobot's config.json, and the policy's training settings.
 
     Args:
@@ -78,56 +117,102 @@ def read_config(folder: Path, kind: str, needed: Collection[str], optional: Coll
     try:
         document = read_json(folder / "config.json")
     except PolicyFileError as error:
-        raise PolicyFileError(f"{where}: expected a folder with a map in config.json, got: {error}") from error
+        raise PolicyFileError(
+            f"{where}: expected a folder with a map in config.json, got: {error}"
+        ) from error
     if (got := document.get("type")) != kind:
-        raise PolicyFileError(f"{where}: expected a config.json of LeRobot's type {kind}, got {got!r}")
+        raise PolicyFileError(
+            f"{where}: expected a config.json of LeRobot's type {kind}, got {got!r}"
+        )
     if missing := [key for key in needed if key not in document]:
-        raise PolicyFileError(f"{where}: expected {' and '.join(missing)} in config.json, got nothing")
-    expected = {key: value for key, value in {**EXPECTED, **(fixed or {})}.items() if key not in needed}
+        raise PolicyFileError(
+            f"{where}: expected {' and '.join(missing)} in config.json, got nothing"
+        )
+    expected = {
+        key: value for key, value in {**EXPECTED, **(fixed or {})}.items() if key not in needed
+    }
     for key, value in expected.items():
         if document.get(key, value) != value:
-            raise PolicyFileError(f"{where}: expected {key} of {value} in config.json, got {document[key]!r}. "
-                                  f"{HELP.get(key, 'Another value is not known here')}")
-    read = {*needed, *optional, *(fixed or {}), *EXPECTED, *settings, "normalization_mapping", "type"}
+            raise PolicyFileError(
+                f"{where}: expected {key} of {value} in config.json, got {document[key]!r}. "
+                f"{HELP.get(key, 'Another value is not known here')}"
+            )
+    read = {
+        *needed,
+        *optional,
+        *(fixed or {}),
+        *EXPECTED,
+        *settings,
+        "normalization_mapping",
+        "type",
+    }
     for key, value in document.items():
-        if key not in read and key not in WITHOUT_EFFECT and not key.startswith(("optimizer_", "scheduler_")) and value:
-            raise PolicyFileError(f"{where}: expected keys of LeRobot 0.4 to 0.6 in config.json, got "
-                                  f"'{escape_ascii(key)}: {escape_ascii(value)[:60]}', whose effect is not known here. "
-                                  "Where it has none, take the line out")
+        if (
+            key not in read
+            and key not in WITHOUT_EFFECT
+            and not key.startswith(("optimizer_", "scheduler_"))
+            and value
+        ):
+            raise PolicyFileError(
+                f"{where}: expected keys of LeRobot 0.4 to 0.6 in config.json, got "
+                f"'{escape_ascii(key)}: {escape_ascii(value)[:60]}', whose effect is not known "
+                f"here. "
+                "Where it has none, take the line out"
+            )
     network = {key: value for key, value in document.items() if key in needed or key in optional}
-    return network, Training(*_modes(document, where, pictures), _settings(document, where, settings),
-                             "use_relative_actions" in document)
+    return network, Training(
+        *_modes(document, where, pictures),
+        _settings(document, where, settings),
+        "use_relative_actions" in document,
+    )
 
 
-def _settings(document: Mapping[str, Any], where: str, names: Mapping[str, str]) -> dict[str, tuple[str, int]]:
-    settings = {mine: (theirs, document[theirs]) for theirs, mine in names.items()
-                if document.get(theirs) is not None}
+def _settings(
+    document: Mapping[str, Any], where: str, names: Mapping[str, str]
+) -> dict[str, tuple[str, int]]:
+    settings = {
+        mine: (theirs, document[theirs])
+        for theirs, mine in names.items()
+        if document.get(theirs) is not None
+    }
     for theirs, value in settings.values():
         if type(value) is not int or value < 1:
-            raise PolicyFileError(f"{where}: expected {theirs} of 1 or more in config.json, got {value!r}")
+            raise PolicyFileError(
+                f"{where}: expected {theirs} of 1 or more in config.json, got {value!r}"
+            )
     return settings
 
 
-def _modes(document: Mapping[str, Any], where: str, pictures: Collection[str]) -> tuple[Kind, Kind, Kind]:
+def _modes(
+    document: Mapping[str, Any], where: str, pictures: Collection[str]
+) -> tuple[Kind, Kind, Kind]:
     """Return the kinds of statistics of state, action and pictures."""
     mapping = document.get("normalization_mapping")
     if not isinstance(mapping, Mapping) or not mapping.keys() >= {"STATE", "ACTION"}:
-        raise PolicyFileError(f"{where}: expected a normalization_mapping with STATE and ACTION in config.json, got "
-                              f"{escape_ascii(mapping)[:80]}: it says what the network's numbers stand for")
+        raise PolicyFileError(
+            f"{where}: expected a normalization_mapping with STATE and ACTION in config.json, got "
+            f"{escape_ascii(mapping)[:80]}: it says what the network's numbers stand for"
+        )
     if (visual := mapping.get("VISUAL", "IDENTITY")) not in pictures:
-        raise PolicyFileError(f"{where}: expected a normalization_mapping of VISUAL: {' or '.join(pictures)} in "
-                              f"config.json, got {visual!r}")
+        raise PolicyFileError(
+            f"{where}: expected a normalization_mapping of VISUAL: {' or '.join(pictures)} in "
+            f"config.json, got {visual!r}"
+        )
     for feature in ("STATE", "ACTION"):
         if mapping[feature] not in MODES:
-            raise PolicyFileError(f"{where}: expected a normalization_mapping of {', '.join(MODES)} for {feature} in "
-                                  f"config.json, got {escape_ascii(mapping[feature])[:40]!r}")
+            raise PolicyFileError(
+                f"{where}: expected a normalization_mapping of {', '.join(MODES)} for {feature} in "
+                f"config.json, got {escape_ascii(mapping[feature])[:40]!r}"
+            )
     return MODES[mapping["STATE"]], MODES[mapping["ACTION"]], MODES[visual]
 
 
 Statistics = Mapping[str, Mapping[str, "Tensor"]]  # by feature, then by statistic
 
 
-def save_folder(folder: Path, document: Mapping[str, Any], weights: Mapping[str, Tensor], statistics: Statistics) -> None:
+def save_folder(
+    folder: Path, document: Mapping[str, Any], weights: Mapping[str, Tensor], statistics: Statistics
+) -> None:
     """Write a policy and its processors in the format of LeRobot's ``save_pretrained``.
 
     Args:
@@ -143,26 +228,47 @@ def save_folder(folder: Path, document: Mapping[str, Any], weights: Mapping[str,
     from safetensors.torch import save_file
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise PolicyFileError(f"{folder}: expected a new folder, or an empty one, found something. Nothing is overwritten")
+        raise PolicyFileError(
+            f"{folder}: expected a new folder, or an empty one, found something. Nothing is "
+            f"overwritten"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / "model.safetensors",
-              {"format": "pt"})
+    save_file(
+        {name: tensor.detach().contiguous() for name, tensor in weights.items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
     (folder / "config.json").write_text(json.dumps(document, indent=1))
-    inputs, outputs, mapping = (document[key] for key in ("input_features", "output_features", "normalization_mapping"))
+    inputs, outputs, mapping = (
+        document[key] for key in ("input_features", "output_features", "normalization_mapping")
+    )
     device = {"registry_name": "device_processor", "config": {"device": "cpu", "float_dtype": None}}
-    tensors = {f"{feature}.{name}": tensor.detach().cpu().clone() for feature, numbers in statistics.items()
-               for name, tensor in numbers.items()}
+    tensors = {
+        f"{feature}.{name}": tensor.detach().cpu().clone()
+        for feature, numbers in statistics.items()
+        for name, tensor in numbers.items()
+    }
 
-    def scaling(name: str, pipeline: str, index: int, features: Mapping[str, Any]) -> dict[str, Any]:
+    def scaling(
+        name: str, pipeline: str, index: int, features: Mapping[str, Any]
+    ) -> dict[str, Any]:
         file = f"{pipeline}_step_{index}_{name}.safetensors"
         save_file(tensors, folder / file)
-        return {"registry_name": name, "config": {"eps": 1e-8, "features": features, "norm_map": mapping},
-                "state_file": file}
+        return {
+            "registry_name": name,
+            "config": {"eps": 1e-8, "features": features, "norm_map": mapping},
+            "state_file": file,
+        }
 
     before, after = "policy_preprocessor", "policy_postprocessor"
-    steps = {before: [{"registry_name": "rename_observations_processor", "config": {"rename_map": {}}},
-                      {"registry_name": "to_batch_processor", "config": {}}, device,
-                      scaling("normalizer_processor", before, 3, {**inputs, **outputs})],
-             after: [scaling("unnormalizer_processor", after, 0, outputs), device]}
+    steps = {
+        before: [
+            {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}},
+            {"registry_name": "to_batch_processor", "config": {}},
+            device,
+            scaling("normalizer_processor", before, 3, {**inputs, **outputs}),
+        ],
+        after: [scaling("unnormalizer_processor", after, 0, outputs), device],
+    }
     for name, listed in steps.items():
         (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": listed}, indent=1))

@@ -27,7 +27,12 @@ class FrozenBatchNorm(nn.Module):
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = eps
-        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+        for name, value in (
+            ("weight", 1.0),
+            ("bias", 0.0),
+            ("running_mean", 0.0),
+            ("running_var", 1.0),
+        ):
             self.register_buffer(name, torch.full((channels,), value))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,8 +62,12 @@ class ResNet(nn.Module):
         self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
         inputs = WIDTHS[0]
         for index, (width, count) in enumerate(zip(WIDTHS, LAYERS[name], strict=True)):
-            blocks = [_Block(inputs if not number else width, width, 2 if index and not number else 1, norm)
-                      for number in range(count)]
+            blocks = [
+                _Block(
+                    inputs if not number else width, width, 2 if index and not number else 1, norm
+                )
+                for number in range(count)
+            ]
             setattr(self, f"layer{index + 1}", nn.Sequential(*blocks))
             inputs = width
         for module in self.modules():
@@ -80,8 +89,11 @@ class _Block(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), norm(width)
         self.relu = nn.ReLU(inplace=True)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), norm(width)
-        self.downsample = None if stride == 1 and inputs == width else nn.Sequential(
-            nn.Conv2d(inputs, width, 1, stride, bias=False), norm(width))
+        self.downsample = (
+            None
+            if stride == 1 and inputs == width
+            else nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), norm(width))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))

@@ -27,8 +27,12 @@ from rlinf_core.policies.settings import VisuomotorSettings
 from rlinf_core.policies.statistics import Given, Kind, Units, picture_ranges, take
 from rlinf_core.specs.arrays import StationSpec
 
-STATE, ENVIRONMENT, ACTION, PICTURES = ("observation.state", "observation.environment_state", "action",
-                                        "observation.image")
+STATE, ENVIRONMENT, ACTION, PICTURES = (
+    "observation.state",
+    "observation.environment_state",
+    "action",
+    "observation.image",
+)
 PREFIX = {"act": "model.", "diffusion": "diffusion."}  # prefixes of LeRobot's names of weights
 COMPILED = "_orig_mod."
 Features = Mapping[str, Mapping[str, Any]]
@@ -37,11 +41,15 @@ Features = Mapping[str, Mapping[str, Any]]
 def features_of(spec: StationSpec) -> dict[str, Any]:
     """Return a station's ``input_features`` and ``output_features`` in LeRobot's format."""
     state = {"type": "STATE", "shape": [spec.vector_size]}
-    pictures = {f"observation.images.{image.name}": {"type": "VISUAL", "shape": [3, *image.shape[:2]]}
-                for image in spec.images}
+    pictures = {
+        f"observation.images.{image.name}": {"type": "VISUAL", "shape": [3, *image.shape[:2]]}
+        for image in spec.images
+    }
     environment = {} if pictures else {ENVIRONMENT: {"type": "ENV", "shape": [spec.vector_size]}}
-    return {"input_features": {STATE: state, **pictures, **environment},
-            "output_features": {ACTION: {"type": "ACTION", "shape": [spec.action.dim]}}}
+    return {
+        "input_features": {STATE: state, **pictures, **environment},
+        "output_features": {ACTION: {"type": "ACTION", "shape": [spec.action.dim]}},
+    }
 
 
 def size_of(document: Mapping[str, Any], name: str) -> int:
@@ -52,8 +60,11 @@ def size_of(document: Mapping[str, Any], name: str) -> int:
 
 def picture_shapes(document: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Return height and width of each camera's pictures."""
-    return [tuple(feature["shape"][1:]) for name, feature in document["input_features"].items()
-            if name.startswith(PICTURES)]
+    return [
+        tuple(feature["shape"][1:])
+        for name, feature in document["input_features"].items()
+        if name.startswith(PICTURES)
+    ]
 
 
 def check_features(folder: Path, document: Mapping[str, Any]) -> None:
@@ -65,11 +76,20 @@ def check_features(folder: Path, document: Mapping[str, Any]) -> None:
         for name, feature in document[key].items():
             size = 3 if name.startswith(PICTURES) else 1
             if name not in sides and (size == 1 or key != "input_features"):
-                raise PolicyFileError(f"{where} among {', '.join(sides)} and pictures, got '{escape_ascii(name)[:80]}'")
+                raise PolicyFileError(
+                    f"{where} among {', '.join(sides)} and pictures, got "
+                    f"'{escape_ascii(name)[:80]}'"
+                )
             shape = feature.get("shape") if isinstance(feature, Mapping) else None
-            if not isinstance(shape, list) or len(shape) != size or not all(type(side) is int for side in shape):
-                raise PolicyFileError(f"{where} with a shape of {size} numbers for {name}, got "
-                                      f"{escape_ascii(feature)[:80]}")
+            if (
+                not isinstance(shape, list)
+                or len(shape) != size
+                or not all(type(side) is int for side in shape)
+            ):
+                raise PolicyFileError(
+                    f"{where} with a shape of {size} numbers for {name}, got "
+                    f"{escape_ascii(feature)[:80]}"
+                )
 
 
 class Pictures(nn.Module):
@@ -86,8 +106,10 @@ class Pictures(nn.Module):
 
     def forward(self, batch: Batch) -> list[Tensor]:
         """Return (B, 3, H, W) for each camera."""
-        return [(batch[name].permute(0, 3, 1, 2).float() / 255.0 - self.mean[index]) / self.std[index]
-                for index, name in enumerate(self.names)]
+        return [
+            (batch[name].permute(0, 3, 1, 2).float() / 255.0 - self.mean[index]) / self.std[index]
+            for index, name in enumerate(self.names)
+        ]
 
 
 class Visuomotor(NetworkPolicy):
@@ -114,7 +136,10 @@ class Visuomotor(NetworkPolicy):
         begins, given = network is None, bool(config.statistics)
         kinds: tuple[Kind, Kind, Kind] = self.measured_by, self.measured_by, "deviations"
         names = tuple(image.name for image in spec.images)
-        self.normalisation, self.units = (Given if given else Normalisation)(spec), Units(spec.action, given)
+        self.normalisation, self.units = (
+            (Given if given else Normalisation)(spec),
+            Units(spec.action, given),
+        )
         if begins and config.checkpoint:
             network, kinds, names = self._published(Path(config.checkpoint))
         elif begins:
@@ -124,7 +149,14 @@ class Visuomotor(NetworkPolicy):
         self.network, self.pictures = network.eval(), Pictures(names)
         if begins and given:
             path = Path(config.statistics)
-            take(path, kinds[:2], spec, (spec.vector_size, spec.action.dim), self.normalisation, self.units)
+            take(
+                path,
+                kinds[:2],
+                spec,
+                (spec.vector_size, spec.action.dim),
+                self.normalisation,
+                self.units,
+            )
             for index, name in enumerate(names):
                 middle, size = picture_ranges(path, name, kinds[2])
                 self.pictures.mean[index, :, 0, 0] = torch.from_numpy(middle)
@@ -139,7 +171,10 @@ class Visuomotor(NetworkPolicy):
 
     def describe(self) -> dict[str, Any]:
         """Return the description with the network's config."""
-        return super().describe() | {"network": self.network.config, "cameras": list(self.pictures.names)}
+        return super().describe() | {
+            "network": self.network.config,
+            "cameras": list(self.pictures.names),
+        }
 
     def train(self, mode: bool = True) -> Visuomotor:
         """Keep the network in inference mode.
@@ -152,7 +187,8 @@ class Visuomotor(NetworkPolicy):
 
     @abstractmethod
     def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return LeRobot's keys that follow from the policy's settings, for a network from scratch.
+        """Return LeRobot's keys that follow from the policy's settings, for a network from
+        scratch.
         """
 
     @classmethod
@@ -168,22 +204,35 @@ class Visuomotor(NetworkPolicy):
     @classmethod
     def _build(cls, document: Mapping[str, Any]) -> nn.Module:
         if (backbone := document["vision_backbone"]) not in [*LAYERS]:
-            raise PolicyFileError(f"vision_backbone: expected {' or '.join(LAYERS)}, got {backbone!r}")
+            raise PolicyFileError(
+                f"vision_backbone: expected {' or '.join(LAYERS)}, got {backbone!r}"
+            )
         try:
             return cls.make(document)
         except Exception as error:  # torch raises many kinds
-            raise PolicyFileError(f"policy.network: expected keys and values of LeRobot's config.json, got: "
-                                  f"{type(error).__name__}: {error}") from error
+            raise PolicyFileError(
+                f"policy.network: expected keys and values of LeRobot's config.json, got: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
-    def _published(self, folder: Path) -> tuple[nn.Module, tuple[Kind, Kind, Kind], tuple[str, ...]]:
+    def _published(
+        self, folder: Path
+    ) -> tuple[nn.Module, tuple[Kind, Kind, Kind], tuple[str, ...]]:
         """Return a folder's network, its kinds of normalisation, and its cameras in their order.
 
         The kinds are for state, action and pictures.
         """
         kind, keys = self.config.kind, [key for key in self.smallest if key not in self.optional]
         needed = ("input_features", "output_features", self.horizon_key, *self.needed, *keys)
-        document, training = lerobot.read_config(folder, kind, needed, self.smallest, self.supported,
-                                                 {"n_action_steps": "n_action_steps"}, [*lerobot.MODES])
+        document, training = lerobot.read_config(
+            folder,
+            kind,
+            needed,
+            self.smallest,
+            self.supported,
+            {"n_action_steps": "n_action_steps"},
+            [*lerobot.MODES],
+        )
         check_features(folder, document)
         names = self._cameras(folder, document)
         document = {**self.smallest, **document}
@@ -192,9 +241,15 @@ class Visuomotor(NetworkPolicy):
         published.check_settings(self.config)
         check_horizon(folder, self.actions_of(document), self.config.horizon)
         network = self._build(document)
-        weights = {name.replace(COMPILED, "").removeprefix(PREFIX[kind]): tensor
-                   for name, tensor in load_weights(folder).items()}
-        return filled(network, weights, folder), (training.state, training.action, training.pictures), names
+        weights = {
+            name.replace(COMPILED, "").removeprefix(PREFIX[kind]): tensor
+            for name, tensor in load_weights(folder).items()
+        }
+        return (
+            filled(network, weights, folder),
+            (training.state, training.action, training.pictures),
+            names,
+        )
 
     horizon_key: ClassVar[str]
     needed: ClassVar[tuple[str, ...]] = ()
@@ -212,17 +267,32 @@ class Visuomotor(NetworkPolicy):
         for name in (STATE, ENVIRONMENT, ACTION):
             got, expected = size_of(document, name), size_of(station, name)
             if got != expected:
-                raise SpecError(f"{where}: expected {expected} numbers of {name}, as this task has them, got {got}. Take "
-                                "the task that it was trained on")
+                raise SpecError(
+                    f"{where}: expected {expected} numbers of {name}, as this task has them, got "
+                    f"{got}. Take "
+                    "the task that it was trained on"
+                )
         mine = {image.name: image for image in self.spec.images}
-        theirs = [name.rpartition(".")[2] for name in document["input_features"] if name.startswith(PICTURES)]
+        theirs = [
+            name.rpartition(".")[2]
+            for name in document["input_features"]
+            if name.startswith(PICTURES)
+        ]
         names = theirs if set(theirs) == set(mine) else [*mine]
         shapes = picture_shapes(document)
         if len(shapes) != len(mine) or [mine[name].shape[:2] for name in names] != shapes:
-            cameras = ", ".join(f"{name} {height}x{width}" for name, (height, width) in zip(theirs, shapes, strict=True))
-            raise SpecError(f"{where}: expected the cameras {cameras or 'of none'} (height x width), got "
-                            f"{', '.join(f'{image.name} {image.shape[0]}x{image.shape[1]}' for image in mine.values())}. "
-                            "Set station.observe_cameras and station.image_size")
+            cameras = ", ".join(
+                f"{name} {height}x{width}"
+                for name, (height, width) in zip(theirs, shapes, strict=True)
+            )
+            station_cameras = ", ".join(
+                f"{one.name} {one.shape[0]}x{one.shape[1]}" for one in mine.values()
+            )
+            raise SpecError(
+                f"{where}: expected the cameras {cameras or 'of none'} (height x width), "
+                f"got {station_cameras}. "
+                "Set station.observe_cameras and station.image_size"
+            )
         return tuple(names)
 
     def save_folder(self, folder: Path) -> None:
@@ -236,17 +306,34 @@ class Visuomotor(NetworkPolicy):
         """
         if self.normalisation.whose is not None:
             raise SpecError("vla lerobot: expected the policy of one robot, got one of several")
-        names = [name for name in self.network.config["input_features"] if name.startswith(PICTURES)]
+        names = [
+            name for name in self.network.config["input_features"] if name.startswith(PICTURES)
+        ]
         scale = torch.tensor(self.spec.action.scale, device=self.device)
         state = {"mean": self.normalisation.mean, "std": self.normalisation.std}
-        statistics = {STATE: state, ENVIRONMENT: state,
-                      ACTION: {"mean": self.units.offset * scale, "std": self.units.gain * scale}}
-        statistics |= {name: {"mean": self.pictures.mean[index], "std": self.pictures.std[index]}
-                       for index, name in enumerate(names)}
+        statistics = {
+            STATE: state,
+            ENVIRONMENT: state,
+            ACTION: {"mean": self.units.offset * scale, "std": self.units.gain * scale},
+        }
+        statistics |= {
+            name: {"mean": self.pictures.mean[index], "std": self.pictures.std[index]}
+            for index, name in enumerate(names)
+        }
         mapping = dict.fromkeys(("VISUAL", "STATE", "ENV", "ACTION"), "MEAN_STD")
-        document = {"n_obs_steps": 1, **self.network.config, "n_action_steps": self.config.executed,
-                    "type": self.config.kind, "device": "cpu", "push_to_hub": False, "normalization_mapping": mapping}
-        weights = {PREFIX[self.config.kind] + name: tensor for name, tensor in self.network.state_dict().items()}
+        document = {
+            "n_obs_steps": 1,
+            **self.network.config,
+            "n_action_steps": self.config.executed,
+            "type": self.config.kind,
+            "device": "cpu",
+            "push_to_hub": False,
+            "normalization_mapping": mapping,
+        }
+        weights = {
+            PREFIX[self.config.kind] + name: tensor
+            for name, tensor in self.network.state_dict().items()
+        }
         lerobot.save_folder(folder, document, weights, statistics)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
@@ -255,14 +342,16 @@ class Visuomotor(NetworkPolicy):
 
     def played(self, numbers: Tensor) -> Tensor:
         """Convert the network's numbers (B, H, A) to a chunk's normalised actions."""
-        return self.units.played(numbers[:, :self.config.horizon])
+        return self.units.played(numbers[:, : self.config.horizon])
 
     def goal(self, actions: Tensor) -> Tensor:
         """Convert demonstrated actions (B, H A) to the network's numbers (B, H, A)."""
         return self.units.to_network(actions.unflatten(-1, (-1, self.spec.action.dim)))
 
     @torch.no_grad()
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """See ``Policy``."""
         return self.chunk(self.decode(self.to_batch(observation), self.draws(explore), generator))
 

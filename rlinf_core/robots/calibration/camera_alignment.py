@@ -31,17 +31,29 @@ class Moved:
 
     @property
     def aligned(self) -> bool:
-        return self.alike >= ALIKE and max(abs(self.right), abs(self.down)) < STILL_PIXELS and abs(self.turned) < STILL_RAD
+        return (
+            self.alike >= ALIKE
+            and max(abs(self.right), abs(self.down)) < STILL_PIXELS
+            and abs(self.turned) < STILL_RAD
+        )
 
     @property
     def words(self) -> str:
         """Advice to a person, in one line."""
         if self.alike < ALIKE:
-            return f"the two pictures hardly resemble each other ({self.alike:.2f} of 1): turn it roughly there first"
+            return (
+                f"the two pictures hardly resemble each other ({self.alike:.2f} of 1): turn it "
+                f"roughly there first"
+            )
         if self.aligned:
-            return f"aligned: within {STILL_PIXELS:g} pixel ({self.right:+.1f} right, {self.down:+.1f} down)"
-        return (f"what it sees lies {self.right:+.1f} pixels to the right, {self.down:+.1f} down, "
-                f"{np.degrees(self.turned):+.2f} degrees clockwise of where it was")
+            return (
+                f"aligned: within {STILL_PIXELS:g} pixel ({self.right:+.1f} right, "
+                f"{self.down:+.1f} down)"
+            )
+        return (
+            f"what it sees lies {self.right:+.1f} pixels to the right, {self.down:+.1f} down, "
+            f"{np.degrees(self.turned):+.2f} degrees clockwise of where it was"
+        )
 
 
 def place(robot: Path, camera: str) -> Path:
@@ -58,7 +70,9 @@ def read(path: Path, take: str) -> np.ndarray:
     import cv2
 
     if not path.exists():
-        raise RlinfError(f"no reference: expected {path}. When the camera is where it shall be: {take}")
+        raise RlinfError(
+            f"no reference: expected {path}. When the camera is where it shall be: {take}"
+        )
     if (picture := cv2.imread(str(path))) is None:
         raise RlinfError(f"{path}: expected a picture, got something else. Take it anew: {take}")
     return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB))
@@ -78,8 +92,11 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
     except cv2.error:  # an unknown ending
         is_encoded = False
     if not is_encoded:
-        raise RlinfError(f"{path}: expected the name of a picture, such as view.png, got one that ends in "
-                         f"'{path.suffix}'. Nothing was written", code="RL-E207")
+        raise RlinfError(
+            f"{path}: expected the name of a picture, such as view.png, got one that ends in "
+            f"'{path.suffix}'. Nothing was written",
+            code="RL-E207",
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_bytes(coded.tobytes())
@@ -87,8 +104,9 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink()
-        raise RlinfError(f"{path}: cannot be written: {error.strerror}. Name another place",
-                         code="RL-E207") from error
+        raise RlinfError(
+            f"{path}: cannot be written: {error.strerror}. Name another place", code="RL-E207"
+        ) from error
 
 
 def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
@@ -100,22 +118,34 @@ def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
     import cv2
 
     if reference.shape != now.shape:
-        raise RlinfError(f"expected a picture of {reference.shape[:2]}, as the reference is, got {now.shape[:2]}. Take the "
-                         "reference anew")
-    grey = [cv2.GaussianBlur(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), (5, 5), 0).astype(np.float32)
-            for picture in (reference, now)]
+        raise RlinfError(
+            f"expected a picture of {reference.shape[:2]}, as the reference is, got "
+            f"{now.shape[:2]}. Take the "
+            "reference anew"
+        )
+    grey = [
+        cv2.GaussianBlur(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), (5, 5), 0).astype(np.float32)
+        for picture in (reference, now)
+    ]
     window = cv2.createHanningWindow(grey[0].shape[::-1], cv2.CV_32F)
     # the function overwrites its inputs
     (right, down), _ = cv2.phaseCorrelate(grey[0].copy(), grey[1].copy(), window)
     start = np.array([[1.0, 0.0, right], [0.0, 1.0, down]], np.float32)
     until = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_COUNT, 60, 1e-5)
     try:
-        alike, transform = cv2.findTransformECC(grey[0], grey[1], start, cv2.MOTION_EUCLIDEAN, until)
+        alike, transform = cv2.findTransformECC(
+            grey[0], grey[1], start, cv2.MOTION_EUCLIDEAN, until
+        )
     except cv2.error:  # no transform between the two pictures
         return Moved(float(right), float(down), 0.0, 0.0)
     centre = np.array([reference.shape[1] / 2, reference.shape[0] / 2])
     shift = transform[:, :2] @ centre + transform[:, 2] - centre
-    return Moved(float(shift[0]), float(shift[1]), float(np.arctan2(transform[1, 0], transform[0, 0])), float(alike))
+    return Moved(
+        float(shift[0]),
+        float(shift[1]),
+        float(np.arctan2(transform[1, 0], transform[0, 0])),
+        float(alike),
+    )
 
 
 def shown(reference: np.ndarray, now: np.ndarray) -> np.ndarray:

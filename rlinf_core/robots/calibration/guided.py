@@ -39,7 +39,9 @@ class Guided:
 
     def add(self, position: np.ndarray) -> None:
         """Add a position (3,), unless it is not finite or at the last one."""
-        if np.isfinite(position).all() and (not self.path or np.linalg.norm(position - self.path[-1]) > MIN_SPACING_M):
+        if np.isfinite(position).all() and (
+            not self.path or np.linalg.norm(position - self.path[-1]) > MIN_SPACING_M
+        ):
             self.path.append(position)
 
     @property
@@ -57,15 +59,24 @@ class Guided:
         """
         if not self.path:
             raise RlinfError("no pose was heard: nothing has been shown yet")
-        low, high = (np.ceil((self.extent[0] + margin) * 1e3 - 1e-6) / 1e3,
-                     np.floor((self.extent[1] - margin) * 1e3 + 1e-6) / 1e3)
+        low, high = (
+            np.ceil((self.extent[0] + margin) * 1e3 - 1e-6) / 1e3,
+            np.floor((self.extent[1] - margin) * 1e3 + 1e-6) / 1e3,
+        )
         for axis, first, last in zip(AXES, low, high, strict=True):
             if last - first < LEAST_M:
-                raise RlinfError(f"{axis}: expected a box of {LEAST_M} m at least, got {max(last - first, 0.0):.3f} m, "
-                                 f"within a margin of {margin} m. Guide the tool to both ends of its reach along {axis}")
+                raise RlinfError(
+                    f"{axis}: expected a box of {LEAST_M} m at least, got "
+                    f"{max(last - first, 0.0):.3f} m, "
+                    f"within a margin of {margin} m. Guide the tool to both ends of its reach "
+                    f"along {axis}"
+                )
         if self.home is not None and (np.any(self.home < low) or np.any(self.home > high)):
-            raise RlinfError(f"home: expected it within the box {low.tolist()} to {high.tolist()}, got "
-                             f"{self.home.round(3).tolist()}. Guide the tool past it on each side, or show another home")
+            raise RlinfError(
+                f"home: expected it within the box {low.tolist()} to {high.tolist()}, got "
+                f"{self.home.round(3).tolist()}. Guide the tool past it on each side, or show "
+                f"another home"
+            )
         return low.tolist(), high.tolist()
 
 
@@ -93,21 +104,30 @@ def rewritten(text: str, changes: Mapping[str, Any]) -> str:
         line = f"{key}: {flow(value)}"
         pattern = re.compile(rf"^{key}:[^#\n]*?( *#.*)?$", re.M)
         match = pattern.search(new)
-        new = (new[:match.start()] + line + (match[1] or "") + new[match.end():] if match
-               else new.rstrip("\n") + f"\n{line}\n")
+        new = (
+            new[: match.start()] + line + (match[1] or "") + new[match.end() :]
+            if match
+            else new.rstrip("\n") + f"\n{line}\n"
+        )
     try:
         well = load_plain(new) == {**(load_plain(text) or {}), **changes}
     except yaml.YAMLError:
         well = False
     if not well:
-        raise RlinfError(f"expected {', '.join(changes)} on one line each. Write by hand:\n" + "\n".join(
-            f"{key}: {flow(value)}" for key, value in changes.items()))
+        raise RlinfError(
+            f"expected {', '.join(changes)} on one line each. Write by hand:\n"
+            + "\n".join(f"{key}: {flow(value)}" for key, value in changes.items())
+        )
     return new
 
 
 def flow(value: Any) -> str:
     """Return the value as one line of YAML."""
-    return str(yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)).strip().removesuffix("\n...")
+    return (
+        str(yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False))
+        .strip()
+        .removesuffix("\n...")
+    )
 
 
 def publish(path: Path, text: str) -> None:
@@ -124,24 +144,53 @@ def draw(guided: Guided, low: list[float], high: list[float], out: Path) -> None
     import cv2
 
     views = []
-    for across, up, name in ((0, 1, "from above"), (0, 2, "from the side"), (1, 2, "from the front")):
+    for across, up, name in (
+        (0, 1, "from above"),
+        (0, 2, "from the side"),
+        (1, 2, "from the front"),
+    ):
         view = np.full((PIXELS, PIXELS, 3), 255, np.uint8)
         axes = [across, up]
         first, last = guided.extent[0][axes], guided.extent[1][axes]
         scale = 0.75 * PIXELS / float((last - first).max())
 
-        def pixel(point: np.ndarray, axes: list[int] = axes, middle: np.ndarray = (first + last) / 2.0,
-                  scale: float = scale) -> tuple[int, int]:
+        def pixel(
+            point: np.ndarray,
+            axes: list[int] = axes,
+            middle: np.ndarray = (first + last) / 2.0,
+            scale: float = scale,
+        ) -> tuple[int, int]:
             right, upwards = (np.asarray(point)[axes] - middle) * scale
             return round(PIXELS / 2 + right), round(PIXELS / 2 - upwards)
 
-        cv2.polylines(view, [np.array([pixel(point) for point in guided.path])], False, (190, 190, 190), 1, cv2.LINE_AA)
+        cv2.polylines(
+            view,
+            [np.array([pixel(point) for point in guided.path])],
+            False,
+            (190, 190, 190),
+            1,
+            cv2.LINE_AA,
+        )
         cv2.rectangle(view, pixel(np.array(low)), pixel(np.array(high)), (180, 100, 20), 2)
         if guided.home is not None:
             cv2.drawMarker(view, pixel(guided.home), (40, 40, 200), cv2.MARKER_CROSS, 16, 2)
-        sides = f"{AXES[across]} {low[across]:.3f} to {high[across]:.3f} m, {AXES[up]} {low[up]:.3f} to {high[up]:.3f} m"
+        sides = (
+            f"{AXES[across]} {low[across]:.3f} to {high[across]:.3f} m, {AXES[up]} "
+            f"{low[up]:.3f} to {high[up]:.3f} m"
+        )
         for row, words in enumerate((name, sides)):
-            cv2.putText(view, words, (10, 20 + 18 * row), cv2.FONT_HERSHEY_SIMPLEX, 0.45, (60, 60, 60), 1, cv2.LINE_AA)
+            cv2.putText(
+                view,
+                words,
+                (10, 20 + 18 * row),
+                cv2.FONT_HERSHEY_SIMPLEX,
+                0.45,
+                (60, 60, 60),
+                1,
+                cv2.LINE_AA,
+            )
         views.append(view)
     if not cv2.imwrite(str(out), np.hstack(views)):
-        raise RlinfError(f"{out}: expected a picture that can be written, e.g. calibration.png", code="RL-E207")
+        raise RlinfError(
+            f"{out}: expected a picture that can be written, e.g. calibration.png", code="RL-E207"
+        )

@@ -33,19 +33,24 @@ class Mount(Settings):
     The pose is in the tool's frame, or in the arm's base frame.
     """
 
-    on: Literal["tool", "base"] = Field(description="mount of the camera. `tool` moves with the "
-                                                    "arm, `base` stands still")
+    on: Literal["tool", "base"] = Field(
+        description="mount of the camera. `tool` moves with the arm, `base` stands still"
+    )
     position: tuple[float, float, float] = Field(description="position x y z [m]")
-    orientation: tuple[float, float, float, float] = Field(description=
-        "orientation, quaternion x y z w")
+    orientation: tuple[float, float, float, float] = Field(
+        description="orientation, quaternion x y z w"
+    )
     arm: str = Field("", description="name of the arm, if there are several")
-    error_mm: float | None = Field(None, ge=0, description=
-        "typical deviation between views of the board [mm]")
+    error_mm: float | None = Field(
+        None, ge=0, description="typical deviation between views of the board [mm]"
+    )
 
     @model_validator(mode="after")
     def _turned(self) -> Mount:
         if abs(sum(value * value for value in self.orientation) - 1.0) > 0.02:
-            raise ValueError(f"orientation: expected a quaternion of length 1, got {list(self.orientation)}")
+            raise ValueError(
+                f"orientation: expected a quaternion of length 1, got {list(self.orientation)}"
+            )
         return self
 
 
@@ -60,28 +65,40 @@ def load(path: Path) -> HandEye:
     return checked(HandEye, read(path, "hand-eye file"))
 
 
-def check(path: Path, where: str, cameras: Collection[str], arms: Collection[str], tool_frame: str) -> None:
+def check(
+    path: Path, where: str, cameras: Collection[str], arms: Collection[str], tool_frame: str
+) -> None:
     """Check the hand-eye file that ``where`` names.
 
     Raises:
         RecipeError: the file is missing or invalid, or names a part that ``robot.yaml`` lacks.
     """
     if not path.is_file():
-        raise RecipeError(f"{where}: 'hand_eye': expected a file, got '{path}', which is not there. Leave it out: `rlinf "
-                          "camera locate --write` writes both")
+        raise RecipeError(
+            f"{where}: 'hand_eye': expected a file, got '{path}', which is not there. Leave it "
+            f"out: `rlinf "
+            "camera locate --write` writes both"
+        )
     document = read(path, "hand-eye file")
     for name, mount in checked(HandEye, document).cameras.items():
-        for key, what, got, names in ((f"cameras.{name}", "a camera", name, cameras),
-                                      (f"cameras.{name}.arm", "an arm", mount.arm, arms)):
+        for key, what, got, names in (
+            (f"cameras.{name}", "a camera", name, cameras),
+            (f"cameras.{name}.arm", "an arm", mount.arm, arms),
+        ):
             if got not in names:
-                listing = ", ".join(filter(None, names)) or f"none: it has no {what.split()[1]} with a name"
+                listing = (
+                    ", ".join(filter(None, names))
+                    or f"none: it has no {what.split()[1]} with a name"
+                )
                 raise RecipeError(
-                    f"{document.place(tuple(key.split('.')))}: '{key}': expected {what} of robot.yaml ({listing}), "
+                    f"{document.place(tuple(key.split('.')))}: '{key}': expected {what} of "
+                    f"robot.yaml ({listing}), "
                     f"got '{got}'{nearest(got, names)}"
                 )
         if mount.on == TOOL and not tool_frame:
             raise RecipeError(
-                f"{document.place(('cameras', name, 'on'))}: 'cameras.{name}.on': expected base, as robot.yaml "
+                f"{document.place(('cameras', name, 'on'))}: 'cameras.{name}.on': expected base, "
+                f"as robot.yaml "
                 "says tool_frame: '', none, got tool. Give that frame a name, e.g. tool_frame: tcp"
             )
 
@@ -89,7 +106,9 @@ def check(path: Path, where: str, cameras: Collection[str], arms: Collection[str
 def save(path: Path, name: str, mount: Mount) -> None:
     """Add or replace this camera's pose; the others stay."""
     cameras = dict(load(path).cameras) if path.exists() else {}
-    document = HandEye(cameras=cameras | {name: mount}).model_dump(mode="json", exclude_defaults=True)
+    document = HandEye(cameras=cameras | {name: mount}).model_dump(
+        mode="json", exclude_defaults=True
+    )
     publish(path, HEAD + yaml.safe_dump(document, sort_keys=False, default_flow_style=None))
 
 
@@ -117,32 +136,54 @@ def solve(views: Sequence[View], on: str, arm: str = "") -> Mount:
     import cv2
 
     if len(views) < LEAST:
-        raise RlinfError(f"expected {LEAST} views of the board or more, got {len(views)}. Move the arm, and take another")
+        raise RlinfError(
+            f"expected {LEAST} views of the board or more, got {len(views)}. Move the arm, and "
+            f"take another"
+        )
     tools = [matrix(view.tool) for view in views]
-    turns = np.array([cv2.Rodrigues(tools[0][:3, :3].T @ pose[:3, :3])[0].ravel() for pose in tools])
+    turns = np.array(
+        [cv2.Rodrigues(tools[0][:3, :3].T @ pose[:3, :3])[0].ravel() for pose in tools]
+    )
     if np.linalg.svd(turns - turns.mean(0), compute_uv=False)[1] < LEAST_TURN:
-        raise RlinfError("expected views in which the tool is turned about two axes or more, 20 degrees and more; all of "
-                         "these are turned nearly alike, or about one axis. Tilt the tool sideways, too, and take more")
+        raise RlinfError(
+            "expected views in which the tool is turned about two axes or more, 20 degrees and "
+            "more; all of "
+            "these are turned nearly alike, or about one axis. Tilt the tool sideways, too, and "
+            "take more"
+        )
     moved = tools if on == TOOL else [np.linalg.inv(pose) for pose in tools]
-    turned, placed = cv2.calibrateHandEye([pose[:3, :3] for pose in moved], [pose[:3, 3] for pose in moved],
-                                          [view.board[:3, :3] for view in views], [view.board[:3, 3] for view in views],
-                                          method=cv2.CALIB_HAND_EYE_PARK)
+    turned, placed = cv2.calibrateHandEye(
+        [pose[:3, :3] for pose in moved],
+        [pose[:3, 3] for pose in moved],
+        [view.board[:3, :3] for view in views],
+        [view.board[:3, 3] for view in views],
+        method=cv2.CALIB_HAND_EYE_PARK,
+    )
     transform = np.eye(4)
     transform[:3, :3], transform[:3, 3] = turned, placed.ravel()
-    boards = np.array([(pose @ transform @ view.board)[:3, 3] for pose, view in zip(moved, views, strict=True)])
+    boards = np.array(
+        [(pose @ transform @ view.board)[:3, 3] for pose, view in zip(moved, views, strict=True)]
+    )
     # the board is in one place
     error = float(np.median(np.linalg.norm(boards - boards.mean(0), axis=1)))
-    return Mount(on="tool" if on == TOOL else "base", arm=arm, position=_three(transform[:3, 3].round(5)),
-                 orientation=_four(quaternion(transform[:3, :3]).round(6)), error_mm=round(1e3 * error, 2))
+    return Mount(
+        on="tool" if on == TOOL else "base",
+        arm=arm,
+        position=_three(transform[:3, 3].round(5)),
+        orientation=_four(quaternion(transform[:3, :3]).round(6)),
+        error_mm=round(1e3 * error, 2),
+    )
 
 
 def matrix(pose: np.ndarray) -> np.ndarray:
     """Return the matrix (4, 4) of a pose (7,)."""
     x, y, z, w = pose[3:] / np.linalg.norm(pose[3:])
     transform = np.eye(4)
-    transform[:3, :3] = [[1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-                    [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-                    [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)]]
+    transform[:3, :3] = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
     transform[:3, 3] = pose[:3]
     return transform
 
@@ -155,7 +196,9 @@ def quaternion(rotation: np.ndarray) -> np.ndarray:
     return np.array(to_quaternion((float(vector[0]), float(vector[1]), float(vector[2]))))
 
 
-def board_in(pixels: np.ndarray, lens: Sequence[float], columns: int, rows: int, square_m: float) -> np.ndarray | None:
+def board_in(
+    pixels: np.ndarray, lens: Sequence[float], columns: int, rows: int, square_m: float
+) -> np.ndarray | None:
     """Return the pose (4, 4) of a chessboard in the optical frame; None unless fully visible.
 
     Args:
@@ -167,14 +210,24 @@ def board_in(pixels: np.ndarray, lens: Sequence[float], columns: int, rows: int,
     import cv2
 
     grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
-    is_visible, corners = cv2.findChessboardCorners(grey, (columns, rows), flags=cv2.CALIB_CB_ADAPTIVE_THRESH)
+    is_visible, corners = cv2.findChessboardCorners(
+        grey, (columns, rows), flags=cv2.CALIB_CB_ADAPTIVE_THRESH
+    )
     if not is_visible:
         return None
     until = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_MAX_ITER, 40, 1e-4)
     corners = cv2.cornerSubPix(grey, corners, (5, 5), (-1, -1), until)
-    grid = np.array([[square_m * column, square_m * row, 0.0] for row in range(rows) for column in range(columns)])
+    grid = np.array(
+        [
+            [square_m * column, square_m * row, 0.0]
+            for row in range(rows)
+            for column in range(columns)
+        ]
+    )
     fx, fy, cx, cy, *distortion = lens
-    solved, turn, place = cv2.solvePnP(grid, corners, np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1]]), np.array(distortion))
+    solved, turn, place = cv2.solvePnP(
+        grid, corners, np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1]]), np.array(distortion)
+    )
     if not solved:
         return None
     transform = np.eye(4)

@@ -71,9 +71,15 @@ class DeviceCamera(CameraSettings):
 
     fps: Positive = Field(30.0, le=1000, description="images per second [1/s]")
     published: tuple[Count, Count] | None = Field(
-        None, description="height and width of the published images, if smaller [pixels]")
-    jpeg: int = Field(90, ge=0, le=100, description="JPEG quality on `image/compressed`, which "
-                                                    "RViz and Foxglove show. 0 publishes none")
+        None, description="height and width of the published images, if smaller [pixels]"
+    )
+    jpeg: int = Field(
+        90,
+        ge=0,
+        le=100,
+        description="JPEG quality on `image/compressed`, which "
+        "RViz and Foxglove show. 0 publishes none",
+    )
 
     @property
     def where(self) -> str:
@@ -81,7 +87,8 @@ class DeviceCamera(CameraSettings):
         raise NotImplementedError
 
     def with_paths_from(self: CameraT, _: Path) -> CameraT:
-        """Return the settings with paths that begin with a dot resolved from robot.yaml's folder.
+        """Return the settings with paths that begin with a dot resolved from robot.yaml's
+        folder.
         """
         return self
 
@@ -106,14 +113,18 @@ def camera(kind: str) -> type[CameraSettings]:
     Raises:
         RecipeError: there is no such kind; the message suggests the nearest name.
     """
-    return plugins.described("cameras", kind, plugins.files(__name__, __file__), "Camera", CameraSettings, "cameras.kind")
+    return plugins.described(
+        "cameras", kind, plugins.files(__name__, __file__), "Camera", CameraSettings, "cameras.kind"
+    )
 
 
 def make_camera(document: Mapping[str, Any]) -> DeviceCamera:
     """Return the camera for settings of JSON's types."""
     settings = checked_parameters(camera(document["kind"]), document, "parameters of the camera")
     if not isinstance(settings, DeviceCamera):
-        raise RecipeError(f"camera: expected one that is read from a device, got kind '{settings.kind}'")
+        raise RecipeError(
+            f"camera: expected one that is read from a device, got kind '{settings.kind}'"
+        )
     return settings
 
 
@@ -124,11 +135,20 @@ class _Named(Discriminated):
         if isinstance(value, list | tuple):
             value = {"size": tuple(value)}
         if not isinstance(value, dict | Settings):
-            raise PydanticCustomError("camera", "expected a list of height and width, or a mapping with its 'kind'")
+            raise PydanticCustomError(
+                "camera", "expected a list of height and width, or a mapping with its 'kind'"
+            )
         return super().validated(value, info)
 
-    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        size = {"type": "array", "items": {"type": "integer", "exclusiveMinimum": 0}, "minItems": 2, "maxItems": 2}
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        size = {
+            "type": "array",
+            "items": {"type": "integer", "exclusiveMinimum": 0},
+            "minItems": 2,
+            "maxItems": 2,
+        }
         return {"anyOf": [size, *super().__get_pydantic_json_schema__(schema, handler)["anyOf"]]}
 
 
@@ -155,7 +175,9 @@ class DeviceClock:
     def host_ns(self, device_ns: int, arrived_ns: int) -> int:
         """Return this machine's time of a device's stamp; never later than its arrival."""
         delay_ns = arrived_ns - device_ns
-        if device_ns < self.newest_ns or (self.ways and abs(delay_ns - self.ways[0][1]) > OTHER_CLOCK_NS):
+        if device_ns < self.newest_ns or (
+            self.ways and abs(delay_ns - self.ways[0][1]) > OTHER_CLOCK_NS
+        ):
             self.ways.clear()  # the device was switched off meanwhile, or our clock was set
         while self.ways and self.ways[0][0] < arrived_ns - WINDOW_NS:
             self.ways.popleft()

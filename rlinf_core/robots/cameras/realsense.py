@@ -30,11 +30,13 @@ MAX_WAITING = 2  # images that wait while one is published
 class Camera(DeviceCamera):
     """A camera of the D400 family, or librealsense's software device in its place."""
 
-    serial: str = Field(pattern="^[0-9A-Za-z]+$", description=
-        "serial number, in quotes. A twin takes any")
+    serial: str = Field(
+        pattern="^[0-9A-Za-z]+$", description="serial number, in quotes. A twin takes any"
+    )
     depth: bool = Field(False, description="also publish `depth`, aligned to the colour image")
-    twin: bool = Field(False, description="use librealsense's software device "
-                                          "(sim_bridges/twins/realsense.py)")
+    twin: bool = Field(
+        False, description="use librealsense's software device (sim_bridges/twins/realsense.py)"
+    )
 
     @property
     def where(self) -> str:
@@ -61,7 +63,9 @@ class Source:
         closing: called at the end.
     """
 
-    def __init__(self, settings: Camera, device: Any, closing: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, settings: Camera, device: Any, closing: Callable[[], None] = lambda: None
+    ) -> None:
         rs = library()
         self.rs = rs
         self.settings = settings
@@ -72,7 +76,9 @@ class Source:
         self.lens = tuple[float, ...]()
         self.frames = rs.syncer(MAX_WAITING)
         self.align = rs.align(rs.stream.color) if settings.depth else None
-        wanted = {rs.stream.color: rs.format.rgb8} | ({rs.stream.depth: rs.format.z16} if settings.depth else {})
+        wanted = {rs.stream.color: rs.format.rgb8} | (
+            {rs.stream.depth: rs.format.z16} if settings.depth else {}
+        )
         try:
             for sensor in device.query_sensors():
                 profiles = {
@@ -88,18 +94,26 @@ class Source:
                     wanted.pop(kind)
         except RuntimeError as error:
             self.close()
-            raise DeviceError(f"expected RealSense '{settings.serial}' to begin, got: {error}. Another program may have "
-                              "it; else plug it in again") from error
+            raise DeviceError(
+                f"expected RealSense '{settings.serial}' to begin, got: {error}. Another program "
+                f"may have "
+                "it; else plug it in again"
+            ) from error
         if wanted:
             self.close()
             raise DeviceError(
-                f"expected {' and '.join(profile.name for profile in wanted)} of {list(settings.size)} (height, "
-                f"width) at {settings.fps:g} Hz of RealSense '{settings.serial}', which it has not, or not "
-                "on a USB 2 port. `rs-enumerate-devices` lists what it has. Set cameras.<name>.size and fps"
+                f"expected {' and '.join(profile.name for profile in wanted)} of "
+                f"{list(settings.size)} (height, "
+                f"width) at {settings.fps:g} Hz of RealSense '{settings.serial}', which it has "
+                f"not, or not "
+                "on a USB 2 port. `rs-enumerate-devices` lists what it has. Set "
+                "cameras.<name>.size and fps"
             )
 
     def _fits(self, profile: Any, wanted: dict[Any, Any]) -> bool:
-        if wanted.get(profile.stream_type()) != profile.format() or profile.fps() != round(self.settings.fps):
+        if wanted.get(profile.stream_type()) != profile.format() or profile.fps() != round(
+            self.settings.fps
+        ):
             return False
         video = profile.as_video_stream_profile()
         return bool((video.height(), video.width()) == self.settings.size)
@@ -115,26 +129,44 @@ class Source:
                 return self._frame(self.align.process(frames) if self.align else frames, arrived_ns)
         except RuntimeError as error:
             self.close()
-            raise DeviceError(f"unplugged or silent: expected an image of RealSense '{self.settings.serial}' within "
-                              f"{SILENT_S:g} s, got: {error}. Plug it in again: it is looked for every second",
-                              gone=True) from error
-        raise DeviceError(f"silent: expected colours and depth of RealSense '{self.settings.serial}' within {SILENT_S:g} "
-                          "s, got one of them alone. It is begun anew", gone=True)
+            raise DeviceError(
+                f"unplugged or silent: expected an image of RealSense '{self.settings.serial}' "
+                f"within "
+                f"{SILENT_S:g} s, got: {error}. Plug it in again: it is looked for every second",
+                gone=True,
+            ) from error
+        raise DeviceError(
+            f"silent: expected colours and depth of RealSense '{self.settings.serial}' within "
+            f"{SILENT_S:g} "
+            "s, got one of them alone. It is begun anew",
+            gone=True,
+        )
 
     def _frame(self, frames: Any, arrived_ns: int) -> Frame:
         colour, depth = frames.get_color_frame(), frames.get_depth_frame() if self.align else None
         if not self.lens:
             intrinsics = colour.profile.as_video_stream_profile().intrinsics
-            self.lens = (intrinsics.fx, intrinsics.fy, intrinsics.ppx, intrinsics.ppy, *intrinsics.coeffs)
+            self.lens = (
+                intrinsics.fx,
+                intrinsics.fy,
+                intrinsics.ppx,
+                intrinsics.ppy,
+                *intrinsics.coeffs,
+            )
         millimetres = None
         if depth:
             scale, raw = depth.get_units() * MM, np.asanyarray(depth.get_data())
             millimetres = raw if abs(scale - 1) < 1e-3 else (raw * scale).astype(np.uint16)
-        return Frame(np.asanyarray(colour.get_data()), self._stamp_ns(colour, arrived_ns), colour.get_frame_number(),
-                     millimetres)
+        return Frame(
+            np.asanyarray(colour.get_data()),
+            self._stamp_ns(colour, arrived_ns),
+            colour.get_frame_number(),
+            millimetres,
+        )
 
     def _stamp_ns(self, frame: Any, arrived_ns: int) -> int:
-        """Return the device's own stamp, unless librealsense has mapped it already (global time).
+        """Return the device's own stamp, unless librealsense has mapped it already (global
+        time).
         """
         stamp_ns = round(frame.get_timestamp() * MS)
         if frame.get_frame_timestamp_domain() == self.rs.timestamp_domain.hardware_clock:
@@ -156,8 +188,11 @@ def library() -> Any:
     try:
         import pyrealsense2
     except ImportError as error:
-        raise RlinfError(f"a RealSense camera: expected pyrealsense2 to load, got: {error}. Run: sudo apt-get install "
-                         "libusb-1.0-0, and install the extra 'realsense'") from error
+        raise RlinfError(
+            f"a RealSense camera: expected pyrealsense2 to load, got: {error}. Run: sudo apt-get "
+            f"install "
+            "libusb-1.0-0, and install the extra 'realsense'"
+        ) from error
     return pyrealsense2
 
 
@@ -166,7 +201,9 @@ def find(rs: Any, serial: str) -> Any:
     try:
         return chosen(rs, rs.context().query_devices(), serial)
     except RuntimeError as error:
-        raise DeviceError(f"expected to see what RealSense is plugged in, got: {error}. {_allowed()}") from error
+        raise DeviceError(
+            f"expected to see what RealSense is plugged in, got: {error}. {_allowed()}"
+        ) from error
 
 
 def chosen(rs: Any, devices: Iterable[Any], serial: str) -> Any:
@@ -179,8 +216,13 @@ def chosen(rs: Any, devices: Iterable[Any], serial: str) -> Any:
     devices_by_serial = {device.get_info(number): device for device in devices}
     if serial in devices_by_serial:
         return devices_by_serial[serial]
-    listing = ", ".join(f"'{number}' ({device.get_info(name)})" for number, device in devices_by_serial.items())
-    raise DeviceError(f"expected a RealSense with the serial number '{serial}', found {listing or 'none'}. {_allowed()}")
+    listing = ", ".join(
+        f"'{number}' ({device.get_info(name)})" for number, device in devices_by_serial.items()
+    )
+    raise DeviceError(
+        f"expected a RealSense with the serial number '{serial}', found {listing or 'none'}. "
+        f"{_allowed()}"
+    )
 
 
 def _allowed() -> str:
@@ -189,7 +231,10 @@ def _allowed() -> str:
     The remedy is a udev rule if Linux lists a RealSense that this user may not open.
     """
     for folder in USB.glob("*"):
-        attributes = {name: _attribute_text(folder / name) for name in ("idVendor", "idProduct", "busnum", "devnum")}
+        attributes = {
+            name: _attribute_text(folder / name)
+            for name in ("idVendor", "idProduct", "busnum", "devnum")
+        }
         if attributes["idVendor"] == INTEL and attributes["idProduct"][:2] in ("0a", "0b"):
             node = f"/dev/bus/usb/{int(attributes['busnum']):03d}/{int(attributes['devnum']):03d}"
             if not os.access(node, os.W_OK):

@@ -23,15 +23,24 @@ Lens = Annotated[tuple[float, ...], Field(min_length=4, max_length=9)]
 class Camera(DeviceCamera):
     """One camera, or a video file in an endless loop."""
 
-    device: str = Field(min_length=1, description="/dev/v4l/by-id/..., which is the same at "
-                                                  "every port. Or a video file, ./path relative "
-                                                  "to robot.yaml")
-    fourcc: str = Field("MJPG", pattern="^[A-Z0-9]{4}$", description=
-        "pixel format. YUYV is uncompressed and takes six times the bandwidth")
-    lens: Lens | None = Field(None, description="fx, fy, cx, cy [pixels] and up to five "
-                                                "distortion coefficients, as camera_calibration "
-                                                "prints them. Without them K of camera_info is "
-                                                "zero")
+    device: str = Field(
+        min_length=1,
+        description="/dev/v4l/by-id/..., which is the same at "
+        "every port. Or a video file, ./path relative "
+        "to robot.yaml",
+    )
+    fourcc: str = Field(
+        "MJPG",
+        pattern="^[A-Z0-9]{4}$",
+        description="pixel format. YUYV is uncompressed and takes six times the bandwidth",
+    )
+    lens: Lens | None = Field(
+        None,
+        description="fx, fy, cx, cy [pixels] and up to five "
+        "distortion coefficients, as camera_calibration "
+        "prints them. Without them K of camera_info is "
+        "zero",
+    )
 
     @property
     def where(self) -> str:
@@ -39,7 +48,11 @@ class Camera(DeviceCamera):
 
     def with_paths_from(self: CameraT, folder: Path) -> CameraT:
         assert isinstance(self, Camera)
-        return self.but(device=str((folder / self.device).resolve())) if self.device.startswith(".") else self
+        return (
+            self.but(device=str((folder / self.device).resolve()))
+            if self.device.startswith(".")
+            else self
+        )
 
     def open(self) -> Source:
         return Source(self)
@@ -59,16 +72,25 @@ class Source:
         self.clock = DeviceClock()
         self.began_ns = time.monotonic_ns()
         self.number = -1
-        self.capture = cv2.VideoCapture(os.path.realpath(settings.device), cv2.CAP_ANY if self.file else cv2.CAP_V4L2)
+        self.capture = cv2.VideoCapture(
+            os.path.realpath(settings.device), cv2.CAP_ANY if self.file else cv2.CAP_V4L2
+        )
         if not self.capture.isOpened():
-            raise DeviceError(f"expected a camera at {settings.device}, got what OpenCV cannot open. Another program may "
-                              f"have it (fuser -v {settings.device}), or it is one of a camera's nodes without images: "
-                              f"there are {devices_text()}")
+            raise DeviceError(
+                f"expected a camera at {settings.device}, got what OpenCV cannot open. Another "
+                f"program may "
+                f"have it (fuser -v {settings.device}), or it is one of a camera's nodes without "
+                f"images: "
+                f"there are {devices_text()}"
+            )
         if not self.file:
             height, width = settings.size
-            for key, value in ((cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*settings.fourcc)),
-                               (cv2.CAP_PROP_FRAME_WIDTH, width), (cv2.CAP_PROP_FRAME_HEIGHT, height),
-                               (cv2.CAP_PROP_FPS, settings.fps)):
+            for key, value in (
+                (cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*settings.fourcc)),
+                (cv2.CAP_PROP_FRAME_WIDTH, width),
+                (cv2.CAP_PROP_FRAME_HEIGHT, height),
+                (cv2.CAP_PROP_FPS, settings.fps),
+            ):
                 self.capture.set(key, value)
 
     def read(self) -> Frame:
@@ -78,12 +100,19 @@ class Source:
         arrived_ns = time.time_ns()
         if pixels is None:
             self.close()
-            raise DeviceError(f"unplugged: expected an image of {self.settings.device}, got none within {SILENT_S:g} s. "
-                              "Plug it in again: it is looked for every second", gone=True)
+            raise DeviceError(
+                f"unplugged: expected an image of {self.settings.device}, got none within "
+                f"{SILENT_S:g} s. "
+                "Plug it in again: it is looked for every second",
+                gone=True,
+            )
         if pixels.shape[:2] != self.settings.size:
-            raise DeviceError(f"expected images of {list(self.settings.size)} (height, width) of {self.settings.device}, "
-                              f"got {list(pixels.shape[:2])}: it has no such size. Set cameras.<name>.size, as "
-                              "`v4l2-ctl --list-formats-ext` has them")
+            raise DeviceError(
+                f"expected images of {list(self.settings.size)} (height, width) of "
+                f"{self.settings.device}, "
+                f"got {list(pixels.shape[:2])}: it has no such size. Set cameras.<name>.size, as "
+                "`v4l2-ctl --list-formats-ext` has them"
+            )
         rgb = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
         if self.file:
             taken_ns = self.began_ns + round(self.number * NS / self.settings.fps)
@@ -122,12 +151,18 @@ def is_file(device: str) -> bool:
     try:
         mode = os.stat(device).st_mode
     except OSError as error:
-        raise DeviceError(f"expected a camera at {device}, got: {error.strerror}. Plug it in, or name another one, "
-                          f"cameras.<name>.device: there are {devices_text()}. {missing()}") from error
+        raise DeviceError(
+            f"expected a camera at {device}, got: {error.strerror}. Plug it in, or name another "
+            f"one, "
+            f"cameras.<name>.device: there are {devices_text()}. {missing()}"
+        ) from error
     if stat.S_ISREG(mode):
         return True
     if not stat.S_ISCHR(mode):
-        raise DeviceError(f"expected a camera or a video file at {device}, got neither. There are {devices_text()}")
+        raise DeviceError(
+            f"expected a camera or a video file at {device}, got neither. There are "
+            f"{devices_text()}"
+        )
     if not os.access(device, os.R_OK | os.W_OK):
         raise DeviceError(refused("a camera", device, DEVICES))
     return False

@@ -31,8 +31,12 @@ class DriverSettings(Settings):
     node: ClassVar[str] = ""
     repeats: ClassVar[bool] = False
 
-    address: str = Field("", pattern=r"^[A-Za-z0-9.:-]*$", description=
-        "address of the robot's controller, for `rlinf doctor station`. Empty pings nothing")
+    address: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9.:-]*$",
+        description="address of the robot's controller, for `rlinf doctor station`. Empty pings "
+        "nothing",
+    )
 
     @property
     def has_gripper(self) -> bool:
@@ -40,7 +44,9 @@ class DriverSettings(Settings):
         return False
 
     def findings(self) -> list[tuple[str, str, str]]:
-        """Rows of `rlinf doctor station` about its hardware: name, state, and the remedy; no remedy where all is well."""
+        """Rows of `rlinf doctor station` about its hardware: name, state, and the remedy; no remedy
+        where all is well.
+        """
         return []
 
 
@@ -58,5 +64,7 @@ def driver(name: str, where: str = "driver") -> type[DriverSettings]:
     ours = {SIMULATOR: "", EXTERNAL: ""} | plugins.files(__name__, __file__)
     kind = plugins.described("drivers", name, ours, "Driver", DriverSettings, where)
     if not kind.node:
-        raise RecipeError(f"{where}: '{name}': expected {kind.__name__} to say its 'node', the module that is run")
+        raise RecipeError(
+            f"{where}: '{name}': expected {kind.__name__} to say its 'node', the module that is run"
+        )
     return kind

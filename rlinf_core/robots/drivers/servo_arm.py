@@ -75,7 +75,8 @@ class Driver(DriverSettings):
     jaw: Jaw | None = Field(None, description="the gripper's servo, if there is one")
     calibration: Annotated[str, FROM_FOLDER] = Field(
         "",
-        description="LeRobot's calibration of this arm (JSON). It replaces id, sign, zero, low and high of the "
+        description="LeRobot's calibration of this arm (JSON). It replaces id, sign, zero, low and "
+        "high of the "
         "servos that it names. Its homing offsets must be those in the servos",
     )
     silence_s: Positive = Field(0.2, description="a bus without answers for longer is a fault [s]")
@@ -93,11 +94,27 @@ class Driver(DriverSettings):
     def findings(self) -> list[tuple[str, str, str]]:
         """The port and the calibration."""
         port = Path(self.device)
-        rows = [("servo bus", f"{self.bus} at {port}" + " (absent)" * (not port.exists()), "" if port.exists() else (
-            "plug the arm in and switch it on, or write its port as options.device: ls /dev/serial/by-id"))]
+        rows = [
+            (
+                "servo bus",
+                f"{self.bus} at {port}" + " (absent)" * (not port.exists()),
+                ""
+                if port.exists()
+                else (
+                    "plug the arm in and switch it on, or write its port as options.device: ls "
+                    "/dev/serial/by-id"
+                ),
+            )
+        ]
         if not self.calibration:
-            return [*rows, ("calibration", "none: 2048 ticks are the middle of each joint", (
-                "calibrate with lerobot-calibrate, and name its file as options.calibration"))]
+            return [
+                *rows,
+                (
+                    "calibration",
+                    "none: 2048 ticks are the middle of each joint",
+                    ("calibrate with lerobot-calibrate, and name its file as options.calibration"),
+                ),
+            ]
         try:
             self.calibrated()
         except RecipeError as error:

@@ -32,13 +32,16 @@ class GripperSettings(Settings):
     width: Positive = Field(0.085, le=0.5, description="distance between the open fingers [m]")
     open_at: float = Field(description="position value of the device when open")
     closed_at: float = Field(0.0, description="position value of the device when closed")
-    timeout_s: Positive = Field(3.0, description="longest time for an answer to a command [s]. A "
-                                                 "later one counts as lost")
+    timeout_s: Positive = Field(
+        3.0, description="longest time for an answer to a command [s]. A later one counts as lost"
+    )
 
     @model_validator(mode="after")
     def _moves(self) -> GripperSettings:
         if self.open_at == self.closed_at:
-            raise ValueError(f"open_at: expected another position than closed_at, got {self.open_at:g} for both")
+            raise ValueError(
+                f"open_at: expected another position than closed_at, got {self.open_at:g} for both"
+            )
         return self
 
     @property
@@ -53,7 +56,9 @@ class GripperSettings(Settings):
 
     def position(self, width: float) -> float:
         """Convert a width [m] to the device's unit."""
-        return self.closed_at + (self.open_at - self.closed_at) * min(max(width / self.width, 0.0), 1.0)
+        return self.closed_at + (self.open_at - self.closed_at) * min(
+            max(width / self.width, 0.0), 1.0
+        )
 
     def opening(self, position: float) -> float:
         """Return the width [m] at a position of the device; NaN for other units, such as degrees.
@@ -80,7 +85,10 @@ def gripper(kind: str) -> type[GripperSettings]:
         "grippers", kind, plugins.files(__name__, __file__), "Gripper", GripperSettings, where
     )
     if not gripper_class.node:
-        raise RecipeError(f"{where}: '{kind}': expected {gripper_class.__name__} to say its 'node', the module that is run")
+        raise RecipeError(
+            f"{where}: '{kind}': expected {gripper_class.__name__} to say its 'node', the module "
+            f"that is run"
+        )
     return gripper_class
 
 

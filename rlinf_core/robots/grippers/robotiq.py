@@ -24,9 +24,18 @@ ACTIVATING = 1
 ACTIVE = 3  # gSTA
 STANDS = 3  # gOBJ: at the requested position
 RETRIES = 2
-FAULTS = {0x05: "an order before its activation was through", 0x07: "not activated", 0x08: "too hot",
-          0x09: "nobody spoke to it for a second", 0x0A: "less than 19.2 V", 0x0B: "automatic release under way",
-          0x0C: "internal", 0x0D: "activation failed", 0x0E: "overcurrent", 0x0F: "automatic release is through"}
+FAULTS = {
+    0x05: "an order before its activation was through",
+    0x07: "not activated",
+    0x08: "too hot",
+    0x09: "nobody spoke to it for a second",
+    0x0A: "less than 19.2 V",
+    0x0B: "automatic release under way",
+    0x0C: "internal",
+    0x0D: "activation failed",
+    0x0E: "overcurrent",
+    0x0F: "automatic release is through",
+}
 
 
 class Gripper(GripperSettings):
@@ -37,13 +46,22 @@ class Gripper(GripperSettings):
     device: str = Field(min_length=1, description="serial port, /dev/serial/by-id/...")
     id: int = Field(9, ge=1, le=247, description="Modbus address")
     baud: int = Field(115200, ge=9600, le=115200, description="baud rate of the gripper")
-    open_at: float = Field(3.0, ge=0, le=255, description=
-        "position count (gPO) when open, as /diagnostics shows it")
+    open_at: float = Field(
+        3.0, ge=0, le=255, description="position count (gPO) when open, as /diagnostics shows it"
+    )
     closed_at: float = Field(230.0, ge=0, le=255, description="position count (gPO) when closed")
-    speed: float = Field(0.5, ge=0, le=1, description="finger speed as a count. A 2F-85 moves at "
-                                                      "20 mm/s with 0 and 150 mm/s with 1")
-    force: float = Field(0.2, ge=0, le=1, description="closing force as a count. A 2F-85 closes "
-                                                      "with 20 N at 0 and 235 N at 1")
+    speed: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="finger speed as a count. A 2F-85 moves at 20 mm/s with 0 and 150 mm/s with 1",
+    )
+    force: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="closing force as a count. A 2F-85 closes with 20 N at 0 and 235 N at 1",
+    )
     timeout_s: float = with_default(GripperSettings, "timeout_s", 0.5)
 
     @property
@@ -65,7 +83,9 @@ class Status(NamedTuple):
         """Reason why it would not move, in words; empty if it would."""
         if self.fault:
             return f"fault 0x{self.fault:02X} ({FAULTS.get(self.fault, 'unknown')})"
-        return {ACTIVE: "", ACTIVATING: "it is being activated"}.get(self.state, "not activated since it has power")
+        return {ACTIVE: "", ACTIVATING: "it is being activated"}.get(
+            self.state, "not activated since it has power"
+        )
 
 
 class OrderTracker:
@@ -86,7 +106,12 @@ class OrderTracker:
 
     def next(self, status: Status, wanted: int | None, now: float) -> int | None:
         """Return the command to send now; None if there is none, or the gripper would not move."""
-        if status.trouble or wanted is None or status.ordered in (self.order, wanted) or status.ordered != self.echo:
+        if (
+            status.trouble
+            or wanted is None
+            or status.ordered in (self.order, wanted)
+            or status.ordered != self.echo
+        ):
             self.taken_at, self.echo = now, status.ordered
         if status.trouble or wanted in (None, status.ordered):
             return None
@@ -104,23 +129,33 @@ class Robotiq:
         # errors are reported here, once
         logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)
         self.settings = settings
-        self.port = ModbusSerialClient(settings.device, baudrate=settings.baud, retries=RETRIES,
-                                       timeout=settings.timeout_s / (RETRIES + 1))
+        self.port = ModbusSerialClient(
+            settings.device,
+            baudrate=settings.baud,
+            retries=RETRIES,
+            timeout=settings.timeout_s / (RETRIES + 1),
+        )
         _look(settings.device)
         try:
             self.lock = take_device(settings.device)
         except HeldError as error:
-            raise DeviceError(f"expected a gripper at {settings.device} that nobody else tells, got one "
-                              f"that {error} tells. End that, or name another port: gripper.device"
-                              ) from error
+            raise DeviceError(
+                f"expected a gripper at {settings.device} that nobody else tells, got one "
+                f"that {error} tells. End that, or name another port: gripper.device"
+            ) from error
         if not self.port.connect():
             self.lock.close()
-            raise DeviceError(f"expected a serial port at {settings.device}, got one that does not open. Another program "
-                              f"may have it: fuser -v {settings.device}")
+            raise DeviceError(
+                f"expected a serial port at {settings.device}, got one that does not open. Another "
+                f"program "
+                f"may have it: fuser -v {settings.device}"
+            )
 
     def status(self) -> Status:
         """Return the present status."""
-        first, second, third = self._ask(self.port.read_holding_registers, IN, count=REGISTERS).registers
+        first, second, third = self._ask(
+            self.port.read_holding_registers, IN, count=REGISTERS
+        ).registers
         object_status = first >> 14 if first & GO else STANDS  # meaningless without a command
         return Status(first >> 12 & 3, second >> 8 & 15, object_status, second & 255, third >> 8)
 
@@ -144,11 +179,16 @@ class Robotiq:
         try:
             answer = what(*arguments, device_id=self.settings.id, **more)
         except (ModbusException, OSError) as error:
-            raise DeviceError(f"unplugged or silent: expected an answer of {where} within {self.settings.timeout_s:g} s, "
-                              f"got: {error}. See to its power and its plug: it is looked for every second", gone=True) \
-                from error
+            raise DeviceError(
+                f"unplugged or silent: expected an answer of {where} within "
+                f"{self.settings.timeout_s:g} s, "
+                f"got: {error}. See to its power and its plug: it is looked for every second",
+                gone=True,
+            ) from error
         if answer.isError():
-            raise DeviceError(f"expected {where} to do as it is told, got: {answer}. Is that a Robotiq 2F?")
+            raise DeviceError(
+                f"expected {where} to do as it is told, got: {answer}. Is that a Robotiq 2F?"
+            )
         return answer
 
     def close(self) -> None:
@@ -159,7 +199,10 @@ class Robotiq:
 def _look(device: str) -> None:
     """Raise DeviceError if nothing is there, or this user may not open it."""
     if not os.path.exists(device):
-        raise DeviceError(f"expected a gripper at {device}, got: {os.strerror(errno.ENOENT)}. Plug it in, or name another "
-                          f"port, gripper.device. {missing()}")
+        raise DeviceError(
+            f"expected a gripper at {device}, got: {os.strerror(errno.ENOENT)}. Plug it in, or "
+            f"name another "
+            f"port, gripper.device. {missing()}"
+        )
     if not os.access(device, os.R_OK | os.W_OK):
         raise DeviceError(refused("a gripper", device, DEVICES))

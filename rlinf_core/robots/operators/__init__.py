@@ -64,7 +64,9 @@ def make_device(document: Mapping[str, Any]) -> Device:
     kind = document["kind"]
     if kind in (SCRIPTED, REPLAY):
         raise RecipeError(f"operator: expected a device that a person holds, got {kind}")
-    settings = checked_parameters(settings_of(kind), document, "parameters of the operator's device")
+    settings = checked_parameters(
+        settings_of(kind), document, "parameters of the operator's device"
+    )
     return operator(kind)(**values(settings, "kind"))
 
 
@@ -81,13 +83,18 @@ class Scripted:
             would. 0 never takes over
     """
 
-    def __init__(self, noise: Annotated[float, Field(ge=0, le=1)] = 0.12,
-                 takes_over: Annotated[int, Field(ge=0, le=100_000)] = 0) -> None:
+    def __init__(
+        self,
+        noise: Annotated[float, Field(ge=0, le=1)] = 0.12,
+        takes_over: Annotated[int, Field(ge=0, le=100_000)] = 0,
+    ) -> None:
         self.noise, self.takes_over = noise, takes_over
 
 
 class Replay:
-    """Sends the actions of a recording again, as `rlinf replay` sets it. On a real arm a person arms at the terminal.
+    """Sends the actions of a recording again, as `rlinf replay` sets it.
+
+    On a real arm a person arms at the terminal.
 
     Args:
         recording: the folder of the episode.

@@ -27,11 +27,13 @@ FIRST_MESSAGE_S = 1.0  # time in which a silent device is tolerated after openin
 
 
 def axes(action: ActionSpec) -> dict[str, int]:
-    """Those of a device's axes that one arm's actions have, in their order: where each stands in them."""
+    """Those of a device's axes that one arm's actions have, in their order: where each stands in
+    them.
+    """
     if action.control_mode != "tcp_delta":
         return {"x": 0, "y": 1, "z": 2} | ({"grip": action.dim - 1} if grips(action) else {})
-    arm = ("x", "y", "z", "rx", "ry", "rz")[:6 if action.dim >= 6 else 3]
-    return {axis: place for place, axis in enumerate((*arm, "grip")[:action.dim])}
+    arm = ("x", "y", "z", "rx", "ry", "rz")[: 6 if action.dim >= 6 else 3]
+    return {axis: place for place, axis in enumerate((*arm, "grip")[: action.dim])}
 
 
 def grips(action: ActionSpec) -> bool:
@@ -121,7 +123,8 @@ class Asking(Device):
 
 
 class Guard:
-    """Trusts a device once it was seen at rest, and not while it is silent, gone or sends garbage.
+    """Trusts a device once it was seen at rest, and not while it is silent, gone or sends
+    garbage.
     """
 
     def __init__(self, name: str, device: Device) -> None:
@@ -161,7 +164,11 @@ class Guard:
             if before and now - before > (HELD_LATE_S if self._commands else LATE_S):
                 self._forget(now, now - before)
             self._weigh()
-        return requests if self.believed else tuple(request for request in requests if request == "disarm")
+        return (
+            requests
+            if self.believed
+            else tuple(request for request in requests if request == "disarm")
+        )
 
     def motion(self) -> dict[str, float] | None:
         """Return a device's motion; None without trust."""
@@ -197,8 +204,11 @@ class Guard:
 
     def _forget(self, now: float, late_s: float) -> None:
         """Drop input that had waited, because its sender may stand beside the arm by now."""
-        self.trouble = (f"{self.name}: expected to be looked at all the time, its process stood still for {late_s:.1f} s. "
-                        "What was pressed meanwhile counts for nothing, but to disarm: press it again")
+        self.trouble = (
+            f"{self.name}: expected to be looked at all the time, its process stood still for "
+            f"{late_s:.1f} s. "
+            "What was pressed meanwhile counts for nothing, but to disarm: press it again"
+        )
         self.believed = False
         self._rest_since = 0.0
         self._forgets_until = now + FORGET_S
@@ -212,7 +222,11 @@ class Guard:
         self._rest_since = (self._rest_since or now) if resting else 0.0
         if resting and now - self._rest_since >= self.device.rest_s:
             self.believed, self.trouble = True, ""
-        elif not resting and not self.trouble and (has_reported or now - self._opened_at > FIRST_MESSAGE_S):
+        elif (
+            not resting
+            and not self.trouble
+            and (has_reported or now - self._opened_at > FIRST_MESSAGE_S)
+        ):
             got = (
                 "a deflection or a pressed button. Let go of it"
                 if has_reported
@@ -231,15 +245,20 @@ class Source:
         except PermissionError as error:
             raise DeviceError(refused(what, path)) from error
         except OSError as error:
-            raise DeviceError(f"expected {what} at {path}, got: {error.strerror}. Plug it in, or name another one: "
-                              "station.operator.device") from error
+            raise DeviceError(
+                f"expected {what} at {path}, got: {error.strerror}. Plug it in, or name another "
+                f"one: "
+                "station.operator.device"
+            ) from error
         self.lock = self._claimed()
         status = os.fstat(self.fd)
         if stat.S_ISFIFO(status.st_mode) and status.st_uid not in (0, os.geteuid()):
             self.close()
-            raise DeviceError(f"expected {what} at {path}, got a pipe of {user_name(status.st_uid)}, "
-                              "who would move the arm. Start a twin of your own in a folder of "
-                              "your own: rlinf fake-device")
+            raise DeviceError(
+                f"expected {what} at {path}, got a pipe of {user_name(status.st_uid)}, "
+                "who would move the arm. Start a twin of your own in a folder of "
+                "your own: rlinf fake-device"
+            )
 
     def _claimed(self) -> socket.socket | None:
         """Claim the device, because one person's device must move one arm only.
@@ -251,9 +270,11 @@ class Source:
             return take_device(self.path)
         except HeldError as error:
             os.close(self.fd)
-            raise DeviceError(f"expected {self.what} at {self.path} that nobody else reads, got one "
-                              f"that {error} reads. One device would move two arms: end that, or "
-                              "name another one: station.operator.device") from error
+            raise DeviceError(
+                f"expected {self.what} at {self.path} that nobody else reads, got one "
+                f"that {error} reads. One device would move two arms: end that, or "
+                "name another one: station.operator.device"
+            ) from error
         except OSError:  # unplugged meanwhile; the first read reports it
             return None
 
@@ -275,8 +296,12 @@ class Source:
             yield data
 
     def _gone(self, got: str | None) -> DeviceError:
-        return DeviceError(f"unplugged: expected reports of {self.what} at {self.path}, got {got}. Plug it in again: it is "
-                           "looked for every second", gone=True)
+        return DeviceError(
+            f"unplugged: expected reports of {self.what} at {self.path}, got {got}. Plug it in "
+            f"again: it is "
+            "looked for every second",
+            gone=True,
+        )
 
     def close(self) -> None:
         """Close the file; repeated calls are allowed."""

@@ -58,8 +58,11 @@ class Events:
         """
         for data in self.source.reports():
             if len(data) % EVENT.size:
-                raise DeviceError(f"garbage: expected input events of {EVENT.size} bytes, got {len(data)} bytes from "
-                                  f"{self.source.path}. Is it /dev/input/event<number>?")
+                raise DeviceError(
+                    f"garbage: expected input events of {EVENT.size} bytes, got {len(data)} bytes "
+                    f"from "
+                    f"{self.source.path}. Is it /dev/input/event<number>?"
+                )
             for *_, kind, code, value in EVENT.iter_unpack(data):
                 if kind > MOST_TYPES or (kind == SYN and code == DROPPED):
                     raise DeviceError("garbage: events of it were lost or are none. Let go of it")
@@ -71,16 +74,67 @@ class Events:
         self.source.close()
 
 
-Deflection = Literal["left_x", "left_y", "right_x", "right_y", "dpad_x", "dpad_y", "lt", "rt", "-left_x", "-left_y",
-                     # left, up and pressed are positive
-                     "-right_x", "-right_y", "-dpad_x", "-dpad_y", "-lt", "-rt"]
-USUAL: dict[Axis, Deflection] = {"x": "left_y", "y": "left_x", "z": "right_y", "rx": "-dpad_x", "ry": "dpad_y",
-                                 "rz": "right_x"}
-ASKS: dict[Button, Role] = {"start": "arm", "back": "disarm", "a": "close", "b": "open", "y": "success", "x": "failure",
-                            "guide": "rerecord", "lb": "next_arm", "r3": "ready"}
-AXES = {0: "left_x", 1: "left_y", 2: "lt", 3: "right_x", 4: "right_y", 5: "rt", 16: "dpad_x", 17: "dpad_y"}
-KEYS = {0x130: "a", 0x131: "b", 0x133: "x", 0x134: "y", 0x136: "lb", 0x137: "rb", 0x13A: "back", 0x13B: "start",
-        0x13C: "guide", 0x13D: "l3", 0x13E: "r3"}
+Deflection = Literal[
+    "left_x",
+    "left_y",
+    "right_x",
+    "right_y",
+    "dpad_x",
+    "dpad_y",
+    "lt",
+    "rt",
+    "-left_x",
+    "-left_y",
+    # left, up and pressed are positive
+    "-right_x",
+    "-right_y",
+    "-dpad_x",
+    "-dpad_y",
+    "-lt",
+    "-rt",
+]
+USUAL: dict[Axis, Deflection] = {
+    "x": "left_y",
+    "y": "left_x",
+    "z": "right_y",
+    "rx": "-dpad_x",
+    "ry": "dpad_y",
+    "rz": "right_x",
+}
+ASKS: dict[Button, Role] = {
+    "start": "arm",
+    "back": "disarm",
+    "a": "close",
+    "b": "open",
+    "y": "success",
+    "x": "failure",
+    "guide": "rerecord",
+    "lb": "next_arm",
+    "r3": "ready",
+}
+AXES = {
+    0: "left_x",
+    1: "left_y",
+    2: "lt",
+    3: "right_x",
+    4: "right_y",
+    5: "rt",
+    16: "dpad_x",
+    17: "dpad_y",
+}
+KEYS = {
+    0x130: "a",
+    0x131: "b",
+    0x133: "x",
+    0x134: "y",
+    0x136: "lb",
+    0x137: "rb",
+    0x13A: "back",
+    0x13B: "start",
+    0x13C: "guide",
+    0x13D: "l3",
+    0x13E: "r3",
+}
 # ranges that the kernel does not report
 RANGES = {"lt": (0, 255), "rt": (0, 255), "dpad_x": (-1, 1), "dpad_y": (-1, 1)}
 STICK = (-32768, 32767)
@@ -95,16 +149,26 @@ def find(folder: Path = Path("/dev/input/by-id")) -> Path:
     paths = sorted(folder.glob("*-event-joystick"))
     if len(paths) != 1:
         names = ", ".join(map(str, paths)) or "none"
-        raise DeviceError(f"expected one gamepad in {folder}, found {names}. Plug it in, or name its file: "
-                          "station.operator.device=/dev/input/event<number>; without one: rlinf fake-device gamepad")
+        raise DeviceError(
+            f"expected one gamepad in {folder}, found {names}. Plug it in, or name its file: "
+            "station.operator.device=/dev/input/event<number>; without one: rlinf fake-device "
+            "gamepad"
+        )
     return paths[0]
 
 
 class Pad(Sticks):
     """The mapping shared by evdev and Joy."""
 
-    def __init__(self, *, axes: dict[Axis, Deflection] = USUAL, buttons: dict[Button, Role] = ASKS, clutch: str = "rb",
-                 silence_s: Seconds = 2.0, **shaping: Any) -> None:
+    def __init__(
+        self,
+        *,
+        axes: dict[Axis, Deflection] = USUAL,
+        buttons: dict[Button, Role] = ASKS,
+        clutch: str = "rb",
+        silence_s: Seconds = 2.0,
+        **shaping: Any,
+    ) -> None:
         """Settings.
 
         Args:
@@ -116,7 +180,9 @@ class Pad(Sticks):
             silence_s: longest silence while deflected [s]. Then the arm stops. A stick that rests
                 at its end sends nothing
         """
-        super().__init__(axes={**axes}, buttons=buttons, clutch=clutch, silence_s=silence_s, **shaping)
+        super().__init__(
+            axes={**axes}, buttons=buttons, clutch=clutch, silence_s=silence_s, **shaping
+        )
 
 
 class Gamepad(Pad):
@@ -157,7 +223,9 @@ class Gamepad(Pad):
     def _deflect(self, name: str, value: int) -> None:
         low, high = self.ranges[name]
         if not low <= value <= high:
-            raise DeviceError(f"garbage: expected {name} from {low} to {high}, got {value}. Let go of it")
+            raise DeviceError(
+                f"garbage: expected {name} from {low} to {high}, got {value}. Let go of it"
+            )
         part = (value - low) / (high - low)
         # evdev counts to the right and down
         self.values[name] = part if name in ("lt", "rt") else 1.0 - 2.0 * part
@@ -178,8 +246,14 @@ class Joy(Pad):
     topics = ("joy",)
     streams = True
 
-    def __init__(self, *, axis_names: tuple[str, ...] = JOY_AXES, button_names: tuple[str, ...] = BUTTONS,
-                 silence_s: Seconds = 0.5, **shared: Any) -> None:
+    def __init__(
+        self,
+        *,
+        axis_names: tuple[str, ...] = JOY_AXES,
+        button_names: tuple[str, ...] = BUTTONS,
+        silence_s: Seconds = 0.5,
+        **shared: Any,
+    ) -> None:
         """Settings.
 
         Args:
@@ -201,14 +275,20 @@ class Joy(Pad):
             self.press(name, bool(down))  # a request to disarm counts, whatever the axes are
         used = {name for name, _ in self.sources.values()} & {*self.axis_names}
         if len(axes) < 1 + max(map(self.axis_names.index, used), default=-1):
-            self.garbage = f"expected axes {', '.join(self.axis_names)}, got {len(axes)}. Set station.operator.axis_names"
+            self.garbage = (
+                f"expected axes {', '.join(self.axis_names)}, got {len(axes)}. Set "
+                f"station.operator.axis_names"
+            )
         elif not all(abs(value) <= MARGIN for value in axes):
             self.garbage = f"expected axes from -1 to 1, got {axes}"
         else:
             self._believe(dict(zip(self.axis_names, axes, strict=False)))
 
     def _believe(self, axes: dict[str, float]) -> None:
-        self.values = {name: (1.0 - value) / 2 if name in ("lt", "rt") else value for name, value in axes.items()}
+        self.values = {
+            name: (1.0 - value) / 2 if name in ("lt", "rt") else value
+            for name, value in axes.items()
+        }
         self.believable = True
         self.note_report()
 

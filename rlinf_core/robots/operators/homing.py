@@ -47,7 +47,9 @@ class Goal:
         """
         error = np.zeros(action.dim)
         if self.joints is not None:
-            error[:len(self.joints)] = [angle - joints[name] for name, angle in self.joints.items()]
+            error[: len(self.joints)] = [
+                angle - joints[name] for name, angle in self.joints.items()
+            ]
             return error
         error[:3] = np.asarray(self.pose[:3]) - pose[:3]
         if action.dim >= 6 and len(self.pose) == 7:
@@ -77,7 +79,10 @@ class Homes:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Homes:
         """The homes that ``asdict`` has turned into a document."""
-        goals = {arm: Goal(tuple(goal["pose"]), goal.get("joints")) for arm, goal in document["goals"].items()}
+        goals = {
+            arm: Goal(tuple(goal["pose"]), goal.get("joints"))
+            for arm, goal in document["goals"].items()
+        }
         return cls(goals, document["lease_s"])
 
 
@@ -89,9 +94,17 @@ def homes_of(robot: Robot, action: ActionSpec) -> Homes | None:
     """
     named_homes = {arm: home for arm, home in robot.homes.items() if home is not None}
     limits = {arm: load_limits(robot.interlocks[arm]) for arm in named_homes}
-    goals = {arm: goal_of(f"home of arm '{arm}'" if arm else "home", home, action.control_mode, limits[arm])
-             for arm, home in named_homes.items()}
-    return Homes(goals, min(arm_limits.enable_lease for arm_limits in limits.values())) if goals else None
+    goals = {
+        arm: goal_of(
+            f"home of arm '{arm}'" if arm else "home", home, action.control_mode, limits[arm]
+        )
+        for arm, home in named_homes.items()
+    }
+    return (
+        Homes(goals, min(arm_limits.enable_lease for arm_limits in limits.values()))
+        if goals
+        else None
+    )
 
 
 def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
@@ -102,27 +115,48 @@ def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
     """
     if control_mode == "tcp_delta":
         if home.position is None:
-            raise RecipeError(f"{where}: expected 'position', as the task moves the tool, got joints alone")
+            raise RecipeError(
+                f"{where}: expected 'position', as the task moves the tool, got joints alone"
+            )
         _check(where, ("x", "y", "z"), home.position, limits.box_low, limits.box_high)
-        away = angle(product(unit(home.orientation), inverse(limits.nominal))) if home.orientation else 0.0
+        away = (
+            angle(product(unit(home.orientation), inverse(limits.nominal)))
+            if home.orientation
+            else 0.0
+        )
         if away > limits.cone:
-            raise RecipeError(f"{where}: expected an orientation within the limits' cone, {limits.cone} rad from "
-                              f"{list(limits.nominal)}, got {away:.2f} rad")
+            raise RecipeError(
+                f"{where}: expected an orientation within the limits' cone, {limits.cone} rad from "
+                f"{list(limits.nominal)}, got {away:.2f} rad"
+            )
         return Goal((*home.position, *home.orientation))
     if set(home.joints) != set(limits.joint_names):
-        raise RecipeError(f"{where}: expected 'joints' with {', '.join(limits.joint_names)}, as the task moves joints, got "
-                          f"{', '.join(home.joints) or 'none'}")
+        raise RecipeError(
+            f"{where}: expected 'joints' with {', '.join(limits.joint_names)}, as the task moves "
+            f"joints, got "
+            f"{', '.join(home.joints) or 'none'}"
+        )
     joints = {name: home.joints[name] for name in limits.joint_names}
     # the range that the interlock allows
-    low, high = ([joint + sign * limits.joint_margin for joint in end]
-                 for end, sign in ((limits.joint_low, 1.0), (limits.joint_high, -1.0)))
+    low, high = (
+        [joint + sign * limits.joint_margin for joint in end]
+        for end, sign in ((limits.joint_low, 1.0), (limits.joint_high, -1.0))
+    )
     _check(where, limits.joint_names, tuple(joints.values()), tuple(low), tuple(high))
     return Goal(joints=joints)
 
 
-def _check(where: str, names: tuple[str, ...], values: tuple[float, ...], low: tuple[float, ...], high: tuple[float, ...]
-           ) -> None:
+def _check(
+    where: str,
+    names: tuple[str, ...],
+    values: tuple[float, ...],
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+) -> None:
     for name, value, least, most in zip(names, values, low, high, strict=True):
         if not least <= value <= most:
-            raise RecipeError(f"{where}: expected {name} within the limits, {least} to {most}, got {value}. Move it, or "
-                              "widen the limits")
+            raise RecipeError(
+                f"{where}: expected {name} within the limits, {least} to {most}, got {value}. Move "
+                f"it, or "
+                "widen the limits"
+            )

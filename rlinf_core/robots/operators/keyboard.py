@@ -11,11 +11,25 @@ import time
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.operators.device import Asking
 
-PAIRS = {"x": ("ws", "forward/back"), "y": ("ad", "left/right"), "z": ("rf", "up/down"), "rx": ("lj", "tilt right/left"),
-         "ry": ("ik", "tip forward/back"), "rz": ("uo", "turn left/right"), "grip": ("vc", "open/close the gripper")}
+PAIRS = {
+    "x": ("ws", "forward/back"),
+    "y": ("ad", "left/right"),
+    "z": ("rf", "up/down"),
+    "rx": ("lj", "tilt right/left"),
+    "ry": ("ik", "tip forward/back"),
+    "rz": ("uo", "turn left/right"),
+    "grip": ("vc", "open/close the gripper"),
+}
 STOPS = "q "  # also in the middle of a sequence; the space bar is STOP on the page, too
-ASKS = {"e": "arm", **dict.fromkeys(STOPS, "disarm"), "g": "ready", "y": "success", "n": "failure", "b": "rerecord",
-        "x": "discard"}
+ASKS = {
+    "e": "arm",
+    **dict.fromkeys(STOPS, "disarm"),
+    "g": "ready",
+    "y": "success",
+    "n": "failure",
+    "b": "rerecord",
+    "x": "discard",
+}
 MOVES, PAUSE = "".join(keys for keys, _ in PAIRS.values()), "p"
 STEP = 0.5  # fraction of the task's largest step
 KEY_HELD_S = 0.4  # a terminal repeats a held key
@@ -27,7 +41,8 @@ UNFINISHED = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}|O)?\Z")
 
 
 class Keyboard(Asking):
-    """A person in a terminal of their own (rlinf teleop): every key but those that stop renews the enable.
+    """A person in a terminal of their own (rlinf teleop): every key but those that stop renews the
+    enable.
 
     ``e`` arms, the space bar and ``q`` disarm.
     """
@@ -41,15 +56,20 @@ class Keyboard(Asking):
 
     def open(self) -> None:
         if not sys.stdin.isatty():
-            raise DeviceError("operator: the keyboard needs a terminal: expected one, got none. In one of your own, run "
-                              "rlinf teleop <recipe>, or ros2 run rlinf operator")
+            raise DeviceError(
+                "operator: the keyboard needs a terminal: expected one, got none. In one of your "
+                "own, run "
+                "rlinf teleop <recipe>, or ros2 run rlinf operator"
+            )
 
     def poll(self) -> tuple[str, ...]:
         while select.select([sys.stdin], [], [], 0)[0]:
             try:
                 data = os.read(sys.stdin.fileno(), 64)
             except OSError as error:
-                raise DeviceError(f"unplugged: the terminal has gone ({error.strerror})", gone=True) from error
+                raise DeviceError(
+                    f"unplugged: the terminal has gone ({error.strerror})", gone=True
+                ) from error
             if not data:
                 raise DeviceError("unplugged: the terminal has ended", gone=True)
             for key in self._keys(data.decode(errors="replace")):
@@ -60,7 +80,8 @@ class Keyboard(Asking):
     def _keys(self, text: str) -> str:
         """Return the pressed keys, with escape for each key that sends a sequence.
 
-        The sequence's letters and digits are dropped. A key that stops is not: ``q`` at its end, a space anywhere.
+        The sequence's letters and digits are dropped. A key that stops is not: ``q`` at its end, a
+        space anywhere.
         """
         now = time.monotonic()
         text = (self.cut if now - self.cut_at < SEQUENCE_S else "") + text
@@ -72,12 +93,20 @@ class Keyboard(Asking):
     def motion(self) -> dict[str, float] | None:
         if time.monotonic() - self.key_at >= KEY_HELD_S or self.key not in MOVES + PAUSE:
             return None  # a key that only requests takes nothing over
-        return {axis: STEP * ((self.key == keys[0]) - (self.key == keys[1])) for axis, (keys, _) in PAIRS.items()}
+        return {
+            axis: STEP * ((self.key == keys[0]) - (self.key == keys[1]))
+            for axis, (keys, _) in PAIRS.items()
+        }
 
     def help(self, axes: dict[str, int]) -> str:
-        keys = ", ".join(f"{pair[0]}/{pair[1]} {direction}" for pair, direction in map(PAIRS.__getitem__, axes))
-        return (f"{keys}; p rests; e arms, the space bar or q stops (disarms); g the scene is ready; y success, n failure, "
-                "b once more, x discard. You beat the policy while a key that moves or rests is held.")
+        keys = ", ".join(
+            f"{pair[0]}/{pair[1]} {direction}" for pair, direction in map(PAIRS.__getitem__, axes)
+        )
+        return (
+            f"{keys}; p rests; e arms, the space bar or q stops (disarms); g the scene is ready; y "
+            f"success, n failure, "
+            "b once more, x discard. You beat the policy while a key that moves or rests is held."
+        )
 
 
 def _shortened(sequence: str) -> str:

@@ -21,7 +21,15 @@ from rlinf_core.config.base import Settings
 from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.core.machine import HeldError, refused, take_device
-from rlinf_core.core.rotation import Quaternion, Vector, inverse, product, to_quaternion, to_vector, turned
+from rlinf_core.core.rotation import (
+    Quaternion,
+    Vector,
+    inverse,
+    product,
+    to_quaternion,
+    to_vector,
+    turned,
+)
 from rlinf_core.robots.operators.device import Device
 from rlinf_core.robots.operators.sticks import Scale, Seconds
 from rlinf_core.robots.servos import RAD, TABLES, Kind, to_signed
@@ -30,7 +38,9 @@ from rlinf_core.specs.arrays import ActionSpec
 Pose = tuple[Vector, Quaternion]
 
 
-def tool_pose(joints: Iterable[tuple[Sequence[float], Sequence[float], float]], tool: Sequence[float]) -> Pose:
+def tool_pose(
+    joints: Iterable[tuple[Sequence[float], Sequence[float], float]], tool: Sequence[float]
+) -> Pose:
     """Return the tool's position [m] and orientation in the base frame.
 
     Args:
@@ -60,8 +70,13 @@ class Joint(Settings):
 
     id: Id = Field(description="id of the servo")
     sign: Literal[1, -1] = Field(1, description="-1 if the servo counts in the other direction")
-    zero: float = Field(math.pi, description="angle at which the follower is at 0 [rad]. pi is the middle of the range")
-    axis: Three = Field((0.0, 0.0, 1.0), description="axis of rotation in the base frame, at zero angles")
+    zero: float = Field(
+        math.pi,
+        description="angle at which the follower is at 0 [rad]. pi is the middle of the range",
+    )
+    axis: Three = Field(
+        (0.0, 0.0, 1.0), description="axis of rotation in the base frame, at zero angles"
+    )
     at: Three = Field((0.0, 0.0, 0.0), description="point on that axis, at zero angles [m]")
 
     @model_validator(mode="after")
@@ -88,10 +103,19 @@ class Trigger(Settings):
 class Leader(Device):
     """A relative leader: the follower copies its motion, from any place of both."""
 
-    def __init__(self, *, device: str, joints: dict[str, Joint], tool: Three = (0.0, 0.0, 0.0),
-                 trigger: Trigger | None = None, bus: Kind = "dynamixel",
-                 baud: Annotated[int, Field(gt=0)] = 57600, scale: Scale = 1.0,
-                 deadband: Annotated[float, Field(gt=0, le=0.5)] = 0.005, silence_s: Seconds = 0.2) -> None:
+    def __init__(
+        self,
+        *,
+        device: str,
+        joints: dict[str, Joint],
+        tool: Three = (0.0, 0.0, 0.0),
+        trigger: Trigger | None = None,
+        bus: Kind = "dynamixel",
+        baud: Annotated[int, Field(gt=0)] = 57600,
+        scale: Scale = 1.0,
+        deadband: Annotated[float, Field(gt=0, le=0.5)] = 0.005,
+        silence_s: Seconds = 0.2,
+    ) -> None:
         """Settings.
 
         Args:
@@ -116,7 +140,10 @@ class Leader(Device):
         self.silence_s = silence_s
         self.ids = [joint.id for joint in self.joints] + ([trigger.id] if trigger else [])
         if len(set(self.ids)) < len(self.ids):
-            raise DeviceError(f"expected servos with ids of their own, got {self.ids}. Set station.operator.joints")
+            raise DeviceError(
+                f"expected servos with ids of their own, got {self.ids}. Set "
+                f"station.operator.joints"
+            )
         self.port: Any = None
         self.lock: socket.socket | None = None
         self.raw: list[float] = []
@@ -138,8 +165,11 @@ class Leader(Device):
         except (OSError, termios.error) as error:  # serial.SerialException is one
             if isinstance(error, PermissionError) or "ermission" in str(error):
                 raise DeviceError(refused("a leader arm", self.device)) from error
-            raise DeviceError(f"expected a leader arm at {self.device}, got: {error}. Plug it in, or name another port: "
-                              "station.operator.device") from error
+            raise DeviceError(
+                f"expected a leader arm at {self.device}, got: {error}. Plug it in, or name "
+                f"another port: "
+                "station.operator.device"
+            ) from error
         if not opened:
             raise DeviceError(f"expected a baud rate that servos know, got {self.baud}")
         packets = dxl.PacketHandler(self.table.protocol)
@@ -161,9 +191,11 @@ class Leader(Device):
             try:
                 self.lock = take_device(self.device)
             except HeldError as error:
-                raise DeviceError(f"expected a leader arm at {self.device} that nobody else reads, got "
-                                  f"one that {error} reads. End that, or name another port: "
-                                  "station.operator.device") from error
+                raise DeviceError(
+                    f"expected a leader arm at {self.device} that nobody else reads, got "
+                    f"one that {error} reads. End that, or name another port: "
+                    "station.operator.device"
+                ) from error
 
     def close(self) -> None:
         if self.lock is not None:
@@ -177,12 +209,19 @@ class Leader(Device):
             answered = self.reading.txRxPacket() == 0
         # termios.error if it goes while its input is emptied
         except (OSError, termios.error) as error:
-            raise DeviceError(f"unplugged: expected a leader arm at {self.device}, got: {error}. Plug it in again: it is "
-                              "looked for every second", gone=True) from error
+            raise DeviceError(
+                f"unplugged: expected a leader arm at {self.device}, got: {error}. Plug it in "
+                f"again: it is "
+                "looked for every second",
+                gone=True,
+            ) from error
         if not answered:
             if time.monotonic() - self.received_at > self.silence_s:
-                raise DeviceError(f"silent: expected answers of servos {self.ids} at {self.baud} baud, got none, or broken "
-                                  f"ones, for {self.silence_s:g} s. Look at its power, ids and baud rate")
+                raise DeviceError(
+                    f"silent: expected answers of servos {self.ids} at {self.baud} baud, got none, "
+                    f"or broken "
+                    f"ones, for {self.silence_s:g} s. Look at its power, ids and baud rate"
+                )
             return ()
         self.received_at = time.monotonic()
         return ("enable",) if self._take() else ()
@@ -192,13 +231,24 @@ class Leader(Device):
         table = self.table
         counts = [self.reading.getData(servo, table.position, table.size) for servo in self.ids]
         raw = [to_signed(count, table.size, table.sign_bit) * RAD for count in counts]
-        steps = [_turn(new - old) for new, old in zip(raw, self.raw, strict=True)] if self.raw else [0.0] * len(raw)
+        steps = (
+            [_turn(new - old) for new, old in zip(raw, self.raw, strict=True)]
+            if self.raw
+            else [0.0] * len(raw)
+        )
         if any(abs(step) > JUMP for step in steps):
             self.raw, self.given = raw, None
-            raise DeviceError(f"garbage: expected servos to turn less than {JUMP:g} rad at a time, got "
-                              f"{max(map(abs, steps)):.2f}. Hold it still")
-        self.raw = [old + step for old, step in zip(self.raw, steps, strict=True)] if self.raw else raw
-        far = [abs(new - old) for new, old in zip(self.raw, self.anchor or [math.inf] * len(raw), strict=True)]
+            raise DeviceError(
+                f"garbage: expected servos to turn less than {JUMP:g} rad at a time, got "
+                f"{max(map(abs, steps)):.2f}. Hold it still"
+            )
+        self.raw = (
+            [old + step for old, step in zip(self.raw, steps, strict=True)] if self.raw else raw
+        )
+        far = [
+            abs(new - old)
+            for new, old in zip(self.raw, self.anchor or [math.inf] * len(raw), strict=True)
+        ]
         moved = max(far) > self.deadband
         if moved:
             self.moved_at = time.monotonic() if self.anchor else self.moved_at
@@ -214,41 +264,57 @@ class Leader(Device):
     @property
     def angles(self) -> list[float]:
         """The follower's joint angles that the leader shows [rad]."""
-        return [joint.sign * (raw - joint.zero) for joint, raw in zip(self.joints, self.raw, strict=False)]
+        return [
+            joint.sign * (raw - joint.zero)
+            for joint, raw in zip(self.joints, self.raw, strict=False)
+        ]
 
     def pose(self, angles: list[float]) -> Pose:
         """Return the pose of the leader's tool in its base frame."""
-        turns = [(joint.axis, joint.at, angle) for joint, angle in zip(self.joints, angles, strict=True)]
+        turns = [
+            (joint.axis, joint.at, angle) for joint, angle in zip(self.joints, angles, strict=True)
+        ]
         return tool_pose(turns, self.tool)
 
     def motion(self) -> dict[str, float] | None:
         now = (self.angles, self.pose(self.angles)) if self.raw else None
-        paused, self.requested_at = time.monotonic() - self.requested_at > MOVING_S, time.monotonic()
+        paused, self.requested_at = (
+            time.monotonic() - self.requested_at > MOVING_S,
+            time.monotonic(),
+        )
         if now is None or self.given is None or paused or not self._moving():
             self.given = now
             return None
         joints = self.action.control_mode != "tcp_delta"
-        action = self._joints(now[0], self.given[0]) if joints else self._tool(now[1], self.given[1])
+        action = (
+            self._joints(now[0], self.given[0]) if joints else self._tool(now[1], self.given[1])
+        )
         return action | self._grip()
 
     def _joints(self, now: list[float], given: list[float]) -> dict[str, float]:
         size = min(len(now), self.action.dim)
-        step = self._steps(np.subtract(now, given)[:size] * self.scale, np.array(self.action.scale[:size]))
-        given[:size] = _owed(np.array(now[:size]), step, np.array(self.action.scale[:size]), self.scale)
+        step = self._steps(
+            np.subtract(now, given)[:size] * self.scale, np.array(self.action.scale[:size])
+        )
+        given[:size] = _owed(
+            np.array(now[:size]), step, np.array(self.action.scale[:size]), self.scale
+        )
         return {f"j{place + 1}": float(value) for place, value in enumerate(np.clip(step, -1, 1))}
 
     def _tool(self, now: Pose, given: Pose) -> dict[str, float]:
         turning = self.action.dim >= 6
         away = np.subtract(now[0], given[0]) * self.scale
         turn = np.array(to_vector(product(now[1], inverse(given[1])))) * self.scale
-        size = np.array(self.action.scale[:6 if turning else 3])
+        size = np.array(self.action.scale[: 6 if turning else 3])
         step = self._steps(np.concatenate([away, turn]) if turning else away, size)
         owed = (step - np.clip(step, -1, 1)) * size / self.scale
         back = to_quaternion(-owed[3:]) if turning else inverse((0.0, 0.0, 0.0, 1.0))
         x, y, z = np.subtract(now[0], owed[:3]).tolist()
         assert self.given is not None
         self.given = (self.given[0], ((x, y, z), product(back, now[1])))
-        return dict(zip(("x", "y", "z", "rx", "ry", "rz"), np.clip(step, -1, 1).tolist(), strict=False))
+        return dict(
+            zip(("x", "y", "z", "rx", "ry", "rz"), np.clip(step, -1, 1).tolist(), strict=False)
+        )
 
     def _steps(self, moved: np.ndarray, largest: np.ndarray) -> np.ndarray:
         """Return the motion in full steps; motion beyond AHEAD of them is dropped."""

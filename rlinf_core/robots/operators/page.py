@@ -27,14 +27,22 @@ Silence = Annotated[float, Field(ge=0.1, le=1)]
 
 
 class Page(Sticks):
-    """A browser as a device. Its last message may be a held key, so a held motion must be repeated.
+    """A browser as a device.
+
+    Its last message may be a held key, so a held motion must be repeated.
     """
 
     topics = ("page",)
     label_renews = False  # ACTIVE renews the enable; a late label comes without it
 
-    def __init__(self, *, scale: Scale = 0.5, rotation_scale: Scale = 0.5, curve: Curve = 1.5,
-                 silence_s: Silence = 0.3) -> None:
+    def __init__(
+        self,
+        *,
+        scale: Scale = 0.5,
+        rotation_scale: Scale = 0.5,
+        curve: Curve = 1.5,
+        silence_s: Silence = 0.3,
+    ) -> None:
         """Settings.
 
         Args:
@@ -44,17 +52,33 @@ class Page(Sticks):
             silence_s: longest silence during a takeover [s]. Then the arm stops
         """
         axes: dict[Any, str] = {axis: axis for axis in AXES}
-        super().__init__(axes=axes, buttons={HELD: "intervene"}, deadband=0.0, scale=scale,
-                         rotation_scale=rotation_scale, curve=curve, silence_s=silence_s)
+        super().__init__(
+            axes=axes,
+            buttons={HELD: "intervene"},
+            deadband=0.0,
+            scale=scale,
+            rotation_scale=rotation_scale,
+            curve=curve,
+            silence_s=silence_s,
+        )
         self.garbage, self.rested = "", False
 
     def receive(self, message: Any) -> None:
         axes, buttons = list(message.axes), list(message.buttons)
-        if len(axes) != len(AXES) or len(buttons) != len(BUTTONS) or not all(abs(value) <= 1.0 for value in axes):
-            self.garbage = f"expected {len(AXES)} axes from -1 to 1 and {len(BUTTONS)} buttons, got {axes} and {buttons}"
+        if (
+            len(axes) != len(AXES)
+            or len(buttons) != len(BUTTONS)
+            or not all(abs(value) <= 1.0 for value in axes)
+        ):
+            self.garbage = (
+                f"expected {len(AXES)} axes from -1 to 1 and {len(BUTTONS)} buttons, "
+                f"got {axes} and {buttons}"
+            )
             return
         down = {name for name, pressed in zip(BUTTONS, buttons, strict=True) if pressed}
-        self.requests += ["enable"] * (ACTIVE in down) + [label for label in LABELS if label in down]
+        self.requests += ["enable"] * (ACTIVE in down) + [
+            label for label in LABELS if label in down
+        ]
         if REQUESTED in down:
             return
         self.values = dict(zip(AXES, axes, strict=True))
@@ -67,11 +91,17 @@ class Page(Sticks):
         if garbage:
             raise DeviceError(f"garbage on the topic page: {garbage}. Who else publishes there?")
         if not (self.rested or self.at_rest()):  # an unopened page is no trouble
-            raise DeviceError("expected it at rest before its first command, got a takeover that was held when it was "
-                              "first heard. Let go of it")
+            raise DeviceError(
+                "expected it at rest before its first command, got a takeover that was held when "
+                "it was "
+                "first heard. Let go of it"
+            )
         if not self.at_rest() and time.monotonic() - self.received_at > self.silence_s:
-            raise DeviceError(f"silent: a takeover is held and was not heard for {self.silence_s:g} s. Let go of it; if "
-                              "the page has gone, open it and take the controls")
+            raise DeviceError(
+                f"silent: a takeover is held and was not heard for {self.silence_s:g} s. Let go of "
+                f"it; if "
+                "the page has gone, open it and take the controls"
+            )
         return self.owed()
 
     def motion(self) -> dict[str, float] | None:

@@ -17,15 +17,23 @@ ROTATION = 2
 BUTTONS = 3
 OTHERS = {4, 0x17}  # LED, battery: no input of the person
 FULL, MAXIMUM = 350.0, 512  # counts of a usual full deflection, and the largest valid count
-USUAL: dict[Axis, Deflection] = {"x": "-ty", "y": "-tx", "z": "-tz", "rx": "-ry", "ry": "-rx", "rz": "-rz"}
+USUAL: dict[Axis, Deflection] = {
+    "x": "-ty",
+    "y": "-tx",
+    "z": "-tz",
+    "rx": "-ry",
+    "ry": "-rx",
+    "rz": "-rz",
+}
 ASKS: dict[Button, Role] = {"1": "close", "2": "open"}
 VENDORS = ("046D", "256F")  # Logitech, the earlier maker, and 3Dconnexion
 AUTO = "auto"
 MULTI_AXIS = b"\x05\x01\x09\x08"  # usage of generic desktop, the start of the report descriptor
 
 
-def find(wanted: str = AUTO, folder: Path = Path("/sys/class/hidraw"),
-         devices: Path = Path("/dev")) -> Path:
+def find(
+    wanted: str = AUTO, folder: Path = Path("/sys/class/hidraw"), devices: Path = Path("/dev")
+) -> Path:
     """Return the file of a six-axis device of 3Dconnexion, with any product id.
 
     Args:
@@ -36,22 +44,35 @@ def find(wanted: str = AUTO, folder: Path = Path("/sys/class/hidraw"),
     Raises:
         DeviceError: there is none, or more than one; each is named.
     """
-    mice = {devices / entry.name: facts for entry in sorted(folder.glob("hidraw*"))
-            if (facts := _facts(entry))}
-    chosen = [path for path, facts in mice.items()
-              if wanted == AUTO or wanted in (facts["HID_UNIQ"], facts["HID_PHYS"])]
+    mice = {
+        devices / entry.name: facts
+        for entry in sorted(folder.glob("hidraw*"))
+        if (facts := _facts(entry))
+    }
+    chosen = [
+        path
+        for path, facts in mice.items()
+        if wanted == AUTO or wanted in (facts["HID_UNIQ"], facts["HID_PHYS"])
+    ]
     if len(chosen) == 1:
         return chosen[0]
     listing = "; ".join(
         f"{path} ({facts['HID_NAME'] or 'no name'}, "
         f"serial {facts['HID_UNIQ'] or 'none'}, port {facts['HID_PHYS'] or 'unknown'})"
-        for path, facts in mice.items())
+        for path, facts in mice.items()
+    )
     if not mice:
-        raise DeviceError(f"expected a SpaceMouse, found none in {folder}. Plug it in, or name its file: "
-                          "station.operator.device=/dev/hidraw0; without one: rlinf fake-device spacemouse")
-    which = "one SpaceMouse" if wanted == AUTO else f"one SpaceMouse with the serial or port '{wanted}'"
-    raise DeviceError(f"expected {which}, found {listing}. Unplug the others, or choose by serial or by "
-                      "port, which stay: station.operator.device=<serial or port>")
+        raise DeviceError(
+            f"expected a SpaceMouse, found none in {folder}. Plug it in, or name its file: "
+            "station.operator.device=/dev/hidraw0; without one: rlinf fake-device spacemouse"
+        )
+    which = (
+        "one SpaceMouse" if wanted == AUTO else f"one SpaceMouse with the serial or port '{wanted}'"
+    )
+    raise DeviceError(
+        f"expected {which}, found {listing}. Unplug the others, or choose by serial or by "
+        "port, which stay: station.operator.device=<serial or port>"
+    )
 
 
 def _facts(entry: Path) -> dict[str, str]:
@@ -61,14 +82,22 @@ def _facts(entry: Path) -> dict[str, str]:
     facts |= {key: value.strip() for key, _, value in (line.partition("=") for line in lines)}
     vendor = facts["HID_ID"].split(":")[1:2]
     descriptor = (entry / "device/report_descriptor").read_bytes()[:8]
-    return facts if vendor and vendor[0][-4:].upper() in VENDORS and MULTI_AXIS in descriptor else {}
+    return (
+        facts if vendor and vendor[0][-4:].upper() in VENDORS and MULTI_AXIS in descriptor else {}
+    )
 
 
 class SpaceMouse(Sticks):
     """Six axes and buttons 1, 2, ...; both layouts of its reports, two halves or one for all."""
 
-    def __init__(self, *, device: str = AUTO, axes: dict[Axis, Deflection] = USUAL,
-                 buttons: dict[Button, Role] = ASKS, **shaping: Any) -> None:
+    def __init__(
+        self,
+        *,
+        device: str = AUTO,
+        axes: dict[Axis, Deflection] = USUAL,
+        buttons: dict[Button, Role] = ASKS,
+        **shaping: Any,
+    ) -> None:
         """Settings.
 
         Args:
@@ -116,5 +145,8 @@ class SpaceMouse(Sticks):
         self.values |= {name: count / FULL for name, count in zip(names, counts, strict=True)}
 
     def _garbage(self, report: bytes, expected: str) -> DeviceError:
-        return DeviceError(f"garbage: expected {expected}, got {report[:16].hex(' ')}. Is it a SpaceMouse? Let go of it, "
-                           "or name another file: station.operator.device")
+        return DeviceError(
+            f"garbage: expected {expected}, got {report[:16].hex(' ')}. Is it a SpaceMouse? Let go "
+            f"of it, "
+            "or name another file: station.operator.device"
+        )

@@ -14,8 +14,20 @@ from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.operators.device import Asking
 
 Axis = Literal["x", "y", "z", "rx", "ry", "rz", "grip"]
-Role = Literal["arm", "disarm", "enable", "next_arm", "open", "close", "intervene", "ready", "success", "failure",
-               "rerecord", "discard"]
+Role = Literal[
+    "arm",
+    "disarm",
+    "enable",
+    "next_arm",
+    "open",
+    "close",
+    "intervene",
+    "ready",
+    "success",
+    "failure",
+    "rerecord",
+    "discard",
+]
 Button = Annotated[str, Field(pattern="^[a-z0-9_]+$")]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Scale = Annotated[float, Field(gt=0, le=1)]
@@ -25,19 +37,30 @@ HELD = {"open": 1.0, "close": -1.0}
 
 
 class Sticks(Asking):
-    """A device with deflections and buttons; each kind's ``take`` fills ``values`` and ``pressed``.
+    """A device with deflections and buttons; each kind's ``take`` fills ``values`` and
+    ``pressed``.
     """
 
     # True if the device also reports at rest, so that silence at rest is trouble too
     streams = False
 
-    def __init__(self, *, axes: dict[Axis, str], buttons: dict[Button, Role], clutch: str = "",
-                 deadband: Fraction = 0.08, curve: Curve = 1.5, scale: Scale = 0.5, rotation_scale: Scale = 0.5,
-                 silence_s: Seconds = 0.3) -> None:
+    def __init__(
+        self,
+        *,
+        axes: dict[Axis, str],
+        buttons: dict[Button, Role],
+        clutch: str = "",
+        deadband: Fraction = 0.08,
+        curve: Curve = 1.5,
+        scale: Scale = 0.5,
+        rotation_scale: Scale = 0.5,
+        silence_s: Seconds = 0.3,
+    ) -> None:
         """Settings.
 
         Args:
-            axes: which deflection moves which axis of the tool (x forward, y left, z up, rx, ry, rz, grip); a minus turns
+            axes: which deflection moves which axis of the tool (x forward, y left, z up, rx, ry,
+                rz, grip); a minus turns
                 it round: {x: -ty}
             buttons: request of each button. open, close and intervene last while it is held
             clutch: button that is held to move the arm. Empty lets a deflection alone move it
@@ -48,7 +71,9 @@ class Sticks(Asking):
             silence_s: longest silence while deflected [s]. Then the arm stops
         """
         self.sources: dict[str, tuple[str, float]] = {
-            axis: (name.removeprefix("-"), -1.0 if name.startswith("-") else 1.0) for axis, name in axes.items()}
+            axis: (name.removeprefix("-"), -1.0 if name.startswith("-") else 1.0)
+            for axis, name in axes.items()
+        }
         self.buttons = buttons
         self.clutch = clutch
         self.deadband = deadband
@@ -84,9 +109,14 @@ class Sticks(Asking):
 
     def poll(self) -> tuple[str, ...]:
         self.take()
-        if (self.streams or self._deflected()) and time.monotonic() - self.received_at > self.silence_s:
-            raise DeviceError(f"silent: expected reports while it is deflected, got none for {self.silence_s:g} s. Let go "
-                              "of it; if that does not help, plug it in again")
+        if (
+            self.streams or self._deflected()
+        ) and time.monotonic() - self.received_at > self.silence_s:
+            raise DeviceError(
+                f"silent: expected reports while it is deflected, got none for {self.silence_s:g} "
+                f"s. Let go "
+                "of it; if that does not help, plug it in again"
+            )
         requests = self.owed()
         news = self.received_at != self.polled_at
         self.polled_at = self.received_at
@@ -118,4 +148,6 @@ class Sticks(Asking):
     def help(self, axes: dict[str, int]) -> str:
         moves = [f"{name} {axis}" for axis, (name, _) in self.sources.items() if axis in axes]
         presses = [f"{name} {role}" for name, role in self.buttons.items()]
-        return ", ".join([*moves, *presses, *([f"{self.clutch} is the clutch"] if self.clutch else [])])
+        return ", ".join(
+            [*moves, *presses, *([f"{self.clutch} is the clutch"] if self.clutch else [])]
+        )

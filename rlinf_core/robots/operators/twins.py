@@ -33,10 +33,16 @@ def free(path: str | Path, pipe: bool = False) -> Path:
     """
     path = Path(path)
     if not path.parent.is_dir():
-        raise DeviceError(f"expected a path in a folder that is there, got {path}. Make that folder, or name another one")
+        raise DeviceError(
+            f"expected a path in a folder that is there, got {path}. Make that folder, or name "
+            f"another one"
+        )
     is_user_pipe = pipe and path.is_fifo() and path.lstat().st_uid == os.geteuid()
     if path.exists() and not is_user_pipe:
-        raise DeviceError(f"expected a path that is free for a twin, got {path}, which is there already. Name another one")
+        raise DeviceError(
+            f"expected a path that is free for a twin, got {path}, which is there already. Name "
+            f"another one"
+        )
     if path.is_symlink() and not path.exists():
         path.unlink()
     return path
@@ -109,10 +115,18 @@ class Twin:
             elif line.strip() in ("rest", "silent", "garbage", "unplug"):
                 getattr(self, line.strip())()
             else:
-                self.deflect({name: float(value) for name, value in zip(words[::2], words[1::2], strict=True)})
+                self.deflect(
+                    {
+                        name: float(value)
+                        for name, value in zip(words[::2], words[1::2], strict=True)
+                    }
+                )
         except (ValueError, IndexError, KeyError, AttributeError) as error:
-            raise DeviceError(f"expected NAME VALUE ..., press NAME, release NAME, rest, silent, garbage or unplug; got "
-                              f"'{line.strip()}' ({error})") from error
+            raise DeviceError(
+                f"expected NAME VALUE ..., press NAME, release NAME, rest, silent, garbage or "
+                f"unplug; got "
+                f"'{line.strip()}' ({error})"
+            ) from error
 
 
 class SpaceMouse(Twin):
@@ -198,7 +212,10 @@ class Events(Twin):
         """Send one event, and the event that ends it."""
         now = time.time()
         stamp = int(now), int(now % 1 * 1e6)
-        self.pipe.write(gamepad.EVENT.pack(*stamp, kind, code, value) + gamepad.EVENT.pack(*stamp, gamepad.SYN, 0, 0))
+        self.pipe.write(
+            gamepad.EVENT.pack(*stamp, kind, code, value)
+            + gamepad.EVENT.pack(*stamp, gamepad.SYN, 0, 0)
+        )
 
     def deflect(self, values: dict[str, float]) -> None:
         """Deflect by the gamepad's names; left, up and pressed are positive."""
@@ -325,11 +342,15 @@ class Leader(Serial):
         begin = request.find(b"\xff\xff\xfd\x00")
         if begin < 0 or len(request) < begin + 7:
             return request[-10:]
-        end = begin + 7 + int.from_bytes(request[begin + 5:begin + 7], "little")
+        end = begin + 7 + int.from_bytes(request[begin + 5 : begin + 7], "little")
         packet = request[begin:end]
         if len(request) < end:
             return request[begin:]
-        if crc(packet[:-2]) == int.from_bytes(packet[-2:], "little") and packet[7] == 0x82 and not self.mute:
+        if (
+            crc(packet[:-2]) == int.from_bytes(packet[-2:], "little")
+            and packet[7] == 0x82
+            and not self.mute
+        ):
             for servo in packet[12:-2]:
                 self._status(servo)
         return request[end:]

@@ -21,7 +21,13 @@ PAUSE_S = 0.5  # after this pause the follower starts from the hand's new place
 PRESSED = 0.5  # threshold of a button that is an axis
 SignedAxis = Literal["x", "y", "z", "-x", "-y", "-z"]
 Place = tuple[np.ndarray, tuple[float, float, float, float]]  # [m], quaternion x y z w
-ASKS: dict[Button, Role] = {"a": "success", "b": "failure", "trigger": "close", "menu": "arm", "stick": "disarm"}
+ASKS: dict[Button, Role] = {
+    "a": "success",
+    "b": "failure",
+    "trigger": "close",
+    "menu": "arm",
+    "stick": "disarm",
+}
 NAMES = ("trigger", "grip", "a", "b", "menu", "stick")
 
 
@@ -33,9 +39,18 @@ class Vr(Asking):
 
     topics = ("vr/pose", "vr/joy")
 
-    def __init__(self, *, x: SignedAxis = "x", y: SignedAxis = "y", z: SignedAxis = "z", clutch: str = "grip",
-                 buttons: dict[Button, Role] = ASKS, button_names: tuple[str, ...] = NAMES, scale: Scale = 1.0,
-                 silence_s: Annotated[Seconds, Field(le=1.0)] = 0.2) -> None:
+    def __init__(
+        self,
+        *,
+        x: SignedAxis = "x",
+        y: SignedAxis = "y",
+        z: SignedAxis = "z",
+        clutch: str = "grip",
+        buttons: dict[Button, Role] = ASKS,
+        button_names: tuple[str, ...] = NAMES,
+        scale: Scale = 1.0,
+        silence_s: Annotated[Seconds, Field(le=1.0)] = 0.2,
+    ) -> None:
         """Settings.
 
         Args:
@@ -55,14 +70,19 @@ class Vr(Asking):
         self.button_names = button_names
         self.scale, self.silence_s = scale, silence_s
         if clutch not in button_names:
-            raise DeviceError(f"expected a clutch that is one of {', '.join(button_names)}, got '{clutch}'. Set "
-                              "station.operator.clutch or button_names")
+            raise DeviceError(
+                f"expected a clutch that is one of {', '.join(button_names)}, got '{clutch}'. Set "
+                "station.operator.clutch or button_names"
+            )
         self.open()
 
     def attach(self, action: ActionSpec, control_hz: float) -> None:
         if action.control_mode != "tcp_delta":
-            raise DeviceError(f"expected a task that moves the tool (tcp_delta), got {action.control_mode}, which a hand "
-                              "in the air cannot do. Take a leader arm")
+            raise DeviceError(
+                f"expected a task that moves the tool (tcp_delta), got {action.control_mode}, "
+                f"which a hand "
+                "in the air cannot do. Take a leader arm"
+            )
         self.action = action
 
     def open(self) -> None:
@@ -87,13 +107,18 @@ class Vr(Asking):
         values = (p.x, p.y, p.z, q.x, q.y, q.z, q.w)
         norm = math.sqrt(sum(value * value for value in values[3:]))
         if not all(map(math.isfinite, values)) or abs(norm - 1.0) > 0.01:
-            self.garbage = f"vr/pose: expected a finite pose with a quaternion of length 1, got {values}"
+            self.garbage = (
+                f"vr/pose: expected a finite pose with a quaternion of length 1, got {values}"
+            )
             return
         # a rotation's axis is turned like any vector
         x, y, z = (self.turn @ np.array(values[3:6]) / norm).tolist()
         now: Place = self.turn @ np.array(values[:3]), (x, y, z, values[6] / norm)
         if self.at is not None and self._holds() and self._jumped(now, self.at):
-            self.garbage = "vr/pose: expected a hand's movement, got a jump. Has the headset lost the controller?"
+            self.garbage = (
+                "vr/pose: expected a hand's movement, got a jump. Has the headset lost "
+                "the controller?"
+            )
         self.at, self.pose_at = now, time.monotonic()
 
     @staticmethod
@@ -103,11 +128,18 @@ class Vr(Asking):
 
     def _on_joy(self, down: list[Any]) -> None:
         if len(down) < len(self.button_names):
-            self.garbage = (f"vr/joy: expected {', '.join(self.button_names)}, got {len(down)} buttons and axes. Set "
-                            "station.operator.button_names")
+            self.garbage = (
+                f"vr/joy: expected {', '.join(self.button_names)}, got {len(down)} buttons and "
+                f"axes. Set "
+                "station.operator.button_names"
+            )
             return
         now = {name for name, held in zip(self.button_names, down, strict=False) if held}
-        self.requests += [self.buttons.get(name, "enable") for name in self.button_names if name in now - self.pressed]
+        self.requests += [
+            self.buttons.get(name, "enable")
+            for name in self.button_names
+            if name in now - self.pressed
+        ]
         self.pressed, self.joy_at = now, time.monotonic()
         self.given = self.given if self._holds() else None
 
@@ -120,8 +152,11 @@ class Vr(Asking):
         silent = time.monotonic() - min(self.pose_at, self.joy_at)
         if self.pressed and silent > self.silence_s:
             self.given = None
-            raise DeviceError(f"silent: something is held on it, and vr/pose or vr/joy was not heard for "
-                              f"{self.silence_s:g} s. Let go of it; if that does not help, look at the headset's bridge")
+            raise DeviceError(
+                f"silent: something is held on it, and vr/pose or vr/joy was not heard for "
+                f"{self.silence_s:g} s. Let go of it; if that does not help, look at the headset's "
+                f"bridge"
+            )
         return self.owed() or (("enable",) if self._holds() else ())
 
     def _holds(self) -> bool:
@@ -145,8 +180,13 @@ class Vr(Asking):
         The rest stays owed, up to AHEAD steps.
         """
         turns = self.action.dim >= 6
-        size = np.array(self.action.scale[:6 if turns else 3])
-        moved = np.concatenate([now[0] - given[0], to_vector(product(now[1], inverse(given[1])))])[:len(size)] * self.scale
+        size = np.array(self.action.scale[: 6 if turns else 3])
+        moved = (
+            np.concatenate([now[0] - given[0], to_vector(product(now[1], inverse(given[1])))])[
+                : len(size)
+            ]
+            * self.scale
+        )
         steps = moved / size
         steps *= min(1.0, AHEAD / max(float(np.abs(steps).max()), AHEAD))
         owed = (steps - np.clip(steps, -1, 1)) * size / self.scale
@@ -176,6 +216,9 @@ def _frame(*axes: str) -> np.ndarray:
     for row, axis in enumerate(axes):
         rows[row, "xyz".index(axis[-1])] = -1.0 if axis.startswith("-") else 1.0
     if round(float(np.linalg.det(rows))) != 1:
-        raise DeviceError(f"expected axes of a right-handed frame, each once, got x: {axes[0]}, y: {axes[1]}, z: {axes[2]}"
-                          ". OpenXR's are x: -z, y: -x, z: y")
+        raise DeviceError(
+            f"expected axes of a right-handed frame, each once, got x: {axes[0]}, y: {axes[1]}, z: "
+            f"{axes[2]}"
+            ". OpenXR's are x: -z, y: -x, z: y"
+        )
     return rows

@@ -19,12 +19,18 @@ def of_arm(channels: Channels, arm: str) -> Channels:
 
     Its own channels lose the arm's name; other arms' channels are left out.
     """
-    return {name.removeprefix(f"{arm}/"): value for name, value in channels.items() if arm_of(name) in ("", arm)}
+    return {
+        name.removeprefix(f"{arm}/"): value
+        for name, value in channels.items()
+        if arm_of(name) in ("", arm)
+    }
 
 
 def needed(channels: Iterable[str], arms: Sequence[str]) -> tuple[str, ...]:
     """Return the channels of all arms for those of one."""
-    return tuple(name for channel in channels for name in of_arms(channel, () if arm_of(channel) else arms))
+    return tuple(
+        name for channel in channels for name in of_arms(channel, () if arm_of(channel) else arms)
+    )
 
 
 class PerArmReward:
@@ -36,19 +42,29 @@ class PerArmReward:
         together: ``all`` of them for a success, ``any`` for a failure.
     """
 
-    def __init__(self, term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]) -> None:
+    def __init__(
+        self, term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]
+    ) -> None:
         remembers = isinstance(term, Remembering)  # each arm's term then needs a separate memory
         self.terms: dict[str, Any] = {arm: deepcopy(term) if remembers else term for arm in arms}
         self.together, self.channels = together, needed(term.channels, arms)
 
     def __call__(self, channels: Channels) -> bool:
-        return self.together([bool(term(of_arm(channels, arm))) for arm, term in self.terms.items()])
+        return self.together(
+            [bool(term(of_arm(channels, arm))) for arm, term in self.terms.items()]
+        )
 
     @property
     def trouble(self) -> str:
         """Reason why one of them cannot judge now, or an empty string."""
-        return next((f"arm {arm}: {term.trouble}" for arm, term in self.terms.items()
-                     if isinstance(term, Fallible) and term.trouble), "")
+        return next(
+            (
+                f"arm {arm}: {term.trouble}"
+                for arm, term in self.terms.items()
+                if isinstance(term, Fallible) and term.trouble
+            ),
+            "",
+        )
 
     def begin(self) -> None:
         """Begin an episode, for terms that remember."""
@@ -62,10 +78,14 @@ class PerArmShapedReward(PerArmReward):
 
     def progress(self, channels: Channels) -> float:
         """Return the mean progress of the arms."""
-        return float(np.mean([term.progress(of_arm(channels, arm)) for arm, term in self.terms.items()]))
+        return float(
+            np.mean([term.progress(of_arm(channels, arm)) for arm, term in self.terms.items()])
+        )
 
 
-def per_arm(term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]) -> Success:
+def per_arm(
+    term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]
+) -> Success:
     """Return the term evaluated per arm, or the term itself.
 
     The term is returned unchanged if there is one arm, or if it names the arms or needs none.

@@ -58,10 +58,14 @@ class Network:
         if not self.cameras:
             return np.zeros(0)
         images = [_resized(channels[name], self.size) for name in self.cameras]
-        x: np.ndarray = np.concatenate(images, axis=2).transpose(2, 0, 1) / np.float32(255.0) - np.float32(0.5)
+        x: np.ndarray = np.concatenate(images, axis=2).transpose(2, 0, 1) / np.float32(
+            255.0
+        ) - np.float32(0.5)
         for weight, bias in self.convolutions:
             windows = sliding_window_view(x, weight.shape[2:], axis=(1, 2))[:, ::STRIDE, ::STRIDE]  # type: ignore[call-overload]
-            x = np.maximum(np.tensordot(weight, windows, ([1, 2, 3], [0, 3, 4])) + bias[:, None, None], 0.0)
+            x = np.maximum(
+                np.tensordot(weight, windows, ([1, 2, 3], [0, 3, 4])) + bias[:, None, None], 0.0
+            )
         return np.ravel(x)
 
     @property
@@ -69,15 +73,26 @@ class Network:
         """Reason why its parts do not fit each other; empty if they do."""
         expected_channels, (height, width) = 3 * len(self.cameras), self.size
         for weight, bias in self.convolutions:
-            if weight.ndim != 4 or (expected_channels, weight.shape[0]) != (weight.shape[1], len(bias)):
+            if weight.ndim != 4 or (expected_channels, weight.shape[0]) != (
+                weight.shape[1],
+                len(bias),
+            ):
                 shapes = [weight.shape for weight, _ in self.convolutions]
                 return f"convolutions {shapes} for {3 * len(self.cameras)} colours"
-            height, width = ((side - k) // STRIDE + 1 for side, k in zip((height, width), weight.shape[2:], strict=True))
+            height, width = (
+                (side - k) // STRIDE + 1
+                for side, k in zip((height, width), weight.shape[2:], strict=True)
+            )
             expected_channels = len(bias)
         first = len(self.mean) + expected_channels * height * width
         sizes = [first, *(len(bias) for _, bias in self.layers)]
-        if min(height, width) < bool(self.cameras) or not self.layers or sizes[-1] != 1 or [
-                weight.shape for weight, _ in self.layers] != list(zip(sizes[1:], sizes[:-1], strict=True)):
+        if (
+            min(height, width) < bool(self.cameras)
+            or not self.layers
+            or sizes[-1] != 1
+            or [weight.shape for weight, _ in self.layers]
+            != list(zip(sizes[1:], sizes[:-1], strict=True))
+        ):
             return f"layers {[weight.shape for weight, _ in self.layers]} for {first} numbers"
         return ""
 
@@ -89,8 +104,12 @@ class Network:
         for part in ("layers", "convolutions"):
             for number, (weight, bias) in enumerate(getattr(self, part)):
                 tensors |= {f"{part}.{number}.weight": weight, f"{part}.{number}.bias": bias}
-        save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, path,
-                  {"format": FORMAT} | {name: json.dumps(getattr(self, name)) for name in ("inputs", "cameras", "size")})
+        save_file(
+            {name: np.ascontiguousarray(values) for name, values in tensors.items()},
+            path,
+            {"format": FORMAT}
+            | {name: json.dumps(getattr(self, name)) for name in ("inputs", "cameras", "size")},
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Network:
@@ -104,15 +123,27 @@ class Network:
                 tensors = {name: file.get_tensor(name) for name in names}
             if about.get("format") != FORMAT:
                 raise ValueError(f"format {about.get('format')!r}")
-            inputs, cameras, size = (json.loads(about[name]) for name in ("inputs", "cameras", "size"))
-            network = cls(tuple(inputs), tensors["mean"], tensors["std"], _layers(tensors, "layers"), tuple(cameras),
-                          (int(size[0]), int(size[1])), _layers(tensors, "convolutions"))
+            inputs, cameras, size = (
+                json.loads(about[name]) for name in ("inputs", "cameras", "size")
+            )
+            network = cls(
+                tuple(inputs),
+                tensors["mean"],
+                tensors["std"],
+                _layers(tensors, "layers"),
+                tuple(cameras),
+                (int(size[0]), int(size[1])),
+                _layers(tensors, "convolutions"),
+            )
             if network.flaw:
                 raise ValueError(network.flaw)
             return network
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise RecipeError(f"reward.model {path}: expected a classifier as `rlinf reward train` writes it ({FORMAT}, "
-                              f"one output), got: {error}") from error
+            raise RecipeError(
+                f"reward.model {path}: expected a classifier as `rlinf reward train` writes it "
+                f"({FORMAT}, "
+                f"one output), got: {error}"
+            ) from error
 
 
 def _layers(tensors: dict[str, np.ndarray], part: str) -> tuple[Layer, ...]:

@@ -67,7 +67,9 @@ class Place:
 
     def __call__(self, channels: dict[str, np.ndarray]) -> bool:
         away = np.linalg.norm(channels["object_pose"][:3] - channels["goal_pose"][:3])
-        return bool(away < self.radius and np.linalg.norm(channels["current_twist"][:3]) < self.speed)
+        return bool(
+            away < self.radius and np.linalg.norm(channels["current_twist"][:3]) < self.speed
+        )
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
         """Return a number between 0 and 5."""
@@ -75,7 +77,7 @@ class Place:
         away = np.linalg.norm(channels["object_pose"][:3] - channels["goal_pose"][:3])
         closed = 1.0 - min(float(channels["gripper/state"][0]) / self.width, 1.0)
         near, placed = 1.0 - np.tanh(5.0 * reach), 1.0 - np.tanh(5.0 * away)
-        return float(near + np.exp(-(reach / 0.02) ** 2) * closed + 3.0 * placed)
+        return float(near + np.exp(-((reach / 0.02) ** 2)) * closed + 3.0 * placed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +131,11 @@ class Stack:
     def __call__(self, channels: dict[str, np.ndarray]) -> bool:
         offset = (channels["object_pose"] - channels["goal_pose"])[:3]
         tool = float(np.linalg.norm((channels["current_pose"] - channels["object_pose"])[:3]))
-        return bool(np.hypot(offset[0], offset[1]) < self.radius and abs(offset[2] - self.height) < self.slack
-                    and tool > self.clear)
+        return bool(
+            np.hypot(offset[0], offset[1]) < self.radius
+            and abs(offset[2] - self.height) < self.slack
+            and tool > self.clear
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +173,9 @@ class Outside:
 
     def __post_init__(self) -> None:
         if any(low > high for low, high in zip(self.low, self.high, strict=True)):
-            raise RecipeError(f"failure.low: expected at most high {list(self.high)}, got {list(self.low)}")
+            raise RecipeError(
+                f"failure.low: expected at most high {list(self.high)}, got {list(self.low)}"
+            )
 
     @property
     def channels(self) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Train a visual reward: frames of recordings to a ``classifier.Network``, with a held-out score.
+"""Train a visual reward: frames of recordings to a ``classifier.Network``, with a held-out
+score.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Frames:
         """Return the frames of some episodes."""
         mask = np.isin(self.episodes, chosen)
         labels = None if self.labels is None else self.labels[mask]
-        return Frames(self.images[mask], self.success[mask], self.episodes[mask], self.cameras, labels)
+        return Frames(
+            self.images[mask], self.success[mask], self.episodes[mask], self.cameras, labels
+        )
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,12 @@ class Scores:
         return 1.0 - (self.missed + self.invented) / max(self.positives + self.negatives, 1)
 
 
-def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Collection[str] = (),
-              late_s: float = LATE_S) -> Frames:
+def frames_of(
+    episodes: Iterable[Episode],
+    cameras: Sequence[str],
+    failed: Collection[str] = (),
+    late_s: float = LATE_S,
+) -> Frames:
     """Return the frames of episodes with the same cameras.
 
     The last frame of a success shows it, unless its id is in ``failed``. The frames of the last
@@ -77,23 +84,37 @@ def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Colle
         available = [name for name, values in episode.observations.items() if values.ndim == 4]
         cameras = cameras or available
         if not cameras or set(cameras) - set(available):
-            raise EpisodeError(f"episode {episode.id}: expected the cameras {', '.join(cameras) or '(at least one)'}, got "
-                               f"{', '.join(available) or 'none'}. Record with station.observe_cameras")
+            raise EpisodeError(
+                f"episode {episode.id}: expected the cameras "
+                f"{', '.join(cameras) or '(at least one)'}, got "
+                f"{', '.join(available) or 'none'}. Record with station.observe_cameras"
+            )
         sizes = {name: episode.observations[name].shape[1:3] for name in cameras}
         if len(set(sizes.values())) > 1:
-            raise EpisodeError(f"episode {episode.id}: expected images of one size, got {sizes}. Choose by --cameras")
-        stacked = np.concatenate([episode.observations[name] for name in cameras], axis=3).transpose(0, 3, 1, 2)
+            raise EpisodeError(
+                f"episode {episode.id}: expected images of one size, got {sizes}. Choose by "
+                f"--cameras"
+            )
+        stacked = np.concatenate(
+            [episode.observations[name] for name in cameras], axis=3
+        ).transpose(0, 3, 1, 2)
         solved = episode.success and episode.id not in failed
         late = (episode.stamps_ns >= episode.stamps_ns[-1] - late_s * NS) & solved
         label_mask = (np.arange(len(stacked)) < len(stacked) - 1 - DOUBTFUL * solved) & ~late
         label_mask[-1] = True
         images.append(stacked[label_mask])
-        success.append((np.arange(len(stacked)) == (len(stacked) - 1 if solved else -1))[label_mask])
+        success.append(
+            (np.arange(len(stacked)) == (len(stacked) - 1 if solved else -1))[label_mask]
+        )
         numbers.append(np.full(label_mask.sum(), number))
-    frames = Frames(np.concatenate(images), np.concatenate(success), np.concatenate(numbers), tuple(cameras))
+    frames = Frames(
+        np.concatenate(images), np.concatenate(success), np.concatenate(numbers), tuple(cameras)
+    )
     if min(frames.images.shape[2:]) < SMALLEST:
-        raise EpisodeError(f"expected images of {SMALLEST} pixels or more, got {frames.images.shape[2:]}: "
-                           "station.image_size")
+        raise EpisodeError(
+            f"expected images of {SMALLEST} pixels or more, got {frames.images.shape[2:]}: "
+            "station.image_size"
+        )
     return frames
 
 
@@ -111,7 +132,8 @@ def progress_of(
         cameras = cameras or available
         if not cameras or set(cameras) - set(available):
             raise EpisodeError(
-                f"episode {episode.id}: expected the cameras {', '.join(cameras) or '(at least one)'}, "
+                f"episode {episode.id}: expected the cameras "
+                f"{', '.join(cameras) or '(at least one)'}, "
                 f"got {', '.join(available) or 'none'}. Record with station.observe_cameras"
             )
         stacked = np.concatenate([episode.observations[name] for name in cameras], axis=3)
@@ -176,12 +198,17 @@ def split(frames: Frames, held_out: float, seed: int) -> tuple[Frames, Frames]:
         parts[1].extend(mixed[:count])
     split_frames = frames.of(np.array(parts[0])), frames.of(np.array(parts[1]))
     if not all(part.success.any() and not part.success.all() for part in split_frames):
-        raise EpisodeError(f"expected episodes that succeeded to learn from and to hold out, got {len(succeeded)} that "
-                           "did. Record more, 50 or so: rlinf demo RECIPE --set collect.no_training=true")
+        raise EpisodeError(
+            f"expected episodes that succeeded to learn from and to hold out, got {len(succeeded)} "
+            f"that "
+            "did. Record more, 50 or so: rlinf demo RECIPE --set collect.no_training=true"
+        )
     return split_frames
 
 
-def train(frames: Frames, steps: int, seed: int, on_step: Callable[[int], Any] = lambda step: None) -> Network:
+def train(
+    frames: Frames, steps: int, seed: int, on_step: Callable[[int], Any] = lambda step: None
+) -> Network:
     """Train a network to recognise success.
 
     Each batch has as many frames with success as without, shifted and shaded at random.
@@ -195,7 +222,9 @@ def train(frames: Frames, steps: int, seed: int, on_step: Callable[[int], Any] =
     targets = frames.success if frames.labels is None else frames.labels
     for step in range(steps):
         if frames.labels is None:
-            chosen = np.concatenate([random.choice(kind, BATCH // 2) for kind in (positive, negative)])
+            chosen = np.concatenate(
+                [random.choice(kind, BATCH // 2) for kind in (positive, negative)]
+            )
         else:
             chosen = random.integers(0, len(targets), BATCH)
         logits = net(_as_input(_disturbed(frames.images[chosen], random)))[:, 0]
@@ -211,19 +240,41 @@ def train(frames: Frames, steps: int, seed: int, on_step: Callable[[int], Any] =
 def judge(network: Network, frames: Frames) -> tuple[Scores, np.ndarray]:
     """Return the network's scores on frames, and its prediction for each (N,)."""
     names = [_channel(camera) for camera in frames.cameras]
-    predicted = np.array([network(dict(zip(names, np.split(image.transpose(1, 2, 0), len(names), axis=2), strict=True)))
-                     for image in frames.images])
+    predicted = np.array(
+        [
+            network(
+                dict(
+                    zip(names, np.split(image.transpose(1, 2, 0), len(names), axis=2), strict=True)
+                )
+            )
+            for image in frames.images
+        ]
+    )
     positive = predicted > 0.5
-    return Scores(int(frames.success.sum()), int((~frames.success).sum()), int((frames.success & ~positive).sum()),
-                  int((~frames.success & positive).sum())), predicted
+    return Scores(
+        int(frames.success.sum()),
+        int((~frames.success).sum()),
+        int((frames.success & ~positive).sum()),
+        int((~frames.success & positive).sum()),
+    ), predicted
 
 
 def _net(colours: int, height: int, width: int) -> nn.Sequential:
     parts: list[nn.Module] = []
     for channels in CHANNELS:
         parts += [nn.Conv2d(colours, channels, KERNEL, STRIDE), nn.ReLU()]
-        colours, height, width = channels, (height - KERNEL) // STRIDE + 1, (width - KERNEL) // STRIDE + 1
-    return nn.Sequential(*parts, nn.Flatten(), nn.Linear(colours * height * width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+        colours, height, width = (
+            channels,
+            (height - KERNEL) // STRIDE + 1,
+            (width - KERNEL) // STRIDE + 1,
+        )
+    return nn.Sequential(
+        *parts,
+        nn.Flatten(),
+        nn.Linear(colours * height * width, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, 1),
+    )
 
 
 def _as_input(images: np.ndarray) -> torch.Tensor:
@@ -237,8 +288,12 @@ def _disturbed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """
     padded = np.pad(images, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)), mode="edge")
     height, width = images.shape[2:]
-    moved = [image[:, y:y + height, x:x + width] for image, (y, x) in zip(
-        padded, random.integers(0, 2 * SHIFT + 1, (len(images), 2)), strict=True)]
+    moved = [
+        image[:, y : y + height, x : x + width]
+        for image, (y, x) in zip(
+            padded, random.integers(0, 2 * SHIFT + 1, (len(images), 2)), strict=True
+        )
+    ]
     shade = random.uniform(1 - SHADE, 1 + SHADE, (len(images), 1, 1, 1))
     return np.clip(np.stack(moved) * shade, 0, 255)
 
@@ -246,11 +301,21 @@ def _disturbed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
 def _network(net: nn.Sequential, frames: Frames) -> Network:
     def parts(kind: type[nn.Linear] | type[nn.Conv2d]) -> tuple[Layer, ...]:
         held = [part.state_dict() for part in net if isinstance(part, kind)]
-        return tuple((tensors["weight"].numpy(force=True), tensors["bias"].numpy(force=True)) for tensors in held)
+        return tuple(
+            (tensors["weight"].numpy(force=True), tensors["bias"].numpy(force=True))
+            for tensors in held
+        )
 
     height, width = frames.images.shape[2:]
-    return Network((), np.zeros(0), np.ones(0), parts(nn.Linear), tuple(map(_channel, frames.cameras)), (height, width),
-                   parts(nn.Conv2d))
+    return Network(
+        (),
+        np.zeros(0),
+        np.ones(0),
+        parts(nn.Linear),
+        tuple(map(_channel, frames.cameras)),
+        (height, width),
+        parts(nn.Conv2d),
+    )
 
 
 def _channel(camera: str) -> str:

@@ -21,7 +21,10 @@ from pydantic import Field
 
 from rlinf_core.core.errors import EngineError, RecipeError, escape_ascii
 
-PROMPT = "These pictures were taken one after the other, the last one now. {} Answer with one word: yes or no."
+PROMPT = (
+    "These pictures were taken one after the other, the last one now. {} Answer with one "
+    "word: yes or no."
+)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANSWER_BYTES, MAX_ERROR_BYTES = 1 << 20, 200
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -32,11 +35,20 @@ Count = Annotated[int, Field(ge=1, le=100)]
 class VLM:
     """True after several yes in a row, from one question at a time about the newest frames."""
 
-    def __init__(self, *, question: Annotated[str, Field(min_length=1)], name: Annotated[str, Field(min_length=1)],
-                 cameras: Annotated[tuple[str, ...], Field(min_length=1)] = ("front",),
-                 url: str = "http://127.0.0.1:8000/v1", frames: Annotated[int, Field(ge=1, le=16)] = 2, stride: Count = 5,
-                 in_a_row: Count = 2, waits: bool = False, timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0,
-                 key_variable: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        question: Annotated[str, Field(min_length=1)],
+        name: Annotated[str, Field(min_length=1)],
+        cameras: Annotated[tuple[str, ...], Field(min_length=1)] = ("front",),
+        url: str = "http://127.0.0.1:8000/v1",
+        frames: Annotated[int, Field(ge=1, le=16)] = 2,
+        stride: Count = 5,
+        in_a_row: Count = 2,
+        waits: bool = False,
+        timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0,
+        key_variable: str = "",
+    ) -> None:
         """Settings.
 
         Args:
@@ -54,10 +66,20 @@ class VLM:
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RecipeError(f"reward.url: expected one as http://127.0.0.1:8000/v1, got '{escape_ascii(url)}'")
+            raise RecipeError(
+                f"reward.url: expected one as http://127.0.0.1:8000/v1, got '{escape_ascii(url)}'"
+            )
         if key_variable and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-            raise RecipeError(f"reward.url: expected https://, as a key goes with each question, got '{escape_ascii(url)}'")
-        self.question, self.name, self.url, self.cameras = question, name, url.rstrip("/"), tuple(cameras)
+            raise RecipeError(
+                f"reward.url: expected https://, as a key goes with each question, got "
+                f"'{escape_ascii(url)}'"
+            )
+        self.question, self.name, self.url, self.cameras = (
+            question,
+            name,
+            url.rstrip("/"),
+            tuple(cameras),
+        )
         self.stride, self.in_a_row, self.waits, self.timeout_s = stride, in_a_row, waits, timeout_s
         self.key_variable, self.near = key_variable, parts.hostname in LOOPBACK
         self.channels = tuple(f"camera/{camera}/image" for camera in cameras)
@@ -98,7 +120,7 @@ class VLM:
 
     def _ask(self) -> Future[bool]:
         """Ask in a thread whether the task is done in the frames up to now."""
-        newest_first = list(self.history)[::-1][::self.stride]
+        newest_first = list(self.history)[::-1][:: self.stride]
         self.running = answer = Future[bool]()
         Thread(target=self._answer, args=(answer, newest_first[::-1]), daemon=True).start()
         return answer
@@ -110,16 +132,29 @@ class VLM:
         try:
             answer.set_result(self._yes(self._post(self._message(moments))))
         except Exception as error:  # raised again at the reader of the answer
-            answer.set_exception(error if isinstance(error, EngineError) else EngineError(f"{self.url}: {error}"))
+            answer.set_exception(
+                error if isinstance(error, EngineError) else EngineError(f"{self.url}: {error}")
+            )
 
     def _message(self, moments: list[list[np.ndarray]]) -> dict[str, Any]:
-        pictures = [{"type": "image_url", "image_url": {"url": _jpeg(image)}} for moment in moments for image in moment]
+        pictures = [
+            {"type": "image_url", "image_url": {"url": _jpeg(image)}}
+            for moment in moments
+            for image in moment
+        ]
         words = [{"type": "text", "text": PROMPT.format(self.question)}]
-        return {"model": self.name, "messages": [{"role": "user", "content": [*pictures, *words]}], "temperature": 0.0}
+        return {
+            "model": self.name,
+            "messages": [{"role": "user", "content": [*pictures, *words]}],
+            "temperature": 0.0,
+        }
 
     def _post(self, message: dict[str, Any]) -> Any:
-        request = urllib.request.Request(f"{self.url}/chat/completions", json.dumps(message).encode(),
-                                         {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{self.url}/chat/completions",
+            json.dumps(message).encode(),
+            {"Content-Type": "application/json"},
+        )
         if self.key_variable:  # not forwarded to a server that this one redirects to
             request.add_unredirected_header("Authorization", f"Bearer {self._key()}")
         try:
@@ -128,16 +163,24 @@ class VLM:
                 return json.loads(answer.read(ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             message_text = escape_ascii(error.read(MAX_ERROR_BYTES).decode(errors="replace"))
-            raise EngineError(f"{self.url}: expected an answer, got status {error.code}: '{message_text}'") from error
+            raise EngineError(
+                f"{self.url}: expected an answer, got status {error.code}: '{message_text}'"
+            ) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise EngineError(f"{self.url}: expected a server that answers in JSON within {self.timeout_s:g} s, got "
-                              f"'{escape_ascii(error)}'. Is it running (docs/howto/rewards.md)?") from error
+            raise EngineError(
+                f"{self.url}: expected a server that answers in JSON within {self.timeout_s:g} s, "
+                f"got "
+                f"'{escape_ascii(error)}'. Is it running (docs/howto/rewards.md)?"
+            ) from error
 
     def _key(self) -> str:
         key = os.environ.get(self.key_variable, "")
         if not key or not key.isascii() or not key.isprintable():
-            raise EngineError(f"reward.key_variable: expected a key in ${self.key_variable}, got none. Set it where the "
-                              "station is started")
+            raise EngineError(
+                f"reward.key_variable: expected a key in ${self.key_variable}, got none. Set it "
+                f"where the "
+                "station is started"
+            )
         return key
 
     def _yes(self, completion: Any) -> bool:
@@ -145,12 +188,14 @@ class VLM:
             text = str(completion["choices"][0]["message"]["content"])
         except (TypeError, KeyError, IndexError) as error:
             raise EngineError(
-                f"{self.url}: expected choices with a message, got '{escape_ascii(completion)[:MAX_ERROR_BYTES]}'"
+                f"{self.url}: expected choices with a message, got "
+                f"'{escape_ascii(completion)[:MAX_ERROR_BYTES]}'"
             ) from error
         match = re.match(r"\W*(yes|no)\b", text.rpartition("</think>")[2], re.I)
         if match is None:
             raise EngineError(
-                f"{self.url}: expected yes or no of '{self.name}', got '{escape_ascii(text)[:MAX_ERROR_BYTES]}'. Ask "
+                f"{self.url}: expected yes or no of '{self.name}', got "
+                f"'{escape_ascii(text)[:MAX_ERROR_BYTES]}'. Ask "
                 "otherwise, or another model"
             )
         return match[1].lower() == "yes"

@@ -1,1 +1,3 @@
-"""The parts that run on Ray: learner groups (DDP, FSDP2), rollout workers, replay shards and readers."""
+"""The parts that run on Ray: learner groups (DDP, FSDP2), rollout workers, replay shards and
+readers.
+"""

@@ -1,9 +1,10 @@
 """A group of learner processes on Ray that act as one learner and survive the death of a process.
 
 Every process gets every call with the same batches in the same order. So the group's result is a
-function of its state and of the calls since then. This process keeps the last state, and Ray's object
-store keeps the calls. When a process dies, all processes restart from that state and repeat the calls.
-The result equals that of an undisturbed run. Constant weights (a frozen base model) are fetched once.
+function of its state and of the calls since then. This process keeps the last state, and Ray's
+object store keeps the calls. When a process dies, all processes restart from that state and repeat
+the calls. The result equals that of an undisturbed run. Constant weights (a frozen base model) are
+fetched once.
 """
 
 from __future__ import annotations
@@ -71,13 +72,18 @@ class LearnerSpec:
 
 
 class LearnerProcess:
-    """Ray actor of one learner. All methods but ``open`` are called in all processes at the same time."""
+    """Ray actor of one learner.
+
+    All methods but ``open`` are called in all processes at the same time.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         import ray
 
         self.rank, self.size, self.address = rank, size, ray.util.get_node_ip_address()
-        torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))  # the CPUs that Ray assigned
+        torch.set_num_threads(
+            max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
+        )  # the CPUs that Ray assigned
         if self.address == "127.0.0.1":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
@@ -98,21 +104,31 @@ class LearnerProcess:
         """
         if dist.is_initialized():
             dist.destroy_process_group()
-        device = torch.device("cuda:0" if learner_spec.on_gpu else "cpu")  # Ray shows each process only its own GPUs
+        device = torch.device(
+            "cuda:0" if learner_spec.on_gpu else "cpu"
+        )  # Ray shows each process only its own GPUs
         if learner_spec.on_gpu:
             torch.cuda.set_device(device)
         fd = self.listening.detach() if self.rank == 0 else None
         store = dist.TCPStore(*meeting, self.size, is_master=self.rank == 0, master_listen_fd=fd)
-        dist.init_process_group("nccl" if learner_spec.on_gpu else "gloo", store=store, rank=self.rank,
-                                world_size=self.size)
+        dist.init_process_group(
+            "nccl" if learner_spec.on_gpu else "gloo",
+            store=store,
+            rank=self.rank,
+            world_size=self.size,
+        )
         described = json.loads(learner_spec.policy)
-        config = policy_config(described["config"]["kind"]).model_validate_json(json.dumps(described["config"]))
+        config = policy_config(described["config"]["kind"]).model_validate_json(
+            json.dumps(described["config"])
+        )
         spec = StationSpec.from_dict(described["spec"])
         module = algorithm(learner_spec.kind)
         settings = module.Config.model_validate_json(learner_spec.config)
         with encoder.rebuilt():  # nor may what it was made from be here
             policy = policy_kind(config.kind).Policy.rebuilt(spec, config, described)
-            policy.load_state_dict({name: torch.tensor(values) for name, values in learner_spec.weights.items()})
+            policy.load_state_dict(
+                {name: torch.tensor(values) for name, values in learner_spec.weights.items()}
+            )
             self.learner = module.Learner(policy.to(device).train(), settings, learner_spec.seed)
         parallelise(self.learner, learner_spec.strategy)
         compute(self.learner, Computing.model_validate_json(learner_spec.computing))
@@ -144,7 +160,9 @@ class LearnerProcess:
         self.learner.normalise(mean, std)
 
     def state_dict(self, full: bool = True) -> dict[str, Any] | None:
-        """Return the state in the first process, else None; without constant weights unless ``full``."""
+        """Return the state in the first process, else None; without constant weights unless
+        ``full``.
+        """
         state = self.learner.state_dict({} if full else self.learner.constant())
         return _on_cpu(state) if self.rank == 0 else None
 
@@ -193,9 +211,20 @@ class LearnerGroup:
         RestartLimitError: the cluster has no room.
     """
 
-    def __init__(self, kind: str, policy: NetworkPolicy, config: AlgorithmSettings, seed: int, *, size: int,
-                 strategy: Strategy, restarts: int = 3, gpus: float = 0.0, cpus: float = 0.0,
-                 computing: Computing = PLAIN) -> None:
+    def __init__(
+        self,
+        kind: str,
+        policy: NetworkPolicy,
+        config: AlgorithmSettings,
+        seed: int,
+        *,
+        size: int,
+        strategy: Strategy,
+        restarts: int = 3,
+        gpus: float = 0.0,
+        cpus: float = 0.0,
+        computing: Computing = PLAIN,
+    ) -> None:
         self.ray = connect()
         self.policy, self.config, self.size, self.restarts = policy, config, size, restarts
         self.learner = algorithm(kind).Learner
@@ -203,8 +232,17 @@ class LearnerGroup:
         weights = {name: tensor.numpy(force=True) for name, tensor in policy.state_dict().items()}
         described = json.dumps(policy.describe())
         self.spec_ref = self.ray.put(
-            LearnerSpec(plugins.absolute(kind), config.model_dump_json(), described, weights, seed, strategy, gpus > 0,
-                 computing.model_dump_json()))
+            LearnerSpec(
+                plugins.absolute(kind),
+                config.model_dump_json(),
+                described,
+                weights,
+                seed,
+                strategy,
+                gpus > 0,
+                computing.model_dump_json(),
+            )
+        )
         self.resources = {"num_cpus": cpus or cpus_per_process(size), "num_gpus": gpus}
         self.checkpoint: State | None = None
         self.taken = False  # whether the checkpoint includes the constant weights
@@ -218,7 +256,10 @@ class LearnerGroup:
             self._recover(error)
 
     def _shards(self, size: int) -> partial[None]:
-        """Return the check of batches for ``size`` processes. Raises RecipeError if the recipe's do not divide."""
+        """Return the check of batches for ``size`` processes.
+
+        Raises RecipeError if the recipe's do not divide.
+        """
         divides = partial(check_shards, learners=size, halves=self.config.half_demonstrations)
         if self.config.transitions_per_batch is not None:
             divides("algorithm.batch_size", self.config.transitions_per_batch)
@@ -256,7 +297,12 @@ class LearnerGroup:
         self.processes, self.size = self.processes[:size] + added, size
         try:
             try:
-                self.ray.get([process.place.remote(rank, size) for rank, process in enumerate(self.processes)])
+                self.ray.get(
+                    [
+                        process.place.remote(rank, size)
+                        for rank, process in enumerate(self.processes)
+                    ]
+                )
                 self._join()
                 self._restore()
             except lost() as error:
@@ -275,7 +321,10 @@ class LearnerGroup:
         self.updates, self.usages = answers[0][1], [usage for _, _, usage in answers]
         if isinstance(batch, Rollout) or len(self.since) >= KEEP:
             self._keep()
-        return {name: float(np.mean([metrics[name] for metrics, _, _ in answers])) for name in answers[0][0]}
+        return {
+            name: float(np.mean([metrics[name] for metrics, _, _ in answers]))
+            for name in answers[0][0]
+        }
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
         """Fit the normalisation of all encoders to observations (N, V)."""
@@ -287,7 +336,9 @@ class LearnerGroup:
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
         """Return whether the learner needs more experience before it updates."""
-        probe = object.__new__(self.learner)  # without networks: the answer depends on settings only
+        probe = object.__new__(
+            self.learner
+        )  # without networks: the answer depends on settings only
         probe.config = self.config
         return probe.wants_more(rollout, rollouts)
 
@@ -338,7 +389,10 @@ class LearnerGroup:
         self.processes = []
 
     def _call(self, name: str, *arguments: Any) -> list[Any]:
-        """Call a method in all processes and store the call for a later repeat. Returns all answers."""
+        """Call a method in all processes and store the call for a later repeat.
+
+        Returns all answers.
+        """
         self.since.append((name, arguments))
         try:
             return self._ask(name, *arguments)
@@ -352,23 +406,35 @@ class LearnerGroup:
                 state: State = self._ask("state_dict", not self.taken)[0]
                 if self.taken and self.checkpoint:
                     before = self.checkpoint["modules"]
-                    state["modules"] = {name: before[name] | weights for name, weights in state["modules"].items()}
+                    state["modules"] = {
+                        name: before[name] | weights for name, weights in state["modules"].items()
+                    }
                 self.checkpoint, self.since, self.taken = state, [], True
                 return state
             except LostProcess as error:
                 self._recover(error)
 
     def _recover(self, lost: LostProcess) -> list[Any]:
-        """Restart all processes and repeat the stored calls. Returns the answers to the last one."""
+        """Restart all processes and repeat the stored calls.
+
+        Returns the answers to the last one.
+        """
         while True:
             self.close()
             self.failures += 1
             if self.failures > self.restarts:
-                raise RestartLimitError(f"learner group: a process died ({lost}), and placement.restarts = {self.restarts} "
-                                   f"times all {self.size} have started again. Memory may have run out: look at the "
-                                   "system's log (dmesg), then resume from the last checkpoint") from lost
-            print(f"learner group: a process died; all {self.size} start again and repeat {len(self.since)} calls",
-                  flush=True)
+                raise RestartLimitError(
+                    f"learner group: a process died ({lost}), and placement.restarts = "
+                    f"{self.restarts} "
+                    f"times all {self.size} have started again. Memory may have run out: look at "
+                    f"the "
+                    "system's log (dmesg), then resume from the last checkpoint"
+                ) from lost
+            print(
+                f"learner group: a process died; all {self.size} start again and repeat "
+                f"{len(self.since)} calls",
+                flush=True,
+            )
             try:
                 self._start()
                 return self._restore()
@@ -397,8 +463,12 @@ class LearnerGroup:
         self.name = self._ask("join", meeting, self.spec_ref)[0]
 
     def _spawn(self, rank: int) -> Any:
-        quiet = {"env_vars": {"TORCH_CPP_LOG_LEVEL": "ERROR"}}  # DDP warns without unused parameters
-        return self.ray.remote(runtime_env=quiet, **self.resources)(LearnerProcess).remote(rank, self.size)
+        quiet = {
+            "env_vars": {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+        }  # DDP warns without unused parameters
+        return self.ray.remote(runtime_env=quiet, **self.resources)(LearnerProcess).remote(
+            rank, self.size
+        )
 
     def _restore(self) -> list[Any]:
         """Load the last state and repeat the stored calls. Returns the answers to the last one."""
@@ -413,7 +483,9 @@ class LearnerGroup:
         """Call a method in all processes at the same time and return the answers."""
         ray = self.ray
         try:
-            return ray.get([getattr(process, name).remote(*arguments) for process in self.processes])
+            return ray.get(
+                [getattr(process, name).remote(*arguments) for process in self.processes]
+            )
         except lost() as error:
             raise _lost(error) from error
         except ray.exceptions.RayTaskError as error:  # peers of a dead process fail, too

@@ -33,7 +33,12 @@ def lost() -> tuple[type[Exception], ...]:
     """Return Ray's exceptions for a lost process, machine or answer."""
     from ray import exceptions
 
-    return exceptions.RayActorError, exceptions.OutOfMemoryError, exceptions.NodeDiedError, exceptions.ObjectLostError
+    return (
+        exceptions.RayActorError,
+        exceptions.OutOfMemoryError,
+        exceptions.NodeDiedError,
+        exceptions.ObjectLostError,
+    )
 
 
 def of_ray(error: BaseException) -> bool:
@@ -50,7 +55,8 @@ def check_begun(who: str, error: Exception) -> None:
     """Raise StartupError if one of the ``lost`` processes failed in its own start."""
     if getattr(error, "actor_init_failed", False):
         raise StartupError(
-            f"{who}: expected a process that begins, got one that failed at once, as it would again: {error}\n"
+            f"{who}: expected a process that begins, got one that failed at once, as it would "
+            f"again: {error}\n"
             "Mend what it says there; the same command goes on"
         ) from error
 
@@ -63,11 +69,16 @@ def no_room(who: str, count: int, per_process: dict[str, float], within_s: float
     """Return the error for a cluster that did not start ``count`` processes in time."""
     import ray
 
-    all_of, free = (", ".join(f"{resource_table.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
-                    for resource_table in (resources(), ray.available_resources()))
-    return NoRoomError(f"{who}: expected room for {count} processes of {per_process['num_cpus']:g} CPU, "
-                        f"{per_process['num_gpus']:g} GPU each within {within_s:.0f} s; the cluster has {all_of}, of which "
-                        f"{free} are free. Ask for fewer in placement, or end what runs there")
+    all_of, free = (
+        ", ".join(f"{resource_table.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+        for resource_table in (resources(), ray.available_resources())
+    )
+    return NoRoomError(
+        f"{who}: expected room for {count} processes of {per_process['num_cpus']:g} CPU, "
+        f"{per_process['num_gpus']:g} GPU each within {within_s:.0f} s; the cluster has {all_of}, "
+        f"of which "
+        f"{free} are free. Ask for fewer in placement, or end what runs there"
+    )
 
 
 def connect(address: str = "", **options: Any) -> Any:
@@ -89,27 +100,44 @@ def connect(address: str = "", **options: Any) -> Any:
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if address and address not in (_joined, here):
-            raise RlinfError(f"placement.ray: expected to join the Ray cluster at {address}, and this process is in the "
-                             f"one at {here} already. Leave that first (ray.shutdown()), or name its address")
+            raise RlinfError(
+                f"placement.ray: expected to join the Ray cluster at {address}, and this process "
+                f"is in the "
+                f"one at {here} already. Leave that first (ray.shutdown()), or name its address"
+            )
         return ray
     if address:
         host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), timeout=10).close()  # Ray would retry for minutes
+            socket.create_connection(
+                (host, int(port)), timeout=10
+            ).close()  # Ray would retry for minutes
             ray.init(address, logging_level=logging.WARNING, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise RlinfError(f"placement.ray: expected the head of a Ray cluster at {address}, of the same versions of Ray "
-                             f"and Python, got: {error}. Start one there (ray start --head), or leave the address "
-                             "empty for this machine alone") from error
+            raise RlinfError(
+                f"placement.ray: expected the head of a Ray cluster at {address}, of the same "
+                f"versions of Ray "
+                f"and Python, got: {error}. Start one there (ray start --head), or leave the "
+                f"address "
+                "empty for this machine alone"
+            ) from error
         _joined = address
         return ray
     from ray._private import ray_constants
 
-    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, False)
+    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(
+        ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, False
+    )
     # An own folder, because Ray would take the files of a killed cluster for a running one.
     _remove_left()
     _folder = Path(tempfile.mkdtemp(prefix=f"{OURS}{os.getpid()}-", dir=ROOM))
-    ray.init("local", include_dashboard=False, logging_level=logging.WARNING, _temp_dir=str(_folder), **options)
+    ray.init(
+        "local",
+        include_dashboard=False,
+        logging_level=logging.WARNING,
+        _temp_dir=str(_folder),
+        **options,
+    )
     return ray
 
 
@@ -153,7 +181,9 @@ def gpus_of_machines() -> list[float]:
 
 
 def cpus_per_process(processes: int) -> float:
-    """Return the CPUs to request for each process: 1, or less if there are more processes than CPUs."""
+    """Return the CPUs to request for each process: 1, or less if there are more processes than
+    CPUs.
+    """
     return min(1.0, int(1000 * resources().get("CPU", 0) / max(processes, 1)) / 1000)
 
 
@@ -168,7 +198,9 @@ def check_room(who: str, count: int, per_process: dict[str, float]) -> None:
     end = time.monotonic() + FREED_S
     while count > 0:
         free = ray.available_resources()
-        if all(free.get(name, 0.0) + 1e-6 >= count * per_process[key] for name, key in names.items()):
+        if all(
+            free.get(name, 0.0) + 1e-6 >= count * per_process[key] for name, key in names.items()
+        ):
             return
         if time.monotonic() > end:
             raise no_room(who, count, per_process, FREED_S)

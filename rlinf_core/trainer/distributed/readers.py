@@ -21,13 +21,19 @@ from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, lost, of_ray
 
 RESTARTS = 10  # maximum restarts of readers in a run
-AHEAD = 2      # prefetched episodes of each reader
+AHEAD = 2  # prefetched episodes of each reader
 
 
 class Reader:
     """Ray actor of one reader. The arguments are those of ``Intake``."""
 
-    def __init__(self, spec: StationSpec, longest: int, use_executed: bool, rollouts_of: PolicySettings | None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        longest: int,
+        use_executed: bool,
+        rollouts_of: PolicySettings | None,
+    ) -> None:
         self.spec, self.longest, self.how = spec, longest, (use_executed, rollouts_of)
 
     def pid(self) -> int:
@@ -35,13 +41,18 @@ class Reader:
         return os.getpid()
 
     def read(self, name: str, files: dict[str, bytes], sender: str) -> Trajectory:
-        """Read the episode in ``files``. Raises EpisodeError if it is invalid or not of ``sender``."""
+        """Read the episode in ``files``.
+
+        Raises EpisodeError if it is invalid or not of ``sender``.
+        """
         with tempfile.TemporaryDirectory(prefix="rlinf-reader-") as folder:
             episode = Path(folder) / name
             episode.mkdir()
             for file, data in files.items():
                 (episode / file).write_bytes(data)
-            return trajectory_of(read_checked(episode, self.spec, self.longest, sender), self.spec, *self.how)
+            return trajectory_of(
+                read_checked(episode, self.spec, self.longest, sender), self.spec, *self.how
+            )
 
 
 class Readers:
@@ -54,7 +65,12 @@ class Readers:
     """
 
     def __init__(self, count: int, address: str, *reader_arguments: Any) -> None:
-        self.ray, self.reader_arguments, self.died, self._next = connect(address), reader_arguments, 0, 0
+        self.ray, self.reader_arguments, self.died, self._next = (
+            connect(address),
+            reader_arguments,
+            0,
+            0,
+        )
         self._actors = [self._spawn() for _ in range(count)]
         self._begun: dict[Path, tuple[int, Any]] = {}
 
@@ -62,7 +78,9 @@ class Readers:
         """Start reading the first of the ``waiting`` (folder, sender)."""
         for _, (folder, sender) in zip(range(AHEAD * len(self._actors)), waiting, strict=False):
             if folder not in self._begun:
-                with contextlib.suppress(OSError, self.ray.exceptions.RayError):  # ``read`` reports it
+                with contextlib.suppress(
+                    OSError, self.ray.exceptions.RayError
+                ):  # ``read`` reports it
                     self._begin(folder, sender)
 
     def read(self, folder: Path, sender: str) -> Trajectory:
@@ -97,14 +115,21 @@ class Readers:
         check_begun("ingest", error)
         self.died += 1
         if self.died > RESTARTS:
-            raise IngestError(f"ingest processes died {self.died} times, the last by: {error}. Nothing is lost: episodes "
-                              "wait in the inbox. Longer episodes or larger images need more memory") from error
-        print(f"ingest process {number} died and is replaced ({self.died} of {RESTARTS})", flush=True)
+            raise IngestError(
+                f"ingest processes died {self.died} times, the last by: {error}. Nothing is lost: "
+                f"episodes "
+                "wait in the inbox. Longer episodes or larger images need more memory"
+            ) from error
+        print(
+            f"ingest process {number} died and is replaced ({self.died} of {RESTARTS})", flush=True
+        )
         self._actors[number] = self._spawn()
         self._begun = {folder: begun for folder, begun in self._begun.items() if begun[0] != number}
 
     def _spawn(self) -> Any:
-        return self.ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Reader).remote(*self.reader_arguments)
+        return self.ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Reader).remote(
+            *self.reader_arguments
+        )
 
     def close(self) -> None:
         """End the processes."""
@@ -114,5 +139,8 @@ class Readers:
 
 def _unheard(error: Exception) -> IngestError:
     """Return the error for a reader that does not answer; the episode stays in the inbox."""
-    return IngestError(f"a process of the ingest does not answer: {error}. Nothing is lost: episodes wait in the inbox, "
-                       "and the same command goes on")
+    return IngestError(
+        f"a process of the ingest does not answer: {error}. Nothing is lost: episodes wait in the "
+        f"inbox, "
+        "and the same command goes on"
+    )

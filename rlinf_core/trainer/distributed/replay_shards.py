@@ -1,7 +1,7 @@
 """A replay buffer in several processes (shards) on Ray, with episodes spread over all of them.
 
-A dead shard is restarted with its content: Ray's object store holds its state at the last checkpoint
-and the episodes since then. The run then continues as an undisturbed one.
+A dead shard is restarted with its content: Ray's object store holds its state at the last
+checkpoint and the episodes since then. The run then continues as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from rlinf_core.specs.arrays import Arrays, StationSpec
 from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, lost, of_ray
 
 RESTARTS = 10  # maximum restarts of shards in a run
-SEEDS = 2 ** 63
+SEEDS = 2**63
 
 
 @contextlib.contextmanager
 def _of_ray() -> Iterator[None]:
-    """Turn Ray's exceptions into IngestError, since no episode causes them. A shard's own errors pass."""
+    """Turn Ray's exceptions into IngestError, since no episode causes them.
+
+    A shard's own errors pass.
+    """
     from ray import exceptions
 
     try:
@@ -41,8 +44,12 @@ def _of_ray() -> Iterator[None]:
 
 
 def _cannot_keep(error: Exception) -> IngestError:
-    return IngestError(f"replay shards: expected room in their processes and in Ray's store, got: {error}. The last "
-                       "checkpoint is good; have a smaller replay.capacity, or more memory, and the same command goes on")
+    return IngestError(
+        f"replay shards: expected room in their processes and in Ray's store, got: {error}. The "
+        f"last "
+        "checkpoint is good; have a smaller replay.capacity, or more memory, and the same command "
+        "goes on"
+    )
 
 
 class Shard(ReplayBuffer):
@@ -69,7 +76,8 @@ class Shard(ReplayBuffer):
 
 
 class ReplayShards:
-    """A replay buffer in shards, with the interface and the sampling distribution of ``ReplayBuffer``.
+    """A replay buffer in shards, with the interface and the sampling distribution of
+    ``ReplayBuffer``.
 
     The first five arguments are those of ``ReplayBuffer``, for all shards together.
 
@@ -78,17 +86,28 @@ class ReplayShards:
         address: address of the cluster; empty for a local one.
     """
 
-    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False,
-                 given: bool = False, *, shards: int, address: str = "") -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        capacity: int,
+        latent: int = 0,
+        instructions: bool = False,
+        given: bool = False,
+        *,
+        shards: int,
+        address: str = "",
+    ) -> None:
         self.ray, self.spec, self.shards = connect(address), spec, shards
         self.buffer_arguments = spec, capacity // shards, latent, instructions, given
         self.capacity = capacity // shards  # what the longest episode must fit into
         self.inserted, self.episodes, self.died = 0, 0, 0
         self.sampled, self.inserted_of = np.zeros(256, np.int64), np.zeros(256, np.int64)
         self._actors = [self._spawn() for _ in range(shards)]
-        self._checkpoints: list[Any] = [None] * shards               # states in Ray's store, and
+        self._checkpoints: list[Any] = [None] * shards  # states in Ray's store, and
         self._since: list[list[Any]] = [[] for _ in range(shards)]  # episodes after them
-        self._present = [(0, np.zeros(256, np.int64))] * shards  # transitions, and those of each origin
+        self._present = [
+            (0, np.zeros(256, np.int64))
+        ] * shards  # transitions, and those of each origin
 
     def __len__(self) -> int:
         return sum(count for count, _ in self._present)
@@ -98,36 +117,83 @@ class ReplayShards:
         return np.sum([origins for _, origins in self._present], axis=0)
 
     @_of_ray()
-    def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray, discounts: np.ndarray,
-                       counts: np.ndarray | None = None, latents: np.ndarray | None = None, origin: int = 0,
-                       played: np.ndarray | None = None, given: np.ndarray | None = None) -> int:
+    def insert_episode(
+        self,
+        observations: Arrays,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        discounts: np.ndarray,
+        counts: np.ndarray | None = None,
+        latents: np.ndarray | None = None,
+        origin: int = 0,
+        played: np.ndarray | None = None,
+        given: np.ndarray | None = None,
+    ) -> int:
         """Insert an episode as ``ReplayBuffer`` does; the shards take turns.
 
         Raises:
             IngestError: shards died too often, or Ray's store is full.
         """
         number = self.episodes % self.shards
-        episode = self.ray.put(dict(observations=observations, actions=actions, rewards=rewards, discounts=discounts,
-                                    counts=counts, latents=latents, origin=origin, played=played,
-                                    given=given))
+        episode = self.ray.put(
+            dict(
+                observations=observations,
+                actions=actions,
+                rewards=rewards,
+                discounts=discounts,
+                counts=counts,
+                latents=latents,
+                origin=origin,
+                played=played,
+                given=given,
+            )
+        )
         self._present[number] = self._ask(number, partial(_put, episode))
         self._since[number].append(episode)
         self.episodes += 1
         self.inserted += len(actions)
-        self.inserted_of[min(origin, 255)] += len(actions) if counts is None else int(np.sum(counts))
+        self.inserted_of[min(origin, 255)] += (
+            len(actions) if counts is None else int(np.sum(counts))
+        )
         return len(actions)
 
     @_of_ray()
-    def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
-               execute: int | None = None, n_step: int = 1, weights: np.ndarray | None = None) -> Arrays:
-        """Sample a batch as ``ReplayBuffer`` does; a multinomial draw sets the size of each shard's part."""
+    def sample(
+        self,
+        size: int,
+        random: np.random.Generator,
+        horizon: int = 1,
+        gamma: float = 1.0,
+        execute: int | None = None,
+        n_step: int = 1,
+        weights: np.ndarray | None = None,
+    ) -> Arrays:
+        """Sample a batch as ``ReplayBuffer`` does; a multinomial draw sets the size of each shard's
+        part.
+        """
         share = self._likely(weights)
         sizes = random.multinomial(size, share / share.sum())
-        how: dict[str, Any] = {"horizon": horizon, "gamma": gamma, "execute": execute, "n_step": n_step}
+        how: dict[str, Any] = {
+            "horizon": horizon,
+            "gamma": gamma,
+            "execute": execute,
+            "n_step": n_step,
+        }
         pending = []
         for number in np.flatnonzero(sizes):
-            shard_weights = None if weights is None else self._weights_in_shard(weights, self._present[number][1])
-            pending.append((int(number), int(sizes[number]), int(random.integers(SEEDS)), how | {"weights": shard_weights}))
+            shard_weights = (
+                None
+                if weights is None
+                else self._weights_in_shard(weights, self._present[number][1])
+            )
+            pending.append(
+                (
+                    int(number),
+                    int(sizes[number]),
+                    int(random.integers(SEEDS)),
+                    how | {"weights": shard_weights},
+                )
+            )
         begun = [self._actors[number].draw.remote(*what) for number, *what in pending]
         drawn = [self._drawn(begun[k], *pending[k]) for k in range(len(pending))]
         self.sampled += np.sum([origins for _, origins in drawn], axis=0)
@@ -137,7 +203,9 @@ class ReplayShards:
         """Return the unnormalised probability of each shard."""
         if weights is None:
             return np.array([count for count, _ in self._present], float)
-        return np.array([self._weights_in_shard(weights, origins).sum() for _, origins in self._present])
+        return np.array(
+            [self._weights_in_shard(weights, origins).sum() for _, origins in self._present]
+        )
 
     def _weights_in_shard(self, weights: np.ndarray, origins: np.ndarray) -> np.ndarray:
         """Return the weights by origin (256,) in a shard with ``origins`` transitions of each."""
@@ -164,17 +232,28 @@ class ReplayShards:
         states = self._all(lambda shard: shard.state_dict.remote())
         for number, state in enumerate(states):
             self._checkpoints[number], self._since[number] = self.ray.put(state), []
-        return {"shards": {str(number): state for number, state in enumerate(states)}, "inserted": self.inserted,
-                "episodes": self.episodes, "sampled": self.sampled, "inserted_of": self.inserted_of}
+        return {
+            "shards": {str(number): state for number, state in enumerate(states)},
+            "inserted": self.inserted,
+            "episodes": self.episodes,
+            "sampled": self.sampled,
+            "inserted_of": self.inserted_of,
+        }
 
     @_of_ray()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state. Raises RecipeError for another number of shards."""
         if (got := len(state.get("shards", ()))) != self.shards:
-            raise RecipeError(f"placement.replay_shards: expected {got}, of which the checkpoint's replay is made, got "
-                              f"{self.shards}. Go on with {got}, or begin another run")
+            raise RecipeError(
+                f"placement.replay_shards: expected {got}, of which the checkpoint's replay is "
+                f"made, got "
+                f"{self.shards}. Go on with {got}, or begin another run"
+            )
         for number in range(self.shards):
-            self._checkpoints[number], self._since[number] = self.ray.put(state["shards"][str(number)]), []
+            self._checkpoints[number], self._since[number] = (
+                self.ray.put(state["shards"][str(number)]),
+                [],
+            )
             self._present[number] = self._ask(number, self._restored(number))
         self.inserted, self.episodes = state["inserted"], state["episodes"]
         self.sampled, self.inserted_of = np.array(state["sampled"]), np.array(state["inserted_of"])
@@ -185,7 +264,9 @@ class ReplayShards:
             self.ray.kill(actor)
 
     def _spawn(self) -> Any:
-        return self.ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Shard).remote(*self.buffer_arguments)
+        return self.ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Shard).remote(
+            *self.buffer_arguments
+        )
 
     def _restored(self, number: int) -> Callable[[Any], Any]:
         return lambda shard: shard.restore.remote(self._checkpoints[number])
@@ -208,7 +289,9 @@ class ReplayShards:
             actor = self._actors[number] = self._spawn()
             try:
                 if self._checkpoints[number] is not None:
-                    self._present[number] = self.ray.get(actor.restore.remote(self._checkpoints[number]))
+                    self._present[number] = self.ray.get(
+                        actor.restore.remote(self._checkpoints[number])
+                    )
                 for episode in self._since[number]:
                     self._present[number] = self.ray.get(actor.put.remote(episode))
                 return
@@ -220,10 +303,17 @@ class ReplayShards:
         check_begun("replay shards", error)
         self.died += 1
         if self.died > RESTARTS:
-            raise IngestError(f"replay shards died {self.died} times, the last by: {error}. The last checkpoint is good; a "
-                              "smaller replay.capacity, or more placement.replay_shards, need less memory each") from error
-        print(f"replay shard {number} died and is started again with {len(self._since[number])} episodes since its last "
-              f"state ({self.died} of {RESTARTS})", flush=True)
+            raise IngestError(
+                f"replay shards died {self.died} times, the last by: {error}. The last checkpoint "
+                f"is good; a "
+                "smaller replay.capacity, or more placement.replay_shards, need less memory each"
+            ) from error
+        print(
+            f"replay shard {number} died and is started again with {len(self._since[number])} "
+            f"episodes since its last "
+            f"state ({self.died} of {RESTARTS})",
+            flush=True,
+        )
 
 
 def _put(episode: Any, shard: Any) -> Any:

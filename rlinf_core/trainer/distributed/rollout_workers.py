@@ -57,7 +57,9 @@ NOTHING = PlayUsage(Usage(), 0.0, (0.0, 0.0), (0.0, 0.0))
 class Worker:
     """Ray actor of one worker. Its first request creates the environments."""
 
-    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int) -> None:
+    def __init__(
+        self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int
+    ) -> None:
         self.recipe, self.make, self.kind, self.first = recipe, make, kind, (seed, first_scene)
         self.rollouts: Rollouts | None = None
         self.unfinished: list[Trajectory] = []  # truncated by a change of its environments
@@ -116,8 +118,14 @@ class OnRay:
         usages: usage of each worker in the last rollout.
     """
 
-    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: NetworkPolicy,
-                 spawned: int = 0) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        make: Make,
+        kind: type[Rollouts],
+        policy: NetworkPolicy,
+        spawned: int = 0,
+    ) -> None:
         placement = recipe.placement
         self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
         self.begun, self.spawned, self.sent_bytes = 0, spawned, 0
@@ -134,7 +142,10 @@ class OnRay:
     def _worker(self) -> Any:
         number, self.spawned = self.spawned, self.spawned + 1
         return self.ray.remote(**self.resources)(Worker).remote(
-            *self.worker_arguments, self.recipe.seed + number, self.recipe.scene(number * SCENE_STRIDE))
+            *self.worker_arguments,
+            self.recipe.seed + number,
+            self.recipe.scene(number * SCENE_STRIDE),
+        )
 
     def go_on(self, begun: int, spawned: int = 0) -> None:
         """Restart all workers with new seeds and scenes, after a resume.
@@ -161,7 +172,9 @@ class OnRay:
         """
         total = self.recipe.simulation.environments
         if count < 1 or total % count:
-            raise RecipeError(f"placement.workers: expected a divisor of the {total} environments, got {count}")
+            raise RecipeError(
+                f"placement.workers: expected a divisor of the {total} environments, got {count}"
+            )
         check_room("rollout workers", count - len(self.workers), self.resources)
         added = [self._worker() for _ in range(count - len(self.workers))]
         try:
@@ -189,7 +202,10 @@ class OnRay:
             try:
                 parts.append(Experience(self.ray.get(worker.cut.remote())))
             except lost():
-                print("a rollout worker died before its end; its unfinished episodes are lost", flush=True)
+                print(
+                    "a rollout worker died before its end; its unfinished episodes are lost",
+                    flush=True,
+                )
         return parts
 
     def start(self, version: int, amount: RolloutLength) -> None:
@@ -243,8 +259,11 @@ class OnRay:
             brought.rollouts = [_convert(rollout, tensors=True) for rollout in brought.rollouts]
         simulated = float(np.mean([usage.simulate for usage in self.usages] or [0.0]))
         total = float(np.mean([usage.total.wall_s for usage in self.usages] or [0.0]))
-        return [answer[0] for answer in answers], {"wait": waited, "workers_simulate": simulated,
-                                                   "workers_infer": total - simulated}
+        return [answer[0] for answer in answers], {
+            "wait": waited,
+            "workers_simulate": simulated,
+            "workers_infer": total - simulated,
+        }
 
     def _answer(self, index: int) -> tuple[Experience, PlayUsage]:
         while True:
@@ -259,10 +278,14 @@ class OnRay:
                 self.died += 1
                 if self.died > RESTARTS:
                     raise RestartLimitError(
-                        f"rollout workers died {self.died} times, the last by: {error}. The last checkpoint "
+                        f"rollout workers died {self.died} times, the last by: {error}. The last "
+                        f"checkpoint "
                         "is good; fewer environments need less memory"
                     ) from error
-                print(f"a rollout worker died and is replaced ({self.died} of {RESTARTS}): {error}", flush=True)
+                print(
+                    f"a rollout worker died and is replaced ({self.died} of {RESTARTS}): {error}",
+                    flush=True,
+                )
                 self.workers[index], self.editions[index] = self._worker(), 0
                 self.pending[index] = self._begin(index)
 
@@ -274,6 +297,7 @@ class OnRay:
 
 def _convert(rollout: Rollout, tensors: bool) -> Rollout:
     """Convert a rollout's arrays to tensors, or its tensors to arrays."""
+
     def other(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: other(part) for key, part in value.items()}

@@ -1,7 +1,8 @@
 """Weight updates for rollout workers: only the changed values are sent.
 
 With LoRA only the adapters change, so only they are sent. Stations get changed tensors of a file
-instead (``deploy/bridge/policy_parts.py``), since they verify its hash. A worker trusts its trainer.
+instead (``deploy/bridge/policy_parts.py``), since they verify its hash. A worker trusts its
+trainer.
 """
 
 from __future__ import annotations

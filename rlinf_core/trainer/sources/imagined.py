@@ -1,4 +1,6 @@
-"""A learned world model beside a real source: it is fitted to the real episodes and adds short imagined branches."""
+"""A learned world model beside a real source: it is fitted to the real episodes and adds short
+imagined branches.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class RealAndImagined:
     Imagined transitions do not count as environment steps: they earn no updates and use no budget.
 
     Args:
-        recipe: recipe of the run; ``world`` sets the size of the model and the interval of its fits.
+        recipe: recipe of the run; ``world`` sets the size of the model and the interval of its
+            fits.
         real: source of real experience.
         data: training data; the model is fitted to its real episodes.
         policy: policy that plays the branches.
@@ -63,7 +66,9 @@ class RealAndImagined:
         return self.real.demonstrate()
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Return the real source's experience; after each fit also branches from recorded states."""
+        """Return the real source's experience; after each fit also branches from recorded
+        states.
+        """
         brought = self.real.take(updates, order)
         if self.data.steps - self.fitted_at < self.recipe.world.refit_every or order.get(
             "random_warmup"
@@ -91,7 +96,9 @@ class RealAndImagined:
         return [replace(trajectory, mode=IMAGINED) for trajectory in played]
 
     def counts(self) -> dict[str, float]:
-        """Return the real source's counters, and the model's error, horizon and share of flagged branches."""
+        """Return the real source's counters, and the model's error, horizon and share of flagged
+        branches.
+        """
         check = self.world.check
         if not self.world.fits:
             return self.real.counts()
@@ -126,6 +133,8 @@ class RealAndImagined:
         self.real.close()
 
 
-def with_world(recipe: Recipe, real: Source, data: Data, policy: NetworkPolicy, clock: Clock) -> Source:
+def with_world(
+    recipe: Recipe, real: Source, data: Data, policy: NetworkPolicy, clock: Clock
+) -> Source:
     """Return the real source, with a learned world model beside it if the recipe has one."""
     return RealAndImagined(recipe, real, data, policy, clock) if recipe.world.share else real

@@ -50,8 +50,14 @@ class Intake:
         rollouts_of: policy settings of an on-policy algorithm, which trains on chunks; else None.
     """
 
-    def __init__(self, run_dir: Path, spec: StationSpec, longest: int, use_executed: bool = False,
-                 rollouts_of: PolicySettings | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        spec: StationSpec,
+        longest: int,
+        use_executed: bool = False,
+        rollouts_of: PolicySettings | None = None,
+    ) -> None:
         self.run_dir, self.spec, self.longest = run_dir, spec, longest
         self.use_executed, self.rollouts_of = use_executed, rollouts_of
         self.journal = Journal(run_dir / "journal.jsonl")
@@ -60,7 +66,9 @@ class Intake:
         self._refused = Counter({REFUSED: 0})
 
     def counts(self) -> dict[str, float]:
-        """Return the number of refused episodes, in total and by station (``<station>/refused``)."""
+        """Return the number of refused episodes, in total and by station
+        (``<station>/refused``).
+        """
         return {name: float(count) for name, count in self._refused.items()}
 
     def take(self, folder: Path, insert: Callable[[Trajectory], str], ours: bool = True) -> str:
@@ -81,7 +89,11 @@ class Intake:
         try:
             self.journal.taken(folder.name, status)
         except OSError as error:  # checkpoint and inbox hold the status, too
-            print(f"episode {folder.name}: {status}, which cannot be noted down: {error}. Free the disk", flush=True)
+            print(
+                f"episode {folder.name}: {status}, which cannot be noted down: {error}. Free the "
+                f"disk",
+                flush=True,
+            )
         if status.startswith(REFUSED):
             print(status, flush=True)
             if ours:
@@ -94,7 +106,9 @@ class Intake:
                 trajectory = self.trajectory(folder)
             except Exception as error:
                 if is_transient(error):
-                    return escape_ascii(f"{LATER}: episode {folder.name}: {type(error).__name__}: {error}")
+                    return escape_ascii(
+                        f"{LATER}: episode {folder.name}: {type(error).__name__}: {error}"
+                    )
                 raise
             status = insert(trajectory)
         except EpisodeError as error:
@@ -105,11 +119,16 @@ class Intake:
             raise
         except Exception as error:
             if is_transient(error):  # the buffers may hold a part of it; the checkpoint does not
-                raise IngestError(f"episode {folder.name}: expected room to learn from it, got {type(error).__name__}: "
-                                  f"{error}. It stays where it is, and the last checkpoint is good. A smaller "
-                                  "replay.capacity needs less memory; then the same command goes on") from error
+                raise IngestError(
+                    f"episode {folder.name}: expected room to learn from it, got "
+                    f"{type(error).__name__}: "
+                    f"{error}. It stays where it is, and the last checkpoint is good. A smaller "
+                    "replay.capacity needs less memory; then the same command goes on"
+                ) from error
             # an invalid recording must not stop the trainer at every restart
-            status = f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
+            status = (
+                f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
+            )
         return self._note(folder.name, escape_ascii(status))
 
     def _note(self, name: str, status: str) -> str:
@@ -132,8 +151,11 @@ class Intake:
     def prefetch(self, folders: Iterable[Path]) -> None:
         """Let the reader processes start with these folders."""
         if self.readers is not None:
-            self.readers.prefetch((folder, self.journal.station(folder.name)) for folder in folders
-                               if folder.name not in self.ids)
+            self.readers.prefetch(
+                (folder, self.journal.station(folder.name))
+                for folder in folders
+                if folder.name not in self.ids
+            )
 
     def _set_aside(self, path: Path, status: str) -> None:
         """Move a refused episode out of the inbox. The journal still holds its arrival."""
@@ -177,14 +199,23 @@ def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
         RecipeError: a folder holds none.
     """
     for name in folders:
-        every = sorted(path.parent for path in expanded(name, "collect.recordings").glob("**/metadata.yaml"))
-        recordings = [folder for folder in every if kind_of(folder) == EPISODE and not never_closed(folder)]
+        every = sorted(
+            path.parent for path in expanded(name, "collect.recordings").glob("**/metadata.yaml")
+        )
+        recordings = [
+            folder for folder in every if kind_of(folder) == EPISODE and not never_closed(folder)
+        ]
         if not recordings:
-            raise RecipeError(f"collect.recordings: expected recorded episodes (rosbag2 folders) in {name}, found none")
+            raise RecipeError(
+                f"collect.recordings: expected recorded episodes (rosbag2 folders) in {name}, "
+                f"found none"
+            )
         yield from recordings
 
 
-def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[Trajectory], str]) -> None:
+def read_recordings(
+    folders: tuple[str, ...], intake: Intake, insert: Callable[[Trajectory], str]
+) -> None:
     """Insert all episodes below the folders. The files stay where they are.
 
     Raises:
@@ -198,11 +229,15 @@ def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[
     reading = track(recordings, description="reading recordings", transient=True)
     statuses = [intake.take(folder, insert, ours=False) for folder in reading]
     if waiting := [status for status in statuses if status.startswith(LATER)]:
-        raise RlinfError(f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again, or move "
-                         "it elsewhere to learn without it")
+        raise RlinfError(
+            f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again, or move "
+            "it elsewhere to learn without it"
+        )
     if all(status.startswith(REFUSED) for status in statuses):
-        raise RecipeError(f"collect.recordings: expected an episode to learn from in {', '.join(folders)}; all "
-                          f"{len(statuses)} were refused, the last because: {statuses[-1]}")
+        raise RecipeError(
+            f"collect.recordings: expected an episode to learn from in {', '.join(folders)}; all "
+            f"{len(statuses)} were refused, the last because: {statuses[-1]}"
+        )
 
 
 def check_shown(enough: bool, statuses: Mapping[str, int]) -> None:
@@ -214,9 +249,13 @@ def check_shown(enough: bool, statuses: Mapping[str, int]) -> None:
     if enough:
         return
     became = ", ".join(f"{count} {status.partition(':')[0]}" for status, count in statuses.items())
-    raise RecipeError("collect.recordings: expected a demonstration that succeeded, of each robot, to begin with, got "
-                      f"{became or 'none'}. `rlinf data list` shows the modes of recordings; `rlinf collect` records "
-                      "demonstrations")
+    raise RecipeError(
+        "collect.recordings: expected a demonstration that succeeded, of each robot, to begin "
+        "with, got "
+        f"{became or 'none'}. `rlinf data list` shows the modes of recordings; `rlinf collect` "
+        f"records "
+        "demonstrations"
+    )
 
 
 def _check_once(recordings: list[Path]) -> None:
@@ -226,7 +265,12 @@ def _check_once(recordings: list[Path]) -> None:
         before = by_id.setdefault(folder.name, folder)
         if before == folder:
             continue
-        sums = {read_sums(path / SUMS) if (path / SUMS).is_file() else "" for path in (before, folder)}
+        sums = {
+            read_sums(path / SUMS) if (path / SUMS).is_file() else "" for path in (before, folder)
+        }
         if len(sums) > 1:
-            raise RecipeError(f"collect.recordings: expected every id once, got '{folder.name}' in {before} and, with "
-                              f"other content, in {folder}. Leave one of them out")
+            raise RecipeError(
+                f"collect.recordings: expected every id once, got '{folder.name}' in {before} and, "
+                f"with "
+                f"other content, in {folder}. Leave one of them out"
+            )

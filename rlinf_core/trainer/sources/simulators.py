@@ -1,7 +1,7 @@
 """Simulators as a source: environments in this process, or in rollout workers on Ray.
 
-In the pipelined mode workers play the next rollout while the learner trains on the last one. Several
-robots that share a policy each play their own task and are evaluated in it.
+In the pipelined mode workers play the next rollout while the learner trains on the last one.
+Several robots that share a policy each play their own task and are evaluated in it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ from rlinf_core.trainer.progress import Clock
 from rlinf_core.worlds.imagined import Imagined
 
 SLICE = 25  # time steps of each environment between two updates of a worker's policy
-KINDS: dict[str, type[Rollouts]] = {ROLLOUTS: ChunkRollouts, REPLAY: EpisodeRollouts, EXPERT: ExpertRollouts}
+KINDS: dict[str, type[Rollouts]] = {
+    ROLLOUTS: ChunkRollouts,
+    REPLAY: EpisodeRollouts,
+    EXPERT: ExpertRollouts,
+}
 
 
 class Simulators(Source):
@@ -54,7 +58,9 @@ class Simulators(Source):
 
     asynchronous = False
 
-    def __init__(self, recipe: Recipe, env: VectorEnv, policy: NetworkPolicy, make: Make, clock: Clock) -> None:
+    def __init__(
+        self, recipe: Recipe, env: VectorEnv, policy: NetworkPolicy, make: Make, clock: Clock
+    ) -> None:
         self.recipe, self.env, self.clock = recipe, env, clock
         self.make, self.policy = make, policy
         self.kind = KINDS.get(recipe.algorithm.learns_from)
@@ -80,7 +86,9 @@ class Simulators(Source):
         """Length of a rollout for a learner with a replay buffer."""
         if self.kind is ChunkRollouts:
             return {}
-        return {"steps": SLICE if self.recipe.placement.workers or self.recipe.placement.auto else 1}
+        return {
+            "steps": SLICE if self.recipe.placement.workers or self.recipe.placement.auto else 1
+        }
 
     @property
     def usages(self) -> list[PlayUsage]:
@@ -109,7 +117,10 @@ class Simulators(Source):
             self.recipe = recipe
             return
         assert self.kind is not None
-        self.recipe, self.spawned = recipe, max(self.spawned, 1)  # the trainer's process counts as one
+        self.recipe, self.spawned = (
+            recipe,
+            max(self.spawned, 1),
+        )  # the trainer's process counts as one
         replacing = self._players(self.kind)
         if self.is_pending:
             brought, _ = players.take()
@@ -127,12 +138,17 @@ class Simulators(Source):
         """Play the recipe's number of demonstrations by the task's script."""
         collect = self.recipe.collect
         if isinstance(self.env, Imagined):
-            return Experience(self.env.demonstrations()[:collect.episodes])
+            return Experience(self.env.demonstrations()[: collect.episodes])
         with self.clock("demonstrate"):
-            return Experience(demonstrate(self.env, collect.episodes, self.recipe.scene(collect.first_seed)))
+            return Experience(
+                demonstrate(self.env, collect.episodes, self.recipe.scene(collect.first_seed))
+            )
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Return the experience of all workers. In the pipelined mode the next rollout is started here."""
+        """Return the experience of all workers.
+
+        In the pipelined mode the next rollout is started here.
+        """
         if not self.players:  # the algorithm uses demonstrations alone
             return Experience()
         amount = order | self.slice
@@ -160,7 +176,10 @@ class Simulators(Source):
         self.is_pending, self.send_s = True, time.perf_counter() - started
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this process's environments. Workers on Ray start new episodes instead."""
+        """Return the state of this process's environments.
+
+        Workers on Ray start new episodes instead.
+        """
         if isinstance(self.players, OnRay):
             return {"begun": self.players.begun, "spawned": self.players.spawned}
         if self.players is None:
@@ -173,7 +192,9 @@ class Simulators(Source):
         self.spawned = max(self.spawned, state.get("spawned", 0))
         if isinstance(self.players, OnRay):
             self.players.go_on(state.get("begun", 0) + 1, state.get("spawned", 0))
-        elif ("generator" in state or "stages" in state) and self.players:  # else the state is that of workers
+        elif (
+            "generator" in state or "stages" in state
+        ) and self.players:  # else the state is that of workers
             self.players.rollouts.load_state_dict(state)
 
     def close(self) -> None:
@@ -243,30 +264,55 @@ class Robots(Source):
 
     asynchronous = False
 
-    def __init__(self, recipe: Recipe, envs: dict[str, VectorEnv], held_out: dict[str, VectorEnv], policy: NetworkPolicy,
-                 make: Make, clock: Clock) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        envs: dict[str, VectorEnv],
+        held_out: dict[str, VectorEnv],
+        policy: NetworkPolicy,
+        make: Make,
+        clock: Clock,
+    ) -> None:
         assert isinstance(policy.spec, JointSpec)
         self.spec, self.envs, self.held_out, robots = policy.spec, envs, held_out, robots_of(recipe)
         self.report: dict[str, Any] = {}  # unused
-        self.sources = {name: Simulators(robots[name], env, OneRobot(policy, env.spec), make, clock)
-                        for name, env in envs.items()}
+        self.sources = {
+            name: Simulators(robots[name], env, OneRobot(policy, env.spec), make, clock)
+            for name, env in envs.items()
+        }
         self.success: dict[str, float] = {}
 
     def demonstrate(self) -> Experience:
         """Play the recipe's number of demonstrations of each robot by its task's script."""
-        return Experience([trajectory for name, source in self.sources.items()
-                           for trajectory in self._among(name, source.demonstrate())])
+        return Experience(
+            [
+                trajectory
+                for name, source in self.sources.items()
+                for trajectory in self._among(name, source.demonstrate())
+            ]
+        )
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Return a rollout of each robot. Time steps count by complete episodes, as with stations."""
-        return Experience([trajectory for name, source in self.sources.items()
-                           for trajectory in self._among(name, source.take(updates, order))])
+        """Return a rollout of each robot.
+
+        Time steps count by complete episodes, as with stations.
+        """
+        return Experience(
+            [
+                trajectory
+                for name, source in self.sources.items()
+                for trajectory in self._among(name, source.take(updates, order))
+            ]
+        )
 
     def _among(self, name: str, brought: Experience) -> list[Trajectory]:
         """Return a robot's episodes in the joint observation and action space of all robots."""
+
         def placed(trajectory: Trajectory) -> Trajectory:
             spec = self.envs[name].spec
-            vectors, actions = self.spec.with_others(spec, trajectory.observations["vectors"], trajectory.actions)
+            vectors, actions = self.spec.with_others(
+                spec, trajectory.observations["vectors"], trajectory.actions
+            )
             encoded = np.repeat(arrays.encoded([spec.instruction]), len(trajectory) + 1, axis=0)
             observations = {arrays.NAME: encoded} | trajectory.observations | {"vectors": vectors}
             return replace(trajectory, observations=observations, actions=actions, station=name)
@@ -275,7 +321,10 @@ class Robots(Source):
 
     def evaluate(self, policy: NetworkPolicy, scenes: Sequence[int]) -> list[EpisodeResult]:
         """Play one episode of every scene with each robot."""
-        results_by_robot = {name: evaluate(env, OneRobot(policy, env.spec), scenes) for name, env in self.held_out.items()}
+        results_by_robot = {
+            name: evaluate(env, OneRobot(policy, env.spec), scenes)
+            for name, env in self.held_out.items()
+        }
         self.success = {
             name: sum(result.success for result in results) / len(results)
             for name, results in results_by_robot.items()

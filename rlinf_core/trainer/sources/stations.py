@@ -1,4 +1,6 @@
-"""Stations as a source: the bridge's server stores their episodes in the inbox and serves policies."""
+"""Stations as a source: the bridge's server stores their episodes in the inbox and serves
+policies.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ REPORTED = ("backlog", "policy_version", "set_aside", "spool_full")
 
 
 class Stations(Source):
-    """Serves stations, which play on while the learner trains. Episodes in the inbox come first, in order of arrival.
+    """Serves stations, which play on while the learner trains.
+
+    Episodes in the inbox come first, in order of arrival.
 
     Args:
         address: host and port to listen on.
@@ -40,7 +44,8 @@ class Stations(Source):
         insert: inserts an episode and returns its status.
         fleet: folder of the fleet whose stations may connect; None admits stations by token.
         release: settings of the release of new policies.
-        policies_gb: size limit of ``policies/`` [10^9 bytes]; the oldest unneeded files are removed.
+        policies_gb: size limit of ``policies/`` [10^9 bytes]; the oldest unneeded files are
+            removed.
         token_file: file of the token for stations without a fleet; None requires none.
         stations: names of stations that may connect; empty allows all.
 
@@ -50,9 +55,18 @@ class Stations(Source):
 
     asynchronous = True
 
-    def __init__(self, address: str, run_dir: Path, intake: Intake, insert: Callable[[Trajectory], str],
-                 fleet: Path | None = None, release: Release | None = None, policies_gb: float = MAX_GB,
-                 token_file: Path | None = None, stations: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        address: str,
+        run_dir: Path,
+        intake: Intake,
+        insert: Callable[[Trajectory], str],
+        fleet: Path | None = None,
+        release: Release | None = None,
+        policies_gb: float = MAX_GB,
+        token_file: Path | None = None,
+        stations: Collection[str] = (),
+    ) -> None:
         self.policies_gb, self.last_version = policies_gb, -1
         self.intake, self.insert = intake, insert
         self.releases = ReleaseController(release or Release(), run_dir)
@@ -63,13 +77,28 @@ class Stations(Source):
         self.arrived = arrived
         # Unreadable episodes, each with the time of its next try.
         self.later, self.tries = list[tuple[float, Path]](), Counter[str]()
-        self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report,
-                                   intake.journal, fleet, choice=self.releases, specs=intake.spec,
-                                   token_file=token_file, stations=stations)
+        self.server = BridgeServer(
+            address,
+            run_dir / "inbox",
+            run_dir / "policies",
+            arrived.append,
+            lambda: self.report,
+            intake.journal,
+            fleet,
+            choice=self.releases,
+            specs=intake.spec,
+            token_file=token_file,
+            stations=stations,
+        )
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Insert some of the arrived episodes. ``order`` is ignored: stations decide how much they play."""
-        while self.journaled and self.journaled[0].name in self.intake.ids:  # it is part of the checkpoint
+        """Insert some of the arrived episodes.
+
+        ``order`` is ignored: stations decide how much they play.
+        """
+        while (
+            self.journaled and self.journaled[0].name in self.intake.ids
+        ):  # it is part of the checkpoint
             self.journaled.popleft()
         due = [entry for entry in self.later if time.monotonic() > entry[0]]
         self.later = [entry for entry in self.later if entry not in due]
@@ -81,7 +110,9 @@ class Stations(Source):
         self.watch.turn(self.server.newest, dict(self.server.stations))
         if self.last_version != self.server.newest:
             self.last_version = self.server.newest
-            forget(self.server.policies, self.policies_gb, self.last_version, *self.releases.needed())
+            forget(
+                self.server.policies, self.policies_gb, self.last_version, *self.releases.needed()
+            )
         return Experience()
 
     def _read(self, folder: Path) -> None:
@@ -89,7 +120,9 @@ class Stations(Source):
         if status.startswith(LATER):
             self.tries[folder.name] += 1
             wait_s = AGAIN_S * self.tries[folder.name]
-            print(f"{status}. It stays in the inbox, and is read again in {wait_s:.0f} s", flush=True)
+            print(
+                f"{status}. It stays in the inbox, and is read again in {wait_s:.0f} s", flush=True
+            )
             self.later.append((time.monotonic() + wait_s, folder))
 
     def _insert(self, trajectory: Trajectory) -> str:
@@ -100,8 +133,14 @@ class Stations(Source):
     def counts(self) -> dict[str, float]:
         """Return each station's report, and the results of its last training episodes."""
         reports = {name: report for name, (_, report) in sorted(self.server.stations.items())}
-        return {f"{name}/{what}": float(value) for name, report in reports.items() for what, value in {
-            **{what: getattr(report, what) for what in REPORTED}, **rates(self.releases, name)}.items()}
+        return {
+            f"{name}/{what}": float(value)
+            for name, report in reports.items()
+            for what, value in {
+                **{what: getattr(report, what) for what in REPORTED},
+                **rates(self.releases, name),
+            }.items()
+        }
 
     def families(self) -> Iterator[Metric]:
         """Return the metrics of stations and policies for Prometheus."""

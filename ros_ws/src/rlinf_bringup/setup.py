@@ -9,8 +9,14 @@ NAME = "rlinf_bringup"
 
 def tree(top: str) -> list[tuple[str, list[str]]]:
     """Return the files below a folder, as data_files; follow links."""
-    return [(f"share/{NAME}/{folder}", [f"{folder}/{file}" for file in files if not file.endswith(".pyc")])
-            for folder, _, files in os.walk(top, followlinks=True) if files and "__pycache__" not in folder]
+    return [
+        (
+            f"share/{NAME}/{folder}",
+            [f"{folder}/{file}" for file in files if not file.endswith(".pyc")],
+        )
+        for folder, _, files in os.walk(top, followlinks=True)
+        if files and "__pycache__" not in folder
+    ]
 
 
 setup(
@@ -24,7 +30,10 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
-        *tree("launch"), *tree("robots"), *tree("udev"), *tree("systemd"),
+        *tree("launch"),
+        *tree("robots"),
+        *tree("udev"),
+        *tree("systemd"),
     ],
     install_requires=["setuptools"],
     extras_require={"test": ["pytest"]},

@@ -14,7 +14,12 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
-        *[(f"share/{NAME}/layouts", [f"layouts/{name}" for name in ("station.rviz", "foxglove.json")])],
+        *[
+            (
+                f"share/{NAME}/layouts",
+                [f"layouts/{name}" for name in ("station.rviz", "foxglove.json")],
+            )
+        ],
     ],
     install_requires=["setuptools"],
     extras_require={"test": ["pytest"]},

@@ -6,7 +6,8 @@ NAME = "rlinf_drivers"
 setup(
     name=NAME,
     version="0.1.0",
-    description="The robot side of a station: drivers, controllers, grippers, cameras, the bridge to simulators.",
+    description="The robot side of a station: drivers, controllers, grippers, cameras, the bridge "
+    "to simulators.",
     maintainer="rlinf engineers",
     maintainer_email="rlinf@users.noreply.github.com",
     license="Apache-2.0",
@@ -18,13 +19,15 @@ setup(
     ],
     install_requires=["setuptools"],
     extras_require={"test": ["pytest"]},
-    entry_points={"console_scripts": [
-        "camera = rlinf_drivers.camera:main",
-        "controller = rlinf_drivers.controller:main",
-        "driver = rlinf_drivers.driver:main",
-        "gripper = rlinf_drivers.driver:main",
-        "gripper_twin = rlinf_drivers.driver:main",
-        "sim_bridge = sim_bridges.core.ros_bridge:main",
-        "twin = rlinf_drivers.driver:main",
-    ]},
+    entry_points={
+        "console_scripts": [
+            "camera = rlinf_drivers.camera:main",
+            "controller = rlinf_drivers.controller:main",
+            "driver = rlinf_drivers.driver:main",
+            "gripper = rlinf_drivers.driver:main",
+            "gripper_twin = rlinf_drivers.driver:main",
+            "sim_bridge = sim_bridges.core.ros_bridge:main",
+            "twin = rlinf_drivers.driver:main",
+        ]
+    },
 )

@@ -6,7 +6,8 @@ NAME = "rlinf_interlock"
 setup(
     name=NAME,
     version="0.1.0",
-    description="The interlock node: the only publisher of set-points. It enforces the limits of one arm.",
+    description="The interlock node: the only publisher of set-points. It enforces the limits of "
+    "one arm.",
     maintainer="rlinf engineers",
     maintainer_email="rlinf@users.noreply.github.com",
     license="Apache-2.0",
@@ -18,7 +19,9 @@ setup(
     ],
     install_requires=["setuptools"],
     extras_require={"test": ["pytest"]},
-    entry_points={"console_scripts": [
-        "interlock = rlinf_interlock.interlock:main",
-    ]},
+    entry_points={
+        "console_scripts": [
+            "interlock = rlinf_interlock.interlock:main",
+        ]
+    },
 )

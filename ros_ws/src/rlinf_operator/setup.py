@@ -6,7 +6,8 @@ NAME = "rlinf_operator"
 setup(
     name=NAME,
     version="0.1.0",
-    description="The operator of a station: devices, the scripted operator of a simulation, the operator's page.",
+    description="The operator of a station: devices, the scripted operator of a simulation, the "
+    "operator's page.",
     maintainer="rlinf engineers",
     maintainer_email="rlinf@users.noreply.github.com",
     license="Apache-2.0",
@@ -18,8 +19,10 @@ setup(
     ],
     install_requires=["setuptools"],
     extras_require={"test": ["pytest"]},
-    entry_points={"console_scripts": [
-        "operator = rlinf_operator.operator:main",
-        "page = rlinf_operator.page:main",
-    ]},
+    entry_points={
+        "console_scripts": [
+            "operator = rlinf_operator.operator:main",
+            "page = rlinf_operator.page:main",
+        ]
+    },
 )

@@ -6,7 +6,8 @@ NAME = "rlinf_ros"
 setup(
     name=NAME,
     version="0.1.0",
-    description="The shared part of every node: quality of service, spinning, parameters, conversions.",
+    description="The shared part of every node: quality of service, spinning, parameters, "
+    "conversions.",
     maintainer="rlinf engineers",
     maintainer_email="rlinf@users.noreply.github.com",
     license="Apache-2.0",

@@ -6,7 +6,8 @@ NAME = "rlinf_station"
 setup(
     name=NAME,
     version="0.1.0",
-    description="The nodes that play and record episodes: environment, policy, recorder, uplink, director, manager.",
+    description="The nodes that play and record episodes: environment, policy, recorder, uplink, "
+    "director, manager.",
     maintainer="rlinf engineers",
     maintainer_email="rlinf@users.noreply.github.com",
     license="Apache-2.0",
@@ -18,13 +19,15 @@ setup(
     ],
     install_requires=["setuptools"],
     extras_require={"test": ["pytest"]},
-    entry_points={"console_scripts": [
-        "director = rlinf_station.director:main",
-        "environment = rlinf_station.environment:main",
-        "lifecycle_manager = rlinf_station.lifecycle_manager:main",
-        "policy = rlinf_station.policy:main",
-        "recorder = rlinf_station.recorder:main",
-        "station = rlinf_station.station_process:main",
-        "uplink = rlinf_station.uplink:main",
-    ]},
+    entry_points={
+        "console_scripts": [
+            "director = rlinf_station.director:main",
+            "environment = rlinf_station.environment:main",
+            "lifecycle_manager = rlinf_station.lifecycle_manager:main",
+            "policy = rlinf_station.policy:main",
+            "recorder = rlinf_station.recorder:main",
+            "station = rlinf_station.station_process:main",
+            "uplink = rlinf_station.uplink:main",
+        ]
+    },
 )

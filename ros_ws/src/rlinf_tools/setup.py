@@ -6,7 +6,8 @@ NAME = "rlinf_tools"
 setup(
     name=NAME,
     version="0.1.0",
-    description="Clients of a running station: doctor, calibration, first motion, arming, the safety drill.",
+    description="Clients of a running station: doctor, calibration, first motion, arming, the "
+    "safety drill.",
     maintainer="rlinf engineers",
     maintainer_email="rlinf@users.noreply.github.com",
     license="Apache-2.0",
@@ -18,8 +19,10 @@ setup(
     ],
     install_requires=["setuptools"],
     extras_require={"test": ["pytest"]},
-    entry_points={"console_scripts": [
-        "drill = rlinf_tools.drill:main",
-        "fault_injector = rlinf_tools.fault_injector:main",
-    ]},
+    entry_points={
+        "console_scripts": [
+            "drill = rlinf_tools.drill:main",
+            "fault_injector = rlinf_tools.fault_injector:main",
+        ]
+    },
 )

@@ -17,7 +17,10 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.rotation import inverse, product, to_vector, turned
 
-PACKAGE, INSTALL = "omnigibson", "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>"
+PACKAGE, INSTALL = (
+    "omnigibson",
+    "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>",
+)
 WIDEST_M = 0.08  # of the robot's gripper when open
 SIZE = (480, 640)  # size of OmniGibson's pictures; ours are resized from them
 
@@ -38,40 +41,88 @@ class Simulator:
     tick_s = 0.05
     cameras = ("front", "video")
 
-    def __init__(self, activity: str = "putting_away_Halloween_decorations", scene: str = "Rs_int", robot: str = "franka",
-                 object: str = "candle.n.01_1", goal: str = "cabinet.n.01_1", spread_m: float = 0.03) -> None:
+    def __init__(
+        self,
+        activity: str = "putting_away_Halloween_decorations",
+        scene: str = "Rs_int",
+        robot: str = "franka",
+        object: str = "candle.n.01_1",
+        goal: str = "cabinet.n.01_1",
+        spread_m: float = 0.03,
+    ) -> None:
         # read at import; without it, OmniGibson needs a display
         os.environ.setdefault("OMNIGIBSON_HEADLESS", "1")
         import omnigibson
         import torch
 
         if (version := str(getattr(omnigibson, "__version__", ""))).startswith("1."):
-            raise RlinfError(f"behavior: expected the OmniGibson of BEHAVIOR-1K's sources, got PyPI's {version}, whose "
-                             f"robots and activities are others. {INSTALL}")
+            raise RlinfError(
+                f"behavior: expected the OmniGibson of BEHAVIOR-1K's sources, got PyPI's "
+                f"{version}, whose "
+                f"robots and activities are others. {INSTALL}"
+            )
         if not 0.0 <= spread_m <= 0.5:
             raise RecipeError(f"behavior: spread_m: expected 0 to 0.5, got {spread_m}")
         self.spread_m = spread_m
         self._torch, self._names = torch, (object, goal)
-        pose = {"name": "InverseKinematicsController", "mode": "absolute_pose", "command_input_limits": None,
-                "command_output_limits": None}
-        hand = {"name": "MultiFingerGripperController", "mode": "smooth", "motor_type": "position",
-                "command_output_limits": "default"}
-        self.env = omnigibson.Environment(configs={
-            "env": {"action_frequency": 1 / self.tick_s, "rendering_frequency": 1 / self.tick_s, "physics_frequency": 120,
-                    "automatic_reset": False, "external_sensors": [{
-                        "sensor_type": "VisionSensor", "name": "front", "relative_prim_path": "/front",
-                        "modalities": ["rgb"], "sensor_kwargs": {"image_height": SIZE[0], "image_width": SIZE[1]},
-                        "position": [1.5, 0.0, 1.5], "orientation": [0.27, 0.27, 0.65, 0.65]}]},
-            "scene": {"type": "InteractiveTraversableScene", "scene_model": scene},
-            "robots": [{"model": robot, "name": "robot", "obs_modalities": [], "action_normalize": False,
-                        "grasping_mode": "physical", "controller_config": {"arm_0": pose, "gripper_0": hand}}],
-            "task": {"type": "BehaviorTask", "activity_name": activity, "online_object_sampling": False,
-                     # presampled poses are for its mobile manipulators
-                     "use_presampled_robot_pose": False}})
+        pose = {
+            "name": "InverseKinematicsController",
+            "mode": "absolute_pose",
+            "command_input_limits": None,
+            "command_output_limits": None,
+        }
+        hand = {
+            "name": "MultiFingerGripperController",
+            "mode": "smooth",
+            "motor_type": "position",
+            "command_output_limits": "default",
+        }
+        self.env = omnigibson.Environment(
+            configs={
+                "env": {
+                    "action_frequency": 1 / self.tick_s,
+                    "rendering_frequency": 1 / self.tick_s,
+                    "physics_frequency": 120,
+                    "automatic_reset": False,
+                    "external_sensors": [
+                        {
+                            "sensor_type": "VisionSensor",
+                            "name": "front",
+                            "relative_prim_path": "/front",
+                            "modalities": ["rgb"],
+                            "sensor_kwargs": {"image_height": SIZE[0], "image_width": SIZE[1]},
+                            "position": [1.5, 0.0, 1.5],
+                            "orientation": [0.27, 0.27, 0.65, 0.65],
+                        }
+                    ],
+                },
+                "scene": {"type": "InteractiveTraversableScene", "scene_model": scene},
+                "robots": [
+                    {
+                        "model": robot,
+                        "name": "robot",
+                        "obs_modalities": [],
+                        "action_normalize": False,
+                        "grasping_mode": "physical",
+                        "controller_config": {"arm_0": pose, "gripper_0": hand},
+                    }
+                ],
+                "task": {
+                    "type": "BehaviorTask",
+                    "activity_name": activity,
+                    "online_object_sampling": False,
+                    # presampled poses are for its mobile manipulators
+                    "use_presampled_robot_pose": False,
+                },
+            }
+        )
         scope = self._scope()
         missing = [name for name in self._names if name not in scope]
         if missing:
-            raise RecipeError(f"behavior: expected a name of {activity}'s ({', '.join(scope)}), got {', '.join(missing)}")
+            raise RecipeError(
+                f"behavior: expected a name of {activity}'s ({', '.join(scope)}), got "
+                f"{', '.join(missing)}"
+            )
         self.instruction = activity.replace("_", " ")
         self.reset(0)
         self.joint_names = tuple(list(self._robot.joints)[index] for index in self._arm_joints)
@@ -102,11 +153,15 @@ class Simulator:
         """Move the object to a random place about its recorded one."""
         position, quaternion = self._object.get_position_orientation()
         shift = np.random.default_rng(seed).uniform(-self.spread_m, self.spread_m, 2)
-        self._object.set_position_orientation(position=position + self._tensor([*shift, 0.0]), orientation=quaternion)
+        self._object.set_position_orientation(
+            position=position + self._tensor([*shift, 0.0]), orientation=quaternion
+        )
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if gripper_width is None else gripper_width)
+        pose, width = self._command = (
+            self._command[0] if target_pose is None else np.array(target_pose),
+            self._command[1] if gripper_width is None else gripper_width,
+        )
         action = self._torch.zeros(self._robot.action_dim)
         places = self._robot.controller_action_idx
         action[places[f"arm_{self._arm}"]] = self._tensor([*pose[:3], *to_vector(pose[3:])])
@@ -122,11 +177,19 @@ class Simulator:
 
     def channels(self) -> dict[str, np.ndarray]:
         robot, arm = self._robot, self._arm
-        twist = [np.asarray(robot.get_relative_eef_lin_vel(arm=arm)), np.asarray(robot.get_relative_eef_ang_vel(arm=arm))]
-        return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate(twist).astype(float),
-                "joint_states": np.asarray(robot.get_joint_positions(), float)[self._arm_joints],
-                "gripper/state": np.array([self.gripper_width()]), "object_pose": self._in_base(self._object),
-                "goal_pose": self._in_base(self._goal), "task/success": np.array([float(self.succeeded())])}
+        twist = [
+            np.asarray(robot.get_relative_eef_lin_vel(arm=arm)),
+            np.asarray(robot.get_relative_eef_ang_vel(arm=arm)),
+        ]
+        return {
+            "current_pose": self.tcp_pose(),
+            "current_twist": np.concatenate(twist).astype(float),
+            "joint_states": np.asarray(robot.get_joint_positions(), float)[self._arm_joints],
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": self._in_base(self._object),
+            "goal_pose": self._in_base(self._goal),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def succeeded(self) -> bool:
         return self._done
@@ -135,14 +198,19 @@ class Simulator:
         import cv2
 
         picture = np.asarray(self.env.render(), np.uint8)
-        return cv2.resize(np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA)
+        return cv2.resize(
+            np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA
+        )
 
     def _tensor(self, values: list[float]) -> Any:
         return self._torch.tensor(values, dtype=self._torch.float32)
 
     def _in_base(self, thing: Any) -> np.ndarray:
         """Return an object's pose (7,) in the robot's base frame."""
-        pose, base = _pose(*thing.get_position_orientation()), _pose(*self._robot.get_position_orientation())
+        pose, base = (
+            _pose(*thing.get_position_orientation()),
+            _pose(*self._robot.get_position_orientation()),
+        )
         back = inverse(base[3:])
         return np.array([*turned(back, pose[:3] - base[:3]), *product(back, pose[3:])])
 

@@ -35,19 +35,31 @@ class Simulator:
         import hydra
 
         if scene not in SCENES or block not in BLOCKS:
-            raise RecipeError(f"calvin: expected a scene of {', '.join(SCENES)} and a block of {', '.join(BLOCKS)}; got "
-                              f"'{scene}' and '{block}'")
+            raise RecipeError(
+                f"calvin: expected a scene of {', '.join(SCENES)} and a block of "
+                f"{', '.join(BLOCKS)}; got "
+                f"'{scene}' and '{block}'"
+            )
         self._name = f"block_{block}"
         root = calvin_env.__path__[0] + "/.."
         with hydra.initialize_config_dir(f"{root}/conf", version_base=None):
-            config = hydra.compose("config_data_collection", [
-                "cameras=static_and_gripper", "use_vr=false", f"scene={scene}", f"data_path={root}/data",
-                f"scene.objects.movable_objects.{self._name}.initial_pos=table"])
+            config = hydra.compose(
+                "config_data_collection",
+                [
+                    "cameras=static_and_gripper",
+                    "use_vr=false",
+                    f"scene={scene}",
+                    f"data_path={root}/data",
+                    f"scene.objects.movable_objects.{self._name}.initial_pos=table",
+                ],
+            )
         config.env.use_egl, config.env.show_gui, config.env.use_scene_info = False, False, True
         self.env = hydra.utils.instantiate(config.env)
         self._oracle = hydra.utils.instantiate(config.tasks)
         self._p, self._robot = self.env.p, self.env.robot
-        self._block = next(item for item in self.env.scene.movable_objects if item.name == self._name)
+        self._block = next(
+            item for item in self.env.scene.movable_objects if item.name == self._name
+        )
         self._base = np.array(self._robot.base_position)
         self._substeps = round(self.tick_s * config.env.bullet_time_step)
         self._fresh = self._p.saveState(physicsClientId=self.env.cid)
@@ -66,11 +78,15 @@ class Simulator:
         for _ in range(4):
             self.advance(None)
         self._start = self.env.get_info()
-        self._goal = np.concatenate([self._block_pose()[:3] + [0.0, 0.0, LIFT_M], [0.0, 0.0, 0.0, 1.0]])
+        self._goal = np.concatenate(
+            [self._block_pose()[:3] + [0.0, 0.0, LIFT_M], [0.0, 0.0, 0.0, 1.0]]
+        )
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if gripper_width is None else gripper_width)
+        pose, width = self._command = (
+            self._command[0] if target_pose is None else np.array(target_pose),
+            self._command[1] if gripper_width is None else gripper_width,
+        )
         joints = self._robot.mixed_ik.get_ik(pose[:3] + self._base, pose[3:])
         for joint, angle in zip(self._robot.arm_joint_ids, joints, strict=True):
             self._motor(joint, angle, self._robot.max_joint_force, self._robot.max_velocity)
@@ -88,14 +104,22 @@ class Simulator:
 
     def channels(self) -> dict[str, np.ndarray]:
         pose, twist = self._link()
-        return {"current_pose": pose, "current_twist": twist, "joint_states": self._angles(self._robot.arm_joint_ids),
-                "gripper/state": np.array([self.gripper_width()]), "object_pose": self._block_pose(),
-                "goal_pose": self._goal.copy(), "task/success": np.array([float(self.succeeded())])}
+        return {
+            "current_pose": pose,
+            "current_twist": twist,
+            "joint_states": self._angles(self._robot.arm_joint_ids),
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": self._block_pose(),
+            "goal_pose": self._goal.copy(),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def succeeded(self) -> bool:
         """Return CALVIN's own verdict: the block left the table and only the robot touches it."""
         wanted = f"lift_{self._name.removeprefix('block_')}_block_table"
-        return wanted in self._oracle.get_task_info_for_set(self._start, self.env.get_info(), {wanted})
+        return wanted in self._oracle.get_task_info_for_set(
+            self._start, self.env.get_info(), {wanted}
+        )
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         static, gripper = self.env.cameras
@@ -104,18 +128,36 @@ class Simulator:
         return np.ascontiguousarray(view.render()[0][..., :3], np.uint8)
 
     def _motor(self, joint: int, target: float, force: float, speed: float) -> None:
-        self._p.setJointMotorControl2(self._robot.robot_uid, joint, self._p.POSITION_CONTROL, targetPosition=target,
-                                      force=force, maxVelocity=speed, physicsClientId=self.env.cid)
+        self._p.setJointMotorControl2(
+            self._robot.robot_uid,
+            joint,
+            self._p.POSITION_CONTROL,
+            targetPosition=target,
+            force=force,
+            maxVelocity=speed,
+            physicsClientId=self.env.cid,
+        )
 
     def _angles(self, joints: list[int]) -> np.ndarray:
-        states = self._p.getJointStates(self._robot.robot_uid, list(joints), physicsClientId=self.env.cid)
+        states = self._p.getJointStates(
+            self._robot.robot_uid, list(joints), physicsClientId=self.env.cid
+        )
         return np.array([state[0] for state in states])
 
     def _link(self) -> tuple[np.ndarray, np.ndarray]:
-        state = self._p.getLinkState(self._robot.robot_uid, self._robot.tcp_link_id, computeLinkVelocity=1,
-                                     computeForwardKinematics=1, physicsClientId=self.env.cid)
-        return np.concatenate([np.array(state[4]) - self._base, state[5]]), np.concatenate([state[6], state[7]])
+        state = self._p.getLinkState(
+            self._robot.robot_uid,
+            self._robot.tcp_link_id,
+            computeLinkVelocity=1,
+            computeForwardKinematics=1,
+            physicsClientId=self.env.cid,
+        )
+        return np.concatenate([np.array(state[4]) - self._base, state[5]]), np.concatenate(
+            [state[6], state[7]]
+        )
 
     def _block_pose(self) -> np.ndarray:
-        position, quaternion = self._p.getBasePositionAndOrientation(self._block.uid, physicsClientId=self.env.cid)
+        position, quaternion = self._p.getBasePositionAndOrientation(
+            self._block.uid, physicsClientId=self.env.cid
+        )
         return np.concatenate([np.array(position) - self._base, quaternion])

@@ -32,10 +32,18 @@ class Simulator(OneArm):
         instruction: of the present scene.
     """
 
-    def __init__(self, separation_m: tuple[Metres, Metres] = (0.05, 0.12), mark_range_m: Metres = 0.06,
-                 start_range_m: Metres = 0.04) -> None:
+    def __init__(
+        self,
+        separation_m: tuple[Metres, Metres] = (0.05, 0.12),
+        mark_range_m: Metres = 0.06,
+        start_range_m: Metres = 0.04,
+    ) -> None:
         super().__init__(compiled(_scene()))
-        self.separation_m, self.mark_range_m, self.start_range_m = separation_m, mark_range_m, start_range_m
+        self.separation_m, self.mark_range_m, self.start_range_m = (
+            separation_m,
+            mark_range_m,
+            start_range_m,
+        )
         self._marks = {colour: self.model.body(colour).mocapid[0] for colour in COLOURS}
         self.reset(0)
 
@@ -45,14 +53,22 @@ class Simulator(OneArm):
         self.goal_colour = str(random.choice(list(COLOURS)))
         self.instruction = f"go to the {self.goal_colour} mark"
         for mark, side in zip(self._marks.values(), random.permutation([-1.0, 1.0]), strict=True):
-            self.data.mocap_pos[mark] = [0.5 + random.uniform(-self.mark_range_m, self.mark_range_m),
-                                         side * random.uniform(*self.separation_m), 0.0]
-        self.arm.place(np.array([0.5, 0.0, 0.15]) + [*random.uniform(-self.start_range_m, self.start_range_m, 2), 0.0])
+            self.data.mocap_pos[mark] = [
+                0.5 + random.uniform(-self.mark_range_m, self.mark_range_m),
+                side * random.uniform(*self.separation_m),
+                0.0,
+            ]
+        self.arm.place(
+            np.array([0.5, 0.0, 0.15])
+            + [*random.uniform(-self.start_range_m, self.start_range_m, 2), 0.0]
+        )
         self._begin()
 
     def channels(self) -> dict[str, np.ndarray]:
-        return self.arm.channels() | {"object_pose": self._mark(self.goal_colour),
-                                      "task/success": np.array([float(self.succeeded())])}
+        return self.arm.channels() | {
+            "object_pose": self._mark(self.goal_colour),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def succeeded(self) -> bool:
         """Return whether the peg's tip is above the requested mark."""
@@ -65,16 +81,21 @@ class Simulator(OneArm):
 
     def _mark(self, colour: str) -> np.ndarray:
         """Return the pose (7,) of a mark's top."""
-        return np.concatenate([self.data.mocap_pos[self._marks[colour]] + [0.0, 0.0, TOP_M], [0.0, 0.0, 0.0, 1.0]])
+        return np.concatenate(
+            [self.data.mocap_pos[self._marks[colour]] + [0.0, 0.0, TOP_M], [0.0, 0.0, 0.0, 1.0]]
+        )
 
 
 def _scene() -> str:
     """Return the MJCF of arm, table and marks."""
     root = panda()
-    marks = "".join(f"""
+    marks = "".join(
+        f"""
 <body name="{colour}" mocap="true">
   <geom type="cylinder" size="0.025 {TOP_M / 2}" pos="0 0 {TOP_M / 2}" rgba="{rgba}" contype="0" conaffinity="0" group="0"/>
-</body>""" for colour, rgba in COLOURS.items())
+</body>"""  # noqa: E501
+        for colour, rgba in COLOURS.items()
+    )
     root.find("worldbody").extend(elements(WORLD + marks))
     root.extend(elements(COMMON))
     return xml.tostring(root, encoding="unicode")

@@ -39,9 +39,16 @@ class Simulator(OneArm):
         start_height_m: smallest and largest height of the start above the table [m]
     """
 
-    def __init__(self, clearance_m: Clearance = 0.002, pose_noise_m: Metres = 0.0007, turn_noise_rad: Turn = 0.0,
-                 socket_range_m: Metres = 0.06, socket_turn_rad: Turn = 0.0, start_range_m: Metres = 0.04,
-                 start_height_m: tuple[Metres, Metres] = (0.12, 0.17)) -> None:
+    def __init__(
+        self,
+        clearance_m: Clearance = 0.002,
+        pose_noise_m: Metres = 0.0007,
+        turn_noise_rad: Turn = 0.0,
+        socket_range_m: Metres = 0.06,
+        socket_turn_rad: Turn = 0.0,
+        start_range_m: Metres = 0.04,
+        start_height_m: tuple[Metres, Metres] = (0.12, 0.17),
+    ) -> None:
         super().__init__(compiled(_scene(clearance_m)))
         self.pose_noise_m, self.turn_noise_rad = pose_noise_m, turn_noise_rad
         self.socket_range_m, self.socket_turn_rad = socket_range_m, socket_turn_rad
@@ -52,10 +59,15 @@ class Simulator(OneArm):
     def reset(self, seed: int) -> None:
         random = np.random.default_rng(seed)
         self._clear()
-        socket = np.array([0.5, 0.0, 0.0]) + [*random.uniform(-self.socket_range_m, self.socket_range_m, 2), 0.0]
+        socket = np.array([0.5, 0.0, 0.0]) + [
+            *random.uniform(-self.socket_range_m, self.socket_range_m, 2),
+            0.0,
+        ]
         self.data.mocap_pos[self._socket] = socket
-        start = np.array([0.5, 0.0, 0.0]) + [*random.uniform(-self.start_range_m, self.start_range_m, 2),
-                                             random.uniform(*self.start_height_m)]
+        start = np.array([0.5, 0.0, 0.0]) + [
+            *random.uniform(-self.start_range_m, self.start_range_m, 2),
+            random.uniform(*self.start_height_m),
+        ]
         noise = random.normal(0.0, self.pose_noise_m, 2)
         turn = random.uniform(-self.socket_turn_rad, self.socket_turn_rad)
         self.data.mocap_quat[self._socket] = _turned(turn)[[3, 0, 1, 2]]
@@ -65,8 +77,10 @@ class Simulator(OneArm):
         self._begin()
 
     def channels(self) -> dict[str, np.ndarray]:
-        return self.arm.channels() | {"object_pose": self._object.copy(),
-                                      "task/success": np.array([float(self.succeeded())])}
+        return self.arm.channels() | {
+            "object_pose": self._object.copy(),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def succeeded(self) -> bool:
         """Return whether the peg's tip is inside the socket, 2 cm below the rim."""
@@ -77,7 +91,10 @@ class Simulator(OneArm):
 def _assets() -> Path:
     spec = importlib.util.find_spec("gym_hil")
     if spec is None or not spec.submodule_search_locations:
-        raise RlinfError("the Panda's meshes: expected the package gym_hil, which is not installed. Run: make setup")
+        raise RlinfError(
+            "the Panda's meshes: expected the package gym_hil, which is not installed. Run: make "
+            "setup"
+        )
     return Path(spec.submodule_search_locations[0]) / "assets"
 
 
@@ -143,7 +160,7 @@ _HAND = f"""
     solref="0.004 1" solimp="0.95 0.99 0.001"/>
   <site name="tcp" pos="0 0 0.084" quat="0 0 0 1"/>
 </body>
-"""
+"""  # noqa: E501
 
 WORLD = """
 <geom name="table" type="box" size="0.45 0.6 0.02" pos="0.45 0 -0.02" rgba="0.78 0.72 0.64 1" friction="0.4" group="0"
@@ -159,7 +176,7 @@ WORLD = """
 <light name="fill" pos="0 1.5 1.5" dir="0.3 -0.6 -0.8" directional="true" castshadow="false" diffuse="0.3 0.32 0.36"/>
 <camera name="front" pos="0.95 0 0.33" xyaxes="0 1 0 -0.5 0 0.87" fovy="45"/>
 <camera name="video" pos="1.12 -0.78 0.62" xyaxes="0.725 0.689 -0.000 -0.224 0.236 0.946" fovy="42"/>
-"""
+"""  # noqa: E501
 
 COMMON = """
 <option timestep="0.0025" integrator="implicitfast" cone="elliptic" impratio="10"/>
@@ -173,7 +190,7 @@ COMMON = """
   <texture name="floor" type="2d" builtin="flat" rgb1="0.55 0.58 0.6" width="16" height="16"/>
   <material name="floor" texture="floor" reflectance="0"/>
 </asset>
-"""
+"""  # noqa: E501
 
 _SENSORS = """
 <sensor>
@@ -186,10 +203,14 @@ _SENSORS = """
 def _socket(clearance_m: float) -> str:
     """Return four walls about a square hole, on a body that ``reset`` moves."""
     hole, half, parts = PEG_HALF_WIDTH_M + clearance_m, WALL_M / 2, []
-    look = ('rgba="0.20 0.42 0.62 1" friction="0.4" contype="1" conaffinity="1" group="0" '
-            'solref="0.004 1" solimp="0.95 0.99 0.001"')
+    look = (
+        'rgba="0.20 0.42 0.62 1" friction="0.4" contype="1" conaffinity="1" group="0" '
+        'solref="0.004 1" solimp="0.95 0.99 0.001"'
+    )
     for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1)):
         centre = hole + half
         size = f"{half if x else hole + WALL_M} {half if y else hole + WALL_M} {RIM_M / 2}"
-        parts.append(f'<geom type="box" size="{size}" pos="{x * centre} {y * centre} {RIM_M / 2}" {look}/>')
+        parts.append(
+            f'<geom type="box" size="{size}" pos="{x * centre} {y * centre} {RIM_M / 2}" {look}/>'
+        )
     return f'<body name="socket" mocap="true">{"".join(parts)}</body>'

@@ -34,14 +34,24 @@ class Arm:
         cameras: the scene's cameras, from our name to the model's.
     """
 
-    def __init__(self, model: Any, data: Any, prefix: str = "", origin: tuple[float, float, float] = (0.0, 0.0, 0.0),
-                 cameras: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        prefix: str = "",
+        origin: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        cameras: dict[str, str] | None = None,
+    ) -> None:
         import mujoco
 
         self._mujoco, self.model, self.data, self.origin = mujoco, model, data, np.array(origin)
         first = model.joint(f"{prefix}joint1")
-        self._joints, self._dofs = (slice(start, start + 7) for start in (first.qposadr[0], first.dofadr[0]))
-        motor = next(index for index in range(model.nu) if model.actuator_trnid[index, 0] == first.id)
+        self._joints, self._dofs = (
+            slice(start, start + 7) for start in (first.qposadr[0], first.dofadr[0])
+        )
+        motor = next(
+            index for index in range(model.nu) if model.actuator_trnid[index, 0] == first.id
+        )
         self._motors = slice(motor, motor + 7)
         felt = (model.sensor(f"{prefix}{name}").adr[0] for name in ("force", "torque"))
         self._felt = [slice(adr, adr + 3) for adr in felt]
@@ -77,16 +87,22 @@ class Arm:
         """
         data, jacobian, (position, rotation) = self.data, self._jacobian, self._aim
         speeds = data.qvel[self._dofs]
-        self._mujoco.mj_jacSite(self.model, data, self._full_jacobian[:3], self._full_jacobian[3:], self._tcp)
+        self._mujoco.mj_jacSite(
+            self.model, data, self._full_jacobian[:3], self._full_jacobian[3:], self._tcp
+        )
         error = np.empty(6)
         error[:3] = position - data.site_xpos[self._tcp]
         error[3:] = self._rotation_error(rotation)
         if refresh_posture:
             inverse = np.linalg.solve(jacobian @ jacobian.T + 1e-4 * np.eye(6), jacobian)
-            posture = POSTURE_STIFFNESS * (HOME - data.qpos[self._joints]) - POSTURE_DAMPING * speeds
+            posture = (
+                POSTURE_STIFFNESS * (HOME - data.qpos[self._joints]) - POSTURE_DAMPING * speeds
+            )
             self._posture = posture - jacobian.T @ (inverse @ posture)
         torque = jacobian.T @ (STIFFNESS * error - DAMPING * (jacobian @ speeds))
-        data.ctrl[self._motors] = np.clip(torque + self._posture + data.qfrc_bias[self._dofs], -TORQUE_LIMIT, TORQUE_LIMIT)
+        data.ctrl[self._motors] = np.clip(
+            torque + self._posture + data.qfrc_bias[self._dofs], -TORQUE_LIMIT, TORQUE_LIMIT
+        )
 
     def tcp_pose(self) -> np.ndarray:
         """Return the pose (7,) of the peg's tip, xyz and quaternion xyzw."""
@@ -95,11 +111,17 @@ class Arm:
     def channels(self) -> dict[str, np.ndarray]:
         """Return the arm's reported state."""
         data = self.data
-        rotation, twist = data.site_xmat[self._tcp].reshape(3, 3), self._jacobian @ data.qvel[self._dofs]
+        rotation, twist = (
+            data.site_xmat[self._tcp].reshape(3, 3),
+            self._jacobian @ data.qvel[self._dofs],
+        )
         return {
-            "current_pose": self.tcp_pose(), "current_twist": twist,
+            "current_pose": self.tcp_pose(),
+            "current_twist": twist,
             "wrench": np.concatenate([-rotation @ data.sensordata[felt] for felt in self._felt]),
-            "joint_states": data.qpos[self._joints].copy(), "gripper/state": np.array([2 * PEG_HALF_WIDTH_M])}
+            "joint_states": data.qpos[self._joints].copy(),
+            "gripper/state": np.array([2 * PEG_HALF_WIDTH_M]),
+        }
 
     def _rotation_error(self, rotation_wxyz: np.ndarray) -> np.ndarray:
         """Return the rotation vector from the measured to the target orientation (base frame)."""
@@ -118,8 +140,12 @@ class Arm:
         for _ in range(50):
             self._mujoco.mj_kinematics(self.model, data)
             self._mujoco.mj_comPos(self.model, data)
-            self._mujoco.mj_jacSite(self.model, data, self._full_jacobian[:3], self._full_jacobian[3:], self._tcp)
-            error = np.concatenate([position - data.site_xpos[self._tcp], self._rotation_error(target)])
+            self._mujoco.mj_jacSite(
+                self.model, data, self._full_jacobian[:3], self._full_jacobian[3:], self._tcp
+            )
+            error = np.concatenate(
+                [position - data.site_xpos[self._tcp], self._rotation_error(target)]
+            )
             if np.abs(error).max() < 1e-6:
                 break
             gram = jacobian @ jacobian.T + 1e-6 * np.eye(6)
@@ -152,7 +178,9 @@ class Tabletop:
         self._mujoco, self.model, self.data = mujoco, model, mujoco.MjData(model)
         self._substeps = round(self.tick_s / model.opt.timestep)
         cameras = {name: name for name in self.cameras}
-        self._all = [Arm(model, self.data, prefix, origin, cameras) for prefix, origin in bases.items()]
+        self._all = [
+            Arm(model, self.data, prefix, origin, cameras) for prefix, origin in bases.items()
+        ]
         self.scene = self._all[0].scene  # for pictures, which show every arm
 
     def _clear(self) -> None:

@@ -34,24 +34,40 @@ class Simulator:
 
         if not genesis._initialized:
             genesis.init(backend=genesis.cpu, logging_level="error", seed=0)
-        self._scene = genesis.Scene(show_viewer=False, sim_options=genesis.options.SimOptions(dt=self.tick_s / self.STEPS))
+        self._scene = genesis.Scene(
+            show_viewer=False, sim_options=genesis.options.SimOptions(dt=self.tick_s / self.STEPS)
+        )
         morphs, surface = genesis.morphs, genesis.surfaces.Default
         self._scene.add_entity(morphs.Plane())
-        self._cube = self._scene.add_entity(morphs.Box(size=(2 * HALF_M,) * 3, pos=(0.6, 0.0, HALF_M)),
-                                            surface=surface(color=(0.9, 0.1, 0.1)))
-        self._goal_marker = self._scene.add_entity(morphs.Sphere(radius=RADIUS_M, pos=(0.6, 0.0, 0.3), fixed=True,
-                                                               collision=False), surface=surface(color=(0.1, 0.9, 0.1)))
-        self._robot = self._scene.add_entity(morphs.MJCF(file="xml/franka_emika_panda/panda.xml"),
-                                             material=genesis.materials.Rigid(gravity_compensation=1.0))
-        self._cameras = {"front": self._scene.add_camera(res=(256, 256), pos=(1.5, 0.0, 0.7), lookat=(0.5, 0.0, 0.15),
-                                                         fov=45, GUI=False),
-                         "video": self._scene.add_camera(res=(640, 480), pos=(1.4, -1.0, 0.8), lookat=(0.5, 0.0, 0.2),
-                                                         fov=40, GUI=False)}
+        self._cube = self._scene.add_entity(
+            morphs.Box(size=(2 * HALF_M,) * 3, pos=(0.6, 0.0, HALF_M)),
+            surface=surface(color=(0.9, 0.1, 0.1)),
+        )
+        self._goal_marker = self._scene.add_entity(
+            morphs.Sphere(radius=RADIUS_M, pos=(0.6, 0.0, 0.3), fixed=True, collision=False),
+            surface=surface(color=(0.1, 0.9, 0.1)),
+        )
+        self._robot = self._scene.add_entity(
+            morphs.MJCF(file="xml/franka_emika_panda/panda.xml"),
+            material=genesis.materials.Rigid(gravity_compensation=1.0),
+        )
+        self._cameras = {
+            "front": self._scene.add_camera(
+                res=(256, 256), pos=(1.5, 0.0, 0.7), lookat=(0.5, 0.0, 0.15), fov=45, GUI=False
+            ),
+            "video": self._scene.add_camera(
+                res=(640, 480), pos=(1.4, -1.0, 0.8), lookat=(0.5, 0.0, 0.2), fov=40, GUI=False
+            ),
+        }
         self._scene.build()
-        self._robot.set_dofs_kp(np.array([4500, 4500, 3500, 3500, 2000, 2000, 2000, 500, 500], float))
+        self._robot.set_dofs_kp(
+            np.array([4500, 4500, 3500, 3500, 2000, 2000, 2000, 500, 500], float)
+        )
         self._robot.set_dofs_kv(np.array([450, 450, 350, 350, 200, 200, 200, 20, 20], float))
-        self._robot.set_dofs_force_range(np.array([-87, -87, -87, -87, -12, -12, -12, -40, -40], float),
-                                         np.array([87, 87, 87, 87, 12, 12, 12, 40, 40], float))
+        self._robot.set_dofs_force_range(
+            np.array([-87, -87, -87, -87, -12, -12, -12, -40, -40], float),
+            np.array([87, 87, 87, 87, 12, 12, 12, 40, 40], float),
+        )
         self._hand = self._robot.get_link("hand")
         self.reset(0)
 
@@ -61,7 +77,9 @@ class Simulator:
         turn = random.uniform(-0.5, 0.5)
         self._cube.set_pos([*(np.array([0.615, 0.0]) + random.uniform(-0.1, 0.1, 2)), HALF_M])
         self._cube.set_quat([np.cos(turn / 2), 0.0, 0.0, np.sin(turn / 2)])
-        goal = np.array([*(np.array([0.615, 0.0]) + random.uniform(-0.1, 0.1, 2)), random.uniform(0.05, 0.3)])
+        goal = np.array(
+            [*(np.array([0.615, 0.0]) + random.uniform(-0.1, 0.1, 2)), random.uniform(0.05, 0.3)]
+        )
         self._goal_marker.set_pos(goal)
         self._goal = np.array([*goal, 0.0, 0.0, 0.0, 1.0])
         home = np.array(HOME)
@@ -71,11 +89,19 @@ class Simulator:
         self._command = self.tcp_pose(), self.gripper_width()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if gripper_width is None else gripper_width)
-        joints = _array(self._robot.inverse_kinematics(
-            link=self._hand, pos=pose[:3] - _tip(pose[3:]), quat=pose[[6, 3, 4, 5]],
-            init_qpos=self._robot.get_qpos(), seed=0))
+        pose, width = self._command = (
+            self._command[0] if target_pose is None else np.array(target_pose),
+            self._command[1] if gripper_width is None else gripper_width,
+        )
+        joints = _array(
+            self._robot.inverse_kinematics(
+                link=self._hand,
+                pos=pose[:3] - _tip(pose[3:]),
+                quat=pose[[6, 3, 4, 5]],
+                init_qpos=self._robot.get_qpos(),
+                seed=0,
+            )
+        )
         joints[7:] = width / 2 if width > 1e-3 else SQUEEZED_M
         self._robot.control_dofs_position(joints)
         for _ in range(self.STEPS):
@@ -91,10 +117,16 @@ class Simulator:
     def channels(self) -> dict[str, np.ndarray]:
         pose, turning = self.tcp_pose(), _array(self._hand.get_ang())
         moving = _array(self._hand.get_vel()) + np.cross(turning, _tip(pose[3:]))
-        return {"current_pose": pose, "current_twist": np.concatenate([moving, turning]),
-                "joint_states": _array(self._robot.get_qpos())[:7], "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": np.concatenate([_array(self._cube.get_pos()), _array(self._cube.get_quat())[[1, 2, 3, 0]]]),
-                "goal_pose": self._goal.copy()}
+        return {
+            "current_pose": pose,
+            "current_twist": np.concatenate([moving, turning]),
+            "joint_states": _array(self._robot.get_qpos())[:7],
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": np.concatenate(
+                [_array(self._cube.get_pos()), _array(self._cube.get_quat())[[1, 2, 3, 0]]]
+            ),
+            "goal_pose": self._goal.copy(),
+        }
 
     def succeeded(self) -> None:
         """Return None: the task is ours, Genesis has none."""
@@ -103,7 +135,9 @@ class Simulator:
         import cv2
 
         picture = np.asarray(self._cameras[camera].render()[0], np.uint8)[..., :3]
-        return cv2.resize(np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA)
+        return cv2.resize(
+            np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA
+        )
 
 
 def _array(tensor: Any) -> np.ndarray:

@@ -28,8 +28,12 @@ class Simulator:
 
         self.env = PandaPickCubeGymEnv(control_dt=self.tick_s, random_block_position=True)
         self.env.close()  # closes its own renderer
-        self.scene = Scene(self.env.model, self.env.data, "pinch",
-                           cameras={"front": "front", "wrist": "handcam_rgb", "video": "front"})
+        self.scene = Scene(
+            self.env.model,
+            self.env.data,
+            "pinch",
+            cameras={"front": "front", "wrist": "handcam_rgb", "video": "front"},
+        )
         self._driver = self.env.model.joint("right_driver_joint").qposadr[0]
         self.reset(0)
 
@@ -51,14 +55,21 @@ class Simulator:
         return self.scene.tool_pose()
 
     def gripper_width(self) -> float:
-        return float(np.clip(1.0 - self.env.data.qpos[self._driver] / DRIVER_RAD, 0.0, 1.0) * WIDTH_M)
+        return float(
+            np.clip(1.0 - self.env.data.qpos[self._driver] / DRIVER_RAD, 0.0, 1.0) * WIDTH_M
+        )
 
     def channels(self) -> dict[str, np.ndarray]:
         data, block = self.env.data, self.env.data.body("block")
-        return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": data.qpos[:7].copy(), "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": self.scene.pose(block.xpos, block.xquat), "goal_pose": self._goal.copy(),
-                "task/success": np.array([float(self.succeeded())])}
+        return {
+            "current_pose": self.tcp_pose(),
+            "current_twist": self.scene.tool_twist(),
+            "joint_states": data.qpos[:7].copy(),
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": self.scene.pose(block.xpos, block.xquat),
+            "goal_pose": self._goal.copy(),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def succeeded(self) -> bool:
         return bool(self.env._is_success())

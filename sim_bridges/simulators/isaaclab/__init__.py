@@ -16,7 +16,10 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError
 from sim_bridges.simulators.isaaclab.package import check_task, installed_release, tensor
 
-PACKAGE, INSTALL = "isaaclab", "see https://isaac-sim.github.io/IsaacLab, then export RLINF_PYTHON_ISAACLAB=<its python.sh>"
+PACKAGE, INSTALL = (
+    "isaaclab",
+    "see https://isaac-sim.github.io/IsaacLab, then export RLINF_PYTHON_ISAACLAB=<its python.sh>",
+)
 FOREVER_S = 1e9
 SQUEEZED_M = -0.01  # set-point of a closed finger, so that it presses
 SIZE = (480, 640)  # size of Isaac Sim's pictures; ours are resized from them
@@ -51,20 +54,34 @@ class Simulator:
         check_task(task, self._release)
         config = parse_env_cfg(task, device=device, num_envs=1)
         if not hasattr(config.commands, "object_pose") or not hasattr(config.scene, "ee_frame"):
-            raise RecipeError(f"isaaclab: expected a task in which an object is brought to a pose (Lift), got '{task}'")
+            raise RecipeError(
+                f"isaaclab: expected a task in which an object is brought to a pose (Lift), got "
+                f"'{task}'"
+            )
         config.decimation = round(self.tick_s / config.sim.dt)
         for name in vars(config.terminations):
             setattr(config.terminations, name, None)  # the task file decides when an episode ends
         config.episode_length_s = FOREVER_S
         config.commands.object_pose.resampling_time_range = (FOREVER_S, FOREVER_S)
-        config.actions.arm_action.body_offset.pos = config.scene.ee_frame.target_frames[0].offset.pos
+        config.actions.arm_action.body_offset.pos = config.scene.ee_frame.target_frames[
+            0
+        ].offset.pos
         config.actions.gripper_action = mdp.JointPositionActionCfg(
-            asset_name="robot", joint_names=["panda_finger.*"], scale=1.0, use_default_offset=False)
+            asset_name="robot", joint_names=["panda_finger.*"], scale=1.0, use_default_offset=False
+        )
         config.scene.front = CameraCfg(
-            prim_path="{ENV_REGEX_NS}/front", height=SIZE[0], width=SIZE[1], data_types=["rgb"], update_period=0.0,
+            prim_path="{ENV_REGEX_NS}/front",
+            height=SIZE[0],
+            width=SIZE[1],
+            data_types=["rgb"],
+            update_period=0.0,
             spawn=isaaclab.sim.PinholeCameraCfg(),
-            offset=CameraCfg.OffsetCfg(pos=(1.6, 0.0, 0.7), rot=tuple(self._release.from_xyzw(VIEW).tolist()),
-                                       convention="world"))
+            offset=CameraCfg.OffsetCfg(
+                pos=(1.6, 0.0, 0.7),
+                rot=tuple(self._release.from_xyzw(VIEW).tolist()),
+                convention="world",
+            ),
+        )
         self._release.launch(self._ending, device, cameras=True, config=config)
         self.env: Any = gymnasium.make(task, cfg=config).unwrapped
         self._torch = torch
@@ -75,20 +92,27 @@ class Simulator:
         scene = self.env.scene
         self._robot, self._frame, self._object = scene["robot"], scene["ee_frame"], scene["object"]
         self._hand = self._robot.find_bodies("panda_hand")[0][0]
-        self._goal = self._release.to_xyzw(_array(self.env.command_manager.get_command("object_pose")))
+        self._goal = self._release.to_xyzw(
+            _array(self.env.command_manager.get_command("object_pose"))
+        )
         self._command = self.tcp_pose(), self.gripper_width()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if gripper_width is None else gripper_width)
+        pose, width = self._command = (
+            self._command[0] if target_pose is None else np.array(target_pose),
+            self._command[1] if gripper_width is None else gripper_width,
+        )
         finger = width / 2 if width > 1e-3 else SQUEEZED_M
         action = np.concatenate([pose[:3], self._release.from_xyzw(pose[3:]), [finger, finger]])
-        self.env.step(self._torch.as_tensor(action[None], dtype=self._torch.float32, device=self.env.device))
+        self.env.step(
+            self._torch.as_tensor(action[None], dtype=self._torch.float32, device=self.env.device)
+        )
 
     def tcp_pose(self) -> np.ndarray:
         data = self._frame.data
-        return self._release.to_xyzw(np.concatenate(
-            [_array(data.target_pos_source)[0], _array(data.target_quat_source)[0]]))
+        return self._release.to_xyzw(
+            np.concatenate([_array(data.target_pos_source)[0], _array(data.target_quat_source)[0]])
+        )
 
     def gripper_width(self) -> float:
         return float(max(_array(self._robot.data.joint_pos)[-2:].sum(), 0.0))
@@ -97,12 +121,20 @@ class Simulator:
         robot, thing = self._robot.data, self._object.data
         position = _array(thing.root_pos_w) - _array(robot.root_pos_w)
         turning = _array(robot.body_link_ang_vel_w)[self._hand]
-        from_hand = _array(self._frame.data.target_pos_w)[0] - _array(robot.body_link_pos_w)[self._hand]
+        from_hand = (
+            _array(self._frame.data.target_pos_w)[0] - _array(robot.body_link_pos_w)[self._hand]
+        )
         moving = _array(robot.body_link_lin_vel_w)[self._hand] + np.cross(turning, from_hand)
-        return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate([moving, turning]),
-                "joint_states": _array(robot.joint_pos)[:7], "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": self._release.to_xyzw(np.concatenate([position, _array(thing.root_quat_w)])),
-                "goal_pose": self._goal.copy()}
+        return {
+            "current_pose": self.tcp_pose(),
+            "current_twist": np.concatenate([moving, turning]),
+            "joint_states": _array(robot.joint_pos)[:7],
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": self._release.to_xyzw(
+                np.concatenate([position, _array(thing.root_quat_w)])
+            ),
+            "goal_pose": self._goal.copy(),
+        }
 
     def succeeded(self) -> None:
         """Return None: Isaac Lab's lift task gives a reward and no verdict."""
@@ -119,7 +151,9 @@ class Simulator:
         front = self.env.scene["front"]
         front.update(0.0, force_recompute=True)
         picture = tensor(front.data.output["rgb"])[0].cpu().numpy()[..., :3]
-        return cv2.resize(np.ascontiguousarray(picture, np.uint8), (width, height), interpolation=cv2.INTER_AREA)
+        return cv2.resize(
+            np.ascontiguousarray(picture, np.uint8), (width, height), interpolation=cv2.INTER_AREA
+        )
 
 
 def _array(values: Any) -> np.ndarray:

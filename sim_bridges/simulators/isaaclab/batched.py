@@ -48,8 +48,12 @@ class Batched:
         self.size, self.device = size, torch.device(self.env.device)
         observation = self._vectors(self.env.reset(seed=0)[0], task)
         dim = _action_size(env)
-        action = ActionSpec("isaaclab", tuple([f"a{i}" for i in range(dim)]), (1.0,) * dim, ("",) * dim)
-        self.spec = StationSpec((ArraySpec("policy", (observation.shape[1],)),), action, 1.0 / float(self.env.step_dt))
+        action = ActionSpec(
+            "isaaclab", tuple([f"a{i}" for i in range(dim)]), (1.0,) * dim, ("",) * dim
+        )
+        self.spec = StationSpec(
+            (ArraySpec("policy", (observation.shape[1],)),), action, 1.0 / float(self.env.step_dt)
+        )
         self._before = observation
 
     def reset(self, seeds: Sequence[int]) -> Batch:
@@ -62,8 +66,14 @@ class Batched:
         now, ended = self._vectors(observation), terminated | truncated
         last = torch.where(ended[:, None], self._before, now)
         self._before = now
-        return TensorSteps({"vectors": last}, reward.float(), terminated.float(), truncated.float(),
-                           torch.zeros_like(reward), {"vectors": now})
+        return TensorSteps(
+            {"vectors": last},
+            reward.float(),
+            terminated.float(),
+            truncated.float(),
+            torch.zeros_like(reward),
+            {"vectors": now},
+        )
 
     def close(self) -> None:
         self.env.close()
@@ -73,12 +83,16 @@ class Batched:
     def _vectors(observation: Any, task: str = "") -> torch.Tensor:
         values = observation["policy"]
         if not isinstance(values, torch.Tensor) or values.ndim != 2:
-            raise RecipeError(f"env 'isaaclab:{task}': expected observations 'policy' (N, V), got "
-                              f"{getattr(values, 'shape', type(values).__name__)}. Take a task from states")
+            raise RecipeError(
+                f"env 'isaaclab:{task}': expected observations 'policy' (N, V), got "
+                f"{getattr(values, 'shape', type(values).__name__)}. Take a task from states"
+            )
         return values.float()
 
 
 def _action_size(env: Any) -> int:
     """Return the size of an action of a manager-based or a direct task."""
     manager = getattr(env, "action_manager", None)
-    return int(manager.total_action_dim if manager is not None else env.single_action_space.shape[0])
+    return int(
+        manager.total_action_dim if manager is not None else env.single_action_space.shape[0]
+    )

@@ -55,16 +55,22 @@ class Release:
         from isaaclab.app import launch_simulation
 
         try:
-            ending.enter_context(launch_simulation(config, {"enable_cameras": cameras, "device": device}))
+            ending.enter_context(
+                launch_simulation(config, {"enable_cameras": cameras, "device": device})
+            )
         except SystemExit as error:  # its launcher ends the process if Isaac Sim is missing
             raise RlinfError(
-                f"isaaclab {self.name}: this task's physics or cameras need Isaac Sim, expected it beside Isaac Lab, got "
-                "none. Install isaacsim into the same Python; tasks on Newton without cameras run without it") from error
+                f"isaaclab {self.name}: this task's physics or cameras need Isaac Sim, expected it "
+                f"beside Isaac Lab, got "
+                "none. Install isaacsim into the same Python; tasks on Newton without cameras run "
+                "without it"
+            ) from error
 
 
 RELEASES = {
     "2.3": Release("2.3", "Isaac-Lift-Cube-Franka-IK-Abs-v0", xyzw=False, launches_first=True),
-    "3.0": Release("3.0", "IsaacContrib-Lift-Cube-Franka-IK-Abs", xyzw=True, launches_first=False)}
+    "3.0": Release("3.0", "IsaacContrib-Lift-Cube-Franka-IK-Abs", xyzw=True, launches_first=False),
+}
 EXTENSIONS = {"0.54": "2.3"}  # package version of a source checkout, and its release
 
 
@@ -83,9 +89,12 @@ def installed_release() -> Release:
     short = ".".join(version.split(".")[:2])
     release = RELEASES.get(EXTENSIONS.get(short, short))
     if release is None:
-        raise RlinfError(f"isaaclab: expected version {' or '.join(RELEASES)}, whose quaternions, launcher and tasks the "
-                         f"adapter knows, got {version}. Install one of them, and name its Python in "
-                         "RLINF_PYTHON_ISAACLAB")
+        raise RlinfError(
+            f"isaaclab: expected version {' or '.join(RELEASES)}, whose quaternions, launcher and "
+            f"tasks the "
+            f"adapter knows, got {version}. Install one of them, and name its Python in "
+            "RLINF_PYTHON_ISAACLAB"
+        )
     return release
 
 
@@ -99,8 +108,11 @@ def check_task(task: str, release: Release) -> None:
 
     names = [name for name in gymnasium.registry if name.startswith("Isaac")]
     if task not in names:
-        raise RecipeError(f"isaaclab {release.name}: expected one of its tasks, got '{task}'{nearest(task, names)}. Names "
-                          "end in -v0 in 2.3 alone")
+        raise RecipeError(
+            f"isaaclab {release.name}: expected one of its tasks, got "
+            f"'{task}'{nearest(task, names)}. Names "
+            "end in -v0 in 2.3 alone"
+        )
 
 
 def tensor(values: Any) -> Any:

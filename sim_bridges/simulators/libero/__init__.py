@@ -38,8 +38,11 @@ class Simulator:
     VIEWS = {"front": "agentview", "wrist": "robot0_eye_in_hand", "video": "agentview"}
     joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
 
-    def __init__(self, suite: str = "libero_object", task: str = "pick_up_the_cream_cheese_and_place_it_in_the_basket"
-                 ) -> None:
+    def __init__(
+        self,
+        suite: str = "libero_object",
+        task: str = "pick_up_the_cream_cheese_and_place_it_in_the_basket",
+    ) -> None:
         # without it, LIBERO asks for the path at the keyboard
         os.environ.setdefault("LIBERO_CONFIG_PATH", str(Path(sys.prefix) / "libero"))
         import robosuite
@@ -49,18 +52,35 @@ class Simulator:
         logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
         suites = benchmark.get_benchmark_dict()
         if suite not in suites:
-            raise RecipeError(f"libero: expected a suite of {', '.join(suites)}; got '{suite}'{nearest(suite, suites)}")
+            raise RecipeError(
+                f"libero: expected a suite of {', '.join(suites)}; got "
+                f"'{suite}'{nearest(suite, suites)}"
+            )
         tasks = suites[suite]()
         names = tasks.get_task_names()
         if task not in names:
-            raise RecipeError(f"libero: expected a task of {suite}: {', '.join(names)}; got '{task}'{nearest(task, names)}")
+            raise RecipeError(
+                f"libero: expected a task of {suite}: {', '.join(names)}; got "
+                f"'{task}'{nearest(task, names)}"
+            )
         file = tasks.get_task_bddl_file_path(names.index(task))
         problem = bddl_utils.get_problem_info(file)
         self.instruction = problem["language_instruction"]
-        control = robosuite.load_controller_config(default_controller="OSC_POSE") | {"kp": STIFFNESS}
+        control = robosuite.load_controller_config(default_controller="OSC_POSE") | {
+            "kp": STIFFNESS
+        }
         self.env = env_wrapper.TASK_MAPPING[problem["problem_name"]](
-            file, robots=["Panda"], controller_configs=control, has_renderer=False, has_offscreen_renderer=False,
-            use_camera_obs=False, control_freq=round(1 / self.tick_s), horizon=10**9, ignore_done=True, hard_reset=False)
+            file,
+            robots=["Panda"],
+            controller_configs=control,
+            has_renderer=False,
+            has_offscreen_renderer=False,
+            use_camera_obs=False,
+            control_freq=round(1 / self.tick_s),
+            horizon=10**9,
+            ignore_done=True,
+            hard_reset=False,
+        )
         self._substeps = round(self.env.control_timestep / self.env.model_timestep)
         self.scene: Any = None  # a Scene from the first reset on
         self.reset(0)
@@ -76,22 +96,31 @@ class Simulator:
         if self.scene is None or self.scene.model is not sim.model._model:
             if self.scene is not None:
                 self.scene.close()
-            self.scene = Scene(sim.model._model, sim.data._data, robot.gripper.important_sites["grip_site"],
-                               hidden=(0,), cameras=self.VIEWS)
+            self.scene = Scene(
+                sim.model._model,
+                sim.data._data,
+                robot.gripper.important_sites["grip_site"],
+                hidden=(0,),
+                cameras=self.VIEWS,
+            )
         self.scene.place(robot.base_pos)
         self._of_interest()
         self._command = self.tcp_pose(), self.gripper_width()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if gripper_width is None else gripper_width)
+        pose, width = self._command = (
+            self._command[0] if target_pose is None else np.array(target_pose),
+            self._command[1] if gripper_width is None else gripper_width,
+        )
         error = self.gripper_width() - width
         grip = 0.0 if abs(error) < DEAD_M and width > DEAD_M else np.sign(error)
         action, sim = np.array([0.0] * 6 + [grip]), self.env.sim
         for substep in range(self._substeps):
             sim.forward()
             if substep == 0:
-                self._robot.controller.set_goal(action[:6], self.scene.to_world(pose[:3]), _matrix(pose[3:]))
+                self._robot.controller.set_goal(
+                    action[:6], self.scene.to_world(pose[:3]), _matrix(pose[3:])
+                )
             self._robot.control(action, policy_step=False)
             sim.step()
 
@@ -102,10 +131,15 @@ class Simulator:
         return float(np.abs(self.env.sim.data.qpos[self._fingers]).sum())
 
     def channels(self) -> dict[str, np.ndarray]:
-        return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": self.env.sim.data.qpos[self._robot._ref_joint_pos_indexes].copy(),
-                "gripper/state": np.array([self.gripper_width()]), "object_pose": self._pose(self._object),
-                "goal_pose": self._pose(self._goal), "task/success": np.array([float(self.succeeded())])}
+        return {
+            "current_pose": self.tcp_pose(),
+            "current_twist": self.scene.tool_twist(),
+            "joint_states": self.env.sim.data.qpos[self._robot._ref_joint_pos_indexes].copy(),
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": self._pose(self._object),
+            "goal_pose": self._pose(self._goal),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def succeeded(self) -> bool:
         return bool(self.env._check_success())
@@ -119,7 +153,9 @@ class Simulator:
         They are bodies or sites of regions.
         """
         goals = self.env.parsed_problem["goal_state"]
-        self._object, self._goal = next((goal[1:] for goal in goals if len(goal) == 3), (self.env.obj_of_interest[0],) * 2)
+        self._object, self._goal = next(
+            (goal[1:] for goal in goals if len(goal) == 3), (self.env.obj_of_interest[0],) * 2
+        )
 
     def _pose(self, name: str) -> np.ndarray:
         data = self.scene.data

@@ -14,7 +14,10 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 
 PACKAGE, INSTALL = "mani_skill", "make simulators"
-OBJECTS, GOALS = ("cube", "obj", "cubeA", "ball", "peg"), ("goal_site", "goal_region", "bin", "cubeB")
+OBJECTS, GOALS = (
+    ("cube", "obj", "cubeA", "ball", "peg"),
+    ("goal_site", "goal_region", "bin", "cubeB"),
+)
 FINGER_M = 0.04  # largest travel of a finger
 SQUEEZED_M = -0.01  # set-point of a closed finger, so that it presses
 
@@ -42,18 +45,31 @@ class Simulator:
         torch.set_num_threads(1)
         self._sapien, self._names = sapien, (object, goal)
         if task not in REGISTERED_ENVS:
-            raise RecipeError(f"maniskill: task: expected one of ManiSkill's, got '{task}'{nearest(task, REGISTERED_ENVS)}")
+            raise RecipeError(
+                f"maniskill: task: expected one of ManiSkill's, got "
+                f"'{task}'{nearest(task, REGISTERED_ENVS)}"
+            )
         env_spec = REGISTERED_ENVS[task]
         if "panda" not in (env_spec.cls.SUPPORTED_ROBOTS or ()):
-            raise RecipeError(f"maniskill: task: expected one for a single Panda, got '{task}', which is for "
-                              f"{env_spec.cls.SUPPORTED_ROBOTS or 'others'}")
+            raise RecipeError(
+                f"maniskill: task: expected one for a single Panda, got '{task}', which is for "
+                f"{env_spec.cls.SUPPORTED_ROBOTS or 'others'}"
+            )
         try:
-            self.env: Any = gymnasium.make(task, robot_uids="panda", obs_mode="none", reward_mode="none",
-                                           control_mode="pd_ee_pose", render_mode="rgb_array", sim_backend="cpu",
-                                           render_backend="cpu").unwrapped
+            self.env: Any = gymnasium.make(
+                task,
+                robot_uids="panda",
+                obs_mode="none",
+                reward_mode="none",
+                control_mode="pd_ee_pose",
+                render_mode="rgb_array",
+                sim_backend="cpu",
+                render_backend="cpu",
+            ).unwrapped
         except EOFError as error:  # ManiSkill asks whether to download them
             raise RlinfError(
-                f"maniskill: '{task}' needs assets that are not here: {', '.join(env_spec.asset_download_ids)}. "
+                f"maniskill: '{task}' needs assets that are not here: "
+                f"{', '.join(env_spec.asset_download_ids)}. "
                 f"Run: python -m mani_skill.utils.download_asset {env_spec.asset_download_ids[0]}"
             ) from error
         self.reset(0)
@@ -64,8 +80,12 @@ class Simulator:
         self._robot, self._tool = robot._objs[0], self.env.agent.tcp._objs[0]
         self._to_base = self._robot.pose.inv()
         self._turn = self._to_base.to_transformation_matrix()[:3, :3].astype(float)
-        self._object, self._goal = (self._actor(key, name, names) for key, name, names in zip(
-            ("object", "goal"), self._names, (OBJECTS, GOALS), strict=True))
+        self._object, self._goal = (
+            self._actor(key, name, names)
+            for key, name, names in zip(
+                ("object", "goal"), self._names, (OBJECTS, GOALS), strict=True
+            )
+        )
         arm, hand = (self.env.agent.controller.controllers[name] for name in ("arm", "gripper"))
         self._joints = [joint._objs[0] for joint in arm.joints]
         self._fingers = [joint._objs[0] for joint in hand.joints]
@@ -77,21 +97,30 @@ class Simulator:
         """Return SAPIEN's entity of one of the task's actors."""
         from mani_skill.utils.structs import Actor
 
-        actors = [attribute for attribute, value in vars(self.env).items() if isinstance(value, Actor)]
+        actors = [
+            attribute for attribute, value in vars(self.env).items() if isinstance(value, Actor)
+        ]
         name = name or next((attribute for attribute in names if attribute in actors), "")
         if name not in actors:
             raise RecipeError(
-                f"maniskill: {key}: expected one of {', '.join(actors) or 'none'}, as {self.env.spec.id} has; "
+                f"maniskill: {key}: expected one of {', '.join(actors) or 'none'}, as "
+                f"{self.env.spec.id} has; "
                 f"got '{name}'{nearest(name, actors)}. Say it in the robot's options"
             )
         return getattr(self.env, name)._objs[0]
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if gripper_width is None else gripper_width)
+        pose, width = self._command = (
+            self._command[0] if target_pose is None else np.array(target_pose),
+            self._command[1] if gripper_width is None else gripper_width,
+        )
         angles, is_solved, _ = self._kinematics.pmodel.compute_inverse_kinematics(
-            self._kinematics.end_link_idx, self._sapien.Pose(pose[:3], pose[[6, 3, 4, 5]]), initial_qpos=self._robot.qpos,
-            active_qmask=self._moved, max_iterations=100)
+            self._kinematics.end_link_idx,
+            self._sapien.Pose(pose[:3], pose[[6, 3, 4, 5]]),
+            initial_qpos=self._robot.qpos,
+            active_qmask=self._moved,
+            max_iterations=100,
+        )
         if is_solved:
             for joint, angle in zip(self._joints, angles, strict=False):
                 joint.set_drive_target(angle)
@@ -107,11 +136,19 @@ class Simulator:
         return float(self._robot.qpos[-2:].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
-        linear, angular = self._turn @ self._tool.linear_velocity, self._turn @ self._tool.angular_velocity
-        return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate([linear, angular]).astype(float),
-                "joint_states": self._robot.qpos[:7].astype(float), "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": self._from_base(self._object.pose), "goal_pose": self._from_base(self._goal.pose),
-                "task/success": np.array([float(self.succeeded())])}
+        linear, angular = (
+            self._turn @ self._tool.linear_velocity,
+            self._turn @ self._tool.angular_velocity,
+        )
+        return {
+            "current_pose": self.tcp_pose(),
+            "current_twist": np.concatenate([linear, angular]).astype(float),
+            "joint_states": self._robot.qpos[:7].astype(float),
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": self._from_base(self._object.pose),
+            "goal_pose": self._from_base(self._goal.pose),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def succeeded(self) -> bool:
         return bool(self.env.evaluate()["success"][0])
@@ -125,8 +162,12 @@ class Simulator:
         else:
             sensor = self.env._sensors["base_camera"]
             sensor.capture()
-            picture = sensor.get_obs(rgb=True, depth=False, segmentation=False, position=False)["rgb"][0].numpy()
-        return cv2.resize(np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA)
+            picture = sensor.get_obs(rgb=True, depth=False, segmentation=False, position=False)[
+                "rgb"
+            ][0].numpy()
+        return cv2.resize(
+            np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA
+        )
 
     def _from_base(self, pose: Any) -> np.ndarray:
         in_camera = self._to_base * pose

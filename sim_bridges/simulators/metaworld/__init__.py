@@ -38,13 +38,24 @@ class Simulator:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS as TASKS
 
         if task not in TASKS:
-            raise RecipeError(f"metaworld: expected one of {', '.join(TASKS)}; got '{task}'{nearest(task, TASKS)}")
+            raise RecipeError(
+                f"metaworld: expected one of {', '.join(TASKS)}; got '{task}'{nearest(task, TASKS)}"
+            )
         self._mujoco, env_class = mujoco, cast(Any, TASKS[task])
         self.env = env_class()
-        self.env._freeze_rand_vec, self.env._set_task_called, self.env.seeded_rand_vec = False, True, True
+        self.env._freeze_rand_vec, self.env._set_task_called, self.env.seeded_rand_vec = (
+            False,
+            True,
+            True,
+        )
         self.reset(0)
-        self.scene = Scene(self.env.model, self.env.data, "endEffector", yaw=np.pi / 2,
-                           cameras={"front": "corner2", "wrist": "gripperPOV", "video": "corner2"})
+        self.scene = Scene(
+            self.env.model,
+            self.env.data,
+            "endEffector",
+            yaw=np.pi / 2,
+            cameras={"front": "corner2", "wrist": "gripperPOV", "video": "corner2"},
+        )
 
     def reset(self, seed: int) -> None:
         self.env.seed(seed % 2**31)
@@ -73,15 +84,24 @@ class Simulator:
 
     def gripper_width(self) -> float:
         data = self.env.data
-        return max(float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos)) - PADS_M, 0.0)
+        return max(
+            float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos)) - PADS_M,
+            0.0,
+        )
 
     def channels(self) -> dict[str, np.ndarray]:
         quaternion = self._quaternion()
-        return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": self.env.data.qpos[:7].copy(), "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": self.scene.pose(self.env._get_pos_objects()[:3], quaternion),
-                "goal_pose": np.concatenate([self.scene.to_base(self.env._target_pos), [0.0, 0.0, 0.0, 1.0]]),
-                "task/success": np.array([float(self.succeeded())])}
+        return {
+            "current_pose": self.tcp_pose(),
+            "current_twist": self.scene.tool_twist(),
+            "joint_states": self.env.data.qpos[:7].copy(),
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": self.scene.pose(self.env._get_pos_objects()[:3], quaternion),
+            "goal_pose": np.concatenate(
+                [self.scene.to_base(self.env._target_pos), [0.0, 0.0, 0.0, 1.0]]
+            ),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def _quaternion(self) -> np.ndarray:
         """Return the object's quaternion (4,) w x y z."""
@@ -94,9 +114,15 @@ class Simulator:
         Some tasks report x y z w, as SciPy does, and some w x y z, as MuJoCo does. The order that
         matches a body of the scene is the right one.
         """
-        quaternion, bodies = np.asarray(self.env._get_quat_objects(), float).ravel()[:4], self.env.data.xquat
+        quaternion, bodies = (
+            np.asarray(self.env._get_quat_objects(), float).ravel()[:4],
+            self.env.data.xquat,
+        )
         orders = [3, 0, 1, 2], [0, 1, 2, 3]
-        return next((order for order in orders if (np.abs(bodies @ quaternion[order]) > 1.0 - 1e-9).any()), orders[0])
+        return next(
+            (order for order in orders if (np.abs(bodies @ quaternion[order]) > 1.0 - 1e-9).any()),
+            orders[0],
+        )
 
     def succeeded(self) -> bool:
         _, info = self.env.evaluate_state(self.env._get_obs(), np.zeros(4, np.float32))

@@ -202,7 +202,8 @@ class Tree:
         ]
         if floating:
             raise RlinfError(
-                f'{self.source.path}: <body name="{floating[0]}"> has a <freejoint> or ball joint: expected '
+                f'{self.source.path}: <body name="{floating[0]}"> has a <freejoint> or ball joint: '
+                f"expected "
                 "an arm on a fixed base. Remove that joint"
             )
         return arm
@@ -258,7 +259,9 @@ class Tree:
 
     def _depth(self, body: str) -> int:
         """Return the largest number of joints on a path from here to a leaf."""
-        local = sum(at == body and name not in self.mimics for name, at in self.body_of_joint.items())
+        local = sum(
+            at == body and name not in self.mimics for name, at in self.body_of_joint.items()
+        )
         return local + max((self._depth(child) for child in self._children(body)), default=0)
 
     def gripper(self, behind: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

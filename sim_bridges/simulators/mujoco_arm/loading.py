@@ -215,7 +215,8 @@ def _urdf(path: Path, root: xml.Element) -> Source:
     for name, (leader, multiplier, offset) in dict(mimics).items():
         if not {name, leader} <= {joint.name for joint in spec.joints}:
             notes.append(
-                f'joint {name}: <mimic joint="{leader}"> is not of two moving joints; it is left out'
+                f'joint {name}: <mimic joint="{leader}"> is not of two moving joints; it is left '
+                f"out"
             )
             del mimics[name]
             continue
@@ -238,7 +239,8 @@ def _check_links(path: Path, root: xml.Element) -> None:
             end = joint.find(tag)
             if end is None or end.get("link") not in links:
                 raise RlinfError(
-                    f'{path}: <joint name="{joint.get("name")}">: expected <{tag} link=...> to name a '
+                    f'{path}: <joint name="{joint.get("name")}">: expected <{tag} link=...> to '
+                    f"name a "
                     f"link, got {None if end is None else end.get('link')!r}. Add that link or "
                     f"correct it"
                 )
@@ -257,7 +259,10 @@ def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
                 file = next((place for place in places if place.is_file()), None)
                 remedy = ""
                 if file is None:
-                    remedy = f"is at none of {', '.join(map(str, places[:3]))}. Copy the package's meshes beside the URDF"
+                    remedy = (
+                        f"is at none of {', '.join(map(str, places[:3]))}. Copy the "
+                        f"package's meshes beside the URDF"
+                    )
                 elif file.suffix.lower() not in MESHES:
                     other = next(
                         (
@@ -277,7 +282,9 @@ def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
                     )
                     file = other or file
                 elif _is_ascii_stl(file):
-                    remedy = "is an STL of text, and MuJoCo reads binary ones. Save it as a binary STL"
+                    remedy = (
+                        "is an STL of text, and MuJoCo reads binary ones. Save it as a binary STL"
+                    )
                 if remedy:
                     link.remove(shape)
                     notes.append(

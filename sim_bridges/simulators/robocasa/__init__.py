@@ -13,9 +13,14 @@ from rlinf_core.core.errors import RecipeError, nearest
 from sim_bridges.simulators import robosuite
 
 PACKAGE = "robocasa"
-INSTALL = ("see https://robocasa.ai/docs/introduction/installation.html, in a virtual environment of its own "
-           "with robosuite from its repository's master (PyPI's 1.5.2 lacks what its kitchens pass to it, and "
-           "has the same number), mujoco 3.3.1 and numpy 2.2.5; then export RLINF_PYTHON_ROBOCASA=<its python>")
+INSTALL = (
+    "see https://robocasa.ai/docs/introduction/installation.html, in a virtual environment of its "
+    "own "
+    "with robosuite from its repository's master (PyPI's 1.5.2 lacks what its kitchens pass to it, "
+    "and "
+    "has the same number), mujoco 3.3.1 and numpy 2.2.5; then export RLINF_PYTHON_ROBOCASA=<its "
+    "python>"
+)
 
 
 class Simulator(robosuite.Simulator):
@@ -30,21 +35,36 @@ class Simulator(robosuite.Simulator):
         layout, style: numbers of the kitchens to draw from; empty for all.
     """
 
-    VIEWS = {"front": "robot0_agentview_left", "wrist": "robot0_eye_in_hand", "video": "robot0_agentview_center"}
+    VIEWS = {
+        "front": "robot0_agentview_left",
+        "wrist": "robot0_eye_in_hand",
+        "video": "robot0_agentview_center",
+    }
 
-    def __init__(self, task: str = "PickPlaceCounterToSink", object: str = "obj", goal: str = "sink",
-                 layout: tuple[int, ...] = (), style: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        task: str = "PickPlaceCounterToSink",
+        object: str = "obj",
+        goal: str = "sink",
+        layout: tuple[int, ...] = (),
+        style: tuple[int, ...] = (),
+    ) -> None:
         try:
             import robocasa  # noqa: F401 (registers its tasks)
         except AssertionError as error:  # it asserts the versions of its dependencies
-            raise ImportError("robocasa: expected its own versions of mujoco, numpy and robosuite, got: "
-                              f"{error}") from error
+            raise ImportError(
+                f"robocasa: expected its own versions of mujoco, numpy and robosuite, got: {error}"
+            ) from error
         from robosuite.environments.base import REGISTERED_ENVS
 
         if task not in REGISTERED_ENVS:
-            raise RecipeError(f"robocasa: expected one of its tasks, got '{task}'{nearest(task, REGISTERED_ENVS)}")
+            raise RecipeError(
+                f"robocasa: expected one of its tasks, got '{task}'{nearest(task, REGISTERED_ENVS)}"
+            )
         self._names = object, goal
-        self._build(task, "PandaOmron", None, layout_ids=list(layout) or None, style_ids=list(style) or None)
+        self._build(
+            task, "PandaOmron", None, layout_ids=list(layout) or None, style_ids=list(style) or None
+        )
 
     def _begin(self) -> None:
         super()._begin()
@@ -55,6 +75,8 @@ class Simulator(robosuite.Simulator):
             return self.scene.data.body(self.env.obj_body_id[name])
         fixture: Any = getattr(self.env, name, None)
         if not hasattr(fixture, "root_body"):
-            raise RecipeError(f"robocasa: '{name}': expected an object ({', '.join(self.env.obj_body_id)}) or an "
-                              "attribute of the task that holds a fixture")
+            raise RecipeError(
+                f"robocasa: '{name}': expected an object ({', '.join(self.env.obj_body_id)}) or an "
+                "attribute of the task that holds a fixture"
+            )
         return self.scene.data.body(fixture.root_body)

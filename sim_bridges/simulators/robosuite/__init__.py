@@ -38,15 +38,28 @@ class Simulator:
     cameras = ("front", "wrist", "video")
     VIEWS = {"front": "frontview", "wrist": "robot0_eye_in_hand", "video": "frontview"}
 
-    def __init__(self, task: str = "Lift", object: str = "cube", goal: str = "", robot: str = "Panda",
-                 gripper: str = "default") -> None:
+    def __init__(
+        self,
+        task: str = "Lift",
+        object: str = "cube",
+        goal: str = "",
+        robot: str = "Panda",
+        gripper: str = "default",
+    ) -> None:
         import robosuite
         from robosuite.models.grippers import GRIPPER_MAPPING
         from robosuite.models.robots.robot_model import REGISTERED_ROBOTS
 
-        tasks = [name for name in robosuite.ALL_ENVIRONMENTS if name != "Wipe" and not name.startswith("TwoArm")]
-        for key, name, choices in (("task", task, tasks), ("robot", robot, REGISTERED_ROBOTS),
-                                 ("gripper", gripper, ("default", *filter(None, GRIPPER_MAPPING)))):
+        tasks = [
+            name
+            for name in robosuite.ALL_ENVIRONMENTS
+            if name != "Wipe" and not name.startswith("TwoArm")
+        ]
+        for key, name, choices in (
+            ("task", task, tasks),
+            ("robot", robot, REGISTERED_ROBOTS),
+            ("gripper", gripper, ("default", *filter(None, GRIPPER_MAPPING))),
+        ):
             if name not in choices:
                 raise _unknown(key, name, choices)
         self._names = object, goal
@@ -62,16 +75,27 @@ class Simulator:
         control = load_composite_controller_config(controller=controller, robot=robot)
         control["body_parts"]["right"] |= {"input_type": "absolute", "kp": STIFFNESS}
         with numpy_seed(0):  # robosuite draws the cube's size here, once
-            self.env = robosuite.make(task, robots=robot, controller_configs=control, has_renderer=False,
-                                      has_offscreen_renderer=False, use_camera_obs=False,
-                                      control_freq=round(1 / self.tick_s), horizon=10**9, ignore_done=True, **options)
+            self.env = robosuite.make(
+                task,
+                robots=robot,
+                controller_configs=control,
+                has_renderer=False,
+                has_offscreen_renderer=False,
+                use_camera_obs=False,
+                control_freq=round(1 / self.tick_s),
+                horizon=10**9,
+                ignore_done=True,
+                **options,
+            )
         # RoboCasa's kitchens have no model before their first reset
         if getattr(self.env, "sim", None) is None:
             self.env.reset()
         arm = self.env.robots[0]
         self._check_fingers(arm)
-        self.joint_names = tuple(name.replace("robot0_", "panda_" if robot.startswith("Panda") else "")
-                                 for name in arm.robot_arm_joints)
+        self.joint_names = tuple(
+            name.replace("robot0_", "panda_" if robot.startswith("Panda") else "")
+            for name in arm.robot_arm_joints
+        )
         self._substeps = round(self.env.control_timestep / self.env.model_timestep)
         self.scene: Any = None  # a Scene from the first reset on
         self.reset(0)
@@ -87,30 +111,51 @@ class Simulator:
         model = self.env.sim.model
         joints = [model.joint_name2id(name) for name in arm.gripper["right"].joints]
         if len(joints) != 2 or (model._model.jnt_type[joints] != mujoco.mjtJoint.mjJNT_SLIDE).any():
-            raise RecipeError(f"robosuite: gripper: expected one with two fingers that slide, e.g. PandaGripper; got "
-                              f"{type(arm.gripper['right']).__name__}, whose width cannot be computed from its joints")
+            raise RecipeError(
+                f"robosuite: gripper: expected one with two fingers that slide, e.g. PandaGripper; "
+                f"got "
+                f"{type(arm.gripper['right']).__name__}, whose width cannot be computed from its "
+                f"joints"
+            )
 
     def reset(self, seed: int) -> None:
         with numpy_seed(seed):
             self.env.rng = np.random.default_rng(seed)
             self.env.reset()
         self._robot, model = self.env.robots[0], self.env.sim.model._model
-        arm, self._fingers = self._robot.part_controllers["right"], self._robot._ref_gripper_joint_pos_indexes["right"]
+        arm, self._fingers = (
+            self._robot.part_controllers["right"],
+            self._robot._ref_gripper_joint_pos_indexes["right"],
+        )
         # a hard reset creates another model
         if self.scene is None or self.scene.model is not model:
             if self.scene is not None:
                 self.scene.close()
-            self.scene = Scene(model, self.env.sim.data._data, self._robot.gripper["right"].important_sites["grip_site"],
-                               hidden=(0,), cameras=self.VIEWS)
-        self.scene.place(arm.origin_pos, float(np.arctan2(arm.origin_ori[1, 0], arm.origin_ori[0, 0])))
+            self.scene = Scene(
+                model,
+                self.env.sim.data._data,
+                self._robot.gripper["right"].important_sites["grip_site"],
+                hidden=(0,),
+                cameras=self.VIEWS,
+            )
+        self.scene.place(
+            arm.origin_pos, float(np.arctan2(arm.origin_ori[1, 0], arm.origin_ori[0, 0]))
+        )
         self._begin()
         self._command = self.tcp_pose(), self.gripper_width()
 
     def _begin(self) -> None:
         """Find the object and the goal; without a goal, use a point above the object."""
-        (self._object, self._goal), arena = (self._find(name) for name in self._names), self.env.model.mujoco_arena
+        (self._object, self._goal), arena = (
+            (self._find(name) for name in self._names),
+            self.env.model.mujoco_arena,
+        )
         start = self.scene.pose_of(self._object)
-        below = arena.table_offset[2] - self.scene.origin[2] if hasattr(arena, "table_offset") else start[2]
+        below = (
+            arena.table_offset[2] - self.scene.origin[2]
+            if hasattr(arena, "table_offset")
+            else start[2]
+        )
         self._above = np.array([*start[:2], below + GOAL_M, 0.0, 0.0, 0.0, 1.0])
 
     def _find(self, name: str) -> object:
@@ -125,17 +170,27 @@ class Simulator:
             if body in bodies:
                 return self.scene.data.body(body)
         if name not in sites:
-            names = [key.removesuffix("_main") for key in (*bodies, *sites) if not key.startswith(ROBOT_PREFIXES)]
+            names = [
+                key.removesuffix("_main")
+                for key in (*bodies, *sites)
+                if not key.startswith(ROBOT_PREFIXES)
+            ]
             raise _unknown("object" if name == self._names[0] else "goal", name, names)
         return self.scene.data.site(name)
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if gripper_width is None else gripper_width)
+        pose, width = self._command = (
+            self._command[0] if target_pose is None else np.array(target_pose),
+            self._command[1] if gripper_width is None else gripper_width,
+        )
         error, sim = self.gripper_width() - width, self.env.sim
         grip = 0.0 if abs(error) < DEAD_M and width > DEAD_M else np.sign(error)
-        action = self._robot.create_action_vector({"right": np.concatenate([pose[:3], to_vector(pose[3:])]),
-                                                   "right_gripper": np.array([grip])})
+        action = self._robot.create_action_vector(
+            {
+                "right": np.concatenate([pose[:3], to_vector(pose[3:])]),
+                "right_gripper": np.array([grip]),
+            }
+        )
         for substep in range(self._substeps):
             sim.step1() if self.env.lite_physics else sim.forward()
             self.env._pre_action(action, policy_step=substep == 0)
@@ -150,13 +205,21 @@ class Simulator:
     def channels(self) -> dict[str, np.ndarray]:
         return self._of_the_robot() | {
             "object_pose": self.scene.pose_of(self._object),
-            "goal_pose": self._above.copy() if self._goal is None else self.scene.pose_of(self._goal),
-            "task/success": np.array([float(self.succeeded())])}
+            "goal_pose": self._above.copy()
+            if self._goal is None
+            else self.scene.pose_of(self._goal),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def _of_the_robot(self) -> dict[str, np.ndarray]:
-        return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": self.env.sim.data.qpos[self._robot._ref_arm_joint_pos_indexes].astype(float),
-                "gripper/state": np.array([self.gripper_width()])}
+        return {
+            "current_pose": self.tcp_pose(),
+            "current_twist": self.scene.tool_twist(),
+            "joint_states": self.env.sim.data.qpos[self._robot._ref_arm_joint_pos_indexes].astype(
+                float
+            ),
+            "gripper/state": np.array([self.gripper_width()]),
+        }
 
     def succeeded(self) -> bool:
         return bool(self.env._check_success())
@@ -166,4 +229,7 @@ class Simulator:
 
 
 def _unknown(key: str, name: str, choices: Iterable[str]) -> RecipeError:
-    return RecipeError(f"robosuite: {key}: expected one of {', '.join(choices)}; got '{name}'{nearest(name, choices)}")
+    return RecipeError(
+        f"robosuite: {key}: expected one of {', '.join(choices)}; got "
+        f"'{name}'{nearest(name, choices)}"
+    )

@@ -23,7 +23,10 @@ from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.rotation import inverse, product, to_vector
 
-PACKAGE, INSTALL = "robotwin", "see https://robotwin-platform.github.io/doc, then export ROBOTWIN_ROOT=<its folder>"
+PACKAGE, INSTALL = (
+    "robotwin",
+    "see https://robotwin-platform.github.io/doc, then export ROBOTWIN_ROOT=<its folder>",
+)
 ATTEMPTS = 40  # scenes tried until objects rest on this arm's side
 MIDDLE_M = 0.1  # either arm reaches this far to both sides of the table's middle
 # the interlock's width for RoboTwin's opening of 1, of any gripper; its tasks call more than 0.8
@@ -47,12 +50,21 @@ class Simulator:
     tick_s = 0.02
     cameras = ("front", "wrist", "video")
 
-    def __init__(self, task: str = "place_empty_cup", object: str = "cup", goal: str = "coaster",
-                 arm: Literal["left", "right"] = "left", config: str = "demo_clean") -> None:
+    def __init__(
+        self,
+        task: str = "place_empty_cup",
+        object: str = "cup",
+        goal: str = "coaster",
+        arm: Literal["left", "right"] = "left",
+        config: str = "demo_clean",
+    ) -> None:
         root = os.environ.get("ROBOTWIN_ROOT")
         if not root or not (Path(root) / "envs" / f"{task}.py").exists():
-            raise RecipeError(f"robotwin: expected ROBOTWIN_ROOT to name RoboTwin's folder, with a task {task} in envs/; "
-                              f"got {root!r}")
+            raise RecipeError(
+                f"robotwin: expected ROBOTWIN_ROOT to name RoboTwin's folder, with a task {task} "
+                f"in envs/; "
+                f"got {root!r}"
+            )
         if arm not in ("left", "right"):
             raise RecipeError(f"robotwin: arm: expected left or right, got '{arm}'")
         self._root = Path(root).resolve()
@@ -74,8 +86,10 @@ class Simulator:
         with _inside(self._root):
             self._lay_out(seed)
         robot = self._robot = self.env.robot
-        self._entity, self._joints, end, self._gripper, scale = (getattr(robot, f"{self._arm}_{name}") for name in (
-            "entity", "arm_joints", "ee", "gripper", "gripper_scale"))
+        self._entity, self._joints, end, self._gripper, scale = (
+            getattr(robot, f"{self._arm}_{name}")
+            for name in ("entity", "arm_joints", "ee", "gripper", "gripper_scale")
+        )
         self._closed, self._open = map(float, scale)
         active = self._entity.get_active_joints()
         self._moved = np.array([joint in self._joints for joint in active])
@@ -101,7 +115,9 @@ class Simulator:
                 self.env.close_env(clear_cache=self._begun % CLEARED == 0)
             self._begun += 1
             try:
-                self.env.setup_demo(now_ep_num=0, seed=seed + attempt * 1_000_003, is_test=True, **self._options)
+                self.env.setup_demo(
+                    now_ep_num=0, seed=seed + attempt * 1_000_003, is_test=True, **self._options
+                )
             except self._unstable:
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -109,17 +125,33 @@ class Simulator:
             side = 1.0 if self._arm == "right" else -1.0
             if side * float(getattr(self.env, self._names[0]).get_pose().p[0]) > -MIDDLE_M:
                 return
-        raise RlinfError(f"robotwin: expected a scene in which the {self._names[0]} is within the {self._arm} "
-                         f"arm's reach, got none in {ATTEMPTS}. Set the option arm to the other one")
+        raise RlinfError(
+            f"robotwin: expected a scene in which the {self._names[0]} is within the {self._arm} "
+            f"arm's reach, got none in {ATTEMPTS}. Set the option arm to the other one"
+        )
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if gripper_width is None else gripper_width)
-        target = self._base_in_root * self._sapien.Pose(pose[:3], pose[[6, 3, 4, 5]]) * self._from_end.inv()
+        pose, width = self._command = (
+            self._command[0] if target_pose is None else np.array(target_pose),
+            self._command[1] if gripper_width is None else gripper_width,
+        )
+        target = (
+            self._base_in_root
+            * self._sapien.Pose(pose[:3], pose[[6, 3, 4, 5]])
+            * self._from_end.inv()
+        )
         angles, is_solved, _ = self._kinematics.compute_inverse_kinematics(
-            self._end_index, target, initial_qpos=self._entity.get_qpos(), active_qmask=self._moved, max_iterations=100)
+            self._end_index,
+            target,
+            initial_qpos=self._entity.get_qpos(),
+            active_qmask=self._moved,
+            max_iterations=100,
+        )
         if is_solved:
-            speeds, self._angles = (angles[self._places] - self._angles) / self.tick_s, angles[self._places]
+            speeds, self._angles = (
+                (angles[self._places] - self._angles) / self.tick_s,
+                angles[self._places],
+            )
         else:
             speeds = np.zeros(len(self._places))
         self._before = self.tcp_pose()
@@ -136,16 +168,23 @@ class Simulator:
         return self._in_base(self._tool())
 
     def gripper_width(self) -> float:
-        opening = (self._entity.get_qpos()[self._finger] - self._closed) / (self._open - self._closed)
+        opening = (self._entity.get_qpos()[self._finger] - self._closed) / (
+            self._open - self._closed
+        )
         return float(WIDEST_M * opening)
 
     def channels(self) -> dict[str, np.ndarray]:
         pose = self.tcp_pose()
         turned = to_vector(product(pose[3:], inverse(self._before[3:])))
-        return {"current_pose": pose, "current_twist": np.array([*(pose - self._before)[:3], *turned]) / self.tick_s,
-                "joint_states": self._entity.get_qpos()[self._places].astype(float),
-                "gripper/state": np.array([self.gripper_width()]), "object_pose": self._in_base(self._object.get_pose()),
-                "goal_pose": self._in_base(self._goal.get_pose()), "task/success": np.array([float(self.succeeded())])}
+        return {
+            "current_pose": pose,
+            "current_twist": np.array([*(pose - self._before)[:3], *turned]) / self.tick_s,
+            "joint_states": self._entity.get_qpos()[self._places].astype(float),
+            "gripper/state": np.array([self.gripper_width()]),
+            "object_pose": self._in_base(self._object.get_pose()),
+            "goal_pose": self._in_base(self._goal.get_pose()),
+            "task/success": np.array([float(self.succeeded())]),
+        }
 
     def succeeded(self) -> bool:
         return bool(self.env.check_success())
@@ -156,7 +195,9 @@ class Simulator:
         self.env._update_render()
         self.env.cameras.update_picture()
         picture = self.env.cameras.get_rgb()[VIEWS.get(camera, f"{self._arm}_camera")]["rgb"]
-        return cv2.resize(np.ascontiguousarray(picture, np.uint8), (width, height), interpolation=cv2.INTER_AREA)
+        return cv2.resize(
+            np.ascontiguousarray(picture, np.uint8), (width, height), interpolation=cv2.INTER_AREA
+        )
 
     def _tool(self) -> object:
         pose = getattr(self._robot, f"get_{self._arm}_tcp_pose")()
@@ -181,13 +222,26 @@ def _inside(folder: Path) -> Iterator[None]:
 
 def _options(root: Path, task: str, config: str) -> dict[str, object]:
     """Return the options that RoboTwin's own scripts pass to ``setup_demo``."""
-    folder = next((root / name for name in FOLDERS if (root / name / f"{config}.yml").is_file()), None)
+    folder = next(
+        (root / name for name in FOLDERS if (root / name / f"{config}.yml").is_file()), None
+    )
     if folder is None:
-        raise RecipeError(f"robotwin: config: expected {config}.yml in {' or '.join(FOLDERS)} of {root}, got "
-                          "neither. Is this RoboTwin 2?")
-    options = load_plain((folder / f"{config}.yml").read_text()) | {"task_name": task, "task_config": config}
-    embodiment_config, bodies = load_plain((folder / "_embodiment_config.yml").read_text()), options["embodiment"]
-    for side, body in (("left", bodies[0]), ("right", bodies[0] if len(bodies) == 1 else bodies[1])):
+        raise RecipeError(
+            f"robotwin: config: expected {config}.yml in {' or '.join(FOLDERS)} of {root}, got "
+            "neither. Is this RoboTwin 2?"
+        )
+    options = load_plain((folder / f"{config}.yml").read_text()) | {
+        "task_name": task,
+        "task_config": config,
+    }
+    embodiment_config, bodies = (
+        load_plain((folder / "_embodiment_config.yml").read_text()),
+        options["embodiment"],
+    )
+    for side, body in (
+        ("left", bodies[0]),
+        ("right", bodies[0] if len(bodies) == 1 else bodies[1]),
+    ):
         file = embodiment_config[body]["file_path"]
         options[f"{side}_robot_file"] = file
         options[f"{side}_embodiment_config"] = load_plain((root / file / "config.yml").read_text())

@@ -21,7 +21,9 @@ def until(condition, what="it", seconds=90):
 
 
 def serve(tmp_path, address="127.0.0.1:0", arrived=print, **how):
-    return BridgeServer(address, tmp_path / "run/inbox", tmp_path / "run/policies", arrived, dict, **how)
+    return BridgeServer(
+        address, tmp_path / "run/inbox", tmp_path / "run/policies", arrived, dict, **how
+    )
 
 
 class Stalled:

@@ -29,8 +29,13 @@ def arrived():
 
 @pytest.fixture
 def trainer(tmp_path, arrived):
-    trainer = BridgeServer("127.0.0.1:0", tmp_path / "inbox", tmp_path / "policies", arrived.append,
-                          lambda: {"phase": "online", "updates": 7, "accepting": True, "metrics": {"q": 0.5}})
+    trainer = BridgeServer(
+        "127.0.0.1:0",
+        tmp_path / "inbox",
+        tmp_path / "policies",
+        arrived.append,
+        lambda: {"phase": "online", "updates": 7, "accepting": True, "metrics": {"q": 0.5}},
+    )
     yield trainer
     trainer.stop()
 
@@ -44,14 +49,20 @@ def test_an_episode_arrives_whole_and_once(spool, task, trainer, client, arrived
 
 
 def test_what_is_on_its_way_lies_hidden_in_the_inbox(spool, task, trainer, arrived):
-    """On the disk of the inbox, where it can be renamed, and under a name that nobody takes for an episode."""
+    """On the disk of the inbox, where it can be renamed, and under a name that nobody takes for an
+    episode.
+    """
     episode = described(record(spool, task.spec).close())
     receiving = trainer.inbox.receive("a", episode)
     (part_folder,) = trainer.inbox.folder.iterdir()
-    assert part_folder == receiving.folder and part_folder.name.startswith(".part-a-") and not arrived
+    assert (
+        part_folder == receiving.folder and part_folder.name.startswith(".part-a-") and not arrived
+    )
 
 
-def test_a_client_looks_for_its_trainer_every_two_seconds_at_least_and_notices_when_it_is_gone(monkeypatch):
+def test_a_client_looks_for_its_trainer_every_two_seconds_at_least_and_notices_when_it_is_gone(
+    monkeypatch,
+):
     channels, channel = [], grpc.insecure_channel
 
     def make(address, options):
@@ -62,7 +73,10 @@ def test_a_client_looks_for_its_trainer_every_two_seconds_at_least_and_notices_w
     BridgeClient("trainer:1", "a").close()
     ((address, options),) = channels
     assert address == "trainer:1" and options["grpc.max_reconnect_backoff_ms"] == 2000
-    assert options["grpc.keepalive_time_ms"] == 20_000 and options["grpc.keepalive_timeout_ms"] == 10_000
+    assert (
+        options["grpc.keepalive_time_ms"] == 20_000
+        and options["grpc.keepalive_timeout_ms"] == 10_000
+    )
 
 
 def test_another_recording_under_the_same_id_is_refused(spool, task, trainer, client, tmp_path):
@@ -97,12 +111,19 @@ def test_policies_come_down_when_they_are_newer(trainer, client, tmp_path):
     version, path, sha = client.next_policy(-1, tmp_path / "station", wait_s=10)
     assert version == 4 and path.read_bytes() == data and sha == hashlib.sha256(data).hexdigest()
     assert client.next_policy(4, tmp_path / "station", wait_s=0.3) is None
-    assert [p.name for p in (tmp_path / "station").iterdir()] == [policy_name(4)], "nothing half-fetched is left"
+    assert [p.name for p in (tmp_path / "station").iterdir()] == [policy_name(4)], (
+        "nothing half-fetched is left"
+    )
 
 
 def test_reports_say_how_the_trainer_does(client):
     report = client.report(backlog=3, policy_version=1)
-    assert (report.phase, report.updates, report.accepting, report.metrics["q"]) == ("online", 7, True, 0.5)
+    assert (report.phase, report.updates, report.accepting, report.metrics["q"]) == (
+        "online",
+        7,
+        True,
+        0.5,
+    )
 
 
 def test_a_port_in_use_is_said_with_the_fix(trainer, tmp_path):
@@ -122,10 +143,14 @@ def _serve(port, root):
 
 
 @pytest.mark.timeout(120)
-def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent(tmp_path, spool, task, monkeypatch):
+def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent(
+    tmp_path, spool, task, monkeypatch
+):
     folder, reads = record(spool, task.spec).close(), []
-    monkeypatch.setattr("rlinf_core.deploy.bridge.client.verify",
-                        lambda directory: reads.append(directory) or verify(directory))
+    monkeypatch.setattr(
+        "rlinf_core.deploy.bridge.client.verify",
+        lambda directory: reads.append(directory) or verify(directory),
+    )
     [recording] = folder.glob("*.mcap")
     away = BridgeClient("127.0.0.1:1", "a")
     try:
@@ -138,8 +163,10 @@ def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent
             away.upload(folder)
     finally:
         away.close()
-    folder, server = record(spool, task.spec, "two").close(), BridgeServer(
-        "127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict)
+    folder, server = (
+        record(spool, task.spec, "two").close(),
+        BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict),
+    )
     client = BridgeClient(f"127.0.0.1:{server.port}", "a")
     try:
         client._offered = _looks(folder), described(folder)  # as a trainer that was away leaves it
@@ -150,7 +177,9 @@ def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent
         server.stop()
 
 
-def test_a_server_killed_again_and_again_ends_with_every_episode_exactly_once(tmp_path, spool, task):
+def test_a_server_killed_again_and_again_ends_with_every_episode_exactly_once(
+    tmp_path, spool, task
+):
     """SIGKILL in the middle of uploads; the station just sends again until it is acknowledged."""
     import socket
 
@@ -195,5 +224,7 @@ def test_a_server_killed_again_and_again_ends_with_every_episode_exactly_once(tm
     assert kills >= 1
     assert Journal(tmp_path / "journal.jsonl").ids() == [folder.name for folder in folders]
     for folder in folders:
-        assert (tmp_path / "inbox" / folder.name / "pad").read_bytes() == (folder / "pad").read_bytes()
+        assert (tmp_path / "inbox" / folder.name / "pad").read_bytes() == (
+            folder / "pad"
+        ).read_bytes()
         assert len(read_episode(tmp_path / "inbox" / folder.name)) == 20

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.timed
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_is_cancelled_is_so_once_the_work_is_through_and_no_log_hears_of_it(fails, times, caplog):
+def test_who_is_cancelled_is_so_once_the_work_is_through_and_no_log_hears_of_it(
+    fails, times, caplog
+):
     done = []
 
     def work():

@@ -1,4 +1,6 @@
-"""Connections that say nothing, or no certificate, and an enrolled station that must get in all the same."""
+"""Connections that say nothing, or no certificate, and an enrolled station that must get in all the
+same.
+"""
 
 import contextlib
 import os
@@ -26,16 +28,26 @@ class Server:
         self.folder, self.tls = folder, tls
         if tls:
             Fleet(folder / "fleet").enroll("a", folder / "a")
-        self.server = BridgeServer("127.0.0.1:0", folder / "run/inbox", folder / "run/policies", print, dict,
-                                   fleet=folder / "fleet" if tls else None,
-                                   token_file=None if tls else folder / FILE)
+        self.server = BridgeServer(
+            "127.0.0.1:0",
+            folder / "run/inbox",
+            folder / "run/policies",
+            print,
+            dict,
+            fleet=folder / "fleet" if tls else None,
+            token_file=None if tls else folder / FILE,
+        )
         self.port = self.server.port
 
     def report_s(self, name="a"):
         """Seconds until a new station is let in."""
         began = time.monotonic()
-        client = BridgeClient(f"127.0.0.1:{self.port}", name, self.folder / "a" if self.tls else None,
-                              tokens=[self.folder / FILE])
+        client = BridgeClient(
+            f"127.0.0.1:{self.port}",
+            name,
+            self.folder / "a" if self.tls else None,
+            tokens=[self.folder / FILE],
+        )
         client.report(0, 0, timeout_s=20.0)
         client.close()
         return time.monotonic() - began
@@ -66,7 +78,11 @@ def flood():
 
 
 def pending(server):
-    return [connection for connection in list(server._front.connections.open.values()) if not connection.busy]
+    return [
+        connection
+        for connection in list(server._front.connections.open.values())
+        if not connection.busy
+    ]
 
 
 BOTH = pytest.mark.parametrize("trainer", [False, True], indirect=True, ids=["token", "tls"])
@@ -85,7 +101,10 @@ def test_a_thousand_connections_that_speak_slowly_keep_no_station_out(trainer, f
     first = b"\x16\x03\x01" if trainer.tls else b"PRI * HTTP/2.0\r"
     flood(trainer.port, 1000, first)
     assert trainer.report_s() < 2.0
-    until(lambda: len(trainer.server._front._by_name) <= front.MAX_PENDING_PER_PEER + 8, "the oldest to go")
+    until(
+        lambda: len(trainer.server._front._by_name) <= front.MAX_PENDING_PER_PEER + 8,
+        "the oldest to go",
+    )
 
 
 @pytest.mark.parametrize("trainer", [True], indirect=True)
@@ -119,11 +138,17 @@ def test_handshakes_without_a_certificate_keep_no_station_out(trainer):
 
 
 @BOTH
-def test_a_pending_connection_is_closed_in_time_and_an_admitted_one_stays(trainer, flood, monkeypatch):
+def test_a_pending_connection_is_closed_in_time_and_an_admitted_one_stays(
+    trainer, flood, monkeypatch
+):
     monkeypatch.setattr(trainer.server._front.connections, "request_s", 0.5)
     name = "a"
-    client = BridgeClient(f"127.0.0.1:{trainer.port}", name, trainer.folder / "a" if trainer.tls else None,
-                          tokens=[trainer.folder / FILE])
+    client = BridgeClient(
+        f"127.0.0.1:{trainer.port}",
+        name,
+        trainer.folder / "a" if trainer.tls else None,
+        tokens=[trainer.folder / FILE],
+    )
     client.report(0, 0)
     admitted = list(trainer.server._front._by_station["a"])
     flood(trainer.port, 5)
@@ -132,15 +157,24 @@ def test_a_pending_connection_is_closed_in_time_and_an_admitted_one_stays(traine
     client.report(0, 0)
     assert trainer.server._front._by_station["a"] == admitted
     client.close()
-    until(lambda: not trainer.server._front._by_station and not trainer.server._front._by_name, "it to be forgotten")
+    until(
+        lambda: not trainer.server._front._by_station and not trainer.server._front._by_name,
+        "it to be forgotten",
+    )
 
 
 @pytest.mark.parametrize("trainer", [False], indirect=True)
 def test_a_station_has_so_many_connections_and_its_oldest_gives_way(trainer):
-    clients = [BridgeClient(f"127.0.0.1:{trainer.port}", "a", tokens=[trainer.folder / FILE]) for _ in range(30)]
+    clients = [
+        BridgeClient(f"127.0.0.1:{trainer.port}", "a", tokens=[trainer.folder / FILE])
+        for _ in range(30)
+    ]
     for client in clients:
         client.report(0, 0)
-    until(lambda: len(trainer.server._front._by_station["a"]) <= front.MAX_PER_STATION, "the oldest to go")
+    until(
+        lambda: len(trainer.server._front._by_station["a"]) <= front.MAX_PER_STATION,
+        "the oldest to go",
+    )
     clients[-1].report(0, 0)
     for client in clients:
         client.close()
@@ -157,8 +191,15 @@ def test_the_trainer_names_the_address_of_a_peer_and_not_its_own_socket(trainer)
 
 def test_every_form_of_an_address_is_listened_on(tmp_path):
     for number, host in enumerate(("localhost", "0.0.0.0", "[::]", "[::1]")):
-        server = BridgeServer(f"{host}:0", tmp_path / f"{number}/inbox", tmp_path / f"{number}/policies", print, dict)
-        called = {"localhost": ["localhost"], "0.0.0.0": ["127.0.0.1"], "[::]": ["127.0.0.1", "[::1]"], "[::1]": ["[::1]"]}
+        server = BridgeServer(
+            f"{host}:0", tmp_path / f"{number}/inbox", tmp_path / f"{number}/policies", print, dict
+        )
+        called = {
+            "localhost": ["localhost"],
+            "0.0.0.0": ["127.0.0.1"],
+            "[::]": ["127.0.0.1", "[::1]"],
+            "[::1]": ["[::1]"],
+        }
         for address in called[host]:
             client = BridgeClient(f"{address}:{server.port}", "a")
             assert client.report(0, 0, timeout_s=5.0) is not None

@@ -31,19 +31,30 @@ def episode_of(files, episode_id="e", seal=True, **override):
     files = dict(files)
     if seal:
         files[SUMS] = listing({name: sha(data) for name, data in files.items()}).encode()
-    return pb.Episode(id=episode_id, files=[pb.File(name=name, size=len(data), sha256=override.get(name, sha(data)))
-                                            for name, data in files.items()]), list(files.values())
+    return pb.Episode(
+        id=episode_id,
+        files=[
+            pb.File(name=name, size=len(data), sha256=override.get(name, sha(data)))
+            for name, data in files.items()
+        ],
+    ), list(files.values())
 
 
 def chunk(number, data, offset=0, **override):
-    return pb.UploadPart(chunk=pb.Chunk(**{"file": number, "offset": offset, "data": data, "crc32": zlib.crc32(data)}
-                                        | override))
+    return pb.UploadPart(
+        chunk=pb.Chunk(
+            **{"file": number, "offset": offset, "data": data, "crc32": zlib.crc32(data)} | override
+        )
+    )
 
 
 def parts_of(files, **how):
     """The parts of an upload, whole files each."""
     episode, contents = episode_of(files, **how)
-    return [pb.UploadPart(episode=episode), *(chunk(number, data) for number, data in enumerate(contents))]
+    return [
+        pb.UploadPart(episode=episode),
+        *(chunk(number, data) for number, data in enumerate(contents)),
+    ]
 
 
 def send(client, parts):
@@ -57,13 +68,19 @@ def offer(client, episode):
 def left(trainer):
     """What an upload has left in the run folder besides journal and empty folders."""
     folder = trainer.inbox.folder.parent
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")
-                  if path.name not in ("inbox", "policies", "journal.jsonl"))
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.name not in ("inbox", "policies", "journal.jsonl")
+    )
 
 
 @pytest.mark.parametrize("name", ["../e", "..", ".part-x", "a/b", "", "x" * 129, "e\n", "\0", "é"])
 def test_ids_that_leave_the_inbox_or_break_it_are_refused_for_good(trainer, client, name):
-    for reply in (send(client, parts_of({"x": b"x"}, episode_id=name)), offer(client, episode_of({"x": b"x"}, name)[0])):
+    for reply in (
+        send(client, parts_of({"x": b"x"}, episode_id=name)),
+        offer(client, episode_of({"x": b"x"}, name)[0]),
+    ):
         assert not reply.stored and reply.refused and "id: expected a plain name" in reply.error
         assert "station 'a'" in reply.error
     assert left(trainer) == []
@@ -75,36 +92,76 @@ def big(size):
     return [pb.UploadPart(episode=episode)]
 
 
-@pytest.mark.parametrize("parts, refused, error", [
-    (lambda: parts_of({"x": b"x"}, seal=False), True, f"expected a {SUMS}"),
-    (lambda: parts_of({}, seal=False), True, f"expected a {SUMS} among them, got none"),
-    (lambda: parts_of({f"f{n}": b"" for n in range(40)}), True, "at most 16 files"),
-    (lambda: big(3 << 30), True, "2048 MiB in all"),
-    (lambda: parts_of({"x" * 200: b"x"}), True, "files[0].name: expected a plain name"),
-    (lambda: parts_of({"../x": b"x"}), True, "files[0].name: expected a plain name"),
-    (lambda: parts_of({"x": b"x"}, x="sha"), True, "with its SHA-256 in hex"),
-    (lambda: [pb.UploadPart(episode=pb.Episode(id="e", files=[pb.File(name=SUMS, sha256=sha(b""))] * 2))], True,
-     "expected each once"),
-    (lambda: parts_of({SUMS: listing({"x": sha(b"y")}).encode(), "x": b"x"}, seal=False), True, "does not fit"),
-    (lambda: parts_of({SUMS: listing(dict.fromkeys("xy", sha(b"x"))).encode(), "x": b"x"}, seal=False), True, "not fit"),
-    (lambda: parts_of({SUMS: b"x" * 20_000, "x": b"x"}, seal=False), True, f"expected a {SUMS}"),
-    (lambda: [], True, "expected the episode as it was offered in the first part, got nothing"),
-    (lambda: parts_of({"x": b"x"})[1:], True, "in the first part, got chunk"),
-    (lambda: [*parts_of({"x": b"x"}), chunk(0, b"x")], True, "chunk.file: expected file by file, from 1 to 1, got 0"),
-    (lambda: [*parts_of({"x": b"x"}), chunk(2, b"x")], True, "from 1 to 1, got 2")])
-def test_what_can_never_go_is_refused_for_good_and_leaves_no_trace(trainer, client, parts, refused, error):
+@pytest.mark.parametrize(
+    "parts, refused, error",
+    [
+        (lambda: parts_of({"x": b"x"}, seal=False), True, f"expected a {SUMS}"),
+        (lambda: parts_of({}, seal=False), True, f"expected a {SUMS} among them, got none"),
+        (lambda: parts_of({f"f{n}": b"" for n in range(40)}), True, "at most 16 files"),
+        (lambda: big(3 << 30), True, "2048 MiB in all"),
+        (lambda: parts_of({"x" * 200: b"x"}), True, "files[0].name: expected a plain name"),
+        (lambda: parts_of({"../x": b"x"}), True, "files[0].name: expected a plain name"),
+        (lambda: parts_of({"x": b"x"}, x="sha"), True, "with its SHA-256 in hex"),
+        (
+            lambda: [
+                pb.UploadPart(
+                    episode=pb.Episode(id="e", files=[pb.File(name=SUMS, sha256=sha(b""))] * 2)
+                )
+            ],
+            True,
+            "expected each once",
+        ),
+        (
+            lambda: parts_of({SUMS: listing({"x": sha(b"y")}).encode(), "x": b"x"}, seal=False),
+            True,
+            "does not fit",
+        ),
+        (
+            lambda: parts_of(
+                {SUMS: listing(dict.fromkeys("xy", sha(b"x"))).encode(), "x": b"x"}, seal=False
+            ),
+            True,
+            "not fit",
+        ),
+        (
+            lambda: parts_of({SUMS: b"x" * 20_000, "x": b"x"}, seal=False),
+            True,
+            f"expected a {SUMS}",
+        ),
+        (lambda: [], True, "expected the episode as it was offered in the first part, got nothing"),
+        (lambda: parts_of({"x": b"x"})[1:], True, "in the first part, got chunk"),
+        (
+            lambda: [*parts_of({"x": b"x"}), chunk(0, b"x")],
+            True,
+            "chunk.file: expected file by file, from 1 to 1, got 0",
+        ),
+        (lambda: [*parts_of({"x": b"x"}), chunk(2, b"x")], True, "from 1 to 1, got 2"),
+    ],
+)
+def test_what_can_never_go_is_refused_for_good_and_leaves_no_trace(
+    trainer, client, parts, refused, error
+):
     reply = send(client, parts())
     assert (reply.stored, reply.refused) == (False, refused) and error in reply.error, reply
-    assert [name for name in left(trainer) if "part" not in name] == [] and trainer.journal.ids() == []
+    assert [
+        name for name in left(trainer) if "part" not in name
+    ] == [] and trainer.journal.ids() == []
 
 
-@pytest.mark.parametrize("parts, error", [
-    (lambda: parts_of({"x": b"x"}, x=sha(b"y"), seal=True), "'x' was damaged on the way"),
-    (lambda: parts_of({"x": b"x"})[:-1], f"bytes of '{SUMS}', got 0"),
-    (lambda: [*parts_of({"x": b"x"})[:2], chunk(0, b"x", 1)], "at most 1 bytes in all, got 1 from 1 on"),
-    (lambda: [parts_of({"x": b"xy"})[0], chunk(0, b"y", 1)], "chunk.offset: expected 0"),
-    (lambda: [parts_of({"x": b"x"})[0], chunk(0, b"x", crc32=7)], "chunk.crc32: expected"),
-    (lambda: parts_of({"x": b"x", "y": b"y"})[:2], "expected 1 bytes of 'y', got 0")])
+@pytest.mark.parametrize(
+    "parts, error",
+    [
+        (lambda: parts_of({"x": b"x"}, x=sha(b"y"), seal=True), "'x' was damaged on the way"),
+        (lambda: parts_of({"x": b"x"})[:-1], f"bytes of '{SUMS}', got 0"),
+        (
+            lambda: [*parts_of({"x": b"x"})[:2], chunk(0, b"x", 1)],
+            "at most 1 bytes in all, got 1 from 1 on",
+        ),
+        (lambda: [parts_of({"x": b"xy"})[0], chunk(0, b"y", 1)], "chunk.offset: expected 0"),
+        (lambda: [parts_of({"x": b"x"})[0], chunk(0, b"x", crc32=7)], "chunk.crc32: expected"),
+        (lambda: parts_of({"x": b"x", "y": b"y"})[:2], "expected 1 bytes of 'y', got 0"),
+    ],
+)
 def test_what_may_go_with_the_next_try_is_told_and_goes(trainer, client, parts, error):
     reply = send(client, parts())
     assert (reply.stored, reply.refused) == (False, False) and error in reply.error, reply
@@ -122,10 +179,15 @@ def test_of_many_uploads_that_are_cut_a_station_keeps_a_few(trainer, client):
     assert len(list(trainer.inbox.folder.iterdir())) == 4, "a clock that is set removes nothing"
 
 
-def test_the_journal_is_written_after_the_folder_is_there(spool, task, trainer, client, monkeypatch):
+def test_the_journal_is_written_after_the_folder_is_there(
+    spool, task, trainer, client, monkeypatch
+):
     folder_existed, add = [], trainer.journal.arrived
-    monkeypatch.setattr(trainer.journal, "arrived",
-                        lambda *row: (folder_existed.append((trainer.inbox.folder / row[0]).is_dir()), add(*row)))
+    monkeypatch.setattr(
+        trainer.journal,
+        "arrived",
+        lambda *row: (folder_existed.append((trainer.inbox.folder / row[0]).is_dir()), add(*row)),
+    )
     client.upload(record(spool, task.spec).close())
     assert folder_existed == [True]
 
@@ -168,7 +230,9 @@ def bad_entries(spool, task):
     return sorted(path.name for path in closed.iterdir())
 
 
-def test_bad_entries_are_set_aside_with_their_reason_and_the_rest_goes_on(spool, task, trainer, client, tmp_path):
+def test_bad_entries_are_set_aside_with_their_reason_and_the_rest_goes_on(
+    spool, task, trainer, client, tmp_path
+):
     client.upload(record(Spool(tmp_path / "other"), task.spec, "0-conflict").close())
     bad, log_lines = bad_entries(spool, task), []
     good = [record(spool, task.spec, f"good_{number}").close().name for number in range(3)]
@@ -177,15 +241,24 @@ def test_bad_entries_are_set_aside_with_their_reason_and_the_rest_goes_on(spool,
     assert trainer.journal.ids() == ["0-conflict", *good]
     refused = {path.name for path in (spool.root / "refused").iterdir()}
     assert set(bad) <= refused and len(refused) == 2 * len(bad) and len(log_lines) == len(bad)
-    assert "another recording with this id" in (spool.root / "refused/0-conflict.reason.txt").read_text()
+    assert (
+        "another recording with this id"
+        in (spool.root / "refused/0-conflict.reason.txt").read_text()
+    )
     assert all(isinstance(line, str) and line.encode() for line in log_lines)
 
 
-def test_one_that_cannot_be_read_now_waits_and_the_rest_goes_on(spool, task, trainer, client, monkeypatch):
+def test_one_that_cannot_be_read_now_waits_and_the_rest_goes_on(
+    spool, task, trainer, client, monkeypatch
+):
     for name in ("a", "b", "c"):
         record(spool, task.spec, name).close()
     upload = client.upload
-    monkeypatch.setattr(client, "upload", lambda folder: upload(folder) if folder.name != "a" else os.listdir("/nowhere"))
+    monkeypatch.setattr(
+        client,
+        "upload",
+        lambda folder: upload(folder) if folder.name != "a" else os.listdir("/nowhere"),
+    )
     sender = Sender(spool, client, print)
     assert "episode a: FileNotFoundError" in sender.send_all()
     assert trainer.journal.ids() == ["b", "c"] and [path.name for path in spool.closed()] == ["a"]
@@ -193,7 +266,9 @@ def test_one_that_cannot_be_read_now_waits_and_the_rest_goes_on(spool, task, tra
     assert sender.send_all() == "" and trainer.journal.ids() == ["b", "c", "a"]
 
 
-def test_one_that_the_trainer_never_manages_to_take_does_not_stay_the_first(spool, task, trainer, client, monkeypatch):
+def test_one_that_the_trainer_never_manages_to_take_does_not_stay_the_first(
+    spool, task, trainer, client, monkeypatch
+):
     for name in ("a", "b", "c"):
         record(spool, task.spec, name).close()
     upload, tried = client.upload, []
@@ -216,7 +291,9 @@ def test_a_trainer_that_is_away_sets_nothing_aside(spool, task):
     assert "unavailable" in sender.send_all() and len(spool.closed()) == 1
 
 
-def test_once_the_trainer_is_there_they_come_in_order_however_often_it_was_asked_before(spool, task, trainer, client):
+def test_once_the_trainer_is_there_they_come_in_order_however_often_it_was_asked_before(
+    spool, task, trainer, client
+):
     """Else the same demonstrations, in another order, would make another policy."""
     for name in ("a", "b", "c"):
         record(spool, task.spec, name).close()
@@ -238,7 +315,9 @@ class Cutting(bridge_pb2_grpc.BridgeServicer):
     """A trainer whose policies arrive cut: half of the data, or without the last part."""
 
     def NextPolicy(self, request, context):  # noqa: N802
-        yield pb.PolicyPart(version=1, data=b"half", sha256="" if request.have_version else sha(b"half and half"))
+        yield pb.PolicyPart(
+            version=1, data=b"half", sha256="" if request.have_version else sha(b"half and half")
+        )
 
 
 @pytest.mark.parametrize("have", [0, 1])
@@ -260,7 +339,10 @@ def test_listening_or_calling_beyond_this_machine_needs_tls_or_the_word():
         for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.2"):
             assert check(Bridge(host=host)) is None
         for host in ("0.0.0.0", "[::]", "192.168.1.4", "trainer.lab"):
-            with pytest.raises(RecipeError, match="bridge.host is '.*anyone on that network can.*bridge.insecure=true"):
+            with pytest.raises(
+                RecipeError,
+                match="bridge.host is '.*anyone on that network can.*bridge.insecure=true",
+            ):
                 check(Bridge(host=host))
             assert check(Bridge(host=host, insecure=True)) is None
     bridge = Bridge(host="0.0.0.0", fleet="/fleet")
@@ -278,4 +360,6 @@ def test_a_published_file_is_the_very_file_that_was_written_aside(tmp_path):
     (tmp_path / "it").write_text("old")
     inode = (tmp_path / "aside").stat().st_ino
     publish_file(tmp_path / "aside", tmp_path / "it")
-    assert (tmp_path / "it").stat().st_ino == inode and not (tmp_path / "aside").exists(), "renamed, never copied"
+    assert (tmp_path / "it").stat().st_ino == inode and not (tmp_path / "aside").exists(), (
+        "renamed, never copied"
+    )

@@ -1,4 +1,6 @@
-"""A bridge with many stations, and with whoever else finds its port: the others are served, and memory stays bounded."""
+"""A bridge with many stations, and with whoever else finds its port: the others are served, and
+memory stays bounded.
+"""
 
 import os
 import resource
@@ -44,17 +46,32 @@ def resident_mib():
 
 def fetched(client):
     """Bytes of the first policy that there is, however long it takes."""
-    while not (size := sum(len(part.data) for part in client._stub.NextPolicy(
-            pb.PolicyRequest(have_version=0, wait_s=30.0), metadata=client._who))):
+    while not (
+        size := sum(
+            len(part.data)
+            for part in client._stub.NextPolicy(
+                pb.PolicyRequest(have_version=0, wait_s=30.0), metadata=client._who
+            )
+        )
+    ):
         pass
     return size
 
 
 def many(trainer, tmp_path, stations, uploading, episodes_per_station, policy_mib):
-    """So many wait for a policy while some upload; then all of them have it. Returns the memory taken."""
-    clients = [BridgeClient(f"127.0.0.1:{trainer.port}", f"s{number}", instance=f"i{number}") for number in range(stations)]
-    folders = [episode(tmp_path / f"spool/{station}-{number}", 1)
-               for station in range(uploading) for number in range(episodes_per_station)]
+    """So many wait for a policy while some upload; then all of them have it.
+
+    Returns the memory taken.
+    """
+    clients = [
+        BridgeClient(f"127.0.0.1:{trainer.port}", f"s{number}", instance=f"i{number}")
+        for number in range(stations)
+    ]
+    folders = [
+        episode(tmp_path / f"spool/{station}-{number}", 1)
+        for station in range(uploading)
+        for number in range(episodes_per_station)
+    ]
     before = resident_mib()
 
     def send(number):
@@ -62,7 +79,10 @@ def many(trainer, tmp_path, stations, uploading, episodes_per_station, policy_mi
             assert clients[number].upload(folder) is False
             clients[number].report(0, 0, timeout_s=30.0)
 
-    with futures.ThreadPoolExecutor(stations) as waiting, futures.ThreadPoolExecutor(uploading) as pool:
+    with (
+        futures.ThreadPoolExecutor(stations) as waiting,
+        futures.ThreadPoolExecutor(uploading) as pool,
+    ):
         sizes = [waiting.submit(fetched, client) for client in clients]
         end = time.monotonic() + 60
         while sum(lease.calls for lease in trainer._admission._leases.values()) < stations:
@@ -84,9 +104,13 @@ def test_fifty_stations_wait_while_five_upload(trainer, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_hundred_stations_wait_while_twenty_upload_and_the_memory_stays_bounded(trainer, tmp_path):
+def test_two_hundred_stations_wait_while_twenty_upload_and_the_memory_stays_bounded(
+    trainer, tmp_path
+):
     """Clients and trainer are one process here: the bound is that of both."""
-    grown = many(trainer, tmp_path, stations=200, uploading=20, episodes_per_station=5, policy_mib=8)
+    grown = many(
+        trainer, tmp_path, stations=200, uploading=20, episodes_per_station=5, policy_mib=8
+    )
     assert grown < 600, f"{grown:.0f} MiB; one copy of the policy for each station would be 1600"
 
 
@@ -122,17 +146,23 @@ def either(request, tmp_path, monkeypatch):
     if request.param == "tls":
         Fleet(tmp_path / "fleet").enroll("a", tmp_path / "a")
         folder = tmp_path / "fleet"
-    trainer = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict, fleet=folder)
+    trainer = BridgeServer(
+        "127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict, fleet=folder
+    )
     client = BridgeClient(f"127.0.0.1:{trainer.port}", "a", folder and tmp_path / "a")
     yield trainer, client
     client.close()
     trainer.stop()
 
 
-GARBAGE = {"noise": os.urandom(1 << 16), "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 9, "zeros": bytes(1 << 16),
-           "half a preface": b"PRI * HTTP/2.0\r\n",
-           "a preface and noise": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(1 << 14),
-           "tls, then noise": b"\x16\x03\x01\x02\x00" + os.urandom(1 << 14)}
+GARBAGE = {
+    "noise": os.urandom(1 << 16),
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 9,
+    "zeros": bytes(1 << 16),
+    "half a preface": b"PRI * HTTP/2.0\r\n",
+    "a preface and noise": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(1 << 14),
+    "tls, then noise": b"\x16\x03\x01\x02\x00" + os.urandom(1 << 14),
+}
 
 
 def test_garbage_on_the_port_disturbs_nobody(either, tmp_path):

@@ -1,4 +1,6 @@
-"""Trainer and station as if on two machines: in namespaces of their own, over a slow or lossy line that is pulled out."""
+"""Trainer and station as if on two machines: in namespaces of their own, over a slow or lossy line
+that is pulled out.
+"""
 
 import os
 import re
@@ -42,7 +44,9 @@ while spool.closed():
 
 
 def run(*command):
-    """A command of the system; the test is skipped, with its words, where the kernel or the user may not."""
+    """A command of the system; the test is skipped, with its words, where the kernel or the user
+    may not.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
@@ -59,7 +63,21 @@ def machines():
     try:
         for name in names:
             run("ip", "netns", "add", name)
-        run("ip", "link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        run(
+            "ip",
+            "link",
+            "add",
+            "cable",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            names[1],
+        )
         for name, address in zip(names, (TRAINER, STATION), strict=True):
             run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable")
             run("ip", "-n", name, "link", "set", "cable", "up")
@@ -71,14 +89,29 @@ def machines():
 
 def started(name, code, root):
     with open(root / f"{name}.log", "w") as log:
-        return subprocess.Popen(["ip", "netns", "exec", name, sys.executable, "-c", code, str(root), f"{TRAINER}:{PORT}"],
-                                stdout=log, stderr=log)
+        return subprocess.Popen(
+            [
+                "ip",
+                "netns",
+                "exec",
+                name,
+                sys.executable,
+                "-c",
+                code,
+                str(root),
+                f"{TRAINER}:{PORT}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("line", [
-    "tbf rate 40mbit burst 64kb latency 100ms",
-    "netem delay 30ms 10ms loss 1%"], ids=["slow", "lossy"])
+@pytest.mark.parametrize(
+    "line",
+    ["tbf rate 40mbit burst 64kb latency 100ms", "netem delay 30ms 10ms loss 1%"],
+    ids=["slow", "lossy"],
+)
 def test_episodes_go_on_over_a_bad_line_and_after_the_cable_was_pulled(machines, tmp_path, line):
     for name in machines:
         run("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", *line.split())
@@ -99,11 +132,15 @@ def test_episodes_go_on_over_a_bad_line_and_after_the_cable_was_pulled(machines,
         before = Journal(journal).ids()
         with pytest.raises(subprocess.TimeoutExpired):
             processes[1].wait(3)
-        assert len(before) < 4 and len(Journal(journal).ids()) <= len(before) + 1, "nothing comes through a pulled cable"
+        assert len(before) < 4 and len(Journal(journal).ids()) <= len(before) + 1, (
+            "nothing comes through a pulled cable"
+        )
         run("ip", "-n", machines[1], "link", "set", "cable", "up")
         assert processes[1].wait(90) == 0
         stats = run("tc", "-n", machines[1], "-s", "qdisc", "show", "dev", "cable")
-        assert line.split()[0] in stats and int(re.search(r"Sent (\d+) bytes", stats)[1]) > 8 * MIB, "it used that line"
+        assert (
+            line.split()[0] in stats and int(re.search(r"Sent (\d+) bytes", stats)[1]) > 8 * MIB
+        ), "it used that line"
     finally:
         for process in processes:
             process.kill()

@@ -63,29 +63,31 @@ def test_of_a_station_the_ones_stay_that_came_last_whatever_their_stamps_say(tmp
 
 
 def test_a_part_of_a_station_that_has_gone_is_removed_after_a_day_and_one_that_grows_is_not(
-        tmp_path, now):
+    tmp_path, now
+):
     box = new_inbox(tmp_path)
     gone, slow = (box.receive(name, episode(tmp_path, name)) for name in ("gone", "slow"))
     files = [file.name for file in slow.episode.files]
     for offset, letter in enumerate(b"slow"):
         now[0] += PART_S * 0.4
         data = bytes([letter])
-        slow.take(pb.Chunk(file=files.index("x.mcap"), offset=offset, data=data,
-                           crc32=zlib.crc32(data)))
+        slow.take(
+            pb.Chunk(file=files.index("x.mcap"), offset=offset, data=data, crc32=zlib.crc32(data))
+        )
     box.offer("other", episode(tmp_path, "other"))
     assert left(tmp_path) == {slow.folder.name}
     assert (slow.folder / "x.mcap").is_file() and not gone.folder.exists()
 
 
 def test_a_short_disk_takes_the_parts_of_earlier_starts_before_an_episode_waits(
-        tmp_path, now, monkeypatch):
+    tmp_path, now, monkeypatch
+):
     first = new_inbox(tmp_path)
     old, mine = (first.receive("a", episode(tmp_path, name)).folder for name in ("old", "mine"))
     again = new_inbox(tmp_path)
     here = again.receive("b", episode(tmp_path, "b")).folder
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr(inbox.shutil, "disk_usage",
-                        lambda _: usage(0 if old.exists() else 1 << 40))
+    monkeypatch.setattr(inbox.shutil, "disk_usage", lambda _: usage(0 if old.exists() else 1 << 40))
     assert not again.offer("a", described(tmp_path / "spool/mine")).stored
     assert left(tmp_path) == {mine.name, here.name}
 

@@ -1,4 +1,6 @@
-"""Policies that are cut on their way down: what came of them is not sent again, and what is wrong of it is found."""
+"""Policies that are cut on their way down: what came of them is not sent again, and what is wrong
+of it is found.
+"""
 
 import grpc
 import numpy as np
@@ -60,7 +62,9 @@ def cut(line, folder, after, **how):
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_the_rest_alone_is_sent_also_to_a_station_that_was_started_again(trainer, line, tmp_path, random, again):
+def test_the_rest_alone_is_sent_also_to_a_station_that_was_started_again(
+    trainer, line, tmp_path, random, again
+):
     policy_file = publish(trainer, 3, weights(random))
     size, folder = policy_file.stat().st_size, tmp_path / "station"
     first = cut(line, folder, 2_000_000)
@@ -68,7 +72,10 @@ def test_the_rest_alone_is_sent_also_to_a_station_that_was_started_again(trainer
     assert 2_000_000 <= came < 2_000_000 + PART_BYTES and begun(folder, "") == (3, came)
     station = line() if again else first
     fetched = station.client.next_policy(-1, folder)
-    assert fetched.path.read_bytes() == policy_file.read_bytes() and station.sent == size - came * again
+    assert (
+        fetched.path.read_bytes() == policy_file.read_bytes()
+        and station.sent == size - came * again
+    )
     assert [path.name for path in folder.iterdir()] == [policy_name(3)]
 
 
@@ -96,16 +103,26 @@ def test_it_goes_on_from_any_byte(trainer, tmp_path, random, at):
     at %= len(policy.data) + 1
     offsets = {tensor.digest: tensor.start for tensor in first.tensors}
     for base in ({}, offsets):
-        got, parts = bytearray(policy.data[:at]), [pb.PolicyPart.FromString(message) for message in policy.parts(base, at)]
-        assert [part.begins for part in parts] == [at] + [0] * (len(parts) - 1) and parts[-1].sha256 == policy.sha256
+        got, parts = (
+            bytearray(policy.data[:at]),
+            [pb.PolicyPart.FromString(message) for message in policy.parts(base, at)],
+        )
+        assert [part.begins for part in parts] == [at] + [0] * (len(parts) - 1) and parts[
+            -1
+        ].sha256 == policy.sha256
         for part in parts:
-            got += part.data or first.data[part.copy_offset:part.copy_offset + part.copy_size]
+            got += part.data or first.data[part.copy_offset : part.copy_offset + part.copy_size]
         assert got == policy.data
-    assert [pb.PolicyPart.FromString(message).begins for message in policy.parts({}, len(policy.data) + 1)][:1] == [0]
+    assert [
+        pb.PolicyPart.FromString(message).begins
+        for message in policy.parts({}, len(policy.data) + 1)
+    ][:1] == [0]
 
 
 @pytest.mark.parametrize("harm", ["a bit", "longer", "newer", "another of its version"])
-def test_what_came_of_another_policy_or_is_damaged_is_fetched_again(trainer, line, tmp_path, random, harm):
+def test_what_came_of_another_policy_or_is_damaged_is_fetched_again(
+    trainer, line, tmp_path, random, harm
+):
     policy_file, folder = publish(trainer, 3, weights(random)), tmp_path / "station"
     cut(line, folder, 1_000_000)
     left = aside(folder, "", 3)
@@ -122,8 +139,13 @@ def test_what_came_of_another_policy_or_is_damaged_is_fetched_again(trainer, lin
             fetched = station.client.next_policy(-1, folder)
             break
         except BridgeError as error:
-            assert "it is fetched again" in str(error) and harm in ("a bit", "another of its version")
-    assert fetched.path.read_bytes() == policy_file.read_bytes() and len(list(folder.iterdir())) == 1
+            assert "it is fetched again" in str(error) and harm in (
+                "a bit",
+                "another of its version",
+            )
+    assert (
+        fetched.path.read_bytes() == policy_file.read_bytes() and len(list(folder.iterdir())) == 1
+    )
 
 
 def test_what_a_policy_stands_on_goes_on_too(trainer, line, tmp_path, random):
@@ -134,7 +156,9 @@ def test_what_a_policy_stands_on_goes_on_too(trainer, line, tmp_path, random):
     assert 1_000_000 < offset <= came
     station = line()
     fetched = station.client.next_policy(-1, folder)
-    assert (folder / base_name(BASE)).read_bytes() == base.read_bytes() and station.sent == base.stat().st_size - offset
+    assert (
+        folder / base_name(BASE)
+    ).read_bytes() == base.read_bytes() and station.sent == base.stat().st_size - offset
     assert {path.name for path in folder.iterdir()} == {fetched.path.name, base_name(BASE)}
 
 

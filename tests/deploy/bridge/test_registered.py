@@ -29,16 +29,23 @@ def specs_json(spec):
     return json.dumps(spec.to_dict())
 
 
-def test_a_station_is_asked_who_it_is_until_it_has_said_so_and_the_trainer_keeps_it(spec_trainer, station, task):
+def test_a_station_is_asked_who_it_is_until_it_has_said_so_and_the_trainer_keeps_it(
+    spec_trainer, station, task
+):
     assert not station.report(0, -1).registered
     assert station.register(specs_json(task.spec), "beef") == ""
     assert station.report(0, -1).registered
     entry = spec_trainer.registered.entries["a"]
-    assert (entry.spec_hash, entry.limits_hash, entry.why_not) == (task.spec.hash, "beef", "") and entry.software
+    assert (entry.spec_hash, entry.limits_hash, entry.why_not) == (
+        task.spec.hash,
+        "beef",
+        "",
+    ) and entry.software
 
 
 def test_a_station_of_other_specs_hears_what_differs_gets_no_policy_and_begins_no_episode(
-        spec_trainer, station, task, tmp_path, random, monkeypatch):
+    spec_trainer, station, task, tmp_path, random, monkeypatch
+):
     monkeypatch.setattr(spec_trainer, "report", lambda: {"accepting": True, "phase": "online"})
     publish(spec_trainer, 1, weights(random, 1))
     why = station.register(specs_json(replace(task.spec, control_hz=7.0)), "beef")
@@ -47,16 +54,28 @@ def test_a_station_of_other_specs_hears_what_differs_gets_no_policy_and_begins_n
     assert answer.registered and not answer.accepting and answer.message == why
     assert station.next_policy(-1, tmp_path / "station", wait_s=0.1) is None
     other = BridgeClient(f"127.0.0.1:{spec_trainer.port}", "b")
-    assert other.next_policy(-1, tmp_path / "other", wait_s=5.0).version == 1 and other.report(0, -1).accepting
+    assert (
+        other.next_policy(-1, tmp_path / "other", wait_s=5.0).version == 1
+        and other.report(0, -1).accepting
+    )
     other.close()
-    assert station.register(specs_json(task.spec), "beef") == "", "it was started again, with the task of the trainer"
-    assert station.next_policy(-1, tmp_path / "station", wait_s=5.0).version == 1 and station.report(0, -1).accepting
+    assert station.register(specs_json(task.spec), "beef") == "", (
+        "it was started again, with the task of the trainer"
+    )
+    assert (
+        station.next_policy(-1, tmp_path / "station", wait_s=5.0).version == 1
+        and station.report(0, -1).accepting
+    )
 
 
-@pytest.mark.parametrize("specs", ["", "[1]", "{", "[" * 60_000, '{"observation": 3}', "x" * 70_000, "\x1b[31m{"])
+@pytest.mark.parametrize(
+    "specs", ["", "[1]", "{", "[" * 60_000, '{"observation": 3}', "x" * 70_000, "\x1b[31m{"]
+)
 def test_specs_that_cannot_be_read_are_refused_by_name_and_bounded(spec_trainer, station, specs):
     why = station.register(specs, "beef" * 1000)
-    assert "station 'a': specs: expected JSON of a StationSpec, at most 65536 characters, got" in why
+    assert (
+        "station 'a': specs: expected JSON of a StationSpec, at most 65536 characters, got" in why
+    )
     assert len(why) <= admission.MAX_REASON and "\x1b" not in why
     assert len(spec_trainer.registered.entries["a"].limits_hash) <= 200
 

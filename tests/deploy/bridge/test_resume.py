@@ -1,4 +1,6 @@
-"""Uploads that are cut go on where they were, whatever died; what was damaged is sent again; each episode arrives once."""
+"""Uploads that are cut go on where they were, whatever died; what was damaged is sent again; each
+episode arrives once.
+"""
 
 import contextlib
 import itertools
@@ -39,10 +41,18 @@ def folder(tmp_path):
 
 
 class Relay:
-    """TCP between a client and a trainer, which is cut after so many bytes, once or ``again``; counts what goes up."""
+    """TCP between a client and a trainer, which is cut after so many bytes, once or ``again``;
+    counts what goes up.
+    """
 
     def __init__(self, port, cut_after, again=0):
-        self.port_behind, self.cut_after, self.sent, self.ends, self.again = port, cut_after, 0, [], again
+        self.port_behind, self.cut_after, self.sent, self.ends, self.again = (
+            port,
+            cut_after,
+            0,
+            [],
+            again,
+        )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -73,7 +83,9 @@ class Relay:
     def cut(self):
         for end in self.ends:
             with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # or it lasts for as long as a thread waits for what comes
+                end.shutdown(
+                    socket.SHUT_RDWR
+                )  # or it lasts for as long as a thread waits for what comes
             end.close()
 
     def close(self):
@@ -98,12 +110,16 @@ def test_an_upload_that_the_network_cuts_goes_on_where_it_was(trainer, tmp_path,
     episode = described(folder)
     until(lambda: not trainer._sending, "what the trainer has still to write")
     have = list(trainer.inbox.offer("a", episode).have)
-    assert 4 * PART_BYTES <= max(have) < 8 * PART_BYTES, "no more was on its way than the trainer has room for"
+    assert 4 * PART_BYTES <= max(have) < 8 * PART_BYTES, (
+        "no more was on its way than the trainer has room for"
+    )
     assert max(have) % PART_BYTES == 0, "whole chunks are kept"
     before = relay.sent
     until(lambda: uploaded(client, folder), "it to connect again")
     left = sum(file.size for file in episode.files) - sum(have)
-    assert left < relay.sent - before < left + 2 * PART_BYTES, "nothing of what was there is sent again"
+    assert left < relay.sent - before < left + 2 * PART_BYTES, (
+        "nothing of what was there is sent again"
+    )
     assert trainer.journal.ids() == ["e"]
     for file in folder.iterdir():
         assert (trainer.inbox.folder / "e" / file.name).read_bytes() == file.read_bytes()
@@ -157,14 +173,23 @@ def test_an_upload_to_a_trainer_that_is_killed_goes_on_with_the_next(tmp_path, f
     client = BridgeClient(f"127.0.0.1:{port}", "a")
     thread = threading.Thread(target=until, args=(lambda: cut(client, folder), "the cut", 60))
     thread.start()
-    until(lambda: [part for part in tmp_path.glob("run/inbox/.part-*/x.mcap") if part.stat().st_size >= 4 * PART_BYTES],
-          "four chunks", 60)
+    until(
+        lambda: [
+            part
+            for part in tmp_path.glob("run/inbox/.part-*/x.mcap")
+            if part.stat().st_size >= 4 * PART_BYTES
+        ],
+        "four chunks",
+        60,
+    )
     first.send_signal(signal.SIGKILL)
     first.wait()
     thread.join()
     second, sent = subprocess.Popen(command), []
     count = client._stub.Upload
-    client._stub.Upload = lambda request, **how: count((sent.append(part) or part for part in request), **how)
+    client._stub.Upload = lambda request, **how: count(
+        (sent.append(part) or part for part in request), **how
+    )
     until(lambda: uploaded(client, folder), "the second trainer", 60)
     second.kill()
     second.wait()
@@ -184,7 +209,9 @@ def cut(client, folder):
     return False
 
 
-def test_a_chunk_that_is_damaged_on_the_way_is_sent_again_and_nothing_before_it(trainer, client, folder):
+def test_a_chunk_that_is_damaged_on_the_way_is_sent_again_and_nothing_before_it(
+    trainer, client, folder
+):
     episode = described(folder)
 
     def damaged():
@@ -214,7 +241,9 @@ def test_what_was_damaged_on_the_trainers_disk_meanwhile_is_sent_again(trainer, 
     assert (trainer.inbox.folder / "e/x.mcap").read_bytes() == (folder / "x.mcap").read_bytes()
 
 
-def test_what_is_longer_on_the_trainers_disk_than_it_was_offered_is_begun_anew(trainer, client, folder):
+def test_what_is_longer_on_the_trainers_disk_than_it_was_offered_is_begun_anew(
+    trainer, client, folder
+):
     receiving = trainer.inbox.receive("a", described(folder))
     (receiving.folder / "x.mcap").write_bytes(bytes(CHUNKS * PART_BYTES + 6))
     assert client.upload(folder) is False
@@ -223,7 +252,10 @@ def test_what_is_longer_on_the_trainers_disk_than_it_was_offered_is_begun_anew(t
 def test_of_an_upload_there_is_one_at_a_time_for_each_station(trainer, client, folder):
     stalled = Stalled(client, folder)
     until(lambda: trainer._sending, "an upload")
-    with pytest.raises(BridgeError, match="station 'a': expected one upload at a time, got another; it is offered again"):
+    with pytest.raises(
+        BridgeError,
+        match="station 'a': expected one upload at a time, got another; it is offered again",
+    ):
         client.upload(folder)
     other = BridgeClient(client.address, "b")
     assert other.upload(folder) is False
@@ -253,7 +285,9 @@ def test_uploads_beyond_the_most_wait_for_their_turn(tmp_path, folder, monkeypat
     trainer.stop()
 
 
-def test_an_upload_that_stalls_ends_by_itself_and_goes_on_later(trainer, client, folder, monkeypatch):
+def test_an_upload_that_stalls_ends_by_itself_and_goes_on_later(
+    trainer, client, folder, monkeypatch
+):
     monkeypatch.setattr(server, "WAIT_S", 0.3)
     episode, hold = described(folder), threading.Event()
 
@@ -266,7 +300,10 @@ def test_an_upload_that_stalls_ends_by_itself_and_goes_on_later(trainer, client,
     reply = client._call(client._stub.Upload, stalls(), 20.0)
     hold.set()
     assert not reply.refused and "expected the next part of an upload" in reply.error
-    assert client._call(client._stub.Offer, episode, 20.0).have[3] > 0 and client.upload(folder) is False
+    assert (
+        client._call(client._stub.Offer, episode, 20.0).have[3] > 0
+        and client.upload(folder) is False
+    )
 
 
 def test_an_upload_that_drips_ends_by_itself(trainer, client, folder, monkeypatch):
@@ -295,5 +332,7 @@ def test_a_station_that_goes_away_in_the_middle_makes_room(trainer, client, fold
 
 def test_a_message_that_is_too_large_is_refused_and_the_connection_lives(trainer, client, folder):
     with pytest.raises(BridgeError, match="resource_exhausted"):
-        client._call(client._stub.Upload, iter([pb.UploadPart(chunk=pb.Chunk(data=bytes(2 << 20)))]), 20.0)
+        client._call(
+            client._stub.Upload, iter([pb.UploadPart(chunk=pb.Chunk(data=bytes(2 << 20)))]), 20.0
+        )
     assert client.upload(folder) is False

@@ -8,7 +8,14 @@ import pytest
 
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient
-from rlinf_core.deploy.bridge.credentials import FILE, TOKEN, link_token, make_token, read_token, token_link
+from rlinf_core.deploy.bridge.credentials import (
+    FILE,
+    TOKEN,
+    link_token,
+    make_token,
+    read_token,
+    token_link,
+)
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import members
@@ -29,8 +36,14 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trainer(tmp_path, home):
-    server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print,
-                          lambda: {"phase": "online"}, token_file=tmp_path / "run" / FILE)
+    server = BridgeServer(
+        "127.0.0.1:0",
+        tmp_path / "run/inbox",
+        tmp_path / "run/policies",
+        print,
+        lambda: {"phase": "online"},
+        token_file=tmp_path / "run" / FILE,
+    )
     (tmp_path / "run/policies/policy-00000001.safetensors").write_bytes(b"secret")
     yield server
     server.stop()
@@ -56,12 +69,20 @@ def episode(tmp_path, task):
 
 def test_a_stranger_gets_nothing_and_learns_where_the_token_lies(call, episode, tmp_path):
     path = re.escape(str(tmp_path / "run" / FILE))
-    gets_nothing(call("stranger"), episode, tmp_path,
-                 rf"unauthenticated.*token.*{path}, got none.*bridge\.token_file")
+    gets_nothing(
+        call("stranger"),
+        episode,
+        tmp_path,
+        rf"unauthenticated.*token.*{path}, got none.*bridge\.token_file",
+    )
     other = tmp_path / "other"
     make_token(other)
-    gets_nothing(call("stranger", other), episode, tmp_path,
-                 rf"{path}, got another.*looked in {re.escape(str(other))}, and found another")
+    gets_nothing(
+        call("stranger", other),
+        episode,
+        tmp_path,
+        rf"{path}, got another.*looked in {re.escape(str(other))}, and found another",
+    )
     assert list((tmp_path / "run/inbox").iterdir()) == []
 
 
@@ -103,16 +124,26 @@ def test_the_file_is_made_once_for_its_user_alone(tmp_path):
     assert make_token(tmp_path / "another") != token
 
 
-@pytest.mark.parametrize(("mode", "text", "message"), [
-    (0o644, "a" * 43, "other users cannot read, got mode 0644"), (0o602, "a" * 43, "mode 0602"),
-    (0o600, "", "32 to 256 letters"), (0o600, "short", "32 to 256"), (0o600, "a" * 43 + "\nmore", "32 to 256"),
-    (0o600, "é" * 40, "32 to 256"), (0o600, "a" * 257, "32 to 256")])
+@pytest.mark.parametrize(
+    ("mode", "text", "message"),
+    [
+        (0o644, "a" * 43, "other users cannot read, got mode 0644"),
+        (0o602, "a" * 43, "mode 0602"),
+        (0o600, "", "32 to 256 letters"),
+        (0o600, "short", "32 to 256"),
+        (0o600, "a" * 43 + "\nmore", "32 to 256"),
+        (0o600, "é" * 40, "32 to 256"),
+        (0o600, "a" * 257, "32 to 256"),
+    ],
+)
 def test_a_file_that_is_no_token_is_refused_before_anybody_is_let_in(tmp_path, mode, text, message):
     path = tmp_path / FILE
     path.write_text(text)
     path.chmod(mode)
     with pytest.raises(BridgeError, match=message):
-        BridgeServer("127.0.0.1:0", tmp_path / "inbox", tmp_path / "policies", print, dict, token_file=path)
+        BridgeServer(
+            "127.0.0.1:0", tmp_path / "inbox", tmp_path / "policies", print, dict, token_file=path
+        )
     path.write_bytes(b"\xff" * 43)
     with pytest.raises(BridgeError, match="token_file"):
         make_token(path)
@@ -139,8 +170,17 @@ def test_a_station_of_the_same_user_finds_the_token_by_the_port(trainer, tmp_pat
 
 
 def test_a_trainer_that_ends_takes_its_own_link_along(tmp_path, home):
-    servers = [BridgeServer("127.0.0.1:0", tmp_path / f"{name}/inbox", tmp_path / f"{name}/policies", print, dict,
-                            token_file=tmp_path / name / FILE) for name in "ab"]
+    servers = [
+        BridgeServer(
+            "127.0.0.1:0",
+            tmp_path / f"{name}/inbox",
+            tmp_path / f"{name}/policies",
+            print,
+            dict,
+            token_file=tmp_path / name / FILE,
+        )
+        for name in "ab"
+    ]
     links = [token_link(server.port) for server in servers]
     link_token(tmp_path / "other", servers[1].port)
     for server in servers:
@@ -151,8 +191,14 @@ def test_a_trainer_that_ends_takes_its_own_link_along(tmp_path, home):
 def test_a_home_that_cannot_be_written_keeps_no_trainer_from_its_stations(tmp_path, monkeypatch):
     (tmp_path / "home").write_text("")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict,
-                          token_file=tmp_path / "run" / FILE)
+    server = BridgeServer(
+        "127.0.0.1:0",
+        tmp_path / "run/inbox",
+        tmp_path / "run/policies",
+        print,
+        dict,
+        token_file=tmp_path / "run" / FILE,
+    )
     files = tokens_of(load_recipe("demo", [f"bridge.port={server.port}"]).bridge, tmp_path / "run")
     client = BridgeClient(f"127.0.0.1:{server.port}", "a", tokens=files)
     assert client.report(0, 0) is not None
@@ -174,11 +220,22 @@ def test_certificates_and_a_network_of_ones_own_take_the_place_of_the_token(tmp_
 
 
 def test_a_name_that_the_recipe_does_not_list_is_refused(tmp_path, home):
-    server = BridgeServer("127.0.0.1:0", tmp_path / "inbox", tmp_path / "policies", print, dict,
-                          token_file=tmp_path / FILE, stations=("a", "b"))
-    listed, unlisted = (BridgeClient(f"127.0.0.1:{server.port}", name, tokens=[tmp_path / FILE]) for name in "ac")
+    server = BridgeServer(
+        "127.0.0.1:0",
+        tmp_path / "inbox",
+        tmp_path / "policies",
+        print,
+        dict,
+        token_file=tmp_path / FILE,
+        stations=("a", "b"),
+    )
+    listed, unlisted = (
+        BridgeClient(f"127.0.0.1:{server.port}", name, tokens=[tmp_path / FILE]) for name in "ac"
+    )
     assert listed.report(0, 0) is not None
-    with pytest.raises(BridgeError, match=r"'c': expected one of bridge\.stations .* a, b, got another"):
+    with pytest.raises(
+        BridgeError, match=r"'c': expected one of bridge\.stations .* a, b, got another"
+    ):
         unlisted.report(0, 0)
     with pytest.raises(BridgeError, match="got none"):  # names are told to nobody without the token
         BridgeClient(f"127.0.0.1:{server.port}", "c").report(0, 0)

@@ -1,4 +1,6 @@
-"""Who reads a policy slowly, or not at all, keeps nobody else from theirs; who is withdrawn gets nothing any more."""
+"""Who reads a policy slowly, or not at all, keeps nobody else from theirs; who is withdrawn gets
+nothing any more.
+"""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +23,9 @@ BASE = f"base-{'0' * 16}.safetensors"
 
 
 def ask(client, have=-1, wait_s=5.0):
-    return client._next_policy(pb.PolicyRequest(have_version=have, wait_s=wait_s), timeout=120, metadata=client._who)
+    return client._next_policy(
+        pb.PolicyRequest(have_version=have, wait_s=wait_s), timeout=120, metadata=client._who
+    )
 
 
 @pytest.fixture
@@ -33,7 +37,9 @@ def clients(trainer):
         client.close()
 
 
-def test_a_station_that_does_not_read_is_cut_off_and_the_next_has_its_turn(trainer, clients, tmp_path):
+def test_a_station_that_does_not_read_is_cut_off_and_the_next_has_its_turn(
+    trainer, clients, tmp_path
+):
     trainer._fetches = DownloadSlots(1, 2.0)
     stuck = ask(clients["a"])
     next(stuck)
@@ -54,7 +60,9 @@ def test_a_station_has_one_call_for_a_policy_at_a_time_the_newest(trainer, clien
         _, first = next(stuck[-1])
     assert clients["b"].next_policy(-1, tmp_path / "b").version == 1
     for older in stuck[:-1]:
-        with pytest.raises(grpc.RpcError, match="station 'a': another call for a policy has come since"):
+        with pytest.raises(
+            grpc.RpcError, match="station 'a': another call for a policy has come since"
+        ):
             list(older)
     assert sum(len(sent) for _, sent in stuck[-1]) + len(first) == BYTES
 
@@ -64,9 +72,17 @@ def withdrawn(tmp_path, request):
     """A trainer, its fleet, and an enrolled station, which may take policies as links."""
     fleet = Fleet(tmp_path / "fleet")
     fleet.enroll("a", tmp_path / "of_a")
-    server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict,
-                          fleet=fleet.folder)
-    client = BridgeClient(f"127.0.0.1:{server.port}", "a", tmp_path / "of_a", links=getattr(request, "param", False))
+    server = BridgeServer(
+        "127.0.0.1:0",
+        tmp_path / "run/inbox",
+        tmp_path / "run/policies",
+        print,
+        dict,
+        fleet=fleet.folder,
+    )
+    client = BridgeClient(
+        f"127.0.0.1:{server.port}", "a", tmp_path / "of_a", links=getattr(request, "param", False)
+    )
     yield server, fleet, client
     client.close()
     server.stop()

@@ -1,8 +1,10 @@
-"""Run by LeRobot's own environment: its robot client with a robot that stands still, against a server at an address.
+"""Run by LeRobot's own environment: its robot client with a robot that stands still, against a
+server at an address.
 
     .venvs/lerobot/bin/python tests/deploy/serving/lerobot_client_itself.py ADDRESS FOLDER
 
-FOLDER has ``given.npz``: numbers and pictures; written beside it: ``played.npz``, the actions that the robot was sent.
+FOLDER has ``given.npz``: numbers and pictures; written beside it: ``played.npz``, the actions that
+the robot was sent.
 """
 
 import sys
@@ -13,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-library = torch.library.Library("torchvision", "DEF")  # its wheel is built for CUDA, and declares these only there
+library = torch.library.Library(
+    "torchvision", "DEF"
+)  # its wheel is built for CUDA, and declares these only there
 for name in ("nms", "qnms"):
     library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
@@ -28,7 +32,9 @@ pictures = {name: value for name, value in given.items() if value.ndim == 3}
 class Robot:
     """Its numbers and pictures stay; what it is sent is kept."""
 
-    observation_features = dict.fromkeys(numbers, float) | {name: value.shape for name, value in pictures.items()}
+    observation_features = dict.fromkeys(numbers, float) | {
+        name: value.shape for name, value in pictures.items()
+    }
     action_features = dict.fromkeys(("a", "b", "c"), float)
 
     def __init__(self):

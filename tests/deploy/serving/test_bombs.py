@@ -1,4 +1,6 @@
-"""Messages that would take time or memory, and peers that may not connect; other clients are answered."""
+"""Messages that would take time or memory, and peers that may not connect; other clients are
+answered.
+"""
 
 import contextlib
 import time
@@ -18,13 +20,21 @@ from tests.deploy.serving.test_serving import Served, observed, policy_of, spec 
 
 pytestmark = pytest.mark.timed
 OTHERS_S, MEMORY_MB = 2.0, 600
-LISTS = b"\x81\xa1a\xdd" + (600).to_bytes(4, "big") + (b"\xdd" + (99_000).to_bytes(4, "big") + b"\x90" * 99_000) * 600
+LISTS = (
+    b"\x81\xa1a\xdd"
+    + (600).to_bytes(4, "big")
+    + (b"\xdd" + (99_000).to_bytes(4, "big") + b"\x90" * 99_000) * 600
+)
 DEEP = b"\x81\xa1a" + b"\x91" * 1_000_000 + b"\x90"
-MAPS = b"\x81\xa1a\xdd" + (600).to_bytes(4, "big") + (b"\xdd" + (99_000).to_bytes(4, "big") + b"\x80" * 99_000) * 600
+MAPS = (
+    b"\x81\xa1a\xdd"
+    + (600).to_bytes(4, "big")
+    + (b"\xdd" + (99_000).to_bytes(4, "big") + b"\x80" * 99_000) * 600
+)
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory, spec):  # noqa: F811
+def served(tmp_path_factory, spec):
     folder = tmp_path_factory.mktemp("attacked")
     save_policy(policy_of(spec, 0), folder / policy_name(0))
     served = Served(folder)
@@ -38,7 +48,7 @@ def peak_mb(served):
 
 
 @pytest.mark.parametrize("bomb", [LISTS, MAPS, DEEP], ids=["lists", "maps", "deep"])
-def test_a_bomb_of_elements_delays_nobody_and_takes_little_memory(served, spec, bomb):  # noqa: F811
+def test_a_bomb_of_elements_delays_nobody_and_takes_little_memory(served, spec, bomb):
     other = PolicyClient(served.address, 10.0)
     other.infer(observed(spec))
     before = peak_mb(served)
@@ -56,14 +66,19 @@ def test_a_bomb_of_elements_delays_nobody_and_takes_little_memory(served, spec, 
 
 
 def test_a_page_of_a_browser_is_no_client(served):
-    with pytest.raises(InvalidStatus) as refused, connect(served.address, origin="http://127.0.0.1"):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(served.address, origin="http://127.0.0.1"),
+    ):
         pass
     assert refused.value.response.status_code == 403
 
 
-def test_clients_beyond_the_bound_are_refused_and_the_others_answered(served, spec):  # noqa: F811
+def test_clients_beyond_the_bound_are_refused_and_the_others_answered(served, spec):
     with contextlib.ExitStack() as clients:
-        ours = [clients.enter_context(connect(served.address, compression=None)) for _ in range(CLIENTS)]
+        ours = [
+            clients.enter_context(connect(served.address, compression=None)) for _ in range(CLIENTS)
+        ]
         for connection in ours:
             connection.recv()
         with pytest.raises(InvalidStatus) as refused, connect(served.address, compression=None):
@@ -94,8 +109,13 @@ def test_the_bounds_count_all_lists_and_maps_of_a_message():
 
 
 def test_every_kind_of_header_is_counted_and_every_kind_of_value_passed_over():
-    message = {"a": [1, -1, 1.5, None, True, b"x" * 70_000, "y" * 300, 2**40], "b": {str(n): [n] for n in range(20)},
-               "c": list(range(70_000)), "d": np.zeros((3, 4), np.float32), "e": np.int64(3)}
+    message = {
+        "a": [1, -1, 1.5, None, True, b"x" * 70_000, "y" * 300, 2**40],
+        "b": {str(n): [n] for n in range(20)},
+        "c": list(range(70_000)),
+        "d": np.zeros((3, 4), np.float32),
+        "e": np.int64(3),
+    }
     read = unpacked(packed(message))
     assert read["a"] == message["a"] and read["b"] == message["b"] and read["c"] == message["c"]
     assert read["d"].shape == (3, 4) and read["e"] == 3

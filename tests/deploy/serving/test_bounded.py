@@ -26,8 +26,9 @@ def with_clients(number, steps):
             client.handler_task = asyncio.current_task()
             await client.wait_closed()
 
-        async with serve(wait, "127.0.0.1", 0, max_queue=None,
-                         create_connection=bounds.connection) as server:
+        async with serve(
+            wait, "127.0.0.1", 0, max_queue=None, create_connection=bounds.connection
+        ) as server:
             address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             clients, sides = [], []
             for _ in range(number):

@@ -24,7 +24,7 @@ MAX_GROWTH_MB = 512  # twice the 256 MiB that all messages may hold
 
 
 @pytest.fixture
-def served(tmp_path, spec):  # noqa: F811
+def served(tmp_path, spec):
     save_policy(policy_of(spec, 0), tmp_path / policy_name(0))
     served = Served(tmp_path)
     yield served
@@ -39,7 +39,7 @@ def opened():
         connection.close()
 
 
-def answered_s(served, spec):  # noqa: F811
+def answered_s(served, spec):
     """Seconds in which a new client gets an answer."""
     began = time.monotonic()
     client = PolicyClient(served.address, 10.0)
@@ -57,14 +57,20 @@ def open_to(served, opened, data=b""):
 
 def upgraded(served, opened):
     """A client that has shaken hands, as a plain socket."""
-    open_to(served, opened, b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+    open_to(
+        served,
+        opened,
+        b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    )
     assert b"101" in opened[-1].recv(4096)
     return opened[-1]
 
 
-@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"], ids=["silent", "slow header"])
-def test_a_thousand_connections_keep_no_client_out_and_disturb_none(served, spec, opened, data):  # noqa: F811
+@pytest.mark.parametrize(
+    "data", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"], ids=["silent", "slow header"]
+)
+def test_a_thousand_connections_keep_no_client_out_and_disturb_none(served, spec, opened, data):
     honest = PolicyClient(served.address, 10.0)
     honest.infer(observed(spec))
     for _ in range(1000):
@@ -82,14 +88,16 @@ def test_a_thousand_connections_keep_no_client_out_and_disturb_none(served, spec
     honest.close()
 
 
-def test_silent_clients_give_way_where_there_are_too_many(served, spec, opened):  # noqa: F811
+def test_silent_clients_give_way_where_there_are_too_many(served, spec, opened):
     for _ in range(CLIENTS):
         upgraded(served, opened)
     time.sleep(SILENT_S)
     assert answered_s(served, spec) < WITHIN_S
 
 
-def test_the_bytes_of_all_messages_are_bounded_and_an_honest_client_is_answered(served, spec, opened):  # noqa: F811
+def test_the_bytes_of_all_messages_are_bounded_and_an_honest_client_is_answered(
+    served, spec, opened
+):
     honest = PolicyClient(served.address, 10.0)
     honest.infer(observed(spec))
     before, ending, sent = peak_mb(served), threading.Event(), []
@@ -130,7 +138,7 @@ def test_the_bytes_of_all_messages_are_bounded_and_an_honest_client_is_answered(
     honest.close()
 
 
-def test_a_message_of_tiny_frames_is_counted_with_what_its_frames_take(served, spec):  # noqa: F811
+def test_a_message_of_tiny_frames_is_counted_with_what_its_frames_take(served, spec):
     before = peak_mb(served)
     with connect(served.address, compression=None, max_size=None) as bad:
         bad.recv()

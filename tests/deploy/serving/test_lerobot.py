@@ -1,4 +1,6 @@
-"""LeRobot's asynchronous inference: its own client, and a client by hand with what it never sends."""
+"""LeRobot's asynchronous inference: its own client, and a client by hand with what it never
+sends.
+"""
 
 import enum
 import os
@@ -68,12 +70,18 @@ class Peer:
         return self._unary("Ready")
 
     def setup(self, data):
-        return self._unary("SendPolicyInstructions", lerobot_pb2.PolicySetup(data=data).SerializeToString())
+        return self._unary(
+            "SendPolicyInstructions", lerobot_pb2.PolicySetup(data=data).SerializeToString()
+        )
 
     def observe(self, data, size=2 << 20):
-        parts = [lerobot_pb2.Observation(transfer_state=2, data=data[at:at + size]).SerializeToString()
-                 for at in range(0, len(data), size)]
-        return self.channel.stream_unary("/transport.AsyncInference/SendObservations")(iter(parts), timeout=20)
+        parts = [
+            lerobot_pb2.Observation(transfer_state=2, data=data[at : at + size]).SerializeToString()
+            for at in range(0, len(data), size)
+        ]
+        return self.channel.stream_unary("/transport.AsyncInference/SendObservations")(
+            iter(parts), timeout=20
+        )
 
     def actions(self):
         return lerobot_pb2.Actions.FromString(self._unary("GetActions")).data
@@ -82,15 +90,24 @@ class Peer:
         return self.channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20)
 
 
-def features(spec):  # noqa: F811
+def features(spec):
     names = [f"n{index}" for index in range(spec.vector_size)]
-    cameras = {f"observation.images.{image.name}": {"dtype": "image", "shape": image.shape, "names": ["h", "w", "c"]}
-               for image in spec.images}
-    return names, {"observation.state": {"dtype": "float32", "shape": (len(names),), "names": names}, **cameras}
+    cameras = {
+        f"observation.images.{image.name}": {
+            "dtype": "image",
+            "shape": image.shape,
+            "names": ["h", "w", "c"],
+        }
+        for image in spec.images
+    }
+    return names, {
+        "observation.state": {"dtype": "float32", "shape": (len(names),), "names": names},
+        **cameras,
+    }
 
 
 @pytest.fixture
-def served(tmp_path, spec):  # noqa: F811
+def served(tmp_path, spec):
     save_policy(policy_of(spec, 0), tmp_path / policy_name(1))
     inside = Inside(Weights(tmp_path), lerobot_port=0)
     peer = Peer(inside.lerobot)
@@ -99,39 +116,52 @@ def served(tmp_path, spec):  # noqa: F811
     inside.end()
 
 
-def given(spec, seed=0):  # noqa: F811
+def given(spec, seed=0):
     random = np.random.default_rng(seed)
     names, _ = features(spec)
     vectors = random.normal(size=len(names)).astype(np.float32)
-    pictures = {image.name: random.integers(0, 256, image.shape).astype(np.uint8) for image in spec.images}
+    pictures = {
+        image.name: random.integers(0, 256, image.shape).astype(np.uint8) for image in spec.images
+    }
     return vectors, dict(zip(names, vectors.tolist(), strict=True)) | pictures
 
 
-def expected(spec, vectors, pictures):  # noqa: F811
+def expected(spec, vectors, pictures):
     images = {image.name: torch.from_numpy(pictures[image.name])[None] for image in spec.images}
-    chunk = policy_of(spec, 0).act(Observation(torch.from_numpy(vectors)[None], images, ("insert",)), False)
+    chunk = policy_of(spec, 0).act(
+        Observation(torch.from_numpy(vectors)[None], images, ("insert",)), False
+    )
     return spec.action.to_si(chunk.actions.numpy())[0]
 
 
-def test_a_client_by_hand_is_answered_with_the_policys_chunk(served, spec, pickled):  # noqa: F811
+def test_a_client_by_hand_is_answered_with_the_policys_chunk(served, spec, pickled):
     (_, peer), (vectors, observation) = served, given(spec)
     peer.ready()
-    peer.setup(pickled("RemotePolicyConfig", lerobot_features=features(spec)[1], actions_per_chunk=6))
+    peer.setup(
+        pickled("RemotePolicyConfig", lerobot_features=features(spec)[1], actions_per_chunk=6)
+    )
     for protocol in (4, 5):
-        fields = {"timestamp": 12.5, "timestep": protocol, "must_go": False,
-                  "observation": observation | {"task": "insert"}}
+        fields = {
+            "timestamp": 12.5,
+            "timestep": protocol,
+            "must_go": False,
+            "observation": observation | {"task": "insert"},
+        }
         peer.observe(pickled("TimedObservation", protocol, **fields), 1000)
         actions = pickle.loads(peer.actions())
         chunk = np.stack([action.action.numpy() for action in actions])
         assert np.allclose(chunk, expected(spec, vectors, observation)[:6], atol=1e-6)
         assert [action.timestep for action in actions] == [*range(protocol, protocol + 6)]
         assert [action.timestamp for action in actions] == pytest.approx(
-            [12.5 + index / spec.control_hz for index in range(6)])
+            [12.5 + index / spec.control_hz for index in range(6)]
+        )
     peer.observe(pickled("TimedObservation", **fields))
     assert not peer.actions(), "this time step was answered"
     assert peer.health() == b"\x08\x01"
-    larger = observation | {image.name: np.zeros((2 * image.shape[0], *image.shape[1:]), np.uint8)
-                            for image in spec.images}
+    larger = observation | {
+        image.name: np.zeros((2 * image.shape[0], *image.shape[1:]), np.uint8)
+        for image in spec.images
+    }
     peer.observe(pickled("TimedObservation", **fields | {"observation": larger, "timestep": 9}))
     assert pickle.loads(peer.actions())[0].timestep == 9
 
@@ -150,10 +180,17 @@ class Kind(str, enum.Enum):
     STATE = "STATE"
 
 
-@pytest.mark.parametrize("value, error", [
-    (Evil(), "got posix.system. It is not unpickled"), (Dtype(), "expected a dtype of numbers, got O"),
-    (Kind.STATE, "It is not unpickled"), (np.array([{}], object), "expected a dtype of numbers|got _codecs.encode"),
-    ([[] for _ in range(20_000)], "at most 10000 operations"), (np.memmap, "got numpy.memmap. It is not unpickled")])
+@pytest.mark.parametrize(
+    "value, error",
+    [
+        (Evil(), "got posix.system. It is not unpickled"),
+        (Dtype(), "expected a dtype of numbers, got O"),
+        (Kind.STATE, "It is not unpickled"),
+        (np.array([{}], object), "expected a dtype of numbers|got _codecs.encode"),
+        ([[] for _ in range(20_000)], "at most 10000 operations"),
+        (np.memmap, "got numpy.memmap. It is not unpickled"),
+    ],
+)
 def test_a_pickle_with_anything_else_is_refused_and_not_run(value, error):
     Path("/tmp/owned").unlink(missing_ok=True)
     for protocol in (2, 4, 5):
@@ -162,9 +199,15 @@ def test_a_pickle_with_anything_else_is_refused_and_not_run(value, error):
     assert not Path("/tmp/owned").exists()
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"\x80\x04", b"cnumpy\ndtype\n(S'f4'\ntR.",
-    b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93N}\x8c\x05_makeK\x01s\x86b."])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80\x04",
+        b"cnumpy\ndtype\n(S'f4'\ntR.",
+        b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93N}\x8c\x05_makeK\x01s\x86b.",
+    ],
+)
 def test_bytes_that_are_no_pickle_or_change_a_stand_in_do_no_harm(data):
     try:
         lerobot.unpickled(data)
@@ -176,7 +219,7 @@ def test_bytes_that_are_no_pickle_or_change_a_stand_in_do_no_harm(data):
     assert lerobot.unpickled(pickle.dumps(np.float32(2.5))) == 2.5
 
 
-def test_what_does_not_fit_is_refused_by_name(served, spec, pickled):  # noqa: F811
+def test_what_does_not_fit_is_refused_by_name(served, spec, pickled):
     inside, peer = served
     names, described = features(spec)
 
@@ -188,28 +231,51 @@ def test_what_does_not_fit_is_refused_by_name(served, spec, pickled):  # noqa: F
     refused(peer.actions, "FAILED_PRECONDITION", "expected Ready first")
     peer.ready()
     config = {"lerobot_features": described, "actions_per_chunk": 6}
-    for change, error in (({"lerobot_features": 3}, "expected lerobot_features"),
-                          ({"actions_per_chunk": 0}, "of 1 or more"),
-                          ({"lerobot_features": described | {"observation.state": {"names": names[1:]}}}, "names of obs"),
-                          ({"lerobot_features": {"observation.state": described["observation.state"]}}, "the cameras")):
-        refused(lambda change=change: peer.setup(pickled("RemotePolicyConfig", **config | change)), "INVALID_ARGUMENT",
-                error)
+    for change, error in (
+        ({"lerobot_features": 3}, "expected lerobot_features"),
+        ({"actions_per_chunk": 0}, "of 1 or more"),
+        (
+            {"lerobot_features": described | {"observation.state": {"names": names[1:]}}},
+            "names of obs",
+        ),
+        (
+            {"lerobot_features": {"observation.state": described["observation.state"]}},
+            "the cameras",
+        ),
+    ):
+        refused(
+            lambda change=change: peer.setup(pickled("RemotePolicyConfig", **config | change)),
+            "INVALID_ARGUMENT",
+            error,
+        )
     observation = given(spec)[1]
     timed = {"timestamp": 1.0, "timestep": 0, "observation": observation}
-    refused(lambda: peer.observe(pickled("TimedObservation", **timed)), "INVALID_ARGUMENT", "expected policy instructions")
+    refused(
+        lambda: peer.observe(pickled("TimedObservation", **timed)),
+        "INVALID_ARGUMENT",
+        "expected policy instructions",
+    )
     peer.setup(pickled("RemotePolicyConfig", **config))
     camera = spec.images[0].name
-    for change, error in (({"n0": "x"}, "expected numbers of n0"), ({"n0": float("nan")}, "finite"),
-                          ({camera: np.zeros((4, 4), np.uint8)}, "expected a picture"), ({camera: None}, "got NoneType")):
+    for change, error in (
+        ({"n0": "x"}, "expected numbers of n0"),
+        ({"n0": float("nan")}, "finite"),
+        ({camera: np.zeros((4, 4), np.uint8)}, "expected a picture"),
+        ({camera: None}, "got NoneType"),
+    ):
         sent = pickled("TimedObservation", **timed | {"observation": observation | change})
         refused(lambda sent=sent: peer.observe(sent), "INVALID_ARGUMENT", error)
-    refused(lambda: peer.observe(pickled("TimedObservation", **timed | {"timestep": "x"})), "INVALID_ARGUMENT", "timestep")
+    refused(
+        lambda: peer.observe(pickled("TimedObservation", **timed | {"timestep": "x"})),
+        "INVALID_ARGUMENT",
+        "timestep",
+    )
     assert inside.figures()[("rlinf_serve_refused_total",)] >= 9
     peer.observe(pickled("TimedObservation", **timed))
     assert peer.actions(), "the client goes on"
 
 
-def test_a_key_and_lerobots_client_do_not_go_together(tmp_path, spec, capsys):  # noqa: F811
+def test_a_key_and_lerobots_client_do_not_go_together(tmp_path, spec, capsys):
     (tmp_path / "api.key").write_text("0" * 32)
     (tmp_path / "api.key").chmod(0o600)
     words = ["--lerobot-port", "0", "--api-key-file", str(tmp_path / "api.key")]
@@ -219,14 +285,24 @@ def test_a_key_and_lerobots_client_do_not_go_together(tmp_path, spec, capsys):  
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not [*VENV.glob("lib/python*/site-packages/grpc")],
-                    reason="not run: .venvs/lerobot with grpcio is not there (make lerobot)")
-def test_lerobots_own_client_plays_the_policys_actions(served, spec, tmp_path):  # noqa: F811
+@pytest.mark.skipif(
+    not [*VENV.glob("lib/python*/site-packages/grpc")],
+    reason="not run: .venvs/lerobot with grpcio is not there (make lerobot)",
+)
+def test_lerobots_own_client_plays_the_policys_actions(served, spec, tmp_path):
     (inside, _), (vectors, observation) = served, given(spec)
     np.savez(tmp_path / "given.npz", **observation)
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
     script = Path("tests/deploy/serving/lerobot_client_itself.py").resolve()
-    subprocess.run([VENV / "bin/python", script, f"127.0.0.1:{inside.lerobot}", tmp_path], check=True, timeout=240,
-                   env=environment, cwd=tmp_path)  # where it writes its log
+    subprocess.run(
+        [VENV / "bin/python", script, f"127.0.0.1:{inside.lerobot}", tmp_path],
+        check=True,
+        timeout=240,
+        env=environment,
+        cwd=tmp_path,
+    )  # where it writes its log
     sent, chunk = np.load(tmp_path / "played.npz")["sent"], expected(spec, vectors, observation)
-    assert len(sent) >= 20 and np.abs(sent[:, None] - chunk[None, :6]).max(axis=2).min(axis=1).max() < 1e-6
+    assert (
+        len(sent) >= 20
+        and np.abs(sent[:, None] - chunk[None, :6]).max(axis=2).min(axis=1).max() < 1e-6
+    )

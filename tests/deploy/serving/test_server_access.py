@@ -1,4 +1,6 @@
-"""Who may ask a policy server: a key that is checked, TLS, and neither left out beyond this machine by mistake."""
+"""Who may ask a policy server: a key that is checked, TLS, and neither left out beyond this machine
+by mistake.
+"""
 
 import ssl
 import urllib.error
@@ -19,7 +21,7 @@ KEY = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
-def folder(tmp_path, spec):  # noqa: F811
+def folder(tmp_path, spec):
     save_policy(policy_of(spec, 0), tmp_path / policy_name(1))
     return tmp_path
 
@@ -29,15 +31,19 @@ def files(tmp_path):
     """A key file, and a certificate of localhost with the authority that signed it."""
     ours, theirs = make_key(), make_key()
     root = authority("fleet", ours, 1.0)
-    texts = {"ca.pem": pem(root), "cert.pem": pem(signed("localhost", theirs, 1.0, root, ours, server=True)),
-             "key.pem": key_pem(theirs), "api.key": KEY.encode() + b"\n"}
+    texts = {
+        "ca.pem": pem(root),
+        "cert.pem": pem(signed("localhost", theirs, 1.0, root, ours, server=True)),
+        "key.pem": key_pem(theirs),
+        "api.key": KEY.encode() + b"\n",
+    }
     for name, data in texts.items():
         (tmp_path / name).write_bytes(data)
         (tmp_path / name).chmod(0o600)
     return tmp_path
 
 
-def test_a_client_without_the_key_is_refused_and_health_asks_for_none(folder, spec):  # noqa: F811
+def test_a_client_without_the_key_is_refused_and_health_asks_for_none(folder, spec):
     inside = Inside(Weights(folder), key=KEY)
     try:
         assert "actions" in PolicyClient(inside.address, 20.0, KEY).infer(observed(spec))
@@ -55,12 +61,19 @@ def test_a_client_without_the_key_is_refused_and_health_asks_for_none(folder, sp
         inside.end()
 
 
-def test_over_tls_a_client_knows_its_server(folder, files, spec):  # noqa: F811
-    inside = Inside(Weights(folder), key=KEY, tls=access.server_context(files / "cert.pem", files / "key.pem"))
+def test_over_tls_a_client_knows_its_server(folder, files, spec):
+    inside = Inside(
+        Weights(folder), key=KEY, tls=access.server_context(files / "cert.pem", files / "key.pem")
+    )
     try:
         address = f"wss://localhost:{inside.port}"
-        assert "actions" in PolicyClient(address, 20.0, KEY, str(files / "ca.pem")).infer(observed(spec))
-        for wrong, authorities in ((address, ""), (address.replace("localhost", "127.0.0.1"), str(files / "ca.pem"))):
+        assert "actions" in PolicyClient(address, 20.0, KEY, str(files / "ca.pem")).infer(
+            observed(spec)
+        )
+        for wrong, authorities in (
+            (address, ""),
+            (address.replace("localhost", "127.0.0.1"), str(files / "ca.pem")),
+        ):
             with pytest.raises(ServingError, match="certificate"):
                 PolicyClient(wrong, 20.0, KEY, authorities)
         with pytest.raises(ServingError, match="expected one that answers"):
@@ -69,23 +82,45 @@ def test_over_tls_a_client_knows_its_server(folder, files, spec):  # noqa: F811
         inside.end()
 
 
-@pytest.mark.parametrize("words, error", [
-    ([], "--host 0.0.0.0: expected --tls-cert with --tls-key and --api-key-file"),
-    (["--api-key-file", "api.key"], "--host 0.0.0.0: expected --tls-cert with --tls-key, since"),
-    (["--tls-cert", "cert.pem", "--tls-key", "key.pem"], "--host 0.0.0.0: expected --api-key-file, since"),
-    (["--tls-cert", "cert.pem"], "--tls-cert: expected --tls-key beside it"),
-    (["--tls-cert", "key.pem", "--tls-key", "cert.pem"], "expected a certificate and its key in PEM"),
-    (["--api-key-file", "none"], "expected a file with a key"),
-    (["--api-key-file", "ca.pem"], "expected a line of 16 to 512 characters")])
-def test_a_server_that_others_reach_has_both_or_is_refused(folder, files, words, error, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        ([], "--host 0.0.0.0: expected --tls-cert with --tls-key and --api-key-file"),
+        (
+            ["--api-key-file", "api.key"],
+            "--host 0.0.0.0: expected --tls-cert with --tls-key, since",
+        ),
+        (
+            ["--tls-cert", "cert.pem", "--tls-key", "key.pem"],
+            "--host 0.0.0.0: expected --api-key-file, since",
+        ),
+        (["--tls-cert", "cert.pem"], "--tls-cert: expected --tls-key beside it"),
+        (
+            ["--tls-cert", "key.pem", "--tls-key", "cert.pem"],
+            "expected a certificate and its key in PEM",
+        ),
+        (["--api-key-file", "none"], "expected a file with a key"),
+        (["--api-key-file", "ca.pem"], "expected a line of 16 to 512 characters"),
+    ],
+)
+def test_a_server_that_others_reach_has_both_or_is_refused(
+    folder, files, words, error, capsys, monkeypatch
+):
     monkeypatch.chdir(files)
-    assert main(["serve", str(folder), "--host", "0.0.0.0", "--port", "0", "--device", "cpu", *words]) == 2
+    assert (
+        main(["serve", str(folder), "--host", "0.0.0.0", "--port", "0", "--device", "cpu", *words])
+        == 2
+    )
     assert error in capsys.readouterr().err
 
 
 def test_exposure_is_accepted_on_loopback_with_both_or_by_a_person(files):
-    for host, encrypted, key, plaintext in (("127.0.0.1", False, "", False), ("localhost", False, "", False),
-                                            ("0.0.0.0", True, KEY, False), ("0.0.0.0", False, "", True)):
+    for host, encrypted, key, plaintext in (
+        ("127.0.0.1", False, "", False),
+        ("localhost", False, "", False),
+        ("0.0.0.0", True, KEY, False),
+        ("0.0.0.0", False, "", True),
+    ):
         access.check_exposure(host, encrypted, key, plaintext)
     (files / "api.key").chmod(0o644)
     with pytest.raises(ServingError, match="chmod o-rwx"):
@@ -93,4 +128,8 @@ def test_exposure_is_accepted_on_loopback_with_both_or_by_a_person(files):
     with pytest.raises(ServingError, match="expected certificates in PEM"):
         access.client_context(str(files / "api.key"))
     assert access.client_context("").verify_mode == ssl.CERT_REQUIRED
-    assert access.is_allowed("", None) and not access.is_allowed(KEY, None) and not access.is_allowed(KEY, f"Bearer {KEY}")
+    assert (
+        access.is_allowed("", None)
+        and not access.is_allowed(KEY, None)
+        and not access.is_allowed(KEY, f"Bearer {KEY}")
+    )

@@ -39,8 +39,11 @@ from tests.deploy.serving.test_serving import observed, policy_of, spec  # noqa:
 
 def figures(text):
     """Value by name and labels, of Prometheus' text format."""
-    return {(sample.name, *sorted(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 class Inside:
@@ -87,7 +90,7 @@ class Inside:
 
 
 @pytest.fixture
-def inside(tmp_path, spec, monkeypatch):  # noqa: F811
+def inside(tmp_path, spec, monkeypatch):
     monkeypatch.setattr(serving_server, "LOOK_S", 0.05)
     save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
     inside = Inside(Weights(tmp_path))
@@ -103,7 +106,7 @@ def until(what, seconds=20.0):
         time.sleep(0.01)
 
 
-def test_figures_count_requests_refusals_clients_and_swaps(inside, spec):  # noqa: F811
+def test_figures_count_requests_refusals_clients_and_swaps(inside, spec):
     at_first = inside.figures()
     assert at_first["rlinf_serve_version",] == 3 and at_first["rlinf_serve_requests_total",] == 0
     client, other = (PolicyClient(inside.address, 20.0) for _ in range(2))
@@ -126,7 +129,7 @@ def test_figures_count_requests_refusals_clients_and_swaps(inside, spec):  # noq
     client.close()
 
 
-def test_an_episode_keeps_its_version_until_another_begins(inside, spec):  # noqa: F811
+def test_an_episode_keeps_its_version_until_another_begins(inside, spec):
     client = PolicyClient(inside.address, 20.0)
 
     def version(episode):
@@ -140,7 +143,7 @@ def test_an_episode_keeps_its_version_until_another_begins(inside, spec):  # noq
     client.close()
 
 
-def test_a_text_is_refused_and_hung_up_on_and_an_unknown_path_is_a_socket(inside, spec):  # noqa: F811
+def test_a_text_is_refused_and_hung_up_on_and_an_unknown_path_is_a_socket(inside, spec):
     with connect(inside.address, compression=None) as bad:
         assert unpacked(bad.recv())["policy"] == "rlinf"
         bad.send("hello")
@@ -154,7 +157,9 @@ def test_a_text_is_refused_and_hung_up_on_and_an_unknown_path_is_a_socket(inside
     assert refused.value.response.status_code == 403
 
 
-def test_whatever_a_policy_raises_is_answered_reported_and_ends_no_connection(inside, spec, monkeypatch):  # noqa: F811
+def test_whatever_a_policy_raises_is_answered_reported_and_ends_no_connection(
+    inside, spec, monkeypatch
+):
     client = PolicyClient(inside.address, 20.0)
     version = inside.server.weights.newest
     broken = {"is": True}
@@ -174,7 +179,7 @@ def test_whatever_a_policy_raises_is_answered_reported_and_ends_no_connection(in
     client.close()
 
 
-def test_a_folder_that_is_gone_is_reported_and_served_on(inside, spec, monkeypatch):  # noqa: F811
+def test_a_folder_that_is_gone_is_reported_and_served_on(inside, spec, monkeypatch):
     monkeypatch.setattr(inside.server.weights, "look", lambda say: 1 / 0)
     until(lambda: inside.lines)
     assert "version 3" in inside.lines[0] and "division by zero" in inside.lines[0]
@@ -183,7 +188,7 @@ def test_a_folder_that_is_gone_is_reported_and_served_on(inside, spec, monkeypat
     client.close()
 
 
-def test_a_line_for_people_comes_where_something_was_answered(tmp_path, spec, monkeypatch):  # noqa: F811
+def test_a_line_for_people_comes_where_something_was_answered(tmp_path, spec, monkeypatch):
     monkeypatch.setattr(serving_server, "SAY_S", 0.2)
     save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
     inside = Inside(Weights(tmp_path))
@@ -211,7 +216,12 @@ def test_a_taken_port_is_an_error_with_its_remedy(inside):
 def test_clients_that_asked_within_a_second_are_those_who_are_asking():
     server = PolicyServer.__new__(PolicyServer)
     now = time.monotonic()
-    server.clients = {_FakeClient(now), _FakeClient(now - 0.5), _FakeClient(now - 1.5), _FakeClient(0.0)}
+    server.clients = {
+        _FakeClient(now),
+        _FakeClient(now - 0.5),
+        _FakeClient(now - 1.5),
+        _FakeClient(0.0),
+    }
     assert server._asking() == 2
 
 
@@ -228,21 +238,34 @@ def test_metrics_count_each_batch_once():
     metrics.version, metrics.clients, metrics.refused, metrics.swaps = 7, 4, 2, 6
     assert metrics.requests == 4 and metrics.batch == 2.0
     read = figures(metrics.text())
-    expected = {"requests_total": 4, "refused_total": 2, "swaps_total": 6, "clients": 4, "version": 7}
+    expected = {
+        "requests_total": 4,
+        "refused_total": 2,
+        "swaps_total": 6,
+        "clients": 4,
+        "version": 7,
+    }
     assert {name: read[f"rlinf_serve_{name}",] for name in expected} == expected
     assert read["rlinf_serve_batches_total", ("size", "1")] == 1
     assert read["rlinf_serve_batches_total", ("size", "3")] == 1
     assert read["rlinf_serve_latency_seconds_count",] == 4
     assert read["rlinf_serve_latency_seconds_sum",] == pytest.approx(0.007)
     line = metrics.line(2.0)
-    for part in ("version 7", "4 clients", "2.0 requests/s", "batches of 2.0", "p50 2.0 ms", "2 refused"):
+    for part in (
+        "version 7",
+        "4 clients",
+        "2.0 requests/s",
+        "batches of 2.0",
+        "p50 2.0 ms",
+        "2 refused",
+    ):
         assert part in line
     assert metrics.line(2.0) == "", "nothing since"
     metrics.answered(0.001, 1)
     assert "0.5 requests/s" in metrics.line(2.0)
 
 
-def test_metadata_are_what_clients_read_of_it(spec):  # noqa: F811
+def test_metadata_are_what_clients_read_of_it(spec):
     read = metadata(spec, 7, 8, 4, True)
     assert read["policy"] == "rlinf" and read["action_horizon"] == 8
     assert read["action"] == ["dx", "dy", "dz"] and read["action_units"] == ["m"] * 3
@@ -251,57 +274,91 @@ def test_metadata_are_what_clients_read_of_it(spec):  # noqa: F811
     assert read[OURS] == {"version": 7, "spec": spec.to_dict(), "execute": 4, "continues": True}
 
 
-def test_an_observation_is_read_by_name_or_as_one_state(spec):  # noqa: F811
+def test_an_observation_is_read_by_name_or_as_one_state(spec):
     named = observed(spec)
     plain = read_request(spec, named, False)
-    prefixed = read_request(spec, {f"observation/{name}": value for name, value in named.items()}, False)
+    prefixed = read_request(
+        spec, {f"observation/{name}": value for name, value in named.items()}, False
+    )
     vector = spec.flatten({item.name: named[item.name] for item in spec.vectors})
-    state = read_request(spec, {"state": vector, **{item.name: named[item.name] for item in spec.images}}, False)
+    state = read_request(
+        spec, {"state": vector, **{item.name: named[item.name] for item in spec.images}}, False
+    )
     for request in (plain, prefixed, state):
         assert np.array_equal(request.vectors, vector) and request.images.keys() == {"wrist"} | {
-            item.name for item in spec.images}
-        assert (request.explore, request.episode, request.left, request.frozen) == (None, "", None, 0)
+            item.name for item in spec.images
+        }
+        assert (request.explore, request.episode, request.left, request.frozen) == (
+            None,
+            "",
+            None,
+            0,
+        )
     assert plain.instruction == "insert" and state.instruction == spec.instruction
     overridden = read_request(spec, named | {OURS: {"explore": False, "episode": 7}}, True)
     assert (overridden.explore, overridden.episode) == (False, "7")
 
 
-@pytest.mark.parametrize("change, named", [
-    ({"wrist": None}, "'wrist': .*NoneType"), ({"wrist": [1]}, "'wrist': .*list"),
-    ({"rist": 1}, "unknown 'rist'.*did you mean 'wrist'"), ({OURS: [1]}, OURS),
-    ({OURS: {"unknown": 1}}, OURS), ({OURS: {"explore": 1}}, OURS)])
-def test_what_is_wrong_with_it_is_named(spec, change, named):  # noqa: F811
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ({"wrist": None}, "'wrist': .*NoneType"),
+        ({"wrist": [1]}, "'wrist': .*list"),
+        ({"rist": 1}, "unknown 'rist'.*did you mean 'wrist'"),
+        ({OURS: [1]}, OURS),
+        ({OURS: {"unknown": 1}}, OURS),
+        ({OURS: {"explore": 1}}, OURS),
+    ],
+)
+def test_what_is_wrong_with_it_is_named(spec, change, named):
     with pytest.raises(SpecError, match=named):
         read_request(spec, observed(spec) | change, False)
 
 
-def test_what_is_missing_is_nothing(spec):  # noqa: F811
+def test_what_is_missing_is_nothing(spec):
     message = {name: value for name, value in observed(spec).items() if name != "wrist"}
-    with pytest.raises(SpecError, match=r"'wrist': expected an array uint8\[48, 48, 3\], got nothing"):
+    with pytest.raises(
+        SpecError, match=r"'wrist': expected an array uint8\[48, 48, 3\], got nothing"
+    ):
         read_request(spec, message, False)
 
 
-@pytest.mark.parametrize("left, frozen", [
-    (np.zeros((1001, 3)), 0), (np.zeros((4, 3), int), 0), (np.zeros(3), 0), (np.zeros((4, 3)), 1001),
-    (np.zeros((4, 3)), True)])
-def test_a_chunk_in_play_has_bounds(spec, left, frozen):  # noqa: F811
+@pytest.mark.parametrize(
+    "left, frozen",
+    [
+        (np.zeros((1001, 3)), 0),
+        (np.zeros((4, 3), int), 0),
+        (np.zeros(3), 0),
+        (np.zeros((4, 3)), 1001),
+        (np.zeros((4, 3)), True),
+    ],
+)
+def test_a_chunk_in_play_has_bounds(spec, left, frozen):
     with pytest.raises(SpecError, match=rf"{OURS}\.(left|frozen)"):
         read_request(spec, observed(spec) | {OURS: {"left": left, "frozen": frozen}}, False)
 
 
-def test_a_chunk_in_play_within_its_bounds_is_taken(spec):  # noqa: F811
+def test_a_chunk_in_play_within_its_bounds_is_taken(spec):
     left = np.zeros((1000, 3))
     for frozen in (0, 1000):
-        request = read_request(spec, observed(spec) | {OURS: {"left": left, "frozen": frozen}}, False)
+        request = read_request(
+            spec, observed(spec) | {OURS: {"left": left, "frozen": frozen}}, False
+        )
         assert request.left is left and request.frozen == frozen
     assert read_request(spec, observed(spec) | {OURS: {"left": left}}, False).frozen == 0
 
 
-def test_a_client_says_all_or_what_its_keys_choose(spec):  # noqa: F811
+def test_a_client_says_all_or_what_its_keys_choose(spec):
     named = {name: value for name, value in observed(spec).items() if name != "prompt"}
     assert observation_message(spec, named, "push", {}) == {**named, "prompt": "push"}
-    chosen = observation_message(spec, named, "push", {"state": "s", "prompt": "p", "wrist": "image"})
-    assert chosen.keys() == {"s", "p", "image"} and chosen["p"] == "push" and chosen["image"] is named["wrist"]
+    chosen = observation_message(
+        spec, named, "push", {"state": "s", "prompt": "p", "wrist": "image"}
+    )
+    assert (
+        chosen.keys() == {"s", "p", "image"}
+        and chosen["p"] == "push"
+        and chosen["image"] is named["wrist"]
+    )
     assert np.array_equal(chosen["s"], spec.flatten(named))
 
 
@@ -309,16 +366,29 @@ def test_answers_beside_the_actions_are_checked_each():
     good = {"version": 3, "drawn": np.zeros((8, 3)), "log_probs": np.zeros(8)}
     assert read_ours({OURS: good}) is good and read_ours({}) == {}
     assert read_ours({OURS: good | {"log_probs": None, "version": -1}})["version"] == -1
-    for name, value in (("version", -2), ("version", 3.0), ("drawn", None), ("drawn", np.array("a")),
-                        ("log_probs", np.array([np.inf])), ("log_probs", 3)):
+    for name, value in (
+        ("version", -2),
+        ("version", 3.0),
+        ("drawn", None),
+        ("drawn", np.array("a")),
+        ("log_probs", np.array([np.inf])),
+        ("log_probs", 3),
+    ):
         with pytest.raises(AnswerError, match=name):
             read_ours({OURS: good | {name: value}})
         with pytest.raises(AnswerError, match=name):
             read_ours({OURS: {"log_probs": None} | {name: value}})
 
 
-@pytest.mark.parametrize("length, horizon, execute, wanted", [
-    (7, 8, 4, "8 actions"), (9, 8, 4, "8 actions"), (3, 0, 4, "4 or more"), (3, 3, 4, "3 actions")])
+@pytest.mark.parametrize(
+    "length, horizon, execute, wanted",
+    [
+        (7, 8, 4, "8 actions"),
+        (9, 8, 4, "8 actions"),
+        (3, 0, 4, "4 or more"),
+        (3, 3, 4, "3 actions"),
+    ],
+)
 def test_a_chunk_is_as_long_as_the_others_and_as_what_is_executed(length, horizon, execute, wanted):
     with pytest.raises(AnswerError, match=f"{wanted}.*got {length}.*station.policy.n_action_steps"):
         check_horizon(np.zeros((length, 3)), horizon, execute)
@@ -339,7 +409,9 @@ def test_in_a_batch_that_fails_each_gets_what_it_gets_alone():
     batcher = Batcher(infer, 8, 0.0, lambda: 8)
     waiting = [Waiting("kind", request, None) for request in ("a", "bad", "c")]
     batcher._timed(waiting)
-    assert [waiting[0].request, waiting[2].request] == ["A", "C"] and str(waiting[1].request) == "bad"
+    assert [waiting[0].request, waiting[2].request] == ["A", "C"] and str(
+        waiting[1].request
+    ) == "bad"
     assert {one.size for one in waiting} == {3} and all(one.took_s >= 0.0 for one in waiting)
 
 
@@ -367,7 +439,11 @@ def test_a_batch_waits_for_as_many_as_ask_and_no_longer_than_it_may():
         started = time.monotonic()
         done = await asyncio.gather(*(batcher.ask("kind", number) for number in range(3)))
         batcher.close()
-        return [waiting_request.request for waiting_request in done], sizes, time.monotonic() - started
+        return (
+            [waiting_request.request for waiting_request in done],
+            sizes,
+            time.monotonic() - started,
+        )
 
     answers, sizes, took_s = asyncio.run(timed(30.0, 3))
     assert answers == [0, 1, 2] and sizes == [3] and took_s < 20.0, "all who ask have come"
@@ -390,7 +466,9 @@ def test_a_client_that_gets_no_answer_or_no_map_says_so():
 def test_numbers_of_every_type_come_back_as_they_were():
     message = {"f": np.float32(2.5), "i": np.int64(-3), "u": np.uint8(7), "b": np.bool_(True)}
     read = unpacked(packed(message))
-    assert all(read[name] == value and read[name].dtype == value.dtype for name, value in message.items())
+    assert all(
+        read[name] == value and read[name].dtype == value.dtype for name, value in message.items()
+    )
     empty = unpacked(packed({"a": np.zeros((0, 3), np.float32)}))["a"]
     assert empty.shape == (0, 3) and empty.dtype == np.float32
     for wrong in (np.array(["text"]), object(), np.complex64(1.0)):
@@ -420,11 +498,32 @@ def test_one_delay_of_the_machine_does_not_send_a_quick_policy_to_the_thread(mon
     assert "inference" not in threads[1:7]
 
 
-@pytest.mark.parametrize("value", [
-    None, -(2 ** 40), 2 ** 40, 1.5, "x" * 40, "y" * 300, "z" * 70_000, b"a" * 3, b"b" * 300, b"c" * 70_000,
-    msgpack.ExtType(5, b"d"), msgpack.ExtType(5, b"e" * 16), msgpack.ExtType(5, b"f" * 300), [1] * 20, {"g": [[]] * 20}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        -(2**40),
+        2**40,
+        1.5,
+        "x" * 40,
+        "y" * 300,
+        "z" * 70_000,
+        b"a" * 3,
+        b"b" * 300,
+        b"c" * 70_000,
+        msgpack.ExtType(5, b"d"),
+        msgpack.ExtType(5, b"e" * 16),
+        msgpack.ExtType(5, b"f" * 300),
+        [1] * 20,
+        {"g": [[]] * 20},
+    ],
+)
 def test_headers_of_all_kinds_of_values_are_read_as_the_library_reads_them(value):
-    message = {"before": 1, "value": [value, value], "behind": {str(number): 2 for number in range(20)}}
+    message = {
+        "before": 1,
+        "value": [value, value],
+        "behind": {str(number): 2 for number in range(20)},
+    }
     assert unpacked(msgpack.packb(message)) == message
     with pytest.raises(ServingError):
         unpacked(msgpack.packb(message)[:-1])

@@ -14,7 +14,14 @@ import torch
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from rlinf_core.core.errors import AnswerError, EngineError, PolicyFileError, RefusedRequestError, ServingError, SpecError
+from rlinf_core.core.errors import (
+    AnswerError,
+    EngineError,
+    PolicyFileError,
+    RefusedRequestError,
+    ServingError,
+    SpecError,
+)
 from rlinf_core.deploy.serving import weights as serving_weights
 from rlinf_core.deploy.serving.batching import Batcher, Waiting
 from rlinf_core.deploy.serving.client import PolicyClient
@@ -54,22 +61,42 @@ def policy_of(spec, seed):
 
 def observed(spec, seed=0):
     random = np.random.default_rng(seed)
-    return {item.name: (random.integers(0, 256, item.shape) if item.is_image else random.normal(size=item.shape)).astype(
-        item.dtype) for item in spec.observation} | {"prompt": "insert"}
+    return {
+        item.name: (
+            random.integers(0, 256, item.shape) if item.is_image else random.normal(size=item.shape)
+        ).astype(item.dtype)
+        for item in spec.observation
+    } | {"prompt": "insert"}
 
 
 class Served:
     def __init__(self, folder, *options, port=0):
-        command = [sys.executable, "-m", "rlinf_core.cli.main", "serve", str(folder), "--port", str(port), "--device",
-                   "cpu", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "rlinf_core.cli.main",
+            "serve",
+            str(folder),
+            "--port",
+            str(port),
+            "--device",
+            "cpu",
+            *options,
+        ]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         line = self.process.stdout.readline()
         assert line.startswith("ws://"), line + self.process.stdout.read()
         self.port = int(line.split()[0].rpartition(":")[2])
         self.address = f"ws://127.0.0.1:{self.port}"
 
     def page(self, name):
-        return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{name}", timeout=10).read().decode()
+        return (
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{name}", timeout=10)
+            .read()
+            .decode()
+        )
 
     def end(self):
         self.process.terminate()
@@ -88,20 +115,37 @@ def served(tmp_path_factory, spec):
 
 
 def test_an_openpi_client_gets_what_the_policy_answers_here(served, spec):
-    peer = pytest.importorskip("openpi_client.websocket_client_policy").WebsocketClientPolicy("127.0.0.1", served.port)
+    peer = pytest.importorskip("openpi_client.websocket_client_policy").WebsocketClientPolicy(
+        "127.0.0.1", served.port
+    )
     named = observed(spec)
-    answer = peer.infer({f"observation/{key}" if key != "prompt" else key: value for key, value in named.items()})
-    expected = policy_of(spec, 0).act(Observation.of_one(spec, named), explore=False).actions[0].numpy()
+    answer = peer.infer(
+        {f"observation/{key}" if key != "prompt" else key: value for key, value in named.items()}
+    )
+    expected = (
+        policy_of(spec, 0).act(Observation.of_one(spec, named), explore=False).actions[0].numpy()
+    )
     assert np.array_equal(answer["actions"], spec.action.to_si(expected))
-    assert answer["server_timing"]["infer_ms"] > 0 and peer.get_server_metadata()["action_horizon"] == 8
+    assert (
+        answer["server_timing"]["infer_ms"] > 0
+        and peer.get_server_metadata()["action_horizon"] == 8
+    )
     with pytest.raises(RuntimeError, match="tcp_position"):
         peer.infer({"prompt": "no images"})
     assert peer.infer(named)["actions"].shape == (8, 3), "the connection goes on"
     assert served.page("healthz") == "OK\n" and "rlinf_serve_version 3" in served.page("metrics")
 
 
-@pytest.mark.parametrize("data", [b"\xc1garbage", pickle.dumps({"prompt": "a"}), packed({"front": 1})[:-1], "a text",
-                                  packed({"front": {b"__ndarray__": True, b"data": b"", b"dtype": "|O8", b"shape": []}})])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xc1garbage",
+        pickle.dumps({"prompt": "a"}),
+        packed({"front": 1})[:-1],
+        "a text",
+        packed({"front": {b"__ndarray__": True, b"data": b"", b"dtype": "|O8", b"shape": []}}),
+    ],
+)
 def test_who_speaks_no_protocol_is_hung_up_on_alone(served, spec, data):
     other = PolicyClient(served.address, 10.0)
     with connect(served.address, compression=None) as bad:
@@ -126,10 +170,13 @@ def test_a_huge_message_is_cut_off(served, spec):
 def test_what_is_wrong_with_an_observation_is_said(served, spec):
     client = PolicyClient(served.address, 10.0)
     good = observed(spec)
-    for change, error in (({"wrist": np.zeros((2, 2, 3), np.uint8)}, "expected shape"),
-                         ({"side": good["wrist"]}, "unknown 'side'"),
-                         ({"wrist": good["wrist"] / 255.0}, "expected uint8"), ({"prompt": 3}, "prompt"),
-                         ({"force": np.full(3, np.nan, np.float32)}, "finite")):
+    for change, error in (
+        ({"wrist": np.zeros((2, 2, 3), np.uint8)}, "expected shape"),
+        ({"side": good["wrist"]}, "unknown 'side'"),
+        ({"wrist": good["wrist"] / 255.0}, "expected uint8"),
+        ({"prompt": 3}, "prompt"),
+        ({"force": np.full(3, np.nan, np.float32)}, "finite"),
+    ):
         with pytest.raises(RefusedRequestError, match=error):
             client.infer(good | change)
     assert client.infer(good)["actions"].shape == (8, 3)
@@ -154,7 +201,11 @@ def test_several_clients_are_answered_in_one_batch_each_with_its_own(served, spe
         thread.join(60)
     assert max(answer["server_timing"]["batch"] for answer in got.values()) > 1
     for index, answer in got.items():
-        expected = policy.act(Observation.of_one(spec, observed(spec, index)), explore=False).actions[0].numpy()
+        expected = (
+            policy.act(Observation.of_one(spec, observed(spec, index)), explore=False)
+            .actions[0]
+            .numpy()
+        )
         assert np.allclose(answer["actions"], spec.action.to_si(expected), atol=1e-6)
 
 
@@ -190,13 +241,29 @@ def test_packing_is_openpi_clients(spec):
     message = observed(spec) | {"number": np.float32(2.5), "list": [1, "a"]}
     for mine in (unpacked(theirs.packb(message)), theirs.unpackb(packed(message))):
         assert mine.keys() == message.keys() and mine["number"] == 2.5
-        assert all(np.array_equal(mine[name], value) for name, value in message.items() if isinstance(value, np.ndarray))
+        assert all(
+            np.array_equal(mine[name], value)
+            for name, value in message.items()
+            if isinstance(value, np.ndarray)
+        )
 
 
 def test_actions_of_another_task_are_refused(spec):
-    for actions in (np.zeros((8, 7)), [[0.0] * 3], np.zeros((0, 3)), np.full((1, 3), np.nan),
-                    np.full((1, 3), -np.inf), np.zeros(3), np.zeros((1, 8, 3)), np.zeros((1001, 3)),
-                    np.zeros((8, 3), bool), np.zeros((8, 3), np.int64), "text", None, {}):
+    for actions in (
+        np.zeros((8, 7)),
+        [[0.0] * 3],
+        np.zeros((0, 3)),
+        np.full((1, 3), np.nan),
+        np.full((1, 3), -np.inf),
+        np.zeros(3),
+        np.zeros((1, 8, 3)),
+        np.zeros((1001, 3)),
+        np.zeros((8, 3), bool),
+        np.zeros((8, 3), np.int64),
+        "text",
+        None,
+        {},
+    ):
         with pytest.raises(AnswerError):
             read_actions(spec, {"actions": actions})
     with pytest.raises(AnswerError):
@@ -204,18 +271,35 @@ def test_actions_of_another_task_are_refused(spec):
     assert read_actions(spec, {"actions": np.full((2, 3), 0.05)}).max() == 0.02
 
 
-@pytest.mark.parametrize("actions", [[0.5, -0.3, -0.8], [10.0, -6.0, -16.0], [0.0, 0.0, -0.07], [1e30, 0.0, 0.0]])
+@pytest.mark.parametrize(
+    "actions", [[0.5, -0.3, -0.8], [10.0, -6.0, -16.0], [0.0, 0.0, -0.07], [1e30, 0.0, 0.0]]
+)
 def test_actions_in_other_units_are_refused(actions, spec):
     """As LIBERO's, in [-1, 1]; millimetres; a number alone; whatever else."""
     chunk = np.zeros((10, 3))
     chunk[4] = actions
-    with pytest.raises(AnswerError, match=r"answer: expected 'd[xyz]' within 0.02 m either way, .*other units\? Serve"):
+    with pytest.raises(
+        AnswerError,
+        match=r"answer: expected 'd[xyz]' within 0.02 m either way, .*other units\? Serve",
+    ):
         read_actions(spec, {"actions": chunk})
 
 
-@pytest.mark.parametrize("ours", ["text", 3, {"version": "new"}, {"version": 2 ** 63}, {"version": True},
-                                  {"drawn": "text"}, {"drawn": np.zeros(())}, {"drawn": np.full((2, 3), np.nan)},
-                                  {"drawn": np.zeros((2, 3)), "log_probs": 3.0}, {"drawn": None}])
+@pytest.mark.parametrize(
+    "ours",
+    [
+        "text",
+        3,
+        {"version": "new"},
+        {"version": 2**63},
+        {"version": True},
+        {"drawn": "text"},
+        {"drawn": np.zeros(())},
+        {"drawn": np.full((2, 3), np.nan)},
+        {"drawn": np.zeros((2, 3)), "log_probs": 3.0},
+        {"drawn": None},
+    ],
+)
 def test_what_stands_beside_the_actions_is_looked_at(ours):
     with pytest.raises(AnswerError, match="answer: expected"):
         read_ours({OURS: ours})
@@ -231,9 +315,13 @@ def test_a_chunk_of_another_length_is_refused():
 
 
 @pytest.mark.parametrize("max_delay", [0, 3])
-def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_said(max_delay, spec, tmp_path):
+def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_said(
+    max_delay, spec, tmp_path
+):
     torch.manual_seed(0)
-    config = flow.Config(hidden=(16,), image_features=4, horizon=8, n_action_steps=4, max_delay=max_delay)
+    config = flow.Config(
+        hidden=(16,), image_features=4, horizon=8, n_action_steps=4, max_delay=max_delay
+    )
     policy = make_policy(spec, config).eval()
     save_policy(policy, tmp_path / policy_name(1))
     served = Served(tmp_path)
@@ -251,21 +339,32 @@ def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_s
         off = [np.abs(answer["actions"][:3] - left[:3]).mean() for answer in (free, on)]
         assert off[1] < 0.5 * off[0]
         trained = client.infer(observation | {OURS: {"left": left, "frozen": 3, "explore": True}})
-        assert ("continues" in trained[OURS]) is bool(max_delay), "cloned to go on, it does in training episodes, too"
+        assert ("continues" in trained[OURS]) is bool(max_delay), (
+            "cloned to go on, it does in training episodes, too"
+        )
         assert np.array_equal(trained["actions"], on["actions"]) is bool(max_delay)
         assert trained[OURS]["drawn"].shape == (8, 3)
-        for wrong in ({"left": left[:, :2]}, {"left": left * np.nan}, {"left": "all"}, {"left": left, "frozen": -1},
-                      {"left": left, "frozen": 2.5}):
+        for wrong in (
+            {"left": left[:, :2]},
+            {"left": left * np.nan},
+            {"left": "all"},
+            {"left": left, "frozen": -1},
+            {"left": left, "frozen": 2.5},
+        ):
             with pytest.raises(RefusedRequestError, match=r"rlinf\.(left|frozen): expected"):
                 client.infer(observation | {OURS: wrong})
-        assert np.array_equal(client.infer(observation)["actions"], free["actions"]), "the connection goes on"
+        assert np.array_equal(client.infer(observation)["actions"], free["actions"]), (
+            "the connection goes on"
+        )
         client.close()
     finally:
         served.end()
 
 
 def test_keys_that_the_task_has_not_are_said(spec):
-    check_keys(spec, {"state": "observation/state", "prompt": "prompt", spec.observation[0].name: "x"})
+    check_keys(
+        spec, {"state": "observation/state", "prompt": "prompt", spec.observation[0].name: "x"}
+    )
     with pytest.raises(SpecError, match="station.policy.keys: expected .*, got 'wrst'"):
         check_keys(spec, {"wrst": "observation/wrist"})
 
@@ -279,7 +378,9 @@ def test_an_engine_that_does_not_answer_is_asked_once_for_all_of_a_batch():
 
     batcher = Batcher(infer, 8, 0.0, lambda: 8)
     waiting = [Waiting("kind", number, None) for number in range(8)]
-    assert {str(problem) for problem in batcher._answered(waiting)} == {"no answer within 30 s"} and sizes == [8]
+    assert {str(problem) for problem in batcher._answered(waiting)} == {
+        "no answer within 30 s"
+    } and sizes == [8]
 
 
 def test_each_version_explores_in_its_own_way_and_the_same_file_as_before(tmp_path, spec):
@@ -296,7 +397,9 @@ def test_each_version_explores_in_its_own_way_and_the_same_file_as_before(tmp_pa
 
 
 def test_a_policy_that_sees_pictures_alone_is_served():
-    front = ArraySpec("front", (16, 16, 3), "uint8", "", (0.0,), (255.0,), "camera/front/image", "image")
+    front = ArraySpec(
+        "front", (16, 16, 3), "uint8", "", (0.0,), (255.0,), "camera/front/image", "image"
+    )
     spec = StationSpec((front,), ActionSpec("tcp_delta", ("dx",), (0.1,), ("m",)), 10.0)
     request = read_request(spec, {"front": np.full((16, 16, 3), 7, np.uint8)}, False)
     policy = make_policy(spec, tanh_gaussian.Config(hidden=(8,), image_features=4)).eval()
@@ -304,12 +407,16 @@ def test_a_policy_that_sees_pictures_alone_is_served():
     assert answer["actions"].shape == (1, 1)
 
 
-def test_a_file_that_could_not_be_loaded_is_tried_again_after_a_while_and_said_once(tmp_path, spec, monkeypatch):
+def test_a_file_that_could_not_be_loaded_is_tried_again_after_a_while_and_said_once(
+    tmp_path, spec, monkeypatch
+):
     save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
     weights, messages, now = Weights(tmp_path), [], [0.0]
     monkeypatch.setattr(serving_weights.time, "monotonic", lambda: now[0])
     save_policy(policy_of(spec, 0), tmp_path / policy_name(4))
-    lacking = MagicMock(side_effect=PolicyFileError("policy-4 stands on a file that is not there yet"))
+    lacking = MagicMock(
+        side_effect=PolicyFileError("policy-4 stands on a file that is not there yet")
+    )
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(serving_weights, "load_policy", lacking)
         assert [weights.look(messages.append) for now[0] in (0.0, 1.0, 11.0, 12.0)] == [False] * 4
@@ -318,7 +425,11 @@ def test_a_file_that_could_not_be_loaded_is_tried_again_after_a_while_and_said_o
     assert weights.newest.number == 4
     save_policy(policy_of(spec, 0), tmp_path / policy_name(5))
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(serving_weights, "load_policy", MagicMock(side_effect=MemoryError("no room on the GPU")))
+        meanwhile.setattr(
+            serving_weights, "load_policy", MagicMock(side_effect=MemoryError("no room on the GPU"))
+        )
         with pytest.raises(MemoryError):
             weights.look(messages.append)
-    assert [weights.look(messages.append) for now[0] in (61.0, 71.0)] == [False, True], "there may be room later"
+    assert [weights.look(messages.append) for now[0] in (61.0, 71.0)] == [False, True], (
+        "there may be room later"
+    )

@@ -1,4 +1,6 @@
-"""A Robotiq by Modbus RTU: against the frames of its instruction manual, and what is said where it is not there."""
+"""A Robotiq by Modbus RTU: against the frames of its instruction manual, and what is said where it
+is not there.
+"""
 
 import math
 import os
@@ -43,7 +45,11 @@ def twin(tmp_path):
 
 
 def robotiq(twin, **changes):
-    return Robotiq(Gripper(**({"kind": "robotiq", "device": str(twin.path), "speed": 1.0, "force": 1.0} | changes)))
+    return Robotiq(
+        Gripper(
+            **({"kind": "robotiq", "device": str(twin.path), "speed": 1.0, "force": 1.0} | changes)
+        )
+    )
 
 
 def answer(port, request, expected):
@@ -71,7 +77,10 @@ def test_the_driver_says_the_manuals_frames(twin):
     gripper = robotiq(twin)
     assert gripper.status().trouble == "not activated since it has power"
     gripper.activate()
-    assert twin.requests[-2:] == [RESET, ACTIVATE] and gripper.status().trouble == "it is being activated"
+    assert (
+        twin.requests[-2:] == [RESET, ACTIVATE]
+        and gripper.status().trouble == "it is being activated"
+    )
     time.sleep(ACTIVATION_S)
     gripper.go(255)
     assert twin.requests[-1] == CLOSE and not gripper.status().trouble
@@ -80,9 +89,22 @@ def test_the_driver_says_the_manuals_frames(twin):
 
 def test_widths_are_between_the_fingers_stops_and_an_object_is_felt(twin):
     settings = Gripper(kind="robotiq", device="x")
-    assert [round(settings.position(width)) for width in (0.085, 0.0, 1.0, -1.0)] == [3, 230, 3, 230]
-    assert settings.opening(0) == 0.085 and settings.opening(255) == 0 and settings.opening(116.5) == 0.0425
-    assert settings.opening(-110) == 0.085 and math.isnan(settings.opening(-111)) and math.isnan(settings.opening(math.nan))
+    assert [round(settings.position(width)) for width in (0.085, 0.0, 1.0, -1.0)] == [
+        3,
+        230,
+        3,
+        230,
+    ]
+    assert (
+        settings.opening(0) == 0.085
+        and settings.opening(255) == 0
+        and settings.opening(116.5) == 0.0425
+    )
+    assert (
+        settings.opening(-110) == 0.085
+        and math.isnan(settings.opening(-111))
+        and math.isnan(settings.opening(math.nan))
+    )
     gripper = robotiq(twin)
     gripper.activate()
     twin.say("object 0.0425")
@@ -91,7 +113,9 @@ def test_widths_are_between_the_fingers_stops_and_an_object_is_felt(twin):
     while gripper.status().object == 0:
         pass
     status = gripper.status()
-    assert status.object == 2 and settings.opening(status.position) == pytest.approx(0.0425, abs=0.0004)
+    assert status.object == 2 and settings.opening(status.position) == pytest.approx(
+        0.0425, abs=0.0004
+    )
     twin.say("fault 14")
     assert gripper.status().trouble == "fault 0x0E (overcurrent)"
     gripper.close()
@@ -109,15 +133,23 @@ def test_orders_that_grow_with_each_turn_are_taken_and_one_that_is_not_shows_unt
     for count in range(100):  # of one that hears nothing any more
         assert turn(120 + count, 2.0 + 0.02 * count) == 120 + count
     assert gripper_order.taken_at == 2.0 and gripper_order.order == 219, "when it echoed 109"
-    assert turn(109, 4.0) is None and gripper_order.taken_at == 4.0, "it is wanted where it was sent"
+    assert turn(109, 4.0) is None and gripper_order.taken_at == 4.0, (
+        "it is wanted where it was sent"
+    )
     assert turn(None, 5.0) is None and gripper_order.taken_at == 5.0
-    assert gripper_order.next(Status(0, 0, 0, 0, 0), 50, 6.0) is None and gripper_order.taken_at == 6.0, "not active"
+    assert (
+        gripper_order.next(Status(0, 0, 0, 0, 0), 50, 6.0) is None and gripper_order.taken_at == 6.0
+    ), "not active"
 
 
 def test_one_that_says_two_turns_later_what_it_was_told_follows_all_the_same():
     gripper_order, ordered = OrderTracker(0.0), [3, 3]
     for count in range(100):
-        ordered.append(gripper_order.next(Status(MOVES, 0, 0, ordered[-2], ordered[-2]), 10 + count, 0.02 * count))
+        ordered.append(
+            gripper_order.next(
+                Status(MOVES, 0, 0, ordered[-2], ordered[-2]), 10 + count, 0.02 * count
+            )
+        )
         assert ordered[-1] == 10 + count and 0.02 * count - gripper_order.taken_at <= 0.04
 
 
@@ -126,30 +158,59 @@ def test_one_that_does_not_answer_is_said_in_its_time(twin, words):
     gripper = robotiq(twin, timeout_s=0.15)
     gripper.status()
     twin.say(words)
-    with pytest.raises(DeviceError, match="unplugged or silent: expected an answer of Robotiq gripper 9 .* within 0.15 s"):
+    with pytest.raises(
+        DeviceError,
+        match="unplugged or silent: expected an answer of Robotiq gripper 9 .* within 0.15 s",
+    ):
         gripper.status()
     gripper.close()
 
 
 def test_what_is_no_gripper_is_refused_with_the_rule(twin, monkeypatch):
-    with pytest.raises(DeviceError, match="expected a gripper at /dev/none, got: No such file.*71-rlinf-devices.rules"):
+    with pytest.raises(
+        DeviceError,
+        match="expected a gripper at /dev/none, got: No such file.*71-rlinf-devices.rules",
+    ):
         robotiq(twin, device="/dev/none")
-    with pytest.raises(DeviceError, match="expected a serial port at /dev/null, got one that does not open"):
+    with pytest.raises(
+        DeviceError, match="expected a serial port at /dev/null, got one that does not open"
+    ):
         robotiq(twin, device="/dev/null")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may all
-    with pytest.raises(DeviceError, match="permission refused: expected to read a gripper .*71-rlinf-devices.rules"):
+    with pytest.raises(
+        DeviceError, match="permission refused: expected to read a gripper .*71-rlinf-devices.rules"
+    ):
         robotiq(twin)
 
 
-@pytest.mark.parametrize("document, expected", [
-    ("gripper: {kind: robotic, device: /dev/x}", "expected one of gripper_command, robotiq, .* got 'robotic' .did you"),
-    ("gripper: {kind: robotiq}", "'gripper.device' is missing"),
-    ("gripper: {kind: robotiq, device: /dev/x, closed_at: 3.0}", "expected another position than closed_at, got 3"),
-    ("gripper: {kind: robotiq, device: /dev/x, joint: a}", "unknown key 'gripper.joint'"),
-    ("gripper: robotiq", "'gripper': expected a mapping, got str 'robotiq'"),
-    ("arms: {l: {limits: a}, r: {limits: a}}\ngripper: {kind: robotiq, device: /dev/x}", "expected it of each arm"),
-    ("driver: franka\ngripper: {kind: robotiq, device: /dev/x}", "beside the one that driver: franka tells.*hand: false"),
-    ("driver: simulator\nsimulator: gym_hil\ngripper: {kind: robotiq, device: /dev/x}", "expected none with driver: sim")])
+@pytest.mark.parametrize(
+    "document, expected",
+    [
+        (
+            "gripper: {kind: robotic, device: /dev/x}",
+            "expected one of gripper_command, robotiq, .* got 'robotic' .did you",
+        ),
+        ("gripper: {kind: robotiq}", "'gripper.device' is missing"),
+        (
+            "gripper: {kind: robotiq, device: /dev/x, closed_at: 3.0}",
+            "expected another position than closed_at, got 3",
+        ),
+        ("gripper: {kind: robotiq, device: /dev/x, joint: a}", "unknown key 'gripper.joint'"),
+        ("gripper: robotiq", "'gripper': expected a mapping, got str 'robotiq'"),
+        (
+            "arms: {l: {limits: a}, r: {limits: a}}\ngripper: {kind: robotiq, device: /dev/x}",
+            "expected it of each arm",
+        ),
+        (
+            "driver: franka\ngripper: {kind: robotiq, device: /dev/x}",
+            "beside the one that driver: franka tells.*hand: false",
+        ),
+        (
+            "driver: simulator\nsimulator: gym_hil\ngripper: {kind: robotiq, device: /dev/x}",
+            "expected none with driver: sim",
+        ),
+    ],
+)
 def test_a_robot_that_says_it_wrongly_is_refused_by_line(tmp_path, document, expected):
     head = "" if "driver:" in document else "driver: external\n"
     tail = "" if "arms:" in document else "limits: limits.yaml\n"
@@ -161,23 +222,42 @@ def test_a_robot_that_says_it_wrongly_is_refused_by_line(tmp_path, document, exp
 
 def test_two_processes_do_not_tell_one_gripper(twin):
     first = robotiq(twin)
-    with pytest.raises(DeviceError, match=r"that nobody else tells, got one that process \d+ of .* tells"):
+    with pytest.raises(
+        DeviceError, match=r"that nobody else tells, got one that process \d+ of .* tells"
+    ):
         robotiq(twin)
     first.close()
     robotiq(twin).close()
 
 
-@pytest.mark.parametrize("left, right, refused", [
-    ("kind: robotiq, device: {folder}/tty", "kind: robotiq, device: {folder}/by-id", "got '{folder}/by-id'"),
-    ("kind: robotiq, device: {folder}/tty", "kind: robotiq, device: {folder}/other", ""),
-    ("kind: gripper_command, joint: a, open_at: 1, action: /hand/cmd",
-     "kind: gripper_command, joint: b, open_at: 1, action: /hand/cmd", "got '/hand/cmd'"),
-    ("kind: gripper_command, joint: a, open_at: 1", "kind: gripper_command, joint: a, open_at: 1", "")])
+@pytest.mark.parametrize(
+    "left, right, refused",
+    [
+        (
+            "kind: robotiq, device: {folder}/tty",
+            "kind: robotiq, device: {folder}/by-id",
+            "got '{folder}/by-id'",
+        ),
+        ("kind: robotiq, device: {folder}/tty", "kind: robotiq, device: {folder}/other", ""),
+        (
+            "kind: gripper_command, joint: a, open_at: 1, action: /hand/cmd",
+            "kind: gripper_command, joint: b, open_at: 1, action: /hand/cmd",
+            "got '/hand/cmd'",
+        ),
+        (
+            "kind: gripper_command, joint: a, open_at: 1",
+            "kind: gripper_command, joint: a, open_at: 1",
+            "",
+        ),
+    ],
+)
 def test_each_arm_has_a_gripper_of_its_own(tmp_path, left, right, refused):
     (tmp_path / "by-id").symlink_to(tmp_path / "tty")
     limits = os.path.abspath("robots/franka_fr3/limits.yaml")
-    arms = "".join(f"  {name}: {{limits: {limits}, gripper: {{{gripper.format(folder=tmp_path)}}}}}\n"
-                   for name, gripper in (("left", left), ("right", right)))
+    arms = "".join(
+        f"  {name}: {{limits: {limits}, gripper: {{{gripper.format(folder=tmp_path)}}}}}\n"
+        for name, gripper in (("left", left), ("right", right))
+    )
     (tmp_path / "robot.yaml").write_text(f"driver: external\narms:\n{arms}")
     if not refused:
         load_robot(str(tmp_path))

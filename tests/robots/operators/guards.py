@@ -14,7 +14,9 @@ def settle(guard, until, timeout_s=30.0):
         requests += guard.poll()
         if until():
             return requests
-        assert time.monotonic() < end, f"believed {guard.believed}, trouble '{guard.trouble}', asked {requests}"
+        assert time.monotonic() < end, (
+            f"believed {guard.believed}, trouble '{guard.trouble}', asked {requests}"
+        )
         time.sleep(0.01)
 
 

@@ -1,4 +1,6 @@
-"""Gamepad, Joy and pedal against their twins: what they read, how it is mapped, and what stops them."""
+"""Gamepad, Joy and pedal against their twins: what they read, how it is mapped, and what stops
+them.
+"""
 
 import time
 
@@ -24,9 +26,17 @@ def pad(tmp_path):
     twin.unplug()
 
 
-@pytest.mark.parametrize("name, value, expected", [
-    ("left_y", 1.0, {"x": 1.0}), ("left_x", 1.0, {"y": 1.0}), ("right_y", -1.0, {"z": -1.0}), ("right_x", 1.0, {"rz": 0.5}),
-    ("dpad_x", 1.0, {"rx": -0.5}), ("dpad_y", 1.0, {"ry": 0.5})])
+@pytest.mark.parametrize(
+    "name, value, expected",
+    [
+        ("left_y", 1.0, {"x": 1.0}),
+        ("left_x", 1.0, {"y": 1.0}),
+        ("right_y", -1.0, {"z": -1.0}),
+        ("right_x", 1.0, {"rz": 0.5}),
+        ("dpad_x", 1.0, {"rx": -0.5}),
+        ("dpad_y", 1.0, {"ry": 0.5}),
+    ],
+)
 def test_every_stick_of_a_gamepad_moves_its_axis(pad, name, value, expected):
     twin, guard = pad
     twin.deflect({name: value})
@@ -107,7 +117,11 @@ def test_joy_is_mapped_as_the_gamepad_is_and_stops_on_silence_and_nonsense():
     assert not guard.poll(), "once for each message"
     device.receive(Message([0, 0.9, 1, 0, 0, 1, 0, 0], held))
     assert guard.poll() == ("enable",), "whoever moves it is there"
-    for wrong, reason in (([float("nan")] * 8, "from -1 to 1"), ([0, 1.0], "expected axes"), ([0, 7.0] * 4, "from -1")):
+    for wrong, reason in (
+        ([float("nan")] * 8, "from -1 to 1"),
+        ([0, 1.0], "expected axes"),
+        ([0, 7.0] * 4, "from -1"),
+    ):
         device.receive(Message(wrong, held))
         settle(guard, lambda reason=reason: reason in guard.trouble)
         assert guard.motion() is None
@@ -149,7 +163,9 @@ def test_what_comes_before_a_gamepad_is_lost_disarms_and_nothing_else(pad):
 
 def test_a_pedal_labels_and_takes_over_while_it_is_held(tmp_path):
     twin = PedalTwin(tmp_path / "pedal")
-    guard = ready(Pedal(device=str(twin.path), buttons={"a": "failure", "b": "intervene", "c": "success"}))
+    guard = ready(
+        Pedal(device=str(twin.path), buttons={"a": "failure", "b": "intervene", "c": "success"})
+    )
     twin.press("a", True)
     twin.press("a", False)
     twin.press("c", True)
@@ -164,8 +180,10 @@ def test_a_pedal_labels_and_takes_over_while_it_is_held(tmp_path):
     assert guard.motion() is None
 
 
-@pytest.mark.parametrize("line, error", [("fly 1", "no {'fly'}"), ("press", "press NAME"), ("tx", "NAME VALUE"),
-                                        ("tx a", "could not")])
+@pytest.mark.parametrize(
+    "line, error",
+    [("fly 1", "no {'fly'}"), ("press", "press NAME"), ("tx", "NAME VALUE"), ("tx a", "could not")],
+)
 def test_a_twin_says_which_words_it_knows(tmp_path, line, error):
     twin = MouseTwin(tmp_path / "mouse")
     with pytest.raises(DeviceError, match=error):

@@ -55,8 +55,22 @@ def test_any_key_renews_the_enable_and_asks_for_nothing_else(guard, sent):
     assert typed(guard, b"e") == ["arm"]
 
 
-@pytest.mark.parametrize("sent", [b"\x1b[2~", b"\x1b[15~", b"\x1b[A", b"\x1bOP", b"\x1b[1;5C", b"\x1b[[A", b"\x1be",
-                                  b"\x1bw", b"\x1bOa", b"\x1b\x1b[3~", b"\x1b[24;2~"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x1b[2~",
+        b"\x1b[15~",
+        b"\x1b[A",
+        b"\x1bOP",
+        b"\x1b[1;5C",
+        b"\x1b[[A",
+        b"\x1be",
+        b"\x1bw",
+        b"\x1bOa",
+        b"\x1b\x1b[3~",
+        b"\x1b[24;2~",
+    ],
+)
 def test_an_arrow_a_function_key_or_one_with_alt_is_no_letter_and_no_number(guard, sent):
     for cut in range(1, len(sent) + 1):  # wherever it is cut in two
         requests = typed(guard, *(part for part in (sent[:cut], sent[cut:]) if part))

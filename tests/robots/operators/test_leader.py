@@ -1,4 +1,6 @@
-"""A leader arm against servos on a pseudo-terminal: the vendor's library on one side, our own packets on the other."""
+"""A leader arm against servos on a pseudo-terminal: the vendor's library on one side, our own
+packets on the other.
+"""
 
 import math
 import time
@@ -16,10 +18,17 @@ from tests.robots.operators.guards import ready, settle
 
 pytestmark = pytest.mark.timed
 
-TOOL = ActionSpec("tcp_delta", ("dx", "dy", "dz", "drx", "dry", "drz", "grip"), (0.02,) * 3 + (0.1,) * 3 + (0.04,),
-                  ("m",) * 7)
+TOOL = ActionSpec(
+    "tcp_delta",
+    ("dx", "dy", "dz", "drx", "dry", "drz", "grip"),
+    (0.02,) * 3 + (0.1,) * 3 + (0.04,),
+    ("m",) * 7,
+)
 JOINTS = ActionSpec("joint_delta", ("a", "b"), (0.05, 0.05), ("rad",) * 2)
-PLANAR = {"shoulder": Joint(id=1, axis=(0, 0, 1)), "elbow": Joint(id=2, sign=-1, axis=(0, 0, 1), at=(0.3, 0.0, 0.0))}
+PLANAR = {
+    "shoulder": Joint(id=1, axis=(0, 0, 1)),
+    "elbow": Joint(id=2, sign=-1, axis=(0, 0, 1), at=(0.3, 0.0, 0.0)),
+}
 
 
 @pytest.fixture
@@ -28,7 +37,9 @@ def arm(tmp_path):
     guards = []
 
     def make(action, **changes):
-        device = Leader(**{"device": str(twin.path), "joints": PLANAR, "tool": (0.5, 0.0, 0.0), **changes})
+        device = Leader(
+            **{"device": str(twin.path), "joints": PLANAR, "tool": (0.5, 0.0, 0.0), **changes}
+        )
         device.attach(action, 10.0)
         guards.append(ready(device))
         return twin, guards[-1]
@@ -47,7 +58,8 @@ def test_the_checksum_is_that_of_the_vendors_library():
 
 
 def steps(guard, seconds=0.4):
-    """What it asks, a time step every 20 ms, summed by axis: for so long, and on a busy machine for as many time steps.
+    """What it asks, a time step every 20 ms, summed by axis: for so long, and on a busy machine for
+    as many time steps.
 
     Also for how long it was not asked at most.
     """
@@ -65,7 +77,9 @@ def steps(guard, seconds=0.4):
 
 
 def led(guard, twin, turns):
-    """What it asks where the servos turn from their middle; once more, where this process stood still meanwhile."""
+    """What it asks where the servos turn from their middle; once more, where this process stood
+    still meanwhile.
+    """
     for _ in range(10):
         steps(guard)
         twin.deflect({servo: math.pi + turn for servo, turn in turns.items()})
@@ -79,7 +93,9 @@ def led(guard, twin, turns):
 def test_the_followers_joints_do_what_the_leaders_do(arm):
     twin, guard = arm(JOINTS)
     total = led(guard, twin, {"1": 0.10, "2": 0.02})
-    assert total["j1"] * 0.05 == pytest.approx(0.10, abs=0.003) and total["j2"] * 0.05 == pytest.approx(-0.02, abs=0.003)
+    assert total["j1"] * 0.05 == pytest.approx(0.10, abs=0.003) and total[
+        "j2"
+    ] * 0.05 == pytest.approx(-0.02, abs=0.003)
     time.sleep(0.6)
     guard.poll()
     assert guard.motion() is None, "nobody moves it: the policy goes on"
@@ -95,7 +111,9 @@ def test_the_followers_tool_does_what_the_leaders_does(arm):
 
 def test_what_is_too_much_at_once_is_given_bit_by_bit_and_not_without_end(arm):
     twin, guard = arm(JOINTS)
-    assert led(guard, twin, {"1": 0.9})["j1"] == pytest.approx(AHEAD, abs=0.01), "the rest is forgotten"
+    assert led(guard, twin, {"1": 0.9})["j1"] == pytest.approx(AHEAD, abs=0.01), (
+        "the rest is forgotten"
+    )
 
 
 def test_the_trigger_opens_and_closes(arm):
@@ -151,7 +169,9 @@ def test_unplugged_in_use_and_plugged_in_again(arm, tmp_path):
 
 
 def test_an_arm_that_is_not_there_and_one_whose_servos_share_an_id(tmp_path):
-    with pytest.raises(DeviceError, match="expected a leader arm at .*nowhere, got.*station.operator.device"):
+    with pytest.raises(
+        DeviceError, match="expected a leader arm at .*nowhere, got.*station.operator.device"
+    ):
         Leader(device=str(tmp_path / "nowhere"), joints=PLANAR).open()
     with pytest.raises(DeviceError, match=r"ids of their own, got \[1, 1\]"):
         Leader(device="x", joints={"a": Joint(id=1), "b": Joint(id=1)})
@@ -174,4 +194,6 @@ def test_where_the_tool_is_by_matrices():
     x, y, z = to_vector(rotation)
     size = math.hypot(x, y, z)
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) / size
-    assert np.allclose(np.eye(3) + math.sin(size) * cross + (1 - math.cos(size)) * cross @ cross, transform[:3, :3])
+    assert np.allclose(
+        np.eye(3) + math.sin(size) * cross + (1 - math.cos(size)) * cross @ cross, transform[:3, :3]
+    )

@@ -25,15 +25,30 @@ def recipe(folder, operator):
 
 
 def test_the_device_of_the_page_is_found_beside_its_recipe_and_has_its_settings(folder):
-    device = make_device(recipe(folder, "{kind: my_device.py:Knob, gain: 0.2}").station.operator.model_dump(mode="json"))
+    device = make_device(
+        recipe(folder, "{kind: my_device.py:Knob, gain: 0.2}").station.operator.model_dump(
+            mode="json"
+        )
+    )
     device.turn = 0.5
-    assert device.motion() == {"z": pytest.approx(0.1)} and device.poll() == ("enable",) and not device.at_rest()
+    assert (
+        device.motion() == {"z": pytest.approx(0.1)}
+        and device.poll() == ("enable",)
+        and not device.at_rest()
+    )
 
 
-@pytest.mark.parametrize("operator, expected", [
-    ("{kind: my_device.py:Knob, gian: 0.2}", "r.yaml, line 4: unknown key 'station.operator.gian' (did you mean 'gain'?)"),
-    ("{kind: my_device.py:Nob}", "has no 'Nob' (did you mean 'Knob'?)"),
-    ("{kind: other.py:Knob}", "expected what can be imported")])
+@pytest.mark.parametrize(
+    "operator, expected",
+    [
+        (
+            "{kind: my_device.py:Knob, gian: 0.2}",
+            "r.yaml, line 4: unknown key 'station.operator.gian' (did you mean 'gain'?)",
+        ),
+        ("{kind: my_device.py:Nob}", "has no 'Nob' (did you mean 'Knob'?)"),
+        ("{kind: other.py:Knob}", "expected what can be imported"),
+    ],
+)
 def test_what_is_wrong_with_it_is_said_with_its_line(folder, operator, expected):
     with pytest.raises(RecipeError) as error:
         recipe(folder, operator)
@@ -45,6 +60,10 @@ def test_the_recipe_of_the_page_is_one(tmp_path):
     station = load_recipe(tmp_path / "recipe.yaml").station
     assert (station.operator.clutch, station.second_operator.buttons["b"]) == ("1", "rerecord")
     leader = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[1]
-    (tmp_path / "leader.yaml").write_text("defaults: demo\nname: x\nstation:\n  " + leader.replace("\n", "\n  "))
-    device = make_device(load_recipe(tmp_path / "leader.yaml").station.operator.model_dump(mode="json"))
+    (tmp_path / "leader.yaml").write_text(
+        "defaults: demo\nname: x\nstation:\n  " + leader.replace("\n", "\n  ")
+    )
+    device = make_device(
+        load_recipe(tmp_path / "leader.yaml").station.operator.model_dump(mode="json")
+    )
     assert device.ids == [1, 2, 3]

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.timed
 
 
 def report(*pressed, **axes):
-    return SimpleNamespace(axes=[axes.get(axis, 0.0) for axis in AXES], buttons=[int(name in pressed) for name in BUTTONS])
+    return SimpleNamespace(
+        axes=[axes.get(axis, 0.0) for axis in AXES],
+        buttons=[int(name in pressed) for name in BUTTONS],
+    )
 
 
 def held(guard, *messages, seconds=0.15):
@@ -53,7 +56,10 @@ def test_a_takeover_that_falls_silent_is_trouble_until_it_was_let_go(last):
     held(guard, last)
     assert guard.believed and guard.motion() is not None
     settle(guard, lambda: guard.trouble)
-    assert "silent: a takeover is held and was not heard for 0.2 s" in guard.trouble and guard.motion() is None
+    assert (
+        "silent: a takeover is held and was not heard for 0.2 s" in guard.trouble
+        and guard.motion() is None
+    )
     held(guard, last, seconds=0.4)
     assert guard.motion() is None, "it goes on where it was: a hand is not taken for granted"
     held(guard, report(), seconds=0.3)
@@ -71,7 +77,9 @@ def test_silence_of_a_page_that_holds_nothing_is_no_trouble():
 def test_a_label_counts_once_for_each_press_and_a_hand_renews_the_enable(label):
     guard = ready(Page())
     assert held(guard, report("asked", "active", label), report()) == ["enable", label]
-    assert held(guard, report("asked", label), report()) == [label], "one that comes late is no hand"
+    assert held(guard, report("asked", label), report()) == [label], (
+        "one that comes late is no hand"
+    )
 
 
 def test_a_button_says_nothing_of_what_is_held_and_does_not_stand_in_for_its_silence():
@@ -82,31 +90,48 @@ def test_a_button_says_nothing_of_what_is_held_and_does_not_stand_in_for_its_sil
         guard.device.receive(report("asked", "active"))
         guard.poll()
         assert guard.motion() in (moved, None)
-    settle(guard, lambda: guard.device.receive(report("asked", "active", "success")) or guard.trouble, 5.0)
+    settle(
+        guard,
+        lambda: guard.device.receive(report("asked", "active", "success")) or guard.trouble,
+        5.0,
+    )
     assert "silent: a takeover is held" in guard.trouble and guard.motion() is None
 
 
 def test_a_takeover_that_is_held_when_it_is_first_heard_moves_nothing_until_it_is_let_go_of():
     guard = ready(Page())
-    assert guard.believed and not guard.trouble, "while nobody has opened the page, nothing waits for them"
+    assert guard.believed and not guard.trouble, (
+        "while nobody has opened the page, nothing waits for them"
+    )
     guard.device.receive(report("held", "active", x=1.0))
     assert guard.motion() is None, "before it is looked at, too"
     held(guard, report("held", "active", x=1.0), seconds=0.4)
-    assert guard.motion() is None and "expected it at rest before its first command" in guard.trouble
+    assert (
+        guard.motion() is None and "expected it at rest before its first command" in guard.trouble
+    )
     held(guard, report(), seconds=0.3)
     assert guard.believed and not guard.trouble
     held(guard, report("held", x=1.0))
     assert guard.motion()
 
 
-@pytest.mark.parametrize("message", [
-    report(x=1.5), report(x=float("nan")), SimpleNamespace(axes=[0.0], buttons=[0] * len(BUTTONS)),
-    SimpleNamespace(axes=[0.0] * len(AXES), buttons=[0])])
+@pytest.mark.parametrize(
+    "message",
+    [
+        report(x=1.5),
+        report(x=float("nan")),
+        SimpleNamespace(axes=[0.0], buttons=[0] * len(BUTTONS)),
+        SimpleNamespace(axes=[0.0] * len(AXES), buttons=[0]),
+    ],
+)
 def test_garbage_on_its_topic_is_trouble_by_name(message):
     guard = ready(Page())
     guard.device.receive(message)
     guard.poll()
-    assert "garbage on the topic page: expected 7 axes from -1 to 1" in guard.trouble and guard.motion() is None
+    assert (
+        "garbage on the topic page: expected 7 axes from -1 to 1" in guard.trouble
+        and guard.motion() is None
+    )
 
 
 def test_its_settings_are_those_of_a_device():

@@ -1,4 +1,6 @@
-"""SpaceMouse against its twin, through a real file descriptor: what it reads, how it is mapped, and what stops it."""
+"""SpaceMouse against its twin, through a real file descriptor: what it reads, how it is mapped, and
+what stops it.
+"""
 
 import errno
 import os
@@ -35,7 +37,9 @@ def test_every_axis_of_a_spacemouse_moves_its_own_and_no_other(mouse, axis, sour
     twin, guard = mouse
     twin.deflect({source[1:]: -1.0})
     requests = settle(guard, lambda: moving(guard))
-    assert moving(guard) == {axis: 0.5 if axis.startswith("r") else 1.0} and set(requests) <= {"enable"}
+    assert moving(guard) == {axis: 0.5 if axis.startswith("r") else 1.0} and set(requests) <= {
+        "enable"
+    }
     twin.rest()
     settle(guard, lambda: guard.motion() is None)
 
@@ -53,8 +57,16 @@ def test_the_buttons_of_a_spacemouse_work_the_gripper_while_they_are_held(mouse)
 
 def test_deadband_curve_sign_and_scale(tmp_path):
     twin = MouseTwin(tmp_path / "mouse")
-    guard = ready(SpaceMouse(device=str(twin.path), axes={"z": "tx"}, deadband=0.2, curve=2.0, scale=0.5))
-    for deflection, expected in ((0.19, None), (-0.19, None), (0.6, 0.5 * 0.5**2), (-0.6, -0.5 * 0.5**2), (-1.0, -0.5)):
+    guard = ready(
+        SpaceMouse(device=str(twin.path), axes={"z": "tx"}, deadband=0.2, curve=2.0, scale=0.5)
+    )
+    for deflection, expected in (
+        (0.19, None),
+        (-0.19, None),
+        (0.6, 0.5 * 0.5**2),
+        (-0.6, -0.5 * 0.5**2),
+        (-1.0, -0.5),
+    ):
         twin.deflect({"tx": deflection, "ty": 1.0})
         wanted = pytest.approx(expected, abs=0.01) if expected else None
         settle(guard, lambda wanted=wanted: (guard.motion() or {"z": None})["z"] == wanted)
@@ -93,9 +105,18 @@ def test_a_device_that_falls_silent_while_deflected_stops_and_is_believed_again_
     settle(guard, lambda: guard.believed and not guard.trouble)
 
 
-@pytest.mark.parametrize("report", [b"\x01\xff\x7f", b"\x01" + b"\xff\x7f" * 3, b"\x02" + bytes(7), b"\x09\x00", b"\x03",
-                                    b"\xfe" + bytes(range(200))],
-                         ids=["short", "beyond", "long", "unknown", "no buttons", "noise"])
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"\x01\xff\x7f",
+        b"\x01" + b"\xff\x7f" * 3,
+        b"\x02" + bytes(7),
+        b"\x09\x00",
+        b"\x03",
+        b"\xfe" + bytes(range(200)),
+    ],
+    ids=["short", "beyond", "long", "unknown", "no buttons", "noise"],
+)
 def test_garbage_stops_it_until_it_was_at_rest(mouse, report):
     twin, guard = mouse
     twin.deflect({"tx": 1.0})
@@ -169,31 +190,50 @@ def test_a_moment_of_rest_is_not_enough_nor_is_rest_with_a_button_pressed(mouse)
 
 def test_a_spacemouse_is_found_by_its_vendor_and_its_descriptor(tmp_path):
     mouse, keyboard, six = b"\x05\x01\x09\x02", b"\x05\x01\x09\x06", spacemouse.MULTI_AXIS
-    devices = [("hidraw0", "0003:0000046D:0000C52B", mouse), ("hidraw1", "0003:0000256F:0000C652", keyboard),
-             ("hidraw2", "0003:0000256F:0000C652", six), ("hidraw3", "0003:0000BEEF:00000001", six)]
+    devices = [
+        ("hidraw0", "0003:0000046D:0000C52B", mouse),
+        ("hidraw1", "0003:0000256F:0000C652", keyboard),
+        ("hidraw2", "0003:0000256F:0000C652", six),
+        ("hidraw3", "0003:0000BEEF:00000001", six),
+    ]
     for name, ids, descriptor in devices:
         (tmp_path / name / "device").mkdir(parents=True)
         (tmp_path / name / "device/uevent").write_text(f"DRIVER=hid\nHID_ID={ids}\nHID_NAME=x\n")
         (tmp_path / name / "device/report_descriptor").write_bytes(descriptor + bytes(20))
     assert spacemouse.find("auto", tmp_path) == Path("/dev/hidraw2")
-    with pytest.raises(DeviceError, match="expected a SpaceMouse, found none in .*rlinf fake-device spacemouse"):
+    with pytest.raises(
+        DeviceError, match="expected a SpaceMouse, found none in .*rlinf fake-device spacemouse"
+    ):
         spacemouse.find("auto", tmp_path / "none")
 
 
 def test_of_two_spacemice_none_is_taken_without_a_choice(tmp_path):
-    for name, unique, port in (("hidraw3", "", "usb-0000:00:14.0-2/input0"),
-                               ("hidraw7", "A17", "usb-0000:00:14.0-4/input0")):
+    for name, unique, port in (
+        ("hidraw3", "", "usb-0000:00:14.0-2/input0"),
+        ("hidraw7", "A17", "usb-0000:00:14.0-4/input0"),
+    ):
         (tmp_path / name / "device").mkdir(parents=True)
         (tmp_path / name / "device/uevent").write_text(
-            f"HID_ID=0003:0000256F:0000C635\nHID_NAME=3Dconnexion SpaceMouse\nHID_PHYS={port}\nHID_UNIQ={unique}\n")
+            f"HID_ID=0003:0000256F:0000C635\nHID_NAME=3Dconnexion "
+            f"SpaceMouse\nHID_PHYS={port}\nHID_UNIQ={unique}\n"
+        )
         (tmp_path / name / "device/report_descriptor").write_bytes(spacemouse.MULTI_AXIS)
-    for wanted, which in (("auto", "one SpaceMouse, found"), ("B", "the serial or port 'B', found")):
+    for wanted, which in (
+        ("auto", "one SpaceMouse, found"),
+        ("B", "the serial or port 'B', found"),
+    ):
         with pytest.raises(DeviceError) as refused:
             spacemouse.find(wanted, tmp_path)
         message = str(refused.value)
         assert which in message and "station.operator.device=<serial or port>" in message
-        assert "/dev/hidraw3 (3Dconnexion SpaceMouse, serial none, port usb-0000:00:14.0-2/input0)" in message
-        assert "/dev/hidraw7 (3Dconnexion SpaceMouse, serial A17, port usb-0000:00:14.0-4/input0)" in message
+        assert (
+            "/dev/hidraw3 (3Dconnexion SpaceMouse, serial none, port usb-0000:00:14.0-2/input0)"
+            in message
+        )
+        assert (
+            "/dev/hidraw7 (3Dconnexion SpaceMouse, serial A17, port usb-0000:00:14.0-4/input0)"
+            in message
+        )
     assert spacemouse.find("A17", tmp_path) == Path("/dev/hidraw7")
     assert spacemouse.find("usb-0000:00:14.0-2/input0", tmp_path) == Path("/dev/hidraw3")
 
@@ -204,7 +244,9 @@ def test_one_device_moves_one_arm(tmp_path):
     first, second = (SpaceMouse(device=str(tmp_path / name)) for name in ("mouse", "other_name"))
     first.open()
     for _ in range(2):
-        with pytest.raises(DeviceError, match=r"that nobody else reads, got one that process \d+ of .* reads"):
+        with pytest.raises(
+            DeviceError, match=r"that nobody else reads, got one that process \d+ of .* reads"
+        ):
             second.open()
     first.close()
     second.open()
@@ -213,14 +255,20 @@ def test_one_device_moves_one_arm(tmp_path):
 
 
 def test_missing_and_refused_devices_say_what_to_do(tmp_path, monkeypatch):
-    with pytest.raises(DeviceError, match="expected a thing at .*gone, got: No such file.*station.operator.device"):
+    with pytest.raises(
+        DeviceError, match="expected a thing at .*gone, got: No such file.*station.operator.device"
+    ):
         Source(tmp_path / "gone", "a thing")
 
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)  # root may read everything
-    with pytest.raises(DeviceError, match="70-rlinf-operators.rules.*sudo cp .* /etc/udev/rules.d/ && sudo udevadm"):
+    with pytest.raises(
+        DeviceError, match="70-rlinf-operators.rules.*sudo cp .* /etc/udev/rules.d/ && sudo udevadm"
+    ):
         Source(tmp_path / "x", "a thing")
     for rules in (OPERATORS, DEVICES):
-        assert str(shared() / rules) in refused("a thing", "x", rules) and (shared() / rules).is_file()
+        assert (
+            str(shared() / rules) in refused("a thing", "x", rules) and (shared() / rules).is_file()
+        )

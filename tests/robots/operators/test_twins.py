@@ -36,15 +36,19 @@ def test_a_twin_takes_nobodys_file(kind, what, tmp_path, capsys):
 @KINDS
 def test_a_twin_in_no_folder_is_one_line(kind, tmp_path, capsys):
     assert main(["fake-device", kind, "--path", str(tmp_path / "gone/x")]) == 1
-    assert capsys.readouterr().err == (f"rlinf: expected a path in a folder that is there, got {tmp_path}/gone/x. "
-                                       "Make that folder, or name another one [RL-E510]\n")
+    assert capsys.readouterr().err == (
+        f"rlinf: expected a path in a folder that is there, got {tmp_path}/gone/x. "
+        "Make that folder, or name another one [RL-E510]\n"
+    )
 
 
 @KINDS
 def test_what_a_twin_that_was_killed_has_left_is_taken_again(kind, tmp_path, capsys):
     (tmp_path / "twin").symlink_to(tmp_path / "a terminal that has gone")
     assert main(["fake-device", kind, "--path", str(tmp_path / "twin")]) == 0
-    assert f"is at {tmp_path}/twin" in capsys.readouterr().out and not os.path.lexists(tmp_path / "twin")
+    assert f"is at {tmp_path}/twin" in capsys.readouterr().out and not os.path.lexists(
+        tmp_path / "twin"
+    )
 
 
 def test_a_pipe_of_another_user_moves_no_arm_and_is_no_place_for_a_twin(tmp_path):

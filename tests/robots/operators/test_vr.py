@@ -15,8 +15,12 @@ from tests.robots.operators.guards import settle
 
 pytestmark = pytest.mark.timed
 
-TOOL = ActionSpec("tcp_delta", ("dx", "dy", "dz", "drx", "dry", "drz", "grip"), (0.02,) * 3 + (0.1,) * 3 + (0.04,),
-                  ("m",) * 7)
+TOOL = ActionSpec(
+    "tcp_delta",
+    ("dx", "dy", "dz", "drx", "dry", "drz", "grip"),
+    (0.02,) * 3 + (0.1,) * 3 + (0.04,),
+    ("m",) * 7,
+)
 STILL = (0.0, 0.0, 0.0, 1.0)
 
 
@@ -26,20 +30,32 @@ class Hand:
     def __init__(self, action=TOOL, **settings):
         self.device = Vr(**settings)
         self.device.attach(action, 10.0)
-        self.guard, self.at, self.turned, self.held = Guard("vr", self.device), np.zeros(3), STILL, set()
+        self.guard, self.at, self.turned, self.held = (
+            Guard("vr", self.device),
+            np.zeros(3),
+            STILL,
+            set(),
+        )
         self.guard.open()
         settle(self.guard, lambda: self.send() or self.guard.believed)
 
     def send(self):
         x, y, z = self.at
         turned = dict(zip(("x", "y", "z", "w"), self.turned, strict=True))
-        self.device.receive(SimpleNamespace(pose=SimpleNamespace(position=SimpleNamespace(x=x, y=y, z=z),
-                                                                 orientation=SimpleNamespace(**turned))))
+        self.device.receive(
+            SimpleNamespace(
+                pose=SimpleNamespace(
+                    position=SimpleNamespace(x=x, y=y, z=z), orientation=SimpleNamespace(**turned)
+                )
+            )
+        )
         self.press()
 
     def press(self, *names):
         self.held = set(names) or self.held
-        self.device.receive(SimpleNamespace(axes=[], buttons=[int(name in self.held) for name in NAMES]))
+        self.device.receive(
+            SimpleNamespace(axes=[], buttons=[int(name in self.held) for name in NAMES])
+        )
 
     def let_go(self):
         self.held = set()
@@ -103,7 +119,9 @@ def test_it_turns_about_the_bases_axes_in_the_frame_that_is_said():
     hand.press("grip")
     hand.goes(0.0, 0.0, 0.0)
     assert hand.goes(-0.01, 0.02, -0.005) == {"x": 0.25, "y": 0.5, "z": 1.0}
-    hand.turned = product(to_quaternion((0.0, 0.05, 0.0)), hand.turned)  # about the headset's up, which is the base's z
+    hand.turned = product(
+        to_quaternion((0.0, 0.05, 0.0)), hand.turned
+    )  # about the headset's up, which is the base's z
     assert hand.goes(0.0, 0.0, 0.0) == {"rz": 0.5}
 
 
@@ -128,15 +146,24 @@ def test_buttons_label_arm_and_work_the_gripper(hand):
     assert hand.guard.motion() is None
 
 
-@pytest.mark.parametrize("wrong, reason", [
-    ("silent", "vr/pose or vr/joy was not heard"), ("nan", "expected a finite pose"), ("quaternion", "of length 1"),
-    ("jump", "lost the controller"), ("buttons", "expected trigger, grip, a, b, menu, stick, got 2")])
+@pytest.mark.parametrize(
+    "wrong, reason",
+    [
+        ("silent", "vr/pose or vr/joy was not heard"),
+        ("nan", "expected a finite pose"),
+        ("quaternion", "of length 1"),
+        ("jump", "lost the controller"),
+        ("buttons", "expected trigger, grip, a, b, menu, stick, got 2"),
+    ],
+)
 def test_what_cannot_be_believed_stops_it_until_it_is_let_go_of(hand, wrong, reason):
     hand.press("grip")
     hand.goes(0.01, 0.0, 0.0)
     assert hand.guard.motion() is not None
     if wrong == "silent":
-        settle(hand.guard, lambda: reason in hand.guard.trouble or hand.press())  # buttons alone, and no pose
+        settle(
+            hand.guard, lambda: reason in hand.guard.trouble or hand.press()
+        )  # buttons alone, and no pose
     elif wrong == "buttons":
         hand.device.receive(SimpleNamespace(axes=[], buttons=[0, 1]))
     else:
@@ -159,14 +186,22 @@ def test_what_cannot_be_believed_stops_it_until_it_is_let_go_of(hand, wrong, rea
 def test_it_disarms_also_while_its_pose_is_silent_and_the_clutch_is_held(hand):
     hand.press("grip")
     hand.goes(0.01, 0.0, 0.0)
-    settle(hand.guard, lambda: "vr/pose or vr/joy was not heard" in hand.guard.trouble or hand.press())
+    settle(
+        hand.guard, lambda: "vr/pose or vr/joy was not heard" in hand.guard.trouble or hand.press()
+    )
     hand.press("grip", "a", "stick")
     assert hand.guard.poll() == ("disarm",) and hand.guard.poll() == ()
     assert hand.guard.trouble and hand.guard.motion() is None
 
 
-@pytest.mark.parametrize("settings, error", [
-    ({"x": "x", "y": "x"}, "right-handed"), ({"x": "-x"}, "right-handed"), ({"clutch": "paddle"}, "got 'paddle'")])
+@pytest.mark.parametrize(
+    "settings, error",
+    [
+        ({"x": "x", "y": "x"}, "right-handed"),
+        ({"x": "-x"}, "right-handed"),
+        ({"clutch": "paddle"}, "got 'paddle'"),
+    ],
+)
 def test_settings_that_fit_no_hand_are_refused(settings, error):
     with pytest.raises(DeviceError, match=error):
         Vr(**settings)

@@ -1,4 +1,6 @@
-"""Ingest on Ray: what arrived is read elsewhere, in order, by the same rules, though a process of it is killed."""
+"""Ingest on Ray: what arrived is read elsewhere, in order, by the same rules, though a process of
+it is killed.
+"""
 
 import json
 import os
@@ -30,8 +32,13 @@ def intake(task, tmp_path):
     intake.readers.close()
 
 
-def test_each_is_read_as_in_one_process_and_refused_for_the_same_reason(intake, spool, task, tmp_path):
-    folders = [record(spool, task.spec, f"a-{n}", start=10.0 * n, steps=60 if n == 3 else 5).close() for n in range(7)]
+def test_each_is_read_as_in_one_process_and_refused_for_the_same_reason(
+    intake, spool, task, tmp_path
+):
+    folders = [
+        record(spool, task.spec, f"a-{n}", start=10.0 * n, steps=60 if n == 3 else 5).close()
+        for n in range(7)
+    ]
     (folders[4] / "a-4.mcap").write_bytes(b"damaged")
     (folders[5] / "more").mkdir()
     alone = Intake(tmp_path / "alone", task.spec, 49)
@@ -39,9 +46,17 @@ def test_each_is_read_as_in_one_process_and_refused_for_the_same_reason(intake, 
     intake.prefetch(folders)
     assert len(intake.readers._begun) == 2 * AHEAD, "no more than they have to do"
     for folder in folders:
-        reason = alone.take(folder, lambda trajectory: theirs.append(trajectory) or "online", ours=False)
-        answer = intake.take(folder, lambda trajectory: taken.append(trajectory) or "online", ours=False)
-        assert reason.startswith("refused") == answer.startswith("refused") == (folder.name in ("a-3", "a-4", "a-5"))
+        reason = alone.take(
+            folder, lambda trajectory: theirs.append(trajectory) or "online", ours=False
+        )
+        answer = intake.take(
+            folder, lambda trajectory: taken.append(trajectory) or "online", ours=False
+        )
+        assert (
+            reason.startswith("refused")
+            == answer.startswith("refused")
+            == (folder.name in ("a-3", "a-4", "a-5"))
+        )
         assert folder.name != "a-3" or reason == answer
     assert (
         [trajectory.id for trajectory in taken]
@@ -53,9 +68,16 @@ def test_each_is_read_as_in_one_process_and_refused_for_the_same_reason(intake, 
         np.testing.assert_array_equal(one.actions, other.actions)
 
 
-def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost_or_out_of_order(intake, spool, task, tmp_path, capsys):
+def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost_or_out_of_order(
+    intake, spool, task, tmp_path, capsys
+):
     taken = []
-    stations = Stations("127.0.0.1:0", tmp_path / "run", intake, lambda trajectory: taken.append(trajectory.id) or "online")
+    stations = Stations(
+        "127.0.0.1:0",
+        tmp_path / "run",
+        intake,
+        lambda trajectory: taken.append(trajectory.id) or "online",
+    )
     names = [f"a-{n}" for n in range(12)]
     stations.arrived.extend(record(spool, task.spec, name).close() for name in names)
     killed = ray.get(intake.readers._actors[0].pid.remote())
@@ -70,7 +92,9 @@ def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost_or_out_of_orde
     assert [row["id"] for row in rows if row["status"] == "online"] == names
 
 
-def test_where_they_die_again_and_again_the_trainer_ends_and_no_episode_is_blamed(intake, spool, task, monkeypatch):
+def test_where_they_die_again_and_again_the_trainer_ends_and_no_episode_is_blamed(
+    intake, spool, task, monkeypatch
+):
     monkeypatch.setattr("rlinf_core.trainer.distributed.readers.RESTARTS", 0)
     for actor in intake.readers._actors:
         os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)

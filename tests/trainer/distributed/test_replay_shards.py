@@ -1,4 +1,6 @@
-"""A replay in processes on Ray: what it draws, that it goes on exactly, and that one of its processes may die."""
+"""A replay in processes on Ray: what it draws, that it goes on exactly, and that one of its
+processes may die.
+"""
 
 import os
 import signal
@@ -20,9 +22,14 @@ def fill(replay, first=0):
     number = first
     for length, origin in zip(LENGTHS, ORIGINS, strict=True):
         rows = np.arange(number, number + length + 1, dtype=np.float32)
-        replay.insert_episode({"vectors": np.repeat(rows[:, None], replay.spec.vector_size, axis=1)},
-                              np.zeros((length, replay.spec.action.dim), np.float32), rows[1:], np.ones(length, np.float32),
-                              origin=origin, given=rows[:-1] % 3)
+        replay.insert_episode(
+            {"vectors": np.repeat(rows[:, None], replay.spec.vector_size, axis=1)},
+            np.zeros((length, replay.spec.action.dim), np.float32),
+            rows[1:],
+            np.ones(length, np.float32),
+            origin=origin,
+            given=rows[:-1] % 3,
+        )
         number += 100
     return replay
 
@@ -47,16 +54,22 @@ def shards(task):
 def test_what_is_drawn_is_distributed_as_from_one_replay(shards, task, random):
     spread, one = fill(shards()), fill(ReplayBuffer(task.spec, 300, given=True))
     assert len(spread) == len(one) == 37 and spread.inserted == 37 and spread.episodes == 6
-    assert (spread.present() == one.present()).all() and (spread.inserted_of == one.inserted_of).all()
+    assert (spread.present() == one.present()).all() and (
+        spread.inserted_of == one.inserted_of
+    ).all()
     assert sorted(spread.vectors()[:, 0]) == sorted(one.vectors()[:, 0])
     batch = spread.sample(7400, random, horizon=2, gamma=0.9, n_step=3)
     assert {name: (values.shape, values.dtype) for name, values in batch.items()} == {
-        name: (values.shape, values.dtype) for name, values in one.sample(7400, random, 2, 0.9, n_step=3).items()}
+        name: (values.shape, values.dtype)
+        for name, values in one.sample(7400, random, 2, 0.9, n_step=3).items()
+    }
     np.testing.assert_array_equal(batch["given"], batch["vectors"][:, 0] % 3)
     counts = [int((batch["vectors"][:, 0] == number).sum()) for number in transitions()]
     assert sum(counts) == 7400 and stats.chisquare(counts).pvalue > 1e-4
     assert spread.sampled.sum() == 7400 and spread.sampled[3] == counts[-1] + sum(counts[-5:-1])
-    np.testing.assert_array_equal(batch["next/vectors"][:, 0], batch["vectors"][:, 0] + batch["steps"])
+    np.testing.assert_array_equal(
+        batch["next/vectors"][:, 0], batch["vectors"][:, 0] + batch["steps"]
+    )
 
 
 def test_with_weights_each_origin_comes_as_often_as_they_say_whatever_shard_has_it(shards, random):
@@ -69,17 +82,23 @@ def test_with_weights_each_origin_comes_as_often_as_they_say_whatever_shard_has_
 
 
 @pytest.mark.parametrize("saved", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_shard_that_is_killed_comes_back_with_what_it_held_and_draws_the_same(shards, random, capfd, saved):
+def test_a_shard_that_is_killed_comes_back_with_what_it_held_and_draws_the_same(
+    shards, random, capfd, saved
+):
     spread, undisturbed = fill(shards()), fill(shards())
     if saved:
         spread.state_dict()
         fill(spread, 1000), fill(undisturbed, 1000)
     for victim in (0, 2):
         os.kill(ray.get(spread._actors[victim].pid.remote()), signal.SIGKILL)
-        one, other = (replay.sample(64, np.random.default_rng(victim)) for replay in (spread, undisturbed))
+        one, other = (
+            replay.sample(64, np.random.default_rng(victim)) for replay in (spread, undisturbed)
+        )
         np.testing.assert_array_equal(one["vectors"], other["vectors"])
     assert spread.died == 2 and len(spread) == len(undisturbed)
-    assert "replay shard 0 died and is started again with 2 episodes since" in capfd.readouterr().out
+    assert (
+        "replay shard 0 died and is started again with 2 episodes since" in capfd.readouterr().out
+    )
     assert sorted(spread.vectors()[:, 0]) == sorted(undisturbed.vectors()[:, 0])
 
 
@@ -90,8 +109,12 @@ def test_it_goes_on_from_its_state_with_as_many_shards(shards, random):
     again.load_state_dict(spread.state_dict())
     one, other = (replay.sample(50, np.random.default_rng(1)) for replay in (spread, again))
     np.testing.assert_array_equal(one["vectors"], other["vectors"])
-    assert (again.episodes, again.inserted, len(again)) == (6, 37, 37) and (again.sampled == spread.sampled).all()
-    with pytest.raises(RecipeError, match="placement.replay_shards: expected 3, of which the checkpoint's .* got 2"):
+    assert (again.episodes, again.inserted, len(again)) == (6, 37, 37) and (
+        again.sampled == spread.sampled
+    ).all()
+    with pytest.raises(
+        RecipeError, match="placement.replay_shards: expected 3, of which the checkpoint's .* got 2"
+    ):
         shards(2).load_state_dict(spread.state_dict())
     with pytest.raises(RecipeError, match="expected 0, of which"):
         shards(2).load_state_dict(fill(ReplayBuffer(spread.spec, 300)).state_dict())
@@ -109,15 +132,27 @@ def test_a_run_with_a_replay_on_ray_learns_though_a_shard_is_killed_and_resumes(
             killed.append(ray.get(run.data.online._actors[0].pid.remote()))
             os.kill(killed[0], signal.SIGKILL)
 
-    settings = ("placement.replay_shards=2", "simulation.start_steps=50", "simulation.evaluate_every=200",
-                "policy.hidden=[16]")
+    settings = (
+        "placement.replay_shards=2",
+        "simulation.start_steps=50",
+        "simulation.evaluate_every=200",
+        "policy.hidden=[16]",
+    )
     last = train(recipe_of("sac", *settings, "simulation.env_steps=200"), tmp_path, points, tell)
     assert killed and last["env_steps"] == 200
-    assert train(recipe_of("sac", *settings, "simulation.env_steps=300"), tmp_path, points)["env_steps"] == 300
+    assert (
+        train(recipe_of("sac", *settings, "simulation.env_steps=300"), tmp_path, points)[
+            "env_steps"
+        ]
+        == 300
+    )
 
 
 def test_a_shard_that_dies_again_while_it_is_filled_holds_each_episode_once(task):
-    """Two deaths in a row, as where memory is short; in this process, so that it dies where a test says."""
+    """Two deaths in a row, as where memory is short; in this process, so that it dies where a test
+    says.
+    """
+
     class Here:
         """What a shard's process is to its owner."""
 
@@ -142,7 +177,9 @@ def test_a_shard_that_dies_again_while_it_is_filled_holds_each_episode_once(task
 
     deaths = []
     replay = Replay(task.spec, 2000, shards=1)
-    replay.ray = type("Local", (), {"get": staticmethod(lambda it: it), "put": staticmethod(lambda it: it)})
+    replay.ray = type(
+        "Local", (), {"get": staticmethod(lambda it: it), "put": staticmethod(lambda it: it)}
+    )
     fill(replay)
     before = len(replay)
     deaths[:] = [4, 2]  # the next one after two episodes, the one after it after four

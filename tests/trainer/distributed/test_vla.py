@@ -1,4 +1,6 @@
-"""A vision-language-action model in a learner group: what one process learns, and only what is learned travels."""
+"""A vision-language-action model in a learner group: what one process learns, and only what is
+learned travels.
+"""
 
 import shutil
 
@@ -21,12 +23,19 @@ OTHER = {"pi0": LORA, "smolvla": {"frozen": True}, "openvla": LORA | {"decoding"
 
 
 def learning(kind, folder):
-    return make_policy(SPEC, policy_kind(kind).Config(checkpoint=str(folder), horizon=2, **OTHER[kind])).train()
+    return make_policy(
+        SPEC, policy_kind(kind).Config(checkpoint=str(folder), horizon=2, **OTHER[kind])
+    ).train()
 
 
 def batch_of(seed):
-    random, observations = np.random.default_rng(seed), observation("push", "pull it", "push", "go", "left", "push")
-    vectors = observations.vectors + random.normal(size=observations.vectors.shape).astype(np.float32)
+    random, observations = (
+        np.random.default_rng(seed),
+        observation("push", "pull it", "push", "go", "left", "push"),
+    )
+    vectors = observations.vectors + random.normal(size=observations.vectors.shape).astype(
+        np.float32
+    )
     return Observation(vectors, observations.images, observations.instruction), random.uniform(
         -1, 1, (6, 4)
     ).astype(np.float32)
@@ -34,10 +43,17 @@ def batch_of(seed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind, strategy, recompute", [
-    ("pi0", "fsdp", True), ("smolvla", "ddp", False), ("openvla", "fsdp", False)])
-def test_two_processes_learn_what_one_learns_and_only_that_travels(kind, strategy, recompute, tmp_path):
-    folder, computing = tiny.write(kind, tmp_path / "tiny", horizon=2), Computing(gradient_checkpointing=recompute)
+@pytest.mark.parametrize(
+    "kind, strategy, recompute",
+    [("pi0", "fsdp", True), ("smolvla", "ddp", False), ("openvla", "fsdp", False)],
+)
+def test_two_processes_learn_what_one_learns_and_only_that_travels(
+    kind, strategy, recompute, tmp_path
+):
+    folder, computing = (
+        tiny.write(kind, tmp_path / "tiny", horizon=2),
+        Computing(gradient_checkpointing=recompute),
+    )
     alone = sft.Learner(learning(kind, folder), SFT, 3)
     compute(alone, computing)
     policy = learning(kind, folder)
@@ -54,14 +70,21 @@ def test_two_processes_learn_what_one_learns_and_only_that_travels(kind, strateg
     group_state = group.state_dict()  # all of it once
     both_learn(group, alone, batches[2:4])
     assert_alike(group.state_dict(), alone.state_dict())
-    travelled, constant = group._ask("state_dict", False)[0]["modules"]["actor"], alone.constant()["actor"]
-    trained = {name for name, parameter in alone.actor.named_parameters() if parameter.requires_grad}
+    travelled, constant = (
+        group._ask("state_dict", False)[0]["modules"]["actor"],
+        alone.constant()["actor"],
+    )
+    trained = {
+        name for name, parameter in alone.actor.named_parameters() if parameter.requires_grad
+    }
     assert (
         trained <= travelled.keys() == group_state["modules"]["actor"].keys() - constant
         and len(constant) > len(travelled) / 2
     )
     assert all(
-        np.array_equal(group_state["modules"]["actor"][name], group.checkpoint["modules"]["actor"][name])
+        np.array_equal(
+            group_state["modules"]["actor"][name], group.checkpoint["modules"]["actor"][name]
+        )
         for name in constant
     )
 

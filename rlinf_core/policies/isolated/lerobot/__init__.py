@@ -22,7 +22,7 @@ class Config(PolicySettings):
     features: dict[str, tuple[str, ...]] = Field(
         {},
         description="of LeRobot's features, the task's names in the folder's order: "
-                    "{observation.state: [joints, "
+        "{observation.state: [joints, "
         "gripper], observation.images.top: [front], action: [dx, dy]}; of a feature that is not "
         "listed, all of the task's "
         "numbers, or the camera of that name",

@@ -1,4 +1,6 @@
-"""ACT: an action chunking transformer, cloned with a latent variable of the demonstration's style."""
+"""ACT: an action chunking transformer, cloned with a latent variable of the demonstration's
+style.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,14 @@ from rlinf_core.policies.base import Batch
 from rlinf_core.policies.chunking import DECAY
 from rlinf_core.policies.pretrained.act import Config
 from rlinf_core.policies.pretrained.resnet import FEATURES, FrozenBatchNorm, ResNet
-from rlinf_core.policies.pretrained.visuomotor import ACTION, ENVIRONMENT, STATE, Visuomotor, picture_shapes, size_of
+from rlinf_core.policies.pretrained.visuomotor import (
+    ACTION,
+    ENVIRONMENT,
+    STATE,
+    Visuomotor,
+    picture_shapes,
+    size_of,
+)
 from rlinf_core.policies.statistics import Kind
 from rlinf_core.specs.arrays import StationSpec
 
@@ -50,8 +57,13 @@ class Layer(nn.Module):
         self.activation = ACTIVATIONS[config["feedforward_activation"]]
         self.pre_norm = config["pre_norm"]
 
-    def forward(self, x: Tensor, positions: Tensor, memory: tuple[Tensor, Tensor] | None = None,
-                padded: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        memory: tuple[Tensor, Tensor] | None = None,
+        padded: Tensor | None = None,
+    ) -> Tensor:
         """Apply the layer.
 
         Args:
@@ -60,13 +72,23 @@ class Layer(nn.Module):
             memory: a decoder's attended sequence and its positions.
             padded: (B, L) mask of positions without attention.
         """
-        x = self._added(x, 1, lambda y: self.self_attn(y + positions, y + positions, y, key_padding_mask=padded,
-                                                       need_weights=False)[0])
+        x = self._added(
+            x,
+            1,
+            lambda y: self.self_attn(
+                y + positions, y + positions, y, key_padding_mask=padded, need_weights=False
+            )[0],
+        )
         if memory is not None:
             keys, values = memory[0] + memory[1], memory[0]
-            x = self._added(x, 2, lambda y: self.multihead_attn(y + positions, keys, values, need_weights=False)[0])
-        return self._added(x, self.count,
-                           lambda y: self.linear2(self.dropout(self.activation(self.linear1(y)))))
+            x = self._added(
+                x,
+                2,
+                lambda y: self.multihead_attn(y + positions, keys, values, need_weights=False)[0],
+            )
+        return self._added(
+            x, self.count, lambda y: self.linear2(self.dropout(self.activation(self.linear1(y))))
+        )
 
     def _added(self, x: Tensor, index: int, part: Callable[[Tensor], Tensor]) -> Tensor:
         """Return x plus a part of it, normalised before or after."""
@@ -81,7 +103,9 @@ class Stack(nn.Module):
     def __init__(self, config: Mapping[str, Any], count: int, decoder: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(config, decoder) for _ in range(count))
-        self.norm = nn.LayerNorm(config["dim_model"]) if decoder or config["pre_norm"] else nn.Identity()
+        self.norm = (
+            nn.LayerNorm(config["dim_model"]) if decoder or config["pre_norm"] else nn.Identity()
+        )
 
     def forward(self, x: Tensor, *inputs: Any) -> Tensor:
         for layer in self.layers:
@@ -103,7 +127,9 @@ class ACT(nn.Module):
         super().__init__()
         self.config = dict(config)
         size, latent, horizon = config["dim_model"], config["latent_dim"], config["chunk_size"]
-        state, environment, action = (size_of(config, name) for name in (STATE, ENVIRONMENT, ACTION))
+        state, environment, action = (
+            size_of(config, name) for name in (STATE, ENVIRONMENT, ACTION)
+        )
         if config["use_vae"]:
             self.vae_encoder = Stack(config, config["n_vae_encoder_layers"])
             self.vae_encoder_cls_embed = nn.Embedding(1, size)
@@ -129,7 +155,9 @@ class ACT(nn.Module):
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
 
-    def forward(self, state: Tensor, pictures: list[Tensor], latent: Tensor | None = None) -> Tensor:
+    def forward(
+        self, state: Tensor, pictures: list[Tensor], latent: Tensor | None = None
+    ) -> Tensor:
         """Return the chunk.
 
         Args:
@@ -139,7 +167,10 @@ class ACT(nn.Module):
         """
         if latent is None:
             latent = state.new_zeros(len(state), self.config["latent_dim"])
-        tokens = [self.encoder_latent_input_proj(latent)[None], self.encoder_robot_state_input_proj(state)[None]]
+        tokens = [
+            self.encoder_latent_input_proj(latent)[None],
+            self.encoder_robot_state_input_proj(state)[None],
+        ]
         if size_of(self.config, ENVIRONMENT):
             tokens.append(self.encoder_env_state_input_proj(state)[None])
         positions = [self.encoder_1d_feature_pos_embed.weight[:, None]]
@@ -157,8 +188,14 @@ class ACT(nn.Module):
     def posterior(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log-variance (B, L) of a demonstrated chunk's latent (B, H, A)."""
         first = self.vae_encoder_cls_embed.weight.expand(len(state), -1)[:, None]
-        tokens = torch.cat([first, self.vae_encoder_robot_state_input_proj(state)[:, None],
-                            self.vae_encoder_action_input_proj(actions)], dim=1)
+        tokens = torch.cat(
+            [
+                first,
+                self.vae_encoder_robot_state_input_proj(state)[:, None],
+                self.vae_encoder_action_input_proj(actions),
+            ],
+            dim=1,
+        )
         encoded = self.vae_encoder(tokens.transpose(0, 1), self.vae_encoder_pos_enc.transpose(0, 1))
         mean, log_variance = self.vae_encoder_latent_output_proj(encoded[0]).chunk(2, dim=1)
         return mean, log_variance
@@ -180,7 +217,9 @@ def grid(maps: Tensor, size: int) -> Tensor:
     Rows are in the first half, columns in the second.
     """
     half = size // 2
-    waves = 10_000 ** (2 * (torch.arange(half, dtype=torch.float32, device=maps.device) // 2) / half)
+    waves = 10_000 ** (
+        2 * (torch.arange(half, dtype=torch.float32, device=maps.device) // 2) / half
+    )
 
     def sides(count: int) -> Tensor:
         number = torch.arange(1, count + 1, dtype=torch.float32, device=maps.device)
@@ -188,7 +227,10 @@ def grid(maps: Tensor, size: int) -> Tensor:
         return torch.stack((angles[:, 0::2].sin(), angles[:, 1::2].cos()), dim=-1).flatten(1)
 
     height, width = maps.shape[2:]
-    rows, columns = sides(height)[:, None].expand(-1, width, -1), sides(width)[None].expand(height, -1, -1)
+    rows, columns = (
+        sides(height)[:, None].expand(-1, width, -1),
+        sides(width)[None].expand(height, -1, -1),
+    )
     return torch.cat([rows, columns], dim=-1).flatten(0, 1)[:, None]
 
 
@@ -200,12 +242,27 @@ class ACTPolicy(Visuomotor):
     measured_by: ClassVar[Kind] = "deviations"
     supported: ClassVar[Mapping[str, Any]] = {"replace_final_stride_with_dilation": False}
     smallest: ClassVar[Mapping[str, Any]] = {
-        "vision_backbone": "resnet18", "replace_final_stride_with_dilation": False, "pre_norm": False, "dim_model": 128,
-        "n_heads": 4, "dim_feedforward": 256, "feedforward_activation": "relu", "n_encoder_layers": 2,
-        "n_decoder_layers": 1, "use_vae": True, "latent_dim": 16, "n_vae_encoder_layers": 2, "dropout": 0.1,
-        "kl_weight": 10.0, "temporal_ensemble_coeff": None, "pretrained_backbone_weights": None}
+        "vision_backbone": "resnet18",
+        "replace_final_stride_with_dilation": False,
+        "pre_norm": False,
+        "dim_model": 128,
+        "n_heads": 4,
+        "dim_feedforward": 256,
+        "feedforward_activation": "relu",
+        "n_encoder_layers": 2,
+        "n_decoder_layers": 1,
+        "use_vae": True,
+        "latent_dim": 16,
+        "n_vae_encoder_layers": 2,
+        "dropout": 0.1,
+        "kl_weight": 10.0,
+        "temporal_ensemble_coeff": None,
+        "pretrained_backbone_weights": None,
+    }
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None) -> None:
+    def __init__(
+        self, spec: StationSpec, config: Config | None = None, network: Any = None
+    ) -> None:
         super().__init__(spec, config or Config(), network)
 
     def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,8 +282,11 @@ class ACTPolicy(Visuomotor):
     def check_document(self, folder: Path, document: Mapping[str, Any]) -> None:
         """See ``Visuomotor``: temporal ensembling is the station's."""
         if (got := document["temporal_ensemble_coeff"]) not in (None, DECAY):
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected a temporal_ensemble_coeff of {DECAY:g}, which "
-                                  f"station.policy.chunking=temporal_ensembling has, or none, got {got!r}")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected a temporal_ensemble_coeff of {DECAY:g}, "
+                f"which "
+                f"station.policy.chunking=temporal_ensembling has, or none, got {got!r}"
+            )
 
     def decode(self, batch: Batch, draws: bool, generator: torch.Generator | None) -> Tensor:
         """See ``Visuomotor``: the latent is 0, or drawn from its prior."""
@@ -235,14 +295,16 @@ class ACTPolicy(Visuomotor):
             latent = sharding.noise(torch.randn, shape, generator, self.device)
         return self.played(self.network(*self.inputs(batch), latent))
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return E |a - demonstrated| plus ``kl_weight`` times the latent's divergence.
 
         The divergence is that of the latent's distribution from a normal one.
         """
         if not (self.network.config["dropout"] and self.training):
             return self._loss(batch, actions, generator)
-        seed = int(torch.randint(2 ** 31, (), generator=generator, device=actions.device))
+        seed = int(torch.randint(2**31, (), generator=generator, device=actions.device))
         devices = [actions.device] if actions.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):  # dropout draws from the global generator
             torch.manual_seed(seed)
@@ -253,13 +315,21 @@ class ACTPolicy(Visuomotor):
                 self.network.eval()
 
     def _loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None) -> Tensor:
-        (state, pictures), goal, config = self.inputs(batch), self.goal(actions), self.network.config
+        (state, pictures), goal, config = (
+            self.inputs(batch),
+            self.goal(actions),
+            self.network.config,
+        )
         if not config["use_vae"]:
             return (self.network(state, pictures) - goal).abs().mean()
         mean, log_variance = self.network.posterior(state, goal)
         noise = sharding.noise(torch.randn, mean.shape, generator, mean.device)
-        distance = (self.network(state, pictures, mean + (0.5 * log_variance).exp() * noise) - goal).abs().mean()
-        information = -0.5 * (1.0 + log_variance - mean ** 2 - log_variance.exp()).sum(dim=-1).mean()
+        distance = (
+            (self.network(state, pictures, mean + (0.5 * log_variance).exp() * noise) - goal)
+            .abs()
+            .mean()
+        )
+        information = -0.5 * (1.0 + log_variance - mean**2 - log_variance.exp()).sum(dim=-1).mean()
         return distance + config["kl_weight"] * information
 
 

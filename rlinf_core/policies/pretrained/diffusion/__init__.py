@@ -20,12 +20,20 @@ class Config(VisuomotorSettings):
     kind: str = with_default(VisuomotorSettings, "kind", "diffusion")
     horizon: int = with_default(VisuomotorSettings, "horizon", 16)
     denoising_steps: int = Field(
-        0, ge=0, le=1000, description="steps from noise to action. 0 takes the number of the "
-                                      "checkpoint, or 10 from scratch")
+        0,
+        ge=0,
+        le=1000,
+        description="steps from noise to action. 0 takes the number of the "
+        "checkpoint, or 10 from scratch",
+    )
     n_obs_steps: int = Field(
-        1, gt=0, le=16, description="time steps in the network's input. The policy repeats the "
-                                    "present one, as LeRobot does at the start of an episode. A "
-                                    "checkpoint with 2 needs fine-tuning")
+        1,
+        gt=0,
+        le=16,
+        description="time steps in the network's input. The policy repeats the "
+        "present one, as LeRobot does at the start of an episode. A "
+        "checkpoint with 2 needs fine-tuning",
+    )
 
     @model_validator(mode="after")
     def _draws_as_its_makers(self) -> Config:

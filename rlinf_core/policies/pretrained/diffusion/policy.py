@@ -22,7 +22,14 @@ from rlinf_core.policies import sharding
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.pretrained.diffusion import Config
 from rlinf_core.policies.pretrained.resnet import FEATURES, Norm, ResNet, group_norm
-from rlinf_core.policies.pretrained.visuomotor import ACTION, ENVIRONMENT, STATE, Visuomotor, picture_shapes, size_of
+from rlinf_core.policies.pretrained.visuomotor import (
+    ACTION,
+    ENVIRONMENT,
+    STATE,
+    Visuomotor,
+    picture_shapes,
+    size_of,
+)
 from rlinf_core.policies.statistics import Kind
 from rlinf_core.specs.arrays import StationSpec
 
@@ -41,14 +48,23 @@ class Noise:
         count, low, high = config["num_train_timesteps"], config["beta_start"], config["beta_end"]
         schedule = config["beta_schedule"]
         if schedule == "squaredcos_cap_v2":
-            shares = [math.cos((step / count + 0.008) / 1.008 * math.pi / 2) ** 2 for step in range(count + 1)]
-            betas = torch.tensor([min(1 - after / before, 0.999) for before, after in pairwise(shares)], device=device)
+            shares = [
+                math.cos((step / count + 0.008) / 1.008 * math.pi / 2) ** 2
+                for step in range(count + 1)
+            ]
+            betas = torch.tensor(
+                [min(1 - after / before, 0.999) for before, after in pairwise(shares)],
+                device=device,
+            )
         elif schedule == "scaled_linear":
-            betas = torch.linspace(low ** 0.5, high ** 0.5, count, device=device) ** 2
+            betas = torch.linspace(low**0.5, high**0.5, count, device=device) ** 2
         elif schedule == "linear":
             betas = torch.linspace(low, high, count, device=device)
         else:
-            raise ValueError(f"beta_schedule: expected squaredcos_cap_v2, scaled_linear or linear, got {schedule!r}")
+            raise ValueError(
+                f"beta_schedule: expected squaredcos_cap_v2, scaled_linear or linear, got "
+                f"{schedule!r}"
+            )
         self.config, self.signal = config, torch.cumprod(1.0 - betas, dim=0)
 
     def noisy(self, actions: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
@@ -61,12 +77,17 @@ class Noise:
         stride = self.config["num_train_timesteps"] // count
         return [(stride * index, stride * (index - 1)) for index in reversed(range(count))]
 
-    def back(self, point: Tensor, predicted: Tensor, step: int, following: int, draw: Draw | None) -> Tensor:
+    def back(
+        self, point: Tensor, predicted: Tensor, step: int, following: int, draw: Draw | None
+    ) -> Tensor:
         """Return the point (B, H, A) at the following step.
 
         ``draw`` draws the noise of DDPM; None adds no noise.
         """
-        signal, after = self.signal[step], self.signal[following] if following >= 0 else self.signal.new_ones(())
+        signal, after = (
+            self.signal[step],
+            self.signal[following] if following >= 0 else self.signal.new_ones(()),
+        )
         if self.config["prediction_type"] == "epsilon":
             noise, goal = predicted, (point - (1.0 - signal).sqrt() * predicted) / signal.sqrt()
         else:
@@ -78,7 +99,9 @@ class Noise:
             return after.sqrt() * goal + (1.0 - after).sqrt() * noise
         share = signal / after
         noise_share = 1.0 - signal
-        mean = (after.sqrt() * (1.0 - share) / noise_share) * goal + (share.sqrt() * (1.0 - after) / noise_share) * point
+        mean = (after.sqrt() * (1.0 - share) / noise_share) * goal + (
+            share.sqrt() * (1.0 - after) / noise_share
+        ) * point
         if step == 0 or draw is None:
             return mean
         variance = ((1.0 - after) / (1.0 - signal) * (1.0 - share)).clamp(min=1e-20)
@@ -93,8 +116,12 @@ class Places(nn.Module):
     def __init__(self, height: int, width: int, count: int) -> None:
         super().__init__()
         self.nets = nn.Conv2d(FEATURES, count, 1)
-        rows, columns = (torch.linspace(-1.0, 1.0, side, dtype=torch.float64).float() for side in (height, width))
-        self.register_buffer("pos_grid", torch.stack([columns.repeat(height), rows.repeat_interleave(width)], dim=1))
+        rows, columns = (
+            torch.linspace(-1.0, 1.0, side, dtype=torch.float64).float() for side in (height, width)
+        )
+        self.register_buffer(
+            "pos_grid", torch.stack([columns.repeat(height), rows.repeat_interleave(width)], dim=1)
+        )
 
     def forward(self, maps: Tensor) -> Tensor:
         return self.nets(maps).flatten(2).softmax(dim=-1) @ self.pos_grid
@@ -115,14 +142,19 @@ class Camera(nn.Module):
         self.pool, self.out = Places(shape[0], shape[1], count), nn.Linear(2 * count, 2 * count)
 
     def forward(self, pixels: Tensor, corner: Callable[[int], int] | None = None) -> Tensor:
-        """Return features; ``corner`` maps the free pixels to a crop's start (the middle if None).
+        """Return features; ``corner`` maps the free pixels to a crop's start (the middle if
+        None).
         """
         if self.resized:
-            pixels = F.interpolate(pixels, tuple(self.resized), mode="bilinear", align_corners=False, antialias=True)
+            pixels = F.interpolate(
+                pixels, tuple(self.resized), mode="bilinear", align_corners=False, antialias=True
+            )
         if self.crop:
             corner = corner or (lambda free: round(free / 2.0))
-            top, left = (corner(side - size) for side, size in zip(pixels.shape[2:], self.crop, strict=True))
-            pixels = pixels[:, :, top:top + self.crop[0], left:left + self.crop[1]]
+            top, left = (
+                corner(side - size) for side, size in zip(pixels.shape[2:], self.crop, strict=True)
+            )
+            pixels = pixels[:, :, top : top + self.crop[0], left : left + self.crop[1]]
         return F.relu(self.out(self.pool(self.backbone(pixels)).flatten(1)))
 
 
@@ -131,7 +163,11 @@ def cropped_to(config: Mapping[str, Any]) -> tuple[int, int] | None:
     if config["resize_shape"] is None:
         return tuple(config["crop_shape"]) if config["crop_shape"] else None
     ratio = config["crop_ratio"]
-    return None if ratio >= 1.0 else (int(config["resize_shape"][0] * ratio), int(config["resize_shape"][1] * ratio))
+    return (
+        None
+        if ratio >= 1.0
+        else (int(config["resize_shape"][0] * ratio), int(config["resize_shape"][1] * ratio))
+    )
 
 
 class Waves(nn.Module):
@@ -153,8 +189,11 @@ class Convolution(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, groups: int = 8) -> None:
         super().__init__()
-        self.block = nn.Sequential(nn.Conv1d(inputs, outputs, kernel, padding=kernel // 2), nn.GroupNorm(groups, outputs),
-                                   nn.Mish())
+        self.block = nn.Sequential(
+            nn.Conv1d(inputs, outputs, kernel, padding=kernel // 2),
+            nn.GroupNorm(groups, outputs),
+            nn.Mish(),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.block(x)
@@ -167,11 +206,19 @@ class Residual(nn.Module):
     A condition (B, D) scales and shifts the first one (FiLM).
     """
 
-    def __init__(self, inputs: int, outputs: int, condition: int, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, condition: int, config: Mapping[str, Any]
+    ) -> None:
         super().__init__()
-        kernel, groups, self.scaled = config["kernel_size"], config["n_groups"], config["use_film_scale_modulation"]
+        kernel, groups, self.scaled = (
+            config["kernel_size"],
+            config["n_groups"],
+            config["use_film_scale_modulation"],
+        )
         self.conv1 = Convolution(inputs, outputs, kernel, groups)
-        self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(condition, outputs * (2 if self.scaled else 1)))
+        self.cond_encoder = nn.Sequential(
+            nn.Mish(), nn.Linear(condition, outputs * (2 if self.scaled else 1))
+        )
         self.conv2 = Convolution(outputs, outputs, kernel, groups)
         self.residual_conv = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
@@ -189,9 +236,14 @@ class UNet(nn.Module):
 
     def __init__(self, config: Mapping[str, Any], condition: int) -> None:
         super().__init__()
-        size, widths, actions = config["diffusion_step_embed_dim"], config["down_dims"], size_of(config, ACTION)
-        self.diffusion_step_encoder = nn.Sequential(Waves(size), nn.Linear(size, 4 * size), nn.Mish(),
-                                                    nn.Linear(4 * size, size))
+        size, widths, actions = (
+            config["diffusion_step_embed_dim"],
+            config["down_dims"],
+            size_of(config, ACTION),
+        )
+        self.diffusion_step_encoder = nn.Sequential(
+            Waves(size), nn.Linear(size, 4 * size), nn.Mish(), nn.Linear(4 * size, size)
+        )
         pairs, last = [*pairwise((actions, *widths))], len(widths) - 1
 
         def stage(inputs: int, outputs: int, between: nn.Module) -> nn.ModuleList:
@@ -201,17 +253,30 @@ class UNet(nn.Module):
             return Residual(inputs, outputs, size + condition, config)
 
         self.down_modules: Any = nn.ModuleList(
-            stage(inputs, outputs, nn.Conv1d(outputs, outputs, 3, 2, 1) if index < last else nn.Identity())
-            for index, (inputs, outputs) in enumerate(pairs))
-        self.mid_modules = nn.ModuleList([block(widths[-1], widths[-1]), block(widths[-1], widths[-1])])
+            stage(
+                inputs,
+                outputs,
+                nn.Conv1d(outputs, outputs, 3, 2, 1) if index < last else nn.Identity(),
+            )
+            for index, (inputs, outputs) in enumerate(pairs)
+        )
+        self.mid_modules = nn.ModuleList(
+            [block(widths[-1], widths[-1]), block(widths[-1], widths[-1])]
+        )
         self.up_modules: Any = nn.ModuleList(
             stage(2 * outputs, inputs, nn.ConvTranspose1d(inputs, inputs, 4, 2, 1))
-            for inputs, outputs in reversed(pairs[1:]))
-        self.final_conv = nn.Sequential(Convolution(widths[0], widths[0], config["kernel_size"]),
-                                        nn.Conv1d(widths[0], actions, 1))
+            for inputs, outputs in reversed(pairs[1:])
+        )
+        self.final_conv = nn.Sequential(
+            Convolution(widths[0], widths[0], config["kernel_size"]),
+            nn.Conv1d(widths[0], actions, 1),
+        )
 
     def forward(self, point: Tensor, steps: Tensor, condition: Tensor) -> Tensor:
-        x, condition = point.transpose(1, 2), torch.cat([self.diffusion_step_encoder(steps), condition], dim=-1)
+        x, condition = (
+            point.transpose(1, 2),
+            torch.cat([self.diffusion_step_encoder(steps), condition], dim=-1),
+        )
         skipped: list[Tensor] = []
         for first, second, between in self.down_modules:
             x = second(first(x, condition), condition)
@@ -243,14 +308,20 @@ class Network(nn.Module):
         features = size_of(config, STATE) + 2 * keypoints * cameras + size_of(config, ENVIRONMENT)
         self.unet = UNet(config, features * self.observed)
 
-    def condition(self, state: Tensor, pictures: list[Tensor], corner: Callable[[int], int] | None = None) -> Tensor:
+    def condition(
+        self, state: Tensor, pictures: list[Tensor], corner: Callable[[int], int] | None = None
+    ) -> Tensor:
         """Return features (B, D) of a state (B, V) and each camera's pictures (B, 3, H, W).
 
         They are repeated for each time step.
         """
         parts = [state]
         for index, picture in enumerate(pictures):
-            camera = self.rgb_encoder[index] if isinstance(self.rgb_encoder, nn.ModuleList) else self.rgb_encoder
+            camera = (
+                self.rgb_encoder[index]
+                if isinstance(self.rgb_encoder, nn.ModuleList)
+                else self.rgb_encoder
+            )
             parts.append(camera(picture, corner))
         if size_of(self.config, ENVIRONMENT):
             parts.append(state)
@@ -263,31 +334,67 @@ class DiffusionPolicy(Visuomotor):
     config: Config
     horizon_key, needed = "horizon", ("n_obs_steps",)
     measured_by: ClassVar[Kind] = "bounds"
-    optional: ClassVar[frozenset[str]] = frozenset({
-        "pretrained_backbone_weights", "resize_shape", "crop_ratio", "do_mask_loss_for_padding", "drop_n_last_frames"})
+    optional: ClassVar[frozenset[str]] = frozenset(
+        {
+            "pretrained_backbone_weights",
+            "resize_shape",
+            "crop_ratio",
+            "do_mask_loss_for_padding",
+            "drop_n_last_frames",
+        }
+    )
     smallest: ClassVar[Mapping[str, Any]] = {
-        "vision_backbone": "resnet18", "resize_shape": None, "crop_ratio": 1.0, "crop_shape": None, "crop_is_random": True,
-        "pretrained_backbone_weights": None, "use_group_norm": True, "spatial_softmax_num_keypoints": 32,
-        "use_separate_rgb_encoder_per_camera": False, "down_dims": [64, 128], "kernel_size": 5, "n_groups": 8,
-        "diffusion_step_embed_dim": 64, "use_film_scale_modulation": True, "noise_scheduler_type": "DDIM",
-        "num_train_timesteps": 100, "beta_schedule": "squaredcos_cap_v2", "beta_start": 1e-4, "beta_end": 0.02,
-        "prediction_type": "epsilon", "clip_sample": True, "clip_sample_range": 1.0, "do_mask_loss_for_padding": False,
-        "drop_n_last_frames": 0, "num_inference_steps": 10}
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"noise_scheduler_type": ("DDPM", "DDIM"),
-                                                        "prediction_type": ("epsilon", "sample")}
+        "vision_backbone": "resnet18",
+        "resize_shape": None,
+        "crop_ratio": 1.0,
+        "crop_shape": None,
+        "crop_is_random": True,
+        "pretrained_backbone_weights": None,
+        "use_group_norm": True,
+        "spatial_softmax_num_keypoints": 32,
+        "use_separate_rgb_encoder_per_camera": False,
+        "down_dims": [64, 128],
+        "kernel_size": 5,
+        "n_groups": 8,
+        "diffusion_step_embed_dim": 64,
+        "use_film_scale_modulation": True,
+        "noise_scheduler_type": "DDIM",
+        "num_train_timesteps": 100,
+        "beta_schedule": "squaredcos_cap_v2",
+        "beta_start": 1e-4,
+        "beta_end": 0.02,
+        "prediction_type": "epsilon",
+        "clip_sample": True,
+        "clip_sample_range": 1.0,
+        "do_mask_loss_for_padding": False,
+        "drop_n_last_frames": 0,
+        "num_inference_steps": 10,
+    }
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "noise_scheduler_type": ("DDPM", "DDIM"),
+        "prediction_type": ("epsilon", "sample"),
+    }
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None) -> None:
+    def __init__(
+        self, spec: StationSpec, config: Config | None = None, network: Any = None
+    ) -> None:
         super().__init__(spec, config or Config(), network)
         if self.config.denoising_steps > (trained := self.network.config["num_train_timesteps"]):
-            raise SpecError(f"policy.denoising_steps: expected at most {trained}, with which the network is trained "
-                            f"(num_train_timesteps), got {self.config.denoising_steps}")
+            raise SpecError(
+                f"policy.denoising_steps: expected at most {trained}, with which the network is "
+                f"trained "
+                f"(num_train_timesteps), got {self.config.denoising_steps}"
+            )
 
     def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """See ``Visuomotor``. LeRobot's horizon begins with the first time step that is read.
 
         The horizon is also a multiple of the U-Net's total stride.
         """
-        least, multiple = self.config.horizon + self.config.n_obs_steps - 1, 2 ** len(document["down_dims"])
+        least, multiple = (
+            self.config.horizon + self.config.n_obs_steps - 1,
+            2 ** len(document["down_dims"]),
+        )
         return {"horizon": -(-least // multiple) * multiple, "n_obs_steps": self.config.n_obs_steps}
 
     @classmethod
@@ -298,8 +405,10 @@ class DiffusionPolicy(Visuomotor):
                 raise ValueError(f"{key}: expected {' or '.join(choices)}, got {document[key]!r}")
         trained = document["num_train_timesteps"]
         if not 1 <= (document["num_inference_steps"] or trained) <= trained:
-            raise ValueError(f"num_inference_steps: expected 1 to num_train_timesteps of {trained}, got "
-                             f"{document['num_inference_steps']}")
+            raise ValueError(
+                f"num_inference_steps: expected 1 to num_train_timesteps of {trained}, got "
+                f"{document['num_inference_steps']}"
+            )
         Noise(document, torch.device("cpu"))
         if len({*picture_shapes(document)}) > 1:
             raise ValueError("expected cameras of one size")
@@ -314,9 +423,12 @@ class DiffusionPolicy(Visuomotor):
         """See ``Visuomotor``."""
         if (got := document["n_obs_steps"]) != self.config.n_obs_steps:
             raise PolicyFileError(
-                f"policy.n_obs_steps: expected {got}, as the checkpoint {folder} has it in config.json, got "
-                f"{self.config.n_obs_steps}. Set policy.n_obs_steps: {got}; the policy then gives the present time step so "
-                "many times")
+                f"policy.n_obs_steps: expected {got}, as the checkpoint {folder} has it in "
+                f"config.json, got "
+                f"{self.config.n_obs_steps}. Set policy.n_obs_steps: {got}; the policy then gives "
+                f"the present time step so "
+                "many times"
+            )
 
     def decode(self, batch: Batch, draws: bool, generator: torch.Generator | None) -> Tensor:
         """See ``Visuomotor``: from drawn noise, or from zero noise without any on the way."""
@@ -328,13 +440,25 @@ class DiffusionPolicy(Visuomotor):
             return sharding.noise(torch.randn, shape, generator, self.device)
 
         point = draw() if draws else torch.zeros(shape, device=self.device)
-        count = self.config.denoising_steps or config["num_inference_steps"] or config["num_train_timesteps"]
+        count = (
+            self.config.denoising_steps
+            or config["num_inference_steps"]
+            or config["num_train_timesteps"]
+        )
         for step, following in noise.steps(count):
             at = torch.full((len(point),), step, device=self.device)
-            point = noise.back(point, self.network.unet(point, at, condition), step, following, draw if draws else None)
-        return self.played(point[:, config["n_obs_steps"] - 1:])
+            point = noise.back(
+                point,
+                self.network.unet(point, at, condition),
+                step,
+                following,
+                draw if draws else None,
+            )
+        return self.played(point[:, config["n_obs_steps"] - 1 :])
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return E |predicted - noise|^2, or of the actions by ``prediction_type``.
 
         LeRobot repeats the first and the last action if a data set has none. This does the same if
@@ -343,7 +467,9 @@ class DiffusionPolicy(Visuomotor):
         config, goal = self.network.config, self.goal(actions)
         before = config["n_obs_steps"] - 1
         after = config["horizon"] - before - goal.shape[1]
-        goal = torch.cat([goal[:, :1].expand(-1, before, -1), goal, goal[:, -1:].expand(-1, after, -1)], dim=1)
+        goal = torch.cat(
+            [goal[:, :1].expand(-1, before, -1), goal, goal[:, -1:].expand(-1, after, -1)], dim=1
+        )
         noise = sharding.noise(torch.randn, goal.shape, generator, goal.device)
         uniform = sharding.noise(torch.rand, (len(goal),), generator, goal.device)
         steps = (uniform * config["num_train_timesteps"]).long()
@@ -351,8 +477,12 @@ class DiffusionPolicy(Visuomotor):
         def corner(free: int) -> int:
             return int(torch.randint(free + 1, (), generator=generator, device=goal.device))
 
-        condition = self.network.condition(*self.inputs(batch), corner if config["crop_is_random"] else None)
-        predicted = self.network.unet(Noise(config, goal.device).noisy(goal, noise, steps), steps, condition)
+        condition = self.network.condition(
+            *self.inputs(batch), corner if config["crop_is_random"] else None
+        )
+        predicted = self.network.unet(
+            Noise(config, goal.device).noisy(goal, noise, steps), steps, condition
+        )
         return F.mse_loss(predicted, noise if config["prediction_type"] == "epsilon" else goal)
 
 

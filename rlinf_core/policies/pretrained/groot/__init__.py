@@ -20,5 +20,8 @@ class Config(FlowSettings):
     kind: str = with_default(FlowSettings, "kind", "groot")
     horizon: int = with_default(FlowSettings, "horizon", 16)
     flow_steps: int = with_default(FlowSettings, "flow_steps", 4)
-    embodiment: int = Field(31, ge=0, description="index of the layers for state and actions. 31 "
-                                                  "is GR00T's new_embodiment")
+    embodiment: int = Field(
+        31,
+        ge=0,
+        description="index of the layers for state and actions. 31 is GR00T's new_embodiment",
+    )

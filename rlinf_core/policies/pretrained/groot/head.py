@@ -27,7 +27,11 @@ class ActionHead(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        many, hidden, width = config["max_num_embodiments"], config["hidden_size"], config["input_embedding_dim"]
+        many, hidden, width = (
+            config["max_num_embodiments"],
+            config["hidden_size"],
+            config["input_embedding_dim"],
+        )
         self.buckets = config["num_timestep_buckets"]
         self.model = DiT(config["diffusion_model_cfg"])
         self.state_encoder = Perceptron(many, config["max_state_dim"], hidden, width)
@@ -38,10 +42,18 @@ class ActionHead(nn.Module):
         for table in (self.future_tokens, self.position_embedding):
             nn.init.normal_(table.weight, std=0.02)
         attention_config = config["vl_self_attention_cfg"]
-        heads, size = attention_config["num_attention_heads"], attention_config["attention_head_dim"]
+        heads, size = (
+            attention_config["num_attention_heads"],
+            attention_config["attention_head_dim"],
+        )
         self.vlln = nn.LayerNorm(heads * size)
-        self.vl_self_attention = nn.ModuleDict({"transformer_blocks": nn.ModuleList(
-            Block(heads, size, heads * size) for _ in range(attention_config["num_layers"]))})
+        self.vl_self_attention = nn.ModuleDict(
+            {
+                "transformer_blocks": nn.ModuleList(
+                    Block(heads, size, heads * size) for _ in range(attention_config["num_layers"])
+                )
+            }
+        )
 
     def prefix(self, features: Tensor, valid: Tensor) -> Prefix:
         """Return keys and values of features (B, L, D) with the mask ``valid`` (B, L)."""
@@ -53,16 +65,21 @@ class ActionHead(nn.Module):
         both = [block.attn1.keys_values(x) for block in blocks if block.cross]
         return Prefix([keys for keys, _ in both], [values for _, values in both], valid)
 
-    def velocity(self, prefix: Prefix, state: Tensor, point: Tensor, time: Tensor, which: int) -> Tensor:
+    def velocity(
+        self, prefix: Prefix, state: Tensor, point: Tensor, time: Tensor, which: int
+    ) -> Tensor:
         """Return the velocity (B, H, M) at a point (B, H, M) and time (B,).
 
         Time 1 is noise, 0 an action; GR00T counts the other way round.
         """
         bucket = ((1.0 - time) * self.buckets + 1e-3).trunc()
-        actions = self.action_encoder(point, bucket, which) + self.position_embedding.weight[:point.shape[1]]
+        actions = (
+            self.action_encoder(point, bucket, which)
+            + self.position_embedding.weight[: point.shape[1]]
+        )
         future = self.future_tokens.weight.expand(len(point), -1, -1)
         x = torch.cat([self.state_encoder(state.unsqueeze(1), which), future, actions], dim=1)
-        return -self.action_decoder(self.model(x, prefix, bucket)[:, -point.shape[1]:], which)
+        return -self.action_decoder(self.model(x, prefix, bucket)[:, -point.shape[1] :], which)
 
 
 class Separate(nn.Module):
@@ -70,7 +87,10 @@ class Separate(nn.Module):
 
     def __init__(self, many: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.W, self.b = nn.Parameter(0.02 * torch.randn(many, inputs, outputs)), nn.Parameter(torch.zeros(many, outputs))
+        self.W, self.b = (
+            nn.Parameter(0.02 * torch.randn(many, inputs, outputs)),
+            nn.Parameter(torch.zeros(many, outputs)),
+        )
 
     def forward(self, x: Tensor, which: int) -> Tensor:
         return x @ self.W[which] + self.b[which]
@@ -93,7 +113,9 @@ class ActionEncoder(nn.Module):
 
     def __init__(self, many: int, inputs: int, width: int) -> None:
         super().__init__()
-        self.W1, self.W2, self.W3 = (Separate(many, size, width) for size in (inputs, 2 * width, width))
+        self.W1, self.W2, self.W3 = (
+            Separate(many, size, width) for size in (inputs, 2 * width, width)
+        )
 
     def forward(self, actions: Tensor, time: Tensor, which: int) -> Tensor:
         x = self.W1(actions, which)
@@ -111,21 +133,45 @@ class DiT(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        heads, size, other = config["num_attention_heads"], config["attention_head_dim"], config["cross_attention_dim"]
+        heads, size, other = (
+            config["num_attention_heads"],
+            config["attention_head_dim"],
+            config["cross_attention_dim"],
+        )
         width, mixed = heads * size, config["interleave_self_attention"]
-        self.timestep_encoder = nn.ModuleDict({"timestep_embedder": nn.ModuleDict({
-            "linear_1": nn.Linear(256, width), "linear_2": nn.Linear(width, width)})})
+        self.timestep_encoder = nn.ModuleDict(
+            {
+                "timestep_embedder": nn.ModuleDict(
+                    {"linear_1": nn.Linear(256, width), "linear_2": nn.Linear(width, width)}
+                )
+            }
+        )
         self.transformer_blocks = nn.ModuleList(
-            Block(heads, size, width if mixed and number % 2 else other, timed=True, cross=not (mixed and number % 2))
-            for number in range(config["num_layers"]))
+            Block(
+                heads,
+                size,
+                width if mixed and number % 2 else other,
+                timed=True,
+                cross=not (mixed and number % 2),
+            )
+            for number in range(config["num_layers"])
+        )
         self.norm_out = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
-        self.proj_out_1, self.proj_out_2 = nn.Linear(width, 2 * width), nn.Linear(width, config["output_dim"])
+        self.proj_out_1, self.proj_out_2 = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, config["output_dim"]),
+        )
 
     def forward(self, x: Tensor, prefix: Prefix, time: Tensor) -> Tensor:
         sin, cos = _waves(time, 128, 127)
         layers: Any = self.timestep_encoder["timestep_embedder"]
-        time = layers["linear_2"](F.silu(layers["linear_1"](torch.cat([cos, sin], dim=-1).to(x.dtype))))
-        keys_values, mask = iter(zip(prefix.keys, prefix.values, strict=True)), prefix.valid[:, None, None, :]
+        time = layers["linear_2"](
+            F.silu(layers["linear_1"](torch.cat([cos, sin], dim=-1).to(x.dtype)))
+        )
+        keys_values, mask = (
+            iter(zip(prefix.keys, prefix.values, strict=True)),
+            prefix.valid[:, None, None, :],
+        )
         for block in self.transformer_blocks:
             x = block(x, next(keys_values), mask, time) if block.cross else block(x, time=time)
         shift, scale = self.proj_out_1(F.silu(time)).unsqueeze(1).chunk(2, dim=-1)
@@ -136,17 +182,36 @@ class DiT(nn.Module):
 class Block(nn.Module):
     """Attention and a perceptron, each with a normalisation before; a time modulates the first."""
 
-    def __init__(self, heads: int, size: int, other: int, timed: bool = False, cross: bool = False) -> None:
+    def __init__(
+        self, heads: int, size: int, other: int, timed: bool = False, cross: bool = False
+    ) -> None:
         super().__init__()
         width = heads * size
         self.cross = cross
         self.norm1 = TimedNorm(width) if timed else nn.LayerNorm(width)
-        self.attn1, self.norm3 = Attention(heads, size, other), nn.LayerNorm(width, elementwise_affine=not timed)
-        self.ff = nn.ModuleDict({"net": nn.ModuleList([
-            nn.ModuleDict({"proj": nn.Linear(width, 4 * width)}), nn.Identity(), nn.Linear(4 * width, width)])})
+        self.attn1, self.norm3 = (
+            Attention(heads, size, other),
+            nn.LayerNorm(width, elementwise_affine=not timed),
+        )
+        self.ff = nn.ModuleDict(
+            {
+                "net": nn.ModuleList(
+                    [
+                        nn.ModuleDict({"proj": nn.Linear(width, 4 * width)}),
+                        nn.Identity(),
+                        nn.Linear(4 * width, width),
+                    ]
+                )
+            }
+        )
 
-    def forward(self, x: Tensor, keys_values: tuple[Tensor, Tensor] | None = None, mask: Tensor | None = None,
-                time: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        keys_values: tuple[Tensor, Tensor] | None = None,
+        mask: Tensor | None = None,
+        time: Tensor | None = None,
+    ) -> Tensor:
         normed = self.norm1(x) if time is None else self.norm1(x, time)
         x = x + self.attn1(normed, keys_values or self.attn1.keys_values(normed), mask)
         layers: Any = self.ff["net"]
@@ -171,7 +236,11 @@ class Attention(nn.Module):
     def __init__(self, heads: int, size: int, other: int) -> None:
         super().__init__()
         self.size, width = size, heads * size
-        self.to_q, self.to_k, self.to_v = nn.Linear(width, width), nn.Linear(other, width), nn.Linear(other, width)
+        self.to_q, self.to_k, self.to_v = (
+            nn.Linear(width, width),
+            nn.Linear(other, width),
+            nn.Linear(other, width),
+        )
         self.to_out = nn.ModuleList([nn.Linear(width, width)])
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +249,9 @@ class Attention(nn.Module):
         return self._heads(self.to_k(x)), self._heads(self.to_v(x))
 
     def forward(self, x: Tensor, keys_values: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        attended = F.scaled_dot_product_attention(self._heads(self.to_q(x)), *keys_values, attn_mask=mask)
+        attended = F.scaled_dot_product_attention(
+            self._heads(self.to_q(x)), *keys_values, attn_mask=mask
+        )
         y: Tensor = self.to_out[0](attended.transpose(1, 2).flatten(2))
         return y
 

@@ -24,34 +24,94 @@ from rlinf_core.policies.pretrained.groot.head import ActionHead
 KIND, EAGLE = "gr00t_n1_5", "eagle_config"
 # the published place of Eagle's config.json and tokenizer
 ASSETS = "lerobot/eagle2hg-processor-groot-n1p5"
-_TOWER, _WORDS = "backbone.eagle_model.vision_model.vision_model.head.", "backbone.eagle_model.language_model.lm_head."
+_TOWER, _WORDS = (
+    "backbone.eagle_model.vision_model.vision_model.head.",
+    "backbone.eagle_model.language_model.lm_head.",
+)
 SUPPORTED: dict[str, dict[str, Any]] = {  # keys with one supported value
     EAGLE: {"use_pixel_shuffle": False, "mlp_connector_layers": 1, "select_layer": -1},
     "backbone_cfg": {"project_to_dim": None},
     "action_head_cfg": {"use_vlln": True, "add_pos_embed": True, "noise_beta_beta": 1.0},
-    "diffusion_model_cfg": {"norm_type": "ada_norm", "positional_embeddings": None, "activation_fn": "gelu-approximate",
-                            "attention_bias": True, "norm_elementwise_affine": False},
-    "vl_self_attention_cfg": {"positional_embeddings": None, "activation_fn": "gelu-approximate", "attention_bias": True},
+    "diffusion_model_cfg": {
+        "norm_type": "ada_norm",
+        "positional_embeddings": None,
+        "activation_fn": "gelu-approximate",
+        "attention_bias": True,
+        "norm_elementwise_affine": False,
+    },
+    "vl_self_attention_cfg": {
+        "positional_embeddings": None,
+        "activation_fn": "gelu-approximate",
+        "attention_bias": True,
+    },
 }
-DEFAULTS = {"max_seq_len": 1024, "max_num_embodiments": 32, "num_target_vision_tokens": 32, "num_timestep_buckets": 1000,
-            "noise_beta_alpha": 1.5, "noise_s": 0.999}  # defaults of action_head_cfg
+DEFAULTS = {
+    "max_seq_len": 1024,
+    "max_num_embodiments": 32,
+    "num_target_vision_tokens": 32,
+    "num_timestep_buckets": 1000,
+    "noise_beta_alpha": 1.5,
+    "noise_s": 0.999,
+}  # defaults of action_head_cfg
 SMALLEST: dict[str, Any] = {
-    "model_type": KIND, "architectures": ["GR00T_N1_5"], "action_horizon": 16, "action_dim": 32,
+    "model_type": KIND,
+    "architectures": ["GR00T_N1_5"],
+    "action_horizon": 16,
+    "action_dim": 32,
     "backbone_cfg": {"select_layer": 2, **SUPPORTED["backbone_cfg"]},
     "action_head_cfg": {
-        "action_dim": 32, "max_state_dim": 64, "hidden_size": 128, "input_embedding_dim": 128,
-        "backbone_embedding_dim": 128, **DEFAULTS, **SUPPORTED["action_head_cfg"], "num_target_vision_tokens": 8,
-        "diffusion_model_cfg": {"num_attention_heads": 4, "attention_head_dim": 32, "num_layers": 4, "output_dim": 128,
-                                "cross_attention_dim": 128, "interleave_self_attention": True,
-                                **SUPPORTED["diffusion_model_cfg"]},
-        "vl_self_attention_cfg": {"num_attention_heads": 4, "attention_head_dim": 32, "num_layers": 1,
-                                  **SUPPORTED["vl_self_attention_cfg"]}},
-    EAGLE: {"model_type": "eagle_2_5_vl", "image_token_index": BEGIN + 1, "force_image_size": 64, **SUPPORTED[EAGLE],
-            "text_config": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 128,
-                            "num_hidden_layers": 2, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32,
-                            "num_key_value_heads": 2, "vocab_size": BEGIN + 2, "bos_token_id": BEGIN, "eos_token_id": 2},
-            "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 128, "intermediate_size": 256,
-                              "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 8, "image_size": 64}},
+        "action_dim": 32,
+        "max_state_dim": 64,
+        "hidden_size": 128,
+        "input_embedding_dim": 128,
+        "backbone_embedding_dim": 128,
+        **DEFAULTS,
+        **SUPPORTED["action_head_cfg"],
+        "num_target_vision_tokens": 8,
+        "diffusion_model_cfg": {
+            "num_attention_heads": 4,
+            "attention_head_dim": 32,
+            "num_layers": 4,
+            "output_dim": 128,
+            "cross_attention_dim": 128,
+            "interleave_self_attention": True,
+            **SUPPORTED["diffusion_model_cfg"],
+        },
+        "vl_self_attention_cfg": {
+            "num_attention_heads": 4,
+            "attention_head_dim": 32,
+            "num_layers": 1,
+            **SUPPORTED["vl_self_attention_cfg"],
+        },
+    },
+    EAGLE: {
+        "model_type": "eagle_2_5_vl",
+        "image_token_index": BEGIN + 1,
+        "force_image_size": 64,
+        **SUPPORTED[EAGLE],
+        "text_config": {
+            "model_type": "qwen3",
+            "architectures": ["Qwen3ForCausalLM"],
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "intermediate_size": 256,
+            "num_attention_heads": 4,
+            "head_dim": 32,
+            "num_key_value_heads": 2,
+            "vocab_size": BEGIN + 2,
+            "bos_token_id": BEGIN,
+            "eos_token_id": 2,
+        },
+        "vision_config": {
+            "model_type": "siglip_vision_model",
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "patch_size": 8,
+            "image_size": 64,
+        },
+    },
 }
 
 
@@ -67,13 +127,29 @@ class GrootNetwork(nn.Module):
         from transformers import Qwen3Config, Qwen3Model, SiglipVisionConfig, SiglipVisionModel
 
         self.config = dict(config)
-        eagle, layers = json.loads(json.dumps(config[EAGLE])), config["backbone_cfg"]["select_layer"]
-        vision: Any = SiglipVisionConfig.from_dict({**eagle["vision_config"], "vision_use_head": False})
-        text: Any = Qwen3Config.from_dict({**eagle["text_config"], "num_hidden_layers": layers, "layer_types": None})
-        self.backbone = nn.ModuleDict({"eagle_model": nn.ModuleDict({
-            "vision_model": nn.ModuleDict({"vision_model": SiglipVisionModel(vision).float()}),
-            "language_model": nn.ModuleDict({"model": Qwen3Model(text).float()}),
-            "mlp1": nn.Sequential(nn.Linear(vision.hidden_size, text.hidden_size))})})
+        eagle, layers = (
+            json.loads(json.dumps(config[EAGLE])),
+            config["backbone_cfg"]["select_layer"],
+        )
+        vision: Any = SiglipVisionConfig.from_dict(
+            {**eagle["vision_config"], "vision_use_head": False}
+        )
+        text: Any = Qwen3Config.from_dict(
+            {**eagle["text_config"], "num_hidden_layers": layers, "layer_types": None}
+        )
+        self.backbone = nn.ModuleDict(
+            {
+                "eagle_model": nn.ModuleDict(
+                    {
+                        "vision_model": nn.ModuleDict(
+                            {"vision_model": SiglipVisionModel(vision).float()}
+                        ),
+                        "language_model": nn.ModuleDict({"model": Qwen3Model(text).float()}),
+                        "mlp1": nn.Sequential(nn.Linear(vision.hidden_size, text.hidden_size)),
+                    }
+                )
+            }
+        )
         self.action_head = ActionHead(config["action_head_cfg"])
 
     @property
@@ -83,7 +159,8 @@ class GrootNetwork(nn.Module):
         return int(vision["image_size"] // vision["patch_size"]) ** 2
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1] and masked tokens (B, L).
+        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1] and masked tokens
+        (B, L).
         """
         eagle: Any = self.backbone["eagle_model"]
         patches = eagle["vision_model"]["vision_model"](pixels.flatten(0, 1)).last_hidden_state
@@ -92,8 +169,12 @@ class GrootNetwork(nn.Module):
         words = model.get_input_embeddings()(ids)
         pictured = ids == self.config[EAGLE]["image_token_index"]
         rank = pictured.cumsum(dim=1) - 1
-        pictures = features.gather(1, rank.clamp(0, features.shape[1] - 1)[..., None].expand_as(words))
-        words = torch.where((pictured & (rank < features.shape[1]))[..., None], pictures.to(words.dtype), words)
+        pictures = features.gather(
+            1, rank.clamp(0, features.shape[1] - 1)[..., None].expand_as(words)
+        )
+        words = torch.where(
+            (pictured & (rank < features.shape[1]))[..., None], pictures.to(words.dtype), words
+        )
         # padding comes last and is masked later
         hidden = model(inputs_embeds=words, use_cache=False).last_hidden_state
         return self.action_head.prefix(hidden, mask)
@@ -112,28 +193,57 @@ class GrootFactory(NetworkFactory):
         from transformers import Qwen3Config, SiglipVisionConfig
 
         eagle = dict(SMALLEST[EAGLE])
-        for name, config_class in (("text_config", Qwen3Config), ("vision_config", SiglipVisionConfig)):
-            eagle[name] = json.loads(config_class.from_dict(eagle[name]).to_json_string(use_diff=False)) | {
-                "layer_types": None}
+        for name, config_class in (
+            ("text_config", Qwen3Config),
+            ("vision_config", SiglipVisionConfig),
+        ):
+            eagle[name] = json.loads(
+                config_class.from_dict(eagle[name]).to_json_string(use_diff=False)
+            ) | {"layer_types": None}
         return {**SMALLEST, EAGLE: eagle}
 
     def read(self, folder: Path) -> Published:
-        config, eagle = _config(folder / "config.json", KIND), _config(folder / "eagle/config.json", "eagle_2_5_vl")
+        config, eagle = (
+            _config(folder / "config.json", KIND),
+            _config(folder / "eagle/config.json", "eagle_2_5_vl"),
+        )
         head = {**DEFAULTS, **config.get("action_head_cfg", {})}
         tokenizer = checked_tokenizer(_tokenizer(folder / "eagle"), folder / "eagle/tokenizer.json")
-        steps = {"flow_steps": ("action_head_cfg.num_inference_timesteps", head["num_inference_timesteps"])} \
-            if "num_inference_timesteps" in head else {}
-        return Published({**config, "action_head_cfg": head, EAGLE: eagle}, tokenizer, config.get("action_horizon", 0),
-                         settings=steps)
+        steps = (
+            {
+                "flow_steps": (
+                    "action_head_cfg.num_inference_timesteps",
+                    head["num_inference_timesteps"],
+                )
+            }
+            if "num_inference_timesteps" in head
+            else {}
+        )
+        return Published(
+            {**config, "action_head_cfg": head, EAGLE: eagle},
+            tokenizer,
+            config.get("action_horizon", 0),
+            settings=steps,
+        )
 
-    def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in weights.items() if not name.startswith((_TOWER, _WORDS))}
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        return {
+            name: tensor
+            for name, tensor in weights.items()
+            if not name.startswith((_TOWER, _WORDS))
+        }
 
-    def files(self, network: GrootNetwork, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def files(
+        self, network: GrootNetwork, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
         document = {key: value for key, value in network.config.items() if key != EAGLE}
-        return network.state_dict(), {"config.json": json.dumps(document, indent=1),
-                                      "eagle/config.json": json.dumps(network.config[EAGLE]),
-                                      "eagle/tokenizer.json": tokenizer.text}
+        return network.state_dict(), {
+            "config.json": json.dumps(document, indent=1),
+            "eagle/config.json": json.dumps(network.config[EAGLE]),
+            "eagle/tokenizer.json": tokenizer.text,
+        }
 
 
 def _check(config: Mapping[str, Any]) -> None:
@@ -145,21 +255,41 @@ def _check(config: Mapping[str, Any]) -> None:
             if section.get(key, value) != value:
                 raise ValueError(f"{name}.{key} of {section[key]}, expected {value}")
     if eagle["text_config"]["architectures"] != ["Qwen3ForCausalLM"]:
-        raise ValueError(f"text_config.architectures of {eagle['text_config']['architectures']}, expected Qwen3ForCausalLM")
-    layers, available = config["backbone_cfg"]["select_layer"], eagle["text_config"]["num_hidden_layers"]
+        raise ValueError(
+            f"text_config.architectures of {eagle['text_config']['architectures']}, expected "
+            f"Qwen3ForCausalLM"
+        )
+    layers, available = (
+        config["backbone_cfg"]["select_layer"],
+        eagle["text_config"]["num_hidden_layers"],
+    )
     if not 0 < layers <= available:
         raise ValueError(f"backbone_cfg.select_layer of {layers}, expected 1 to {available}")
     if config["action_horizon"] > head["max_seq_len"]:
-        raise ValueError(f"action_horizon of {config['action_horizon']}, expected at most max_seq_len of "
-                         f"{head['max_seq_len']}")
+        raise ValueError(
+            f"action_horizon of {config['action_horizon']}, expected at most max_seq_len of "
+            f"{head['max_seq_len']}"
+        )
     dit, attention = (head[name] for name in ("diffusion_model_cfg", "vl_self_attention_cfg"))
-    widths = {"diffusion_model_cfg.num_attention_heads * attention_head_dim": (
-                  dit["num_attention_heads"] * dit["attention_head_dim"], head["input_embedding_dim"]),
-              "vl_self_attention_cfg.num_attention_heads * attention_head_dim": (
-                  attention["num_attention_heads"] * attention["attention_head_dim"], eagle["text_config"]["hidden_size"]),
-              "backbone_embedding_dim": (head["backbone_embedding_dim"], eagle["text_config"]["hidden_size"]),
-              "diffusion_model_cfg.cross_attention_dim": (dit["cross_attention_dim"], eagle["text_config"]["hidden_size"]),
-              "diffusion_model_cfg.output_dim": (dit["output_dim"], head["hidden_size"])}
+    widths = {
+        "diffusion_model_cfg.num_attention_heads * attention_head_dim": (
+            dit["num_attention_heads"] * dit["attention_head_dim"],
+            head["input_embedding_dim"],
+        ),
+        "vl_self_attention_cfg.num_attention_heads * attention_head_dim": (
+            attention["num_attention_heads"] * attention["attention_head_dim"],
+            eagle["text_config"]["hidden_size"],
+        ),
+        "backbone_embedding_dim": (
+            head["backbone_embedding_dim"],
+            eagle["text_config"]["hidden_size"],
+        ),
+        "diffusion_model_cfg.cross_attention_dim": (
+            dit["cross_attention_dim"],
+            eagle["text_config"]["hidden_size"],
+        ),
+        "diffusion_model_cfg.output_dim": (dit["output_dim"], head["hidden_size"]),
+    }
     for name, (got, wanted) in widths.items():
         if got != wanted:
             raise ValueError(f"{name} of {got}, expected {wanted}, as wide as what it is beside")
@@ -170,10 +300,14 @@ def _config(path: Path, kind: str) -> dict[str, Any]:
         document = json.loads(read_text(path))
         got = document.get("model_type")
     except (PolicyFileError, ValueError, AttributeError) as error:
-        raise PolicyFileError(f"policy.checkpoint {path}: expected a map of model_type {kind}, got: {error}. Eagle's "
-                              f"files: hf download {ASSETS} --local-dir CHECKPOINT/eagle") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {path}: expected a map of model_type {kind}, got: {error}. Eagle's "
+            f"files: hf download {ASSETS} --local-dir CHECKPOINT/eagle"
+        ) from error
     if got != kind:
-        raise PolicyFileError(f"policy.checkpoint {path}: expected a model_type of {kind}, got {got!r}")
+        raise PolicyFileError(
+            f"policy.checkpoint {path}: expected a model_type of {kind}, got {got!r}"
+        )
     return dict(document)
 
 
@@ -184,11 +318,15 @@ def _tokenizer(folder: Path) -> str:
     if (folder / "tokenizer.json").is_file():
         return read_text(folder / "tokenizer.json")
     try:
-        text: str = Qwen2Tokenizer.from_pretrained(str(folder), local_files_only=True).backend_tokenizer.to_str()
+        text: str = Qwen2Tokenizer.from_pretrained(
+            str(folder), local_files_only=True
+        ).backend_tokenizer.to_str()
         return text
     except Exception as error:  # the library raises many kinds
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected tokenizer.json, or vocab.json, merges.txt and "
-                              f"tokenizer_config.json, got: {error}") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected tokenizer.json, or vocab.json, merges.txt and "
+            f"tokenizer_config.json, got: {error}"
+        ) from error
 
 
 FACTORY = GrootFactory()

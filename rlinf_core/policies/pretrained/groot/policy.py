@@ -30,7 +30,8 @@ AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 class Groot(FlowMatching):
-    """Pictures and sentence go to the vision-language model, state and actions to the transformer.
+    """Pictures and sentence go to the vision-language model, state and actions to the
+    transformer.
     """
 
     config: Config
@@ -38,8 +39,13 @@ class Groot(FlowMatching):
     factory: ClassVar[NetworkFactory] = FACTORY
     measured_by = "extremes"
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
-                 tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: Config | None = None,
+        network: Any = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
 
     def measure(self) -> None:
@@ -48,8 +54,11 @@ class Groot(FlowMatching):
         self.room = head["max_state_dim"], head["action_dim"]
         self.times = head["noise_beta_alpha"], 1.0 / head["noise_s"], 0.0
         if self.config.embodiment >= head["max_num_embodiments"]:
-            raise SpecError(f"policy.embodiment: expected one of 0 to {head['max_num_embodiments'] - 1}, which the network "
-                            f"has, got {self.config.embodiment}")
+            raise SpecError(
+                f"policy.embodiment: expected one of 0 to {head['max_num_embodiments'] - 1}, which "
+                f"the network "
+                f"has, got {self.config.embodiment}"
+            )
 
     @property
     def vlm(self) -> torch.nn.Module:
@@ -75,7 +84,11 @@ class Groot(FlowMatching):
         begin, end = self.tokenizer.id("<img>"), self.tokenizer.id("</img>")
         tokens: list[int] = []
         for number in range(1, len(self.spec.images) + 1):
-            named = self.tokenizer.ids((BEFORE if number == 1 else "") + f"<image {number}>") if self._chats else []
+            named = (
+                self.tokenizer.ids((BEFORE if number == 1 else "") + f"<image {number}>")
+                if self._chats
+                else []
+            )
             tokens += [*named, *(token for token in (begin, *picture, end) if token is not None)]
         return tokens
 
@@ -88,7 +101,9 @@ class Groot(FlowMatching):
         size = self.network.config[EAGLE]["vision_config"]["image_size"]
         pixels = images.permute(0, 3, 1, 2).float()
         if pixels.shape[2:] != (size, size):
-            pixels = F.interpolate(pixels, (size, size), mode="bicubic", align_corners=False, antialias=True)
+            pixels = F.interpolate(
+                pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
+            )
         return pixels.round().clamp(0.0, 255.0) / 127.5 - 1.0
 
     def _prefix(self, inputs: Batch) -> Prefix:
@@ -96,7 +111,9 @@ class Groot(FlowMatching):
         return prefix
 
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        velocity: Tensor = self.network.action_head.velocity(prefix, inputs["state"], point, time, self.config.embodiment)
+        velocity: Tensor = self.network.action_head.velocity(
+            prefix, inputs["state"], point, time, self.config.embodiment
+        )
         return velocity
 
 

@@ -18,12 +18,23 @@ class Config(PretrainedSettings):
     """
 
     kind: str = with_default(PretrainedSettings, "kind", "language")
-    temperature: float = Field(1.0, gt=0, le=100, description=
-        "temperature of sampled tokens, in exploration and training. Evaluations take the "
-        "likeliest token")
-    token_budget: int = Field(16_384, gt=0, description=
-        "tokens that are computed together. More are computed in parts, with gradient "
-        "checkpointing")
-    packed: bool = Field(False, description="pack rows of different length into one sequence "
-                                            "instead of padding them. It saves time with an "
-                                            "attention that skips masked tokens")
+    temperature: float = Field(
+        1.0,
+        gt=0,
+        le=100,
+        description="temperature of sampled tokens, in exploration and training. Evaluations take "
+        "the "
+        "likeliest token",
+    )
+    token_budget: int = Field(
+        16_384,
+        gt=0,
+        description="tokens that are computed together. More are computed in parts, with gradient "
+        "checkpointing",
+    )
+    packed: bool = Field(
+        False,
+        description="pack rows of different length into one sequence "
+        "instead of padding them. It saves time with an "
+        "attention that skips masked tokens",
+    )

@@ -1,4 +1,5 @@
-"""A causal language model of transformers: log-probabilities of its tokens, within a token budget.
+"""A causal language model of transformers: log-probabilities of its tokens, within a token
+budget.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ from rlinf_core.policies.pretrained.language.tokenizer import ChatTokenizer
 from rlinf_core.specs.arrays import StationSpec
 
 SMALLEST: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2048,
-    "tie_word_embeddings": True, "attention_dropout": 0.0}
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "attention_dropout": 0.0,
+}
 SCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
 LOGITS = 1 << 24  # numbers of logits computed together
 
@@ -40,28 +48,48 @@ class LanguagePolicy(OnPolicyActor):
 
     config: Config
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
-                 tokenizer: ChatTokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: Config | None = None,
+        network: Any = None,
+        tokenizer: ChatTokenizer | None = None,
+    ) -> None:
         super().__init__(spec, config or Config())
         require("agentic", "policy.kind: language")
         if spec.observation:
-            raise SpecError("policy.kind: language writes text and acts on no station; expected env: text:TASK, such as "
-                            f"text:arithmetic, got a station with {len(spec.observation)} observations")
+            raise SpecError(
+                "policy.kind: language writes text and acts on no station; expected env: "
+                "text:TASK, such as "
+                f"text:arithmetic, got a station with {len(spec.observation)} observations"
+            )
         if network is None or tokenizer is None:
             network, tokenizer = _first(self.config)
         self.network, self.tokenizer = network, tokenizer
         inject(self.network, self.config.lora)
         self._head: nn.Module = self.network.get_output_embeddings()
-        self._scaled = any(getattr(self.network.config, name, None) not in (None, 1, 1.0) for name in SCALED)
+        self._scaled = any(
+            getattr(self.network.config, name, None) not in (None, 1, 1.0) for name in SCALED
+        )
 
     @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> LanguagePolicy:
+    def rebuilt(
+        cls, spec: StationSpec, config: Any, described: Mapping[str, Any]
+    ) -> LanguagePolicy:
         """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
-        return cls(spec, config, _from_config(described["network"]), ChatTokenizer.of(described["tokenizer"]))
+        return cls(
+            spec,
+            config,
+            _from_config(described["network"]),
+            ChatTokenizer.of(described["tokenizer"]),
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the description with network and tokenizer, so that the file is complete."""
-        return super().describe() | {"network": self.network.config.to_dict(), "tokenizer": self.tokenizer.describe()}
+        return super().describe() | {
+            "network": self.network.config.to_dict(),
+            "tokenizer": self.tokenizer.describe(),
+        }
 
     def state_dict(self, *arguments: Any, **named: Any) -> Any:
         """Return weights by name; a head that shares the embedding's weights is left out."""
@@ -70,16 +98,23 @@ class LanguagePolicy(OnPolicyActor):
             state.pop(name, None)
         return state
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         """See ``torch.nn.Module``: accepts the result of ``state_dict``."""
-        tied = {name: state_dict[first] for name, first in self._tied().items() if first in state_dict}
+        tied = {
+            name: state_dict[first] for name, first in self._tied().items() if first in state_dict
+        }
         return super().load_state_dict({**state_dict, **tied}, strict, assign)
 
     def _tied(self) -> dict[str, str]:
         """Return the names of shared parameters, each with its first name."""
         names: dict[int, str] = {}
-        return {name: first for name, parameter in self.named_parameters(remove_duplicate=False)
-                if (first := names.setdefault(id(parameter), name)) != name}
+        return {
+            name: first
+            for name, parameter in self.named_parameters(remove_duplicate=False)
+            if (first := names.setdefault(id(parameter), name)) != name
+        }
 
     def is_frozen(self, name: str) -> bool:
         """See ``NetworkPolicy``: the weights under adapters."""
@@ -95,9 +130,13 @@ class LanguagePolicy(OnPolicyActor):
         self.network.eval()
         return self
 
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """See ``Policy``: always raises, because the model has no actions."""
-        raise SpecError("policy.kind: language writes text and acts on no station. rlinf chat RUN talks with it")
+        raise SpecError(
+            "policy.kind: language writes text and acts on no station. rlinf chat RUN talks with it"
+        )
 
     @property
     def vocabulary(self) -> int:
@@ -136,9 +175,13 @@ class LanguagePolicy(OnPolicyActor):
             values.append(value)
             entropies.append(spread)
         where = tuple(torch.cat(parts) for parts in zip(*places, strict=True))
-        return log_probs.index_put(where, torch.cat(values)), entropy.index_put(where, torch.cat(entropies))
+        return log_probs.index_put(where, torch.cat(values)), entropy.index_put(
+            where, torch.cat(entropies)
+        )
 
-    def _of_group(self, tokens: Tensor, counted: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def _of_group(
+        self, tokens: Tensor, counted: Tensor, lengths: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies (M,) of the M tokens that count in rows (R, L).
 
         The rows are computed together.
@@ -151,7 +194,10 @@ class LanguagePolicy(OnPolicyActor):
         targets = tokens[:, 1:][counted]
         if self.config.packed and len(lengths) > 1:
             device = tokens.device
-            valid = torch.arange(tokens.shape[1], device=device) < torch.tensor(lengths, device=device)[:, None]
+            valid = (
+                torch.arange(tokens.shape[1], device=device)
+                < torch.tensor(lengths, device=device)[:, None]
+            )
             positions = torch.arange(tokens.shape[1], device=device).expand(tokens.shape)[valid]
             inputs = {"input_ids": tokens[valid][None], "position_ids": positions[None]}
             # a token's logits stand one place before it
@@ -161,10 +207,14 @@ class LanguagePolicy(OnPolicyActor):
         if self._scaled:
             logits = self.network(**inputs, use_cache=False).logits.flatten(0, 1)[before]
             return self._of_logits(logits, targets)
-        hidden = self.network.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[before]
+        hidden = self.network.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[
+            before
+        ]
         pieces = max(1, -(-len(hidden) * self.vocabulary // LOGITS))
-        parts = [_maybe_again(self._of_hidden, pieces > 1, some, ids)
-                 for some, ids in zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True)]
+        parts = [
+            _maybe_again(self._of_hidden, pieces > 1, some, ids)
+            for some, ids in zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True)
+        ]
         log_probs, entropies = zip(*parts, strict=True)
         return torch.cat(log_probs), torch.cat(entropies)
 
@@ -188,13 +238,17 @@ class LanguagePolicy(OnPolicyActor):
     def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return each token's log-probability in each row; 0 for the first one of a row."""
         longest = max(map(len, rows))
-        tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=self.device)
+        tokens = torch.tensor(
+            [[*row, *[0] * (longest - len(row))] for row in rows], device=self.device
+        )
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         executed = (torch.arange(longest, device=self.device) < lengths[:, None]).float()
         log_probs, _ = self.log_probs({"executed": executed}, tokens.unsqueeze(-1))
-        return [values[:len(row)] for values, row in zip(log_probs.tolist(), rows, strict=True)]
+        return [values[: len(row)] for values, row in zip(log_probs.tolist(), rows, strict=True)]
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return the mean cross-entropy of the tokens (B, L, 1) that count (``executed``)."""
         log_probs, _ = self.log_probs(batch, actions)
         return -(log_probs * batch["executed"]).sum() / batch["executed"].sum().clamp(min=1.0)
@@ -230,7 +284,9 @@ def _groups(lengths: Sequence[int], budget: int, packed: bool) -> Iterator[list[
     yield rows
 
 
-def _maybe_again(compute: Callable[..., tuple[Tensor, Tensor]], again: bool, *inputs: Any) -> tuple[Tensor, Tensor]:
+def _maybe_again(
+    compute: Callable[..., tuple[Tensor, Tensor]], again: bool, *inputs: Any
+) -> tuple[Tensor, Tensor]:
     """Return ``compute(*inputs)``; with ``again``, recompute it in the backward pass.
 
     Recomputing saves memory.
@@ -246,19 +302,29 @@ def _first(config: Config) -> tuple[Any, ChatTokenizer]:
     if not config.checkpoint:
         tokenizer = ChatTokenizer.of_bytes()
         try:
-            return _from_config(SMALLEST | {"vocab_size": tokenizer.size} | config.network), tokenizer
+            return _from_config(
+                SMALLEST | {"vocab_size": tokenizer.size} | config.network
+            ), tokenizer
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RecipeError(f"policy.network: expected keys of a config.json of transformers, got: {error}") from error
+            raise RecipeError(
+                f"policy.network: expected keys of a config.json of transformers, got: {error}"
+            ) from error
     from transformers import AutoModelForCausalLM
 
     folder = Path(config.checkpoint)
     if not (folder / "config.json").is_file():
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected a folder with config.json, tokenizer.json and "
-                              "*.safetensors, found no config.json")
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected a folder with config.json, tokenizer.json and "
+            "*.safetensors, found no config.json"
+        )
     try:
-        network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        network = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True
+        )
     except (ValueError, OSError) as error:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected a causal language model, got: {error}") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected a causal language model, got: {error}"
+        ) from error
     return network, ChatTokenizer.of_folder(folder)
 
 
@@ -266,7 +332,9 @@ def _from_config(described: Mapping[str, Any]) -> Any:
     """Return transformers' network of a config.json, with random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    keys = {key: value for key, value in described.items() if key not in ("model_type", "architectures")}
+    keys = {
+        key: value for key, value in described.items() if key not in ("model_type", "architectures")
+    }
     config = AutoConfig.for_model(described["model_type"], **keys)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 

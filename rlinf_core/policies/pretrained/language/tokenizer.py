@@ -19,7 +19,8 @@ OF_BYTES = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
     "{% for call in message.tool_calls or [] %}<|call|>{{ call.function.name }}"
     "{{ call.function.arguments }}{% endfor %}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}")
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 COMPACT = re.compile(re.escape(CALL) + r"(\w+)(.*?)(?=" + re.escape(CALL) + r"|\Z)", re.S)
 HERMES = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.S)  # Qwen, SmolLM, Hermes
 
@@ -39,15 +40,22 @@ class ChatTokenizer:
 
         self.text, self.template, self.stop = text, template, tuple(stop)
         self._tokenizer = Tokenizer.from_str(text)
-        self._chat = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(text), chat_template=template)
+        self._chat = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(text), chat_template=template
+        )
         self.size: int = self._tokenizer.get_vocab_size()
         token_ids = (self._tokenizer.token_to_id(token) for token in stop)
         ids = [token_id for token_id in token_ids if token_id is not None]
         if not ids or len(ids) < len(stop):
-            raise PolicyFileError(f"tokenizer: expected stop tokens of its vocabulary, got {', '.join(stop) or 'none'}")
+            raise PolicyFileError(
+                f"tokenizer: expected stop tokens of its vocabulary, got "
+                f"{', '.join(stop) or 'none'}"
+            )
         self.stop_ids: tuple[int, ...] = tuple(ids)
         self._prompts: dict[str, list[int]] = {}
-        self._special = [added.content for added in self._tokenizer.get_added_tokens_decoder().values()]
+        self._special = [
+            added.content for added in self._tokenizer.get_added_tokens_decoder().values()
+        ]
 
     @classmethod
     def of_bytes(cls) -> ChatTokenizer:
@@ -55,11 +63,17 @@ class ChatTokenizer:
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+        tokenizer = Tokenizer(
+            models.BPE({letter: index for index, letter in enumerate(alphabet)}, [])
+        )
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.decoder = decoders.ByteLevel()
-        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in
-                                      (END, CALL, *(f"<|{role}|>" for role in ROLES))])
+        tokenizer.add_special_tokens(
+            [
+                AddedToken(token, normalized=False)
+                for token in (END, CALL, *(f"<|{role}|>" for role in ROLES))
+            ]
+        )
         return cls(tokenizer.to_str(), OF_BYTES, (END,))
 
     @classmethod
@@ -71,10 +85,14 @@ class ChatTokenizer:
         """
         described = read_json(folder / "tokenizer_config.json")
         template_file = folder / "chat_template.jinja"
-        template = read_text(template_file) if template_file.is_file() else described.get("chat_template")
+        template = (
+            read_text(template_file) if template_file.is_file() else described.get("chat_template")
+        )
         if not isinstance(template, str):
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected a chat template (chat_template.jinja, or "
-                                  "chat_template in tokenizer_config.json), found none. Take an instruct model")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected a chat template (chat_template.jinja, or "
+                "chat_template in tokenizer_config.json), found none. Take an instruct model"
+            )
         eos = described.get("eos_token")
         stop = [eos["content"] if isinstance(eos, dict) else eos] if eos else []
         return cls(read_text(folder / "tokenizer.json"), template, stop)
@@ -100,14 +118,26 @@ class ChatTokenizer:
         valid = [token for token in tokens if token < self.size]
         return str(self._tokenizer.decode(valid, skip_special_tokens=False))
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (),
-               generate: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        generate: bool = True,
+    ) -> str:
         """Return the text of messages; ``generate`` adds the header of the model's next message."""
         schemas: list[Any] = list(tools)
-        return str(self._chat.apply_chat_template([self._plain(message) for message in messages], tools=schemas or None,
-                                                  tokenize=False, add_generation_prompt=generate))
+        return str(
+            self._chat.apply_chat_template(
+                [self._plain(message) for message in messages],
+                tools=schemas or None,
+                tokenize=False,
+                add_generation_prompt=generate,
+            )
+        )
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Return the ids of a conversation's beginning, cached for the conversations of a group."""
         key = json.dumps([list(messages), list(tools)])
         if key not in self._prompts:
@@ -116,8 +146,12 @@ class ChatTokenizer:
             self._prompts[key] = self.encode(self.render(messages, tools))
         return list(self._prompts[key])
 
-    def continuation(self, before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]],
-                     tools: Sequence[Mapping[str, Any]] = ()) -> list[int] | None:
+    def continuation(
+        self,
+        before: Sequence[Mapping[str, Any]],
+        new: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int] | None:
         """Return the ids of ``new`` messages, to follow the model's last message.
 
         A stop token ended that message.
@@ -131,8 +165,8 @@ class ChatTokenizer:
         if not text.startswith(first):
             return None
         ends = [first.rfind(token) + len(token) for token in self.stop if token in first]
-        tail = first[max(ends):] if ends else ""
-        return self.encode(("" if tail.strip() else tail) + text[len(first):])
+        tail = first[max(ends) :] if ends else ""
+        return self.encode(("" if tail.strip() else tail) + text[len(first) :])
 
     def message(self, tokens: Sequence[int]) -> dict[str, Any]:
         """Return the message that the model wrote, with its tool calls in OpenAI's form."""
@@ -141,10 +175,15 @@ class ChatTokenizer:
             text = text.removesuffix(token)
         pattern = COMPACT if CALL in text else HERMES
         calls = [call for match in pattern.finditer(text) if (call := _call(match.groups()))]
-        message: dict[str, Any] = {"role": "assistant", "content": pattern.sub("", text) if calls else text}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": pattern.sub("", text) if calls else text,
+        }
         if calls:
-            message["tool_calls"] = [{"id": f"call_{index}", "type": "function", "function": call}
-                                     for index, call in enumerate(calls)]
+            message["tool_calls"] = [
+                {"id": f"call_{index}", "type": "function", "function": call}
+                for index, call in enumerate(calls)
+            ]
         return message
 
     def _plain(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,4 +208,7 @@ def _call(parts: tuple[str, ...]) -> dict[str, str] | None:
         name, arguments = document["name"], document.get("arguments", {})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return {"name": str(name), "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}
+    return {
+        "name": str(name),
+        "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+    }

@@ -22,28 +22,44 @@ class Config(TokenSettings):
 
     kind: str = with_default(TokenSettings, "kind", "openvla")
     decoding: Literal["autoregressive", "parallel", "regression"] = Field(
-        "autoregressive", description="one token after the other as in OpenVLA, or a whole chunk "
-                                      "at once as in OpenVLA-OFT. OpenVLA-OFT's L1 head has no "
-                                      "density, so it is for SFT and dagger alone")
-    state: bool = Field(False, description="also read observations other than images, through "
-                                           "OpenVLA-OFT's projector")
+        "autoregressive",
+        description="one token after the other as in OpenVLA, or a whole chunk "
+        "at once as in OpenVLA-OFT. OpenVLA-OFT's L1 head has no "
+        "density, so it is for SFT and dagger alone",
+    )
+    state: bool = Field(
+        False,
+        description="also read observations other than images, through OpenVLA-OFT's projector",
+    )
     central_crop: float = Field(
-        1.0, gt=0, le=1, description="central share of the image area in the input. Take 0.9 for "
-                                     "a checkpoint that was trained on random crops, such as "
-                                     "OpenVLA's of LIBERO. 1 takes all")
+        1.0,
+        gt=0,
+        le=1,
+        description="central share of the image area in the input. Take 0.9 for "
+        "a checkpoint that was trained on random crops, such as "
+        "OpenVLA's of LIBERO. 1 takes all",
+    )
     statistics: str = Field(
-        "", description="data set in the checkpoint's norm_stats with the actions' SI units. "
-                        "Empty takes the task's own actions in [-1, 1]. With `state`, the "
-                        "observed vectors are that data set's proprio")
+        "",
+        description="data set in the checkpoint's norm_stats with the actions' SI units. "
+        "Empty takes the task's own actions in [-1, 1]. With `state`, the "
+        "observed vectors are that data set's proprio",
+    )
 
     @model_validator(mode="after")
     def _has_tokens(self) -> Config:
         if self.decoding == "regression" and (self.token_log_probs or self.stochastic_eval):
-            raise ValueError("decoding: expected autoregressive or parallel with token_log_probs or stochastic_eval, got "
-                             "regression, which draws nothing")
+            raise ValueError(
+                "decoding: expected autoregressive or parallel with token_log_probs or "
+                "stochastic_eval, got "
+                "regression, which draws nothing"
+            )
         return self
 
     @property
     def no_density(self) -> str:
-        regression = "policy.decoding: expected autoregressive or parallel, whose tokens have one, got regression"
+        regression = (
+            "policy.decoding: expected autoregressive or parallel, whose tokens have "
+            "one, got regression"
+        )
         return regression if self.decoding == "regression" else ""

@@ -27,10 +27,15 @@ class ActionHead(nn.Module):
     def __init__(self, width: int, action_size: int) -> None:
         super().__init__()
         self.size = action_size
-        self.model = nn.ModuleDict({
-            "layer_norm1": nn.LayerNorm(width * action_size), "fc1": nn.Linear(width * action_size, width),
-            "mlp_resnet_blocks": nn.ModuleList(Block(width) for _ in range(2)),
-            "layer_norm2": nn.LayerNorm(width), "fc2": nn.Linear(width, action_size)})
+        self.model = nn.ModuleDict(
+            {
+                "layer_norm1": nn.LayerNorm(width * action_size),
+                "fc1": nn.Linear(width * action_size, width),
+                "mlp_resnet_blocks": nn.ModuleList(Block(width) for _ in range(2)),
+                "layer_norm2": nn.LayerNorm(width),
+                "fc2": nn.Linear(width, action_size),
+            }
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         actions = hidden.reshape(len(hidden), hidden.shape[1] // self.size, -1)
@@ -69,20 +74,36 @@ def fill(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> No
         PolicyFileError: the folder has a part that the config excludes, has one part and not the
             other, lacks this one, or has an unsupported one.
     """
-    if others := [file.name for file in sorted(folder.glob("*--*.pt")) if file.name.partition("--")[0] not in parts]:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected {' and '.join(parts)} alone beside the network, found "
-                              f"{', '.join(others[:5])}: FiLM and OpenVLA-OFT's diffusion are not known here")
+    if others := [
+        file.name
+        for file in sorted(folder.glob("*--*.pt"))
+        if file.name.partition("--")[0] not in parts
+    ]:
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected {' and '.join(parts)} alone beside the network, "
+            f"found "
+            f"{', '.join(others[:5])}: FiLM and OpenVLA-OFT's diffusion are not known here"
+        )
     files = {name: _file(folder, name) for name in parts}
     if not any(files.values()):
         return
-    wanted = {HEAD: "policy.decoding: expected regression", PROJECTOR: "policy.state: expected true"}
+    wanted = {
+        HEAD: "policy.decoding: expected regression",
+        PROJECTOR: "policy.state: expected true",
+    }
     for name, part in parts.items():
         if files[name] and part is None:
-            raise PolicyFileError(f"{wanted[name]}, as the checkpoint {folder} was trained with ({name}--*.pt), got "
-                                  "another")
+            raise PolicyFileError(
+                f"{wanted[name]}, as the checkpoint {folder} was trained with ({name}--*.pt), got "
+                "another"
+            )
         if part is not None and not files[name]:
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected {name}--*.pt beside the other part of its policy, "
-                                  f"found none. Copy it there, or leave {wanted[name].partition(':')[0]} as it was trained")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected {name}--*.pt beside the other part of its "
+                f"policy, "
+                f"found none. Copy it there, or leave {wanted[name].partition(':')[0]} as it was "
+                f"trained"
+            )
     for name, part in parts.items():
         if part is not None and (file := files[name]):
             _load(file, part)
@@ -91,8 +112,11 @@ def fill(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> No
 def _file(folder: Path, name: str) -> Path | None:
     files = sorted(folder.glob(f"{name}--*.pt"))
     if len(files) > 1:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected one {name}--*.pt, found {len(files)}: "
-                              f"{', '.join(file.name for file in files[:5])}. Leave the one that goes with the network")
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected one {name}--*.pt, found {len(files)}: "
+            f"{', '.join(file.name for file in files[:5])}. Leave the one that goes with the "
+            f"network"
+        )
     return files[0] if files else None
 
 
@@ -105,8 +129,10 @@ def _load(file: Path, part: nn.Module) -> None:
     except PolicyFileError:
         raise
     except Exception as error:  # torch raises many kinds
-        raise PolicyFileError(f"policy.checkpoint {file}: expected a whole file of tensors by name, got: "
-                              f"{type(error).__name__}: {str(error)[:200]}") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {file}: expected a whole file of tensors by name, got: "
+            f"{type(error).__name__}: {str(error)[:200]}"
+        ) from error
     check_finite(weights, file)
     filled(part, weights, file)
 
@@ -115,5 +141,7 @@ def save(folder: Path, step: int, parts: dict[str, nn.Module | None]) -> None:
     """Write the parts in their published format."""
     for name, part in parts.items():
         if part is not None:
-            torch.save({_PARALLEL + key: value for key, value in part.state_dict().items()},
-                       folder / f"{name}--{step}_checkpoint.pt")
+            torch.save(
+                {_PARALLEL + key: value for key, value in part.state_dict().items()},
+                folder / f"{name}--{step}_checkpoint.pt",
+            )

@@ -17,7 +17,13 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies.action_tokens import BINS
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, folder_config, read_text, read_tokenizer
+from rlinf_core.policies.huggingface import (
+    BEGIN,
+    Tokenizer,
+    folder_config,
+    read_text,
+    read_tokenizer,
+)
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained.openvla.vision import TOWERS, tower
 
@@ -27,17 +33,36 @@ SUPPORTED = {"image_resize_strategy": "resize-naive", "output_projector_states":
 # by the language model, from OpenVLA's vla-scripts/deploy.py; the second is openvla-v01-7b's
 PROMPTS = {
     "llama2": "In: What action should the robot take to {}?\nOut:",
-    "vicuna": "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
-              "detailed, and polite answers to the user's questions. USER: What action should the robot take to {}? "
-              "ASSISTANT:"}
+    "vicuna": "A chat between a curious user and an artificial intelligence assistant. The "
+    "assistant gives helpful, "
+    "detailed, and polite answers to the user's questions. USER: What action should the robot take "
+    "to {}? "
+    "ASSISTANT:",
+}
 _TOWER = {"embed_dim": 64, "depth": 3, "num_heads": 2, "mlp_ratio": 2.0, "patch_size": 16}
 SMALLEST: dict[str, Any] = {
-    "model_type": KIND, "architectures": ["OpenVLAForActionPrediction"], "use_fused_vision_backbone": True,
-    "timm_model_ids": list(TOWERS), "timm_model_args": [_TOWER, _TOWER], "image_sizes": [64, 64],
-    "n_action_bins": BINS, "pad_to_multiple_of": 64, "norm_stats": {},
-    "text_config": {"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 256,
-                    "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2048,
-                    "vocab_size": BEGIN + 1 + BINS + 64, "bos_token_id": BEGIN, "eos_token_id": 2, "pad_token_id": 0},
+    "model_type": KIND,
+    "architectures": ["OpenVLAForActionPrediction"],
+    "use_fused_vision_backbone": True,
+    "timm_model_ids": list(TOWERS),
+    "timm_model_args": [_TOWER, _TOWER],
+    "image_sizes": [64, 64],
+    "n_action_bins": BINS,
+    "pad_to_multiple_of": 64,
+    "norm_stats": {},
+    "text_config": {
+        "model_type": "llama",
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 2048,
+        "vocab_size": BEGIN + 1 + BINS + 64,
+        "bos_token_id": BEGIN,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    },
 }
 
 
@@ -51,8 +76,11 @@ def prompt_of(config: Mapping[str, Any]) -> str:
     for name, prompt in PROMPTS.items():
         if backbone.startswith(name):
             return prompt
-    raise PolicyFileError(f"policy.checkpoint: expected an llm_backbone_id of {' or '.join(PROMPTS)} in config.json, got "
-                          f"{backbone!r}, whose prompt is not known here")
+    raise PolicyFileError(
+        f"policy.checkpoint: expected an llm_backbone_id of {' or '.join(PROMPTS)} in config.json, "
+        f"got "
+        f"{backbone!r}, whose prompt is not known here"
+    )
 
 
 class OpenVLANetwork(nn.Module):
@@ -69,12 +97,17 @@ class OpenVLANetwork(nn.Module):
         self.config = dict(config)
         text = LlamaConfig.from_dict({"model_type": "llama", **config["text_config"]})
         args = config.get("timm_model_args") or [{}] * len(config["timm_model_ids"])
-        towers = [tower(*arguments)
-                  for arguments in zip(config["timm_model_ids"], args, config["image_sizes"], strict=True)]
+        towers = [
+            tower(*arguments)
+            for arguments in zip(config["timm_model_ids"], args, config["image_sizes"], strict=True)
+        ]
         fused = {"fused_featurizer": towers[1]} if config["use_fused_vision_backbone"] else {}
         self.vision_backbone = nn.ModuleDict({"featurizer": towers[0], **fused})
-        self.projector = Projector(sum(backbone.pos_embed.shape[-1] for backbone in self._towers), text.hidden_size,
-                                   bool(fused))
+        self.projector = Projector(
+            sum(backbone.pos_embed.shape[-1] for backbone in self._towers),
+            text.hidden_size,
+            bool(fused),
+        )
         self.language_model: Any = LlamaForCausalLM(text)
         # the last 256 of these tokens are actions
         self.words = text.vocab_size - config["pad_to_multiple_of"]
@@ -89,7 +122,8 @@ class OpenVLANetwork(nn.Module):
         return tuple(backbone.size for backbone in self._towers)
 
     def patches(self, pictures: list[Tensor]) -> Tensor:
-        """Return the patches (B, P, D) of a picture in each tower's size (B, 3, S, S), in [0, 1].
+        """Return the patches (B, P, D) of a picture in each tower's size (B, 3, S, S), in
+        [0, 1].
         """
         features = [one(picture) for one, picture in zip(self._towers, pictures, strict=True)]
         return self.projector(torch.cat(features, dim=-1))
@@ -129,26 +163,40 @@ class OpenVLAFactory(NetworkFactory):
     def smallest(self) -> dict[str, Any]:
         from transformers import LlamaConfig
 
-        text = json.loads(LlamaConfig.from_dict(SMALLEST["text_config"]).to_json_string(use_diff=False))
+        text = json.loads(
+            LlamaConfig.from_dict(SMALLEST["text_config"]).to_json_string(use_diff=False)
+        )
         return {**SMALLEST, "text_config": {**text, **SMALLEST["text_config"], "head_dim": None}}
 
     def read(self, folder: Path) -> Published:
         config = _with_statistics(folder, folder_config(folder, (KIND,)))
         for key, value in SUPPORTED.items():
             if config.get(key, value) != value and config[key]:
-                raise PolicyFileError(f"policy.checkpoint {folder}: expected {key} of {value} in config.json, got "
-                                      f"{config[key]!r}, which is not known here")
+                raise PolicyFileError(
+                    f"policy.checkpoint {folder}: expected {key} of {value} in config.json, got "
+                    f"{config[key]!r}, which is not known here"
+                )
         if any(layers := config.get("timm_override_act_layers") or []):
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected timm_override_act_layers of null in config.json, "
-                                  f"got {layers!r}: CLIP's towers are not known here")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected timm_override_act_layers of null in "
+                f"config.json, "
+                f"got {layers!r}: CLIP's towers are not known here"
+            )
         prompt_of(config)
         return Published(config, read_tokenizer(folder / "tokenizer.json"))
 
-    def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in weights.items() if not name.startswith(UNUSED)}
 
-    def files(self, network: OpenVLANetwork, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
-        return network.state_dict(), {"config.json": json.dumps(network.config, indent=1), "tokenizer.json": tokenizer.text}
+    def files(
+        self, network: OpenVLANetwork, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        return network.state_dict(), {
+            "config.json": json.dumps(network.config, indent=1),
+            "tokenizer.json": tokenizer.text,
+        }
 
 
 def _with_statistics(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +207,9 @@ def _with_statistics(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     try:
         return config | {"norm_stats": {**config["norm_stats"], **json.loads(read_text(file))}}
     except (ValueError, TypeError, KeyError) as error:
-        raise PolicyFileError(f"policy.checkpoint {file}: expected a map of data sets, got: {error}") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {file}: expected a map of data sets, got: {error}"
+        ) from error
 
 
 FACTORY = OpenVLAFactory()

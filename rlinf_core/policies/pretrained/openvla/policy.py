@@ -37,13 +37,14 @@ def central(pixels: Tensor, area: float) -> Tensor:
     This follows tf.image.crop_and_resize in OpenVLA's evaluation on LIBERO
     (experiments/robot/openvla_utils.py).
     """
-    theta = torch.eye(2, 3, device=pixels.device) * area ** 0.5
+    theta = torch.eye(2, 3, device=pixels.device) * area**0.5
     grid = F.affine_grid(theta.expand(len(pixels), -1, -1), list(pixels.shape), align_corners=True)
     return F.grid_sample(pixels, grid, mode="bilinear", align_corners=True)
 
 
 class OpenVLA(ActionTokens):
-    """pi(tokens | pictures, sentence): a token for each of a chunk's H A numbers, or the numbers.
+    """pi(tokens | pictures, sentence): a token for each of a chunk's H A numbers, or the
+    numbers.
     """
 
     config: Config
@@ -55,11 +56,19 @@ class OpenVLA(ActionTokens):
     state_offset: Tensor
     state_gain: Tensor
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: OpenVLANetwork | None = None,
-                 tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: Config | None = None,
+        network: OpenVLANetwork | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         config = config or Config()
         if config.state and not spec.vectors:
-            raise SpecError("policy.state: expected a task that observes numbers, got pictures alone. Leave it false")
+            raise SpecError(
+                "policy.state: expected a task that observes numbers, got pictures alone. Leave it "
+                "false"
+            )
         super().__init__(spec, config, network, tokenizer)
         self._add_parts(self.network.language_model.config.hidden_size)
         if network is None and config.checkpoint:
@@ -69,16 +78,30 @@ class OpenVLA(ActionTokens):
         """Add OpenVLA-OFT's parts and the units, which do not belong to the network."""
         spec, dataset = self.spec, self.config.statistics
         statistics = self.network.config["norm_stats"]
-        offset, gain = bounds(statistics, dataset, "action", spec.action.names, np.array(spec.action.scale, np.float32),
-                              spec.action)
+        offset, gain = bounds(
+            statistics,
+            dataset,
+            "action",
+            spec.action.names,
+            np.array(spec.action.scale, np.float32),
+            spec.action,
+        )
         self.register_buffer("offset", offset)
         self.register_buffer("gain", gain)
-        self.action_head = heads.ActionHead(width, spec.action.dim) if self.config.decoding == "regression" else None
-        self.proprio_projector = heads.ProprioProjector(spec.vector_size, width) if self.config.state else None
+        self.action_head = (
+            heads.ActionHead(width, spec.action.dim)
+            if self.config.decoding == "regression"
+            else None
+        )
+        self.proprio_projector = (
+            heads.ProprioProjector(spec.vector_size, width) if self.config.state else None
+        )
         self.normalisation = Normalisation(spec) if self.config.state and not dataset else None
         if self.config.state and dataset:
             names = tuple(name for item in spec.vectors for name in [item.name] * item.size)
-            offset, gain = bounds(statistics, dataset, "proprio", names, np.ones(spec.vector_size, np.float32))
+            offset, gain = bounds(
+                statistics, dataset, "proprio", names, np.ones(spec.vector_size, np.float32)
+            )
             self.register_buffer("state_offset", offset)
             self.register_buffer("state_gain", gain)
 
@@ -107,8 +130,10 @@ class OpenVLA(ActionTokens):
         """Return raw pictures and state, and tokens with their mask."""
         token_ids = self.tokenize(batch[arrays.NAME])
         longest = filled_up(max(map(len, token_ids)), self.multiple)
-        ids = torch.tensor([[tokens[0]] + [0] * (longest - len(tokens)) + tokens[1:] for tokens in token_ids],
-                           device=self.device)
+        ids = torch.tensor(
+            [[tokens[0]] + [0] * (longest - len(tokens)) + tokens[1:] for tokens in token_ids],
+            device=self.device,
+        )
         lengths = torch.tensor([len(tokens) for tokens in token_ids], device=self.device)
         place = torch.arange(longest, device=self.device)
         mask = (place == 0) | (place > longest - lengths[:, None])
@@ -122,8 +147,14 @@ class OpenVLA(ActionTokens):
             embeddings.append(self.proprio_projector(self._state(inputs["vectors"])).unsqueeze(1))
         patches, mask = torch.cat(embeddings, dim=1), inputs["mask"]
         words = self.network.embedded(inputs["ids"])
-        full_mask = torch.cat([mask[:, :1], mask.new_ones(patches.shape[:2]), mask[:, 1:]], dim=1).long()
-        return Prompt(torch.cat([words[:, :1], patches, words[:, 1:]], dim=1), full_mask, full_mask.cumsum(dim=-1) - 1)
+        full_mask = torch.cat(
+            [mask[:, :1], mask.new_ones(patches.shape[:2]), mask[:, 1:]], dim=1
+        ).long()
+        return Prompt(
+            torch.cat([words[:, :1], patches, words[:, 1:]], dim=1),
+            full_mask,
+            full_mask.cumsum(dim=-1) - 1,
+        )
 
     def _state(self, vectors: Tensor) -> Tensor:
         """Normalise the state, by the checkpoint's statistics in [-1, 1] or by the learned ones."""
@@ -134,36 +165,56 @@ class OpenVLA(ActionTokens):
     def _patches(self, images: Tensor) -> Tensor:
         """Return the patches of (B, H, W, 3) uint8."""
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
-        return self.network.patches([self._square(pixels, size) for size in self.network.image_sizes])
+        return self.network.patches(
+            [self._square(pixels, size) for size in self.network.image_sizes]
+        )
 
     def _square(self, pixels: Tensor, size: int) -> Tensor:
         if pixels.shape[2:] != (size, size):
-            pixels = F.interpolate(pixels, (size, size), mode="bicubic", align_corners=False, antialias=True)
+            pixels = F.interpolate(
+                pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
+            )
             pixels = pixels.clamp(0.0, 1.0)
-        return central(pixels, self.config.central_crop) if self.config.central_crop < 1.0 else pixels
+        return (
+            central(pixels, self.config.central_crop) if self.config.central_crop < 1.0 else pixels
+        )
 
     def prompt(self, sentence: str) -> list[int]:
         """See ``ActionTokens``."""
         begin, empty = self.network.language_model.config.bos_token_id, self.tokenizer.id(EMPTY)
-        tokens = [begin, *self.tokenizer.ids(prompt_of(self.network.config).format(sentence.lower()))]
+        tokens = [
+            begin,
+            *self.tokenizer.ids(prompt_of(self.network.config).format(sentence.lower())),
+        ]
         return tokens if empty in (None, tokens[-1]) else [*tokens, empty]
 
     # The L1 head
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return ``ActionTokens``'s loss, or by regression the L1 distance to the actions (B, H A).
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return ``ActionTokens``'s loss, or by regression the L1 distance to the actions
+        (B, H A).
         """
         if self.action_head is None:
             return super().imitation_loss(batch, actions, generator)
-        return F.l1_loss(self.regressed(self.inputs(batch)), self.inside(actions.unflatten(-1, (-1, self.spec.action.dim))))
+        return F.l1_loss(
+            self.regressed(self.inputs(batch)),
+            self.inside(actions.unflatten(-1, (-1, self.spec.action.dim))),
+        )
 
     def regressed(self, inputs: Batch) -> Tensor:
         """Return the network's numbers (B, H, A), by the L1 head."""
         assert self.action_head is not None
-        return self.action_head(self._at_once(self.read(inputs))).unflatten(-1, (-1, self.spec.action.dim))
+        return self.action_head(self._at_once(self.read(inputs))).unflatten(
+            -1, (-1, self.spec.action.dim)
+        )
 
     @torch.no_grad()
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Return chunks like ``ActionTokens``; by regression, ``drawn`` are the actions themselves.
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
+        """Return chunks like ``ActionTokens``; by regression, ``drawn`` are the actions
+        themselves.
         """
         if self.action_head is None:
             return super().act(observation, explore, generator)

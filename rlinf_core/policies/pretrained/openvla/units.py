@@ -16,8 +16,14 @@ from rlinf_core.specs.arrays import ActionSpec
 OF = {"action": "an action", "proprio": "of state"}
 
 
-def bounds(statistics: Mapping[str, Any], name: str, what: str, names: Sequence[str], scale: np.ndarray,
-           action: ActionSpec | None = None) -> tuple[Tensor, Tensor]:
+def bounds(
+    statistics: Mapping[str, Any],
+    name: str,
+    what: str,
+    names: Sequence[str],
+    scale: np.ndarray,
+    action: ActionSpec | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return offset and gain (N,) from the network's [-1, 1] to numbers over ``scale``.
 
     They are 0 and 1 without a name, and for numbers outside the data set's mask, which are the
@@ -41,24 +47,40 @@ def bounds(statistics: Mapping[str, Any], name: str, what: str, names: Sequence[
         return torch.zeros(size), torch.ones(size)
     if name not in statistics:
         expected = ", ".join(statistics) or "none (this network has no norm_stats)"
-        raise SpecError(f"policy.statistics: expected one of {expected}, got '{name}'{nearest(name, statistics)}")
+        raise SpecError(
+            f"policy.statistics: expected one of {expected}, got "
+            f"'{name}'{nearest(name, statistics)}"
+        )
     if what not in statistics[name]:
-        raise SpecError(f"policy.statistics: expected a data set with {what} for policy.state, '{name}' has none. Leave "
-                        "policy.state false")
+        raise SpecError(
+            f"policy.statistics: expected a data set with {what} for policy.state, '{name}' has "
+            f"none. Leave "
+            "policy.state false"
+        )
     where = f"policy.statistics: norm_stats of '{name}'"
     middle, half = ranges(statistics[name][what], "quantiles", where, what)
     if middle.shape != (size,):
-        raise SpecError(f"policy.statistics: expected {size} numbers {OF[what]} ({', '.join(names)}), '{name}' has "
-                        f"{len(middle)}. Take a task whose numbers are those of the data set")
+        raise SpecError(
+            f"policy.statistics: expected {size} numbers {OF[what]} ({', '.join(names)}), '{name}' "
+            f"has "
+            f"{len(middle)}. Take a task whose numbers are those of the data set"
+        )
     mask = statistics[name][what].get("mask", [True] * size)
-    if not isinstance(mask, list) or len(mask) != size or not all(isinstance(flag, bool) for flag in mask):
-        raise PolicyFileError(f"{where}: {what}: expected a mask of {size} booleans, got "
-                              f"{escape_ascii(mask)[:80]}")
+    if (
+        not isinstance(mask, list)
+        or len(mask) != size
+        or not all(isinstance(flag, bool) for flag in mask)
+    ):
+        raise PolicyFileError(
+            f"{where}: {what}: expected a mask of {size} booleans, got {escape_ascii(mask)[:80]}"
+        )
     middle, half = (np.where(mask, numbers, 0.0) for numbers in (middle, half))
     if action is not None:
         check_units(action, where, middle, half, "quantiles")
-    return (torch.from_numpy((middle / scale).astype(np.float32)),
-            torch.from_numpy(np.where(mask, half / scale, 1.0).astype(np.float32)))
+    return (
+        torch.from_numpy((middle / scale).astype(np.float32)),
+        torch.from_numpy(np.where(mask, half / scale, 1.0).astype(np.float32)),
+    )
 
 
 def inside(numbers: Tensor, offset: Tensor, gain: Tensor) -> Tensor:

@@ -16,14 +16,34 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import PolicyFileError
 
 # as published
-IMAGENET = {"mean": (0.484375, 0.455078125, 0.40625), "std": (0.228515625, 0.2236328125, 0.224609375)}
+IMAGENET = {
+    "mean": (0.484375, 0.455078125, 0.40625),
+    "std": (0.228515625, 0.2236328125, 0.224609375),
+}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 TOWERS: dict[str, dict[str, Any]] = {  # timm's names, before the first dot, to its arguments
-    "vit_large_patch14_reg4_dinov2": {"embed_dim": 1024, "depth": 24, "num_heads": 16, "mlp_ratio": 4.0, "patch_size": 14,
-                                      "reg_tokens": 4, "class_token": True, "layer_scale": True, **IMAGENET},
-    "vit_so400m_patch14_siglip_224": {"embed_dim": 1152, "depth": 27, "num_heads": 16, "mlp_ratio": 3.7362,
-                                      "patch_size": 14, "reg_tokens": 0, "class_token": False, "layer_scale": False,
-                                      **HALF},
+    "vit_large_patch14_reg4_dinov2": {
+        "embed_dim": 1024,
+        "depth": 24,
+        "num_heads": 16,
+        "mlp_ratio": 4.0,
+        "patch_size": 14,
+        "reg_tokens": 4,
+        "class_token": True,
+        "layer_scale": True,
+        **IMAGENET,
+    },
+    "vit_so400m_patch14_siglip_224": {
+        "embed_dim": 1152,
+        "depth": 27,
+        "num_heads": 16,
+        "mlp_ratio": 3.7362,
+        "patch_size": 14,
+        "reg_tokens": 0,
+        "class_token": False,
+        "layer_scale": False,
+        **HALF,
+    },
 }
 
 
@@ -45,17 +65,30 @@ class Tower(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, image_size: int, embed_dim: int, depth: int, num_heads: int, mlp_ratio: float, patch_size: int,
-                 reg_tokens: int, class_token: bool, layer_scale: bool, mean: tuple[float, ...],
-                 std: tuple[float, ...]) -> None:
+    def __init__(
+        self,
+        image_size: int,
+        embed_dim: int,
+        depth: int,
+        num_heads: int,
+        mlp_ratio: float,
+        patch_size: int,
+        reg_tokens: int,
+        class_token: bool,
+        layer_scale: bool,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+    ) -> None:
         super().__init__()
         self.size, self.patches = image_size, (image_size // patch_size) ** 2
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, embed_dim, patch_size, patch_size)})
         self.pos_embed = _random(1, self.patches, embed_dim)
         self.cls_token = _random(1, 1, embed_dim) if class_token else None
         self.reg_token = _random(1, reg_tokens, embed_dim) if reg_tokens else None
-        self.blocks = nn.ModuleList(Block(embed_dim, num_heads, int(embed_dim * mlp_ratio), layer_scale)
-                                    for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            Block(embed_dim, num_heads, int(embed_dim * mlp_ratio), layer_scale)
+            for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
@@ -63,12 +96,19 @@ class Tower(nn.Module):
             unused.requires_grad_(False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = self.patch_embed["proj"]((pixels - self.mean) / self.std).flatten(2).transpose(1, 2) + self.pos_embed
-        before = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
+        x = (
+            self.patch_embed["proj"]((pixels - self.mean) / self.std).flatten(2).transpose(1, 2)
+            + self.pos_embed
+        )
+        before = [
+            token.expand(len(x), -1, -1)
+            for token in (self.cls_token, self.reg_token)
+            if token is not None
+        ]
         x = torch.cat([*before, x], dim=1)
         for block in self.blocks[:-1]:
             x = block(x)
-        return x[:, -self.patches:]
+        return x[:, -self.patches :]
 
 
 class Block(nn.Module):
@@ -91,11 +131,17 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads, self.qkv, self.proj = (
+            heads,
+            nn.Linear(width, 3 * width),
+            nn.Linear(width, width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        return self.proj(
+            F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        )
 
 
 class Mlp(nn.Module):

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 KIND = "dexbotic_pi0"
 TOWER, WORDS = "model.mm_vision_tower.vision_tower.", "model.action_expert.embed_tokens.weight"
 NAMES = {  # their prefixes to transformers'; the first match counts
-    f"{TOWER}vision_model.": "model.vlm.vision_tower.", TOWER: "model.vlm.vision_tower.",
-    "model.llm.": "model.vlm.language_model.", "model.mm_projector.": "model.vlm.multi_modal_projector.linear.",
-    "model.action_expert.": "model.dit.", "model.action_out_proj.": "action_out_proj.", "model.": "embed_action_time."}
+    f"{TOWER}vision_model.": "model.vlm.vision_tower.",
+    TOWER: "model.vlm.vision_tower.",
+    "model.llm.": "model.vlm.language_model.",
+    "model.mm_projector.": "model.vlm.multi_modal_projector.linear.",
+    "model.action_expert.": "model.dit.",
+    "model.action_out_proj.": "action_out_proj.",
+    "model.": "embed_action_time.",
+}
 # SigLIP's, and word embeddings that the expert never reads
 UNUSED = (f"{TOWER}vision_model.head.", f"{TOWER}head.", WORDS)
 PARTS = {"llm_config": "gemma", "vision_config": "siglip_vision_model", "action_config": "gemma"}
@@ -37,17 +42,35 @@ def architecture(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     for part, kind in PARTS.items():
         got = document.get(part)
         if not isinstance(got, Mapping) or got.get("model_type") != kind:
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected in config.json {part}, a map of model_type "
-                                  f"{kind}, got {str(got)[:80]!r}. A folder that Dexbotic has saved says it")
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected in config.json {part}, a map of model_type "
+                f"{kind}, got {str(got)[:80]!r}. A folder that Dexbotic has saved says it"
+            )
     if (projector := document.get("mm_projector_type")) != "linear":
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected mm_projector_type linear in config.json, as pi0's is, "
-                              f"got {projector!r}")
-    text, vision = dict(document["llm_config"]), {**document["vision_config"], "vision_use_head": False}
-    vlm = {"model_type": "paligemma", "text_config": text, "vision_config": vision, "projection_dim": text["hidden_size"],
-           "image_token_id": text["vocab_size"]}  # stands for a picture, not a word
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected mm_projector_type linear in config.json, as "
+            f"pi0's is, "
+            f"got {projector!r}"
+        )
+    text, vision = (
+        dict(document["llm_config"]),
+        {**document["vision_config"], "vision_use_head": False},
+    )
+    vlm = {
+        "model_type": "paligemma",
+        "text_config": text,
+        "vision_config": vision,
+        "projection_dim": text["hidden_size"],
+        "image_token_id": text["vocab_size"],
+    }  # stands for a picture, not a word
     size = document.get("action_dim", 32)
-    return {"vlm_config": vlm, "dit_config": dict(document["action_config"]), "chunk_size": document.get("chunk_size", 50),
-            "max_state_dim": size, "max_action_dim": size}
+    return {
+        "vlm_config": vlm,
+        "dit_config": dict(document["action_config"]),
+        "chunk_size": document.get("chunk_size", 50),
+        "max_state_dim": size,
+        "max_action_dim": size,
+    }
 
 
 def rename(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -55,7 +78,11 @@ def rename(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dic
 
     The expert never reads words; their weights stay the network's own.
     """
-    named = {_named(name, NAMES): tensor for name, tensor in weights.items() if not name.startswith(UNUSED)}
+    named = {
+        _named(name, NAMES): tensor
+        for name, tensor in weights.items()
+        if not name.startswith(UNUSED)
+    }
     return named | {(words := _named(WORDS, NAMES)): expected[words]}
 
 
@@ -65,16 +92,26 @@ def save_folder(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     back = {mine: theirs for theirs, mine in NAMES.items() if theirs != TOWER}
-    save_file({_named(name, back): tensor.contiguous() for name, tensor in network.state_dict().items()},
-              folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {_named(name, back): tensor.contiguous() for name, tensor in network.state_dict().items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
     config = json.loads(network.config.to_json_string(use_diff=False))
     vlm = config["vlm_config"]
-    document = {"model_type": KIND, "architectures": ["Pi0ForCausalLM"], "mm_projector_type": "linear",
-                "action_dim": config["max_action_dim"], "chunk_size": config["chunk_size"],
-                "llm_config": vlm["text_config"], "vision_config": vlm["vision_config"],
-                "action_config": config["dit_config"],
-                "hidden_size": vlm["text_config"]["hidden_size"], "mm_hidden_size": vlm["vision_config"]["hidden_size"],
-                "vocab_size": vlm["text_config"]["vocab_size"]}
+    document = {
+        "model_type": KIND,
+        "architectures": ["Pi0ForCausalLM"],
+        "mm_projector_type": "linear",
+        "action_dim": config["max_action_dim"],
+        "chunk_size": config["chunk_size"],
+        "llm_config": vlm["text_config"],
+        "vision_config": vlm["vision_config"],
+        "action_config": config["dit_config"],
+        "hidden_size": vlm["text_config"]["hidden_size"],
+        "mm_hidden_size": vlm["vision_config"]["hidden_size"],
+        "vocab_size": vlm["text_config"]["vocab_size"],
+    }
     (folder / "config.json").write_text(json.dumps(document, indent=1))
     (folder / "tokenizer.json").write_text(tokenizer.text)
 

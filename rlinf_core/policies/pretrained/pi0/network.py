@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 # ``from`` would import the package's policy first
 import rlinf_core.policies.pretrained.pi0.dexbotic as dexbotic
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, folder_config, read_json, read_tokenizer
+from rlinf_core.policies.huggingface import (
+    BEGIN,
+    Tokenizer,
+    folder_config,
+    read_json,
+    read_tokenizer,
+)
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot, openpi
 
@@ -20,37 +26,82 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WORDS = "model.dit.embed_tokens.weight"  # the expert's
-KEYS = ("chunk_size", "max_state_dim", "max_action_dim", "min_period", "max_period", "time_sampling_beta_alpha",
-        "time_sampling_beta_beta", "time_sampling_scale", "time_sampling_offset", "vlm_config", "dit_config")
+KEYS = (
+    "chunk_size",
+    "max_state_dim",
+    "max_action_dim",
+    "min_period",
+    "max_period",
+    "time_sampling_beta_alpha",
+    "time_sampling_beta_beta",
+    "time_sampling_scale",
+    "time_sampling_offset",
+    "vlm_config",
+    "dit_config",
+)
 # LeRobot's and openpi's prefixes, with or without "model." before them, to transformers' own
 NAMES = {
     "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "model.vlm.vision_tower.",
     # of transformers 5.23
     "paligemma_with_expert.paligemma.model.language_model.model.": "model.vlm.language_model.",
-    "paligemma_with_expert.paligemma.model.": "model.vlm.", "paligemma_with_expert.gemma_expert.model.": "model.dit.",
+    "paligemma_with_expert.paligemma.model.": "model.vlm.",
+    "paligemma_with_expert.gemma_expert.model.": "model.dit.",
     # the expert reads no words
     "paligemma_with_expert.gemma_expert.lm_head.": "model.dit.embed_tokens.",
     "paligemma_with_expert.paligemma.lm_head.": "model.vlm.language_model.embed_tokens.",  # tied
-    "state_proj.": "embed_action_time.state_proj.", "action_in_proj.": "embed_action_time.action_in_proj.",
+    "state_proj.": "embed_action_time.state_proj.",
+    "action_in_proj.": "embed_action_time.action_in_proj.",
     "action_time_mlp_in.": "embed_action_time.action_time_mlp_in.",
-    "action_time_mlp_out.": "embed_action_time.action_time_mlp_out.", "action_out_proj.": "action_out_proj."}
-HUB = {WORDS.removesuffix("weight"): "paligemma_with_expert.gemma_expert.lm_head.",
-       "model.vlm.": "paligemma_with_expert.paligemma.model.", "model.dit.": "paligemma_with_expert.gemma_expert.model.",
-       "embed_action_time.": ""}
-LEROBOT = {"model.vlm.vision_tower.": "paligemma_with_expert.paligemma.model.vision_tower.vision_model.",
-           **{mine: theirs for mine, theirs in HUB.items() if "embed_tokens" not in mine}}
+    "action_time_mlp_out.": "embed_action_time.action_time_mlp_out.",
+    "action_out_proj.": "action_out_proj.",
+}
+HUB = {
+    WORDS.removesuffix("weight"): "paligemma_with_expert.gemma_expert.lm_head.",
+    "model.vlm.": "paligemma_with_expert.paligemma.model.",
+    "model.dit.": "paligemma_with_expert.gemma_expert.model.",
+    "embed_action_time.": "",
+}
+LEROBOT = {
+    "model.vlm.vision_tower.": "paligemma_with_expert.paligemma.model.vision_tower.vision_model.",
+    **{mine: theirs for mine, theirs in HUB.items() if "embed_tokens" not in mine},
+}
 IMAGE = BEGIN + 1  # a picture's place, in a network from scratch
 SMALLEST: dict[str, Any] = {
     "vlm_config": {
-        "model_type": "paligemma", "projection_dim": 128, "image_token_id": IMAGE,
-        "text_config": {"model_type": "gemma", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 256,
-                        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": IMAGE + 1,
-                        "bos_token_id": BEGIN},
-        "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 128, "intermediate_size": 256,
-                          "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 8, "image_size": 64,
-                          "vision_use_head": False}},
-    "dit_config": {"model_type": "gemma", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 256,
-                   "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32},
+        "model_type": "paligemma",
+        "projection_dim": 128,
+        "image_token_id": IMAGE,
+        "text_config": {
+            "model_type": "gemma",
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "intermediate_size": 256,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "vocab_size": IMAGE + 1,
+            "bos_token_id": BEGIN,
+        },
+        "vision_config": {
+            "model_type": "siglip_vision_model",
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "patch_size": 8,
+            "image_size": 64,
+            "vision_use_head": False,
+        },
+    },
+    "dit_config": {
+        "model_type": "gemma",
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+    },
 }
 
 
@@ -62,14 +113,18 @@ class Pi0Factory(NetworkFactory):
     def make(self, config: Mapping[str, Any]) -> Any:
         from transformers import PI0Config, PI0ForConditionalGeneration
 
-        network = PI0ForConditionalGeneration(PI0Config.from_dict(json.loads(json.dumps(config)))).float()
+        network = PI0ForConditionalGeneration(
+            PI0Config.from_dict(json.loads(json.dumps(config)))
+        ).float()
         network.embed_action_time.sinusoid_embeds = _times(network.config)
         return network
 
     def smallest(self) -> dict[str, Any]:
         from transformers import PI0Config
 
-        defaults: dict[str, Any] = json.loads(PI0Config.from_dict(SMALLEST).to_json_string(use_diff=False))
+        defaults: dict[str, Any] = json.loads(
+            PI0Config.from_dict(SMALLEST).to_json_string(use_diff=False)
+        )
         return defaults
 
     def describe(self, network: Any) -> Mapping[str, Any]:
@@ -83,24 +138,43 @@ class Pi0Factory(NetworkFactory):
         """
         if openpi.is_converted(folder):
             return openpi.read_config(folder)[1]
-        if (folder / "config.json").is_file() and "type" in (document := read_json(folder / "config.json")) \
-                and "model_type" not in document:
-            config, training = lerobot.read_config(folder, self.kind, ("chunk_size",), {
-                *openpi.SIZES, *KEYS}, {"time_sampling_beta_beta": 1.0})
+        if (
+            (folder / "config.json").is_file()
+            and "type" in (document := read_json(folder / "config.json"))
+            and "model_type" not in document
+        ):
+            config, training = lerobot.read_config(
+                folder,
+                self.kind,
+                ("chunk_size",),
+                {*openpi.SIZES, *KEYS},
+                {"time_sampling_beta_beta": 1.0},
+            )
             sizes = openpi.sizes(folder, config)
             network = {key: config[key] for key in KEYS if key in config}
-            return Published({**sizes, **network, openpi.MAKER: "lerobot"}, openpi.read_tokenizer(folder),
-                             config["chunk_size"], training.state, training.action, training.settings)
+            return Published(
+                {**sizes, **network, openpi.MAKER: "lerobot"},
+                openpi.read_tokenizer(folder),
+                config["chunk_size"],
+                training.state,
+                training.action,
+                training.settings,
+            )
         document = folder_config(folder, (self.kind, dexbotic.KIND))
         tokenizer = read_tokenizer(folder / "tokenizer.json")
         if document["model_type"] == dexbotic.KIND:
             theirs = dexbotic.architecture(folder, document)
             return Published(theirs, tokenizer, theirs["chunk_size"])
-        steps = {"flow_steps": ("num_inference_steps", document["num_inference_steps"])} \
-            if "num_inference_steps" in document else {}
+        steps = (
+            {"flow_steps": ("num_inference_steps", document["num_inference_steps"])}
+            if "num_inference_steps" in document
+            else {}
+        )
         return Published(document, tokenizer, document.get("chunk_size", 50), settings=steps)
 
-    def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """See ``NetworkFactory``; a folder may lack the expert's words, which are not read."""
         if dexbotic.WORDS in weights or any(name.startswith("model.llm.") for name in weights):
             return dexbotic.rename(weights, expected)
@@ -111,7 +185,9 @@ class Pi0Factory(NetworkFactory):
         """See ``NetworkFactory``: LeRobot's names for LeRobot's folders, else transformers'."""
         if getattr(network.config, openpi.MAKER, "") != "lerobot":
             return name
-        mine, theirs = next(((mine, theirs) for mine, theirs in LEROBOT.items() if name.startswith(mine)), ("", ""))
+        mine, theirs = next(
+            ((mine, theirs) for mine, theirs in LEROBOT.items() if name.startswith(mine)), ("", "")
+        )
         return f"model.{theirs}{name.removeprefix(mine)}"
 
     def adapter_name(self, name: str, network: Any) -> str:
@@ -122,14 +198,20 @@ class Pi0Factory(NetworkFactory):
         return self.module_name(name, network).removeprefix("embed_action_time.")
 
     def files(self, network: Any, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """See ``NetworkFactory``: with the names of the hub's folders; transformers reads them too.
+        """See ``NetworkFactory``: with the names of the hub's folders; transformers reads
+        them too.
         """
         weights = {}
         for name, tensor in network.state_dict().items():
-            mine, theirs = next(((mine, theirs) for mine, theirs in HUB.items() if name.startswith(mine)), ("", ""))
+            mine, theirs = next(
+                ((mine, theirs) for mine, theirs in HUB.items() if name.startswith(mine)), ("", "")
+            )
             weights[theirs + name.removeprefix(mine)] = tensor
         document = {**self.describe(network), "model_type": self.kind}
-        return weights, {"config.json": json.dumps(document, indent=1), "tokenizer.json": tokenizer.text}
+        return weights, {
+            "config.json": json.dumps(document, indent=1),
+            "tokenizer.json": tokenizer.text,
+        }
 
 
 def _times(config: Any) -> Any:

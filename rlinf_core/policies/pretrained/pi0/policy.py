@@ -34,17 +34,29 @@ class Pi0(FlowMatching):
     name = "pi0"
     factory: ClassVar[NetworkFactory] = FACTORY
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
-                 tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: Config | None = None,
+        network: Any = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
 
     def measure(self) -> None:
         """See ``FlowMatching``."""
         sizes = self.network.config
         if sizes.time_sampling_beta_beta != 1.0:
-            raise SpecError(f"policy.network: expected time_sampling_beta_beta of 1, got {sizes.time_sampling_beta_beta}")
+            raise SpecError(
+                f"policy.network: expected time_sampling_beta_beta of 1, got "
+                f"{sizes.time_sampling_beta_beta}"
+            )
         self.room = sizes.max_state_dim, sizes.max_action_dim
-        self.times = sizes.time_sampling_beta_alpha, sizes.time_sampling_scale, sizes.time_sampling_offset
+        self.times = (
+            sizes.time_sampling_beta_alpha,
+            sizes.time_sampling_scale,
+            sizes.time_sampling_offset,
+        )
 
     @property
     def vlm(self) -> torch.nn.Module:
@@ -59,12 +71,23 @@ class Pi0(FlowMatching):
     def inputs(self, batch: Batch) -> Batch:
         """Return state, pictures and tokens."""
         size = self.network.config.vlm_config.vision_config.image_size
-        pixels = torch.stack([in_the_middle(batch[image.name], size, not self._of_lerobot)
-                              for image in self.spec.images], dim=1)
+        pixels = torch.stack(
+            [
+                in_the_middle(batch[image.name], size, not self._of_lerobot)
+                for image in self.spec.images
+            ],
+            dim=1,
+        )
         ids, mask = self._sentences(batch[arrays.NAME], pixels)
-        return {"state": self.padded_state(batch), "pixel_values": pixels,
-                "pixel_attention_mask": torch.ones(pixels.shape[:2], dtype=torch.bool, device=pixels.device),
-                "input_ids": ids, "attention_mask": mask}
+        return {
+            "state": self.padded_state(batch),
+            "pixel_values": pixels,
+            "pixel_attention_mask": torch.ones(
+                pixels.shape[:2], dtype=torch.bool, device=pixels.device
+            ),
+            "input_ids": ids,
+            "attention_mask": mask,
+        }
 
     def _sentences(self, rows: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens (B, L) of pictures (B, cameras, ...) and sentences, and their mask."""
@@ -82,14 +105,26 @@ class Pi0(FlowMatching):
         """
         if not self._of_lerobot:
             sentence = sentence.strip().replace("_", " ").replace("\n", " ")
-        return [self.network.config.vlm_config.text_config.bos_token_id, *self.tokenizer.ids(f"{sentence}\n")]
+        return [
+            self.network.config.vlm_config.text_config.bos_token_id,
+            *self.tokenizer.ids(f"{sentence}\n"),
+        ]
 
     def _prefix(self, inputs: Batch) -> Prefix:
         model, mask = self.network.model, inputs["attention_mask"]
-        embeds = model.embed_prefix(inputs["input_ids"], inputs["pixel_values"], inputs["pixel_attention_mask"])
-        cache = model.vlm(inputs_embeds=embeds, attention_mask=mask, position_ids=mask.cumsum(-1) - 1,
-                          token_type_ids=torch.zeros_like(embeds)[:, :, 0], use_cache=True).past_key_values
-        return Prefix([layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], mask)
+        embeds = model.embed_prefix(
+            inputs["input_ids"], inputs["pixel_values"], inputs["pixel_attention_mask"]
+        )
+        cache = model.vlm(
+            inputs_embeds=embeds,
+            attention_mask=mask,
+            position_ids=mask.cumsum(-1) - 1,
+            token_type_ids=torch.zeros_like(embeds)[:, :, 0],
+            use_cache=True,
+        ).past_key_values
+        return Prefix(
+            [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], mask
+        )
 
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         from transformers import DynamicCache
@@ -97,8 +132,13 @@ class Pi0(FlowMatching):
         # the network appends its own keys and values
         cache = DynamicCache(zip(prefix.keys, prefix.values, strict=True))
         velocity: Tensor = self.network(
-            state=inputs["state"], noise=point, timestep=time, attention_mask=inputs["attention_mask"],
-            pixel_attention_mask=inputs["pixel_attention_mask"], past_key_values=cache).logits
+            state=inputs["state"],
+            noise=point,
+            timestep=time,
+            attention_mask=inputs["attention_mask"],
+            pixel_attention_mask=inputs["pixel_attention_mask"],
+            past_key_values=cache,
+        ).logits
         return velocity
 
 

@@ -20,5 +20,7 @@ class Config(FlowSettings):
     kind: str = with_default(FlowSettings, "kind", "pi05")
     tokens: int = with_default(FlowSettings, "tokens", 200)
     pad_state: bool = Field(
-        False, description="pad the state in the prompt with zeros to the network's size, as "
-                           "LeRobot 0.4 does. false is for openpi and LeRobot 0.5")
+        False,
+        description="pad the state in the prompt with zeros to the network's size, as "
+        "LeRobot 0.4 does. false is for openpi and LeRobot 0.5",
+    )

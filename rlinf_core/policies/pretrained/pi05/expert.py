@@ -28,7 +28,9 @@ class Expert(nn.Module):
 
     def forward(self, x: Tensor, time: Tensor, prefix: Prefix) -> Tensor:
         place = torch.arange(x.shape[1], device=x.device) + prefix.valid.sum(dim=1, keepdim=True)
-        valid = torch.cat([prefix.valid, prefix.valid.new_ones(x.shape[:2])], dim=1)[:, None, None, :]
+        valid = torch.cat([prefix.valid, prefix.valid.new_ones(x.shape[:2])], dim=1)[
+            :, None, None, :
+        ]
         mask, places = valid.expand(-1, 1, x.shape[1], -1), self.rotary(x, place)
         for layer, keys, values in zip(self.layers, prefix.keys, prefix.values, strict=True):
             x = layer(x, time, keys, values, mask, places)
@@ -36,7 +38,8 @@ class Expert(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each with a normalisation before and a time-dependent gate after.
+    """Attention and a perceptron, each with a normalisation before and a time-dependent
+    gate after.
     """
 
     def __init__(self, config: Any) -> None:
@@ -44,10 +47,20 @@ class Layer(nn.Module):
         from transformers.models.gemma.modeling_gemma import GemmaMLP
 
         self.self_attn, self.mlp = Attention(config, config.hidden_size, False), GemmaMLP(config)
-        self.input_layernorm, self.post_attention_layernorm = AdaptiveNorm(config), AdaptiveNorm(config)
+        self.input_layernorm, self.post_attention_layernorm = (
+            AdaptiveNorm(config),
+            AdaptiveNorm(config),
+        )
 
-    def forward(self, x: Tensor, time: Tensor, keys: Tensor, values: Tensor, mask: Tensor,
-                places: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        time: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        places: tuple[Tensor, Tensor],
+    ) -> Tensor:
         normed, gate = self.input_layernorm(x, time)
         x = x + gate * self.self_attn(normed, keys, values, mask, places)
         normed, gate = self.post_attention_layernorm(x, time)
@@ -59,7 +72,10 @@ class AdaptiveNorm(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.eps, self.dense = config.rms_norm_eps, nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.eps, self.dense = (
+            config.rms_norm_eps,
+            nn.Linear(config.hidden_size, 3 * config.hidden_size),
+        )
         nn.init.zeros_(self.dense.weight)
 
     def forward(self, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:

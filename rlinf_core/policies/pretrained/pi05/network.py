@@ -28,14 +28,29 @@ KIND, LANGUAGE = "pi05", "vlm.language_model.embed_tokens.weight"
 NAMES = {
     "paligemma_with_expert.paligemma.lm_head.weight": LANGUAGE,  # tied: one of the two is in a file
     "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "vlm.vision_tower.",
-    "paligemma_with_expert.paligemma.model.": "vlm.", "paligemma_with_expert.gemma_expert.model.": "dit."}
-PADDED = ("LeRobot 0.4 trains with true, LeRobot 0.5 and openpi with false, and this config.json does not tell them apart: "
-          "set policy.pad_state: true where 0.4 fine-tuned it, else false (as for lerobot/pi05_base, which openpi trained)")
+    "paligemma_with_expert.paligemma.model.": "vlm.",
+    "paligemma_with_expert.gemma_expert.model.": "dit.",
+}
+PADDED = (
+    "LeRobot 0.4 trains with true, LeRobot 0.5 and openpi with false, and this config.json does "
+    "not tell them apart: "
+    "set policy.pad_state: true where 0.4 fine-tuned it, else false (as for lerobot/pi05_base, "
+    "which openpi trained)"
+)
 UNUSED = "paligemma_with_expert.gemma_expert.lm_head."
 MAPPING = {"VISUAL": "IDENTITY", "STATE": "QUANTILES", "ACTION": "QUANTILES"}
-SMALLEST: dict[str, Any] = {"type": KIND, "chunk_size": 50, "max_state_dim": 32, "max_action_dim": 32, "min_period": 4e-3,
-                            "max_period": 4.0, "time_sampling_beta_alpha": 1.5, "time_sampling_scale": 0.999,
-                            "time_sampling_offset": 0.001, **PI0}
+SMALLEST: dict[str, Any] = {
+    "type": KIND,
+    "chunk_size": 50,
+    "max_state_dim": 32,
+    "max_action_dim": 32,
+    "min_period": 4e-3,
+    "max_period": 4.0,
+    "time_sampling_beta_alpha": 1.5,
+    "time_sampling_scale": 0.999,
+    "time_sampling_offset": 0.001,
+    **PI0,
+}
 
 
 class Pi05Network(nn.Module):
@@ -73,14 +88,23 @@ class Pi05Network(nn.Module):
         features = patches.unflatten(0, pixels.shape[:2]).flatten(1, 2)
         x = torch.cat([features, self.vlm.get_input_embeddings()(ids)], dim=1)
         valid = torch.cat([mask.new_ones(features.shape[:2]), mask], dim=1)
-        cache = self.vlm(inputs_embeds=x, attention_mask=valid.long(), position_ids=valid.long().cumsum(-1) - 1,
-                         token_type_ids=torch.zeros_like(valid, dtype=torch.long), use_cache=True).past_key_values
-        return Prefix([layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], valid)
+        cache = self.vlm(
+            inputs_embeds=x,
+            attention_mask=valid.long(),
+            position_ids=valid.long().cumsum(-1) - 1,
+            token_type_ids=torch.zeros_like(valid, dtype=torch.long),
+            use_cache=True,
+        ).past_key_values
+        return Prefix(
+            [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], valid
+        )
 
     def velocity(self, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         """Return the velocity at a point (B, H, M) and time (B,)."""
         actions = self.action_in_proj(point)
-        times = sines(time, actions.shape[-1], self.config["min_period"], self.config["max_period"]).to(actions.dtype)
+        times = sines(
+            time, actions.shape[-1], self.config["min_period"], self.config["max_period"]
+        ).to(actions.dtype)
         time_embedding = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(times))))
         return self.action_out_proj(self.dit(actions, time_embedding, prefix))
 
@@ -104,29 +128,58 @@ class Pi05Factory(NetworkFactory):
         if openpi.is_converted(folder):
             config, published = openpi.read_config(folder)
             return replace(published, config={**SMALLEST, **config})
-        config, training = lerobot.read_config(folder, KIND, ("chunk_size",), {*openpi.SIZES, *SMALLEST},
-                                               {"time_sampling_beta_beta": 1.0})
+        config, training = lerobot.read_config(
+            folder,
+            KIND,
+            ("chunk_size",),
+            {*openpi.SIZES, *SMALLEST},
+            {"time_sampling_beta_beta": 1.0},
+        )
         undecided = {} if training.tells_relative else {"pad_state": PADDED}
-        return Published({**SMALLEST, **openpi.sizes(folder, config), **config, openpi.MAKER: "lerobot"},
-                         openpi.read_tokenizer(folder),
-                         config["chunk_size"], training.state, training.action, training.settings, undecided)
+        return Published(
+            {**SMALLEST, **openpi.sizes(folder, config), **config, openpi.MAKER: "lerobot"},
+            openpi.read_tokenizer(folder),
+            config["chunk_size"],
+            training.state,
+            training.action,
+            training.settings,
+            undecided,
+        )
 
-    def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         return {_ours(name): tensor for name, tensor in weights.items() if UNUSED not in name}
 
     def module_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: LeRobot's."""
-        mine, theirs = next(((mine, theirs) for theirs, mine in NAMES.items()
-                             if mine != LANGUAGE and name.startswith(mine)), ("", ""))
+        mine, theirs = next(
+            (
+                (mine, theirs)
+                for theirs, mine in NAMES.items()
+                if mine != LANGUAGE and name.startswith(mine)
+            ),
+            ("", ""),
+        )
         return f"model.{theirs}{name.removeprefix(mine)}"
 
-    def files(self, network: Pi05Network, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """See ``NetworkFactory``; config.json also holds a tiny network's sizes, without a variant.
+    def files(
+        self, network: Pi05Network, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """See ``NetworkFactory``; config.json also holds a tiny network's sizes, without a
+        variant.
         """
-        weights = {self.module_name(name, network): tensor for name, tensor in network.state_dict().items()}
+        weights = {
+            self.module_name(name, network): tensor for name, tensor in network.state_dict().items()
+        }
         document = {key: value for key, value in network.config.items() if key != openpi.MAKER} | {
-            "normalization_mapping": MAPPING, "use_relative_actions": False}
-        return weights, {"config.json": json.dumps(document, indent=1), "tokenizer.json": tokenizer.text}
+            "normalization_mapping": MAPPING,
+            "use_relative_actions": False,
+        }
+        return weights, {
+            "config.json": json.dumps(document, indent=1),
+            "tokenizer.json": tokenizer.text,
+        }
 
 
 def _ours(name: str) -> str:

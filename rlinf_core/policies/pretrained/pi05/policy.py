@@ -38,15 +38,22 @@ class Pi05(WithExpert):
     factory: ClassVar[NetworkFactory] = FACTORY
     measured_by, quantile = "quantiles", QUANTILE
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
-                 tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: Config | None = None,
+        network: Any = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
 
     def inputs(self, batch: Batch) -> Batch:
         """Return pictures, and tokens with their mask."""
         size = self.network.image_size
         antialias = self.network.config.get(MAKER) != "lerobot"
-        pixels = torch.stack([in_the_middle(batch[image.name], size, antialias) for image in self.spec.images], dim=1)
+        pixels = torch.stack(
+            [in_the_middle(batch[image.name], size, antialias) for image in self.spec.images], dim=1
+        )
         ids, mask = padded(self.prompts(batch), pixels.device, multiple=self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask}
 
@@ -64,10 +71,14 @@ class Pi05(WithExpert):
         least = -1 if isinstance(self.normalisation, Given) else 0
         bins = (torch.bucketize(state, edges, right=True) - 1).clamp(min=least).tolist()
         rows = [bytes(row) for row in batch[arrays.NAME].numpy(force=True)]
-        sentences = [sentence_of(row, "a pi05").strip().replace("_", " ").replace("\n", " ") for row in rows]
-        texts = [PROMPT.format(sentence, " ".join(map(str, numbers)))
-                 for sentence, numbers in zip(sentences, bins, strict=True)]
-        return [self.prompt(text)[:self.config.tokens] for text in texts]
+        sentences = [
+            sentence_of(row, "a pi05").strip().replace("_", " ").replace("\n", " ") for row in rows
+        ]
+        texts = [
+            PROMPT.format(sentence, " ".join(map(str, numbers)))
+            for sentence, numbers in zip(sentences, bins, strict=True)
+        ]
+        return [self.prompt(text)[: self.config.tokens] for text in texts]
 
     def prompt(self, sentence: str) -> list[int]:
         """See ``FlowMatching``."""

@@ -34,7 +34,7 @@ class Config(TokenSettings):
     statistics: Place = Field(
         "",
         description="LeRobot's ...normalizer_processor.safetensors or stats.json of the "
-                    "checkpoint's data set, by which "
+        "checkpoint's data set, by which "
         "its state is normalised and whose units its actions have; empty where both are learned "
         "anew",
     )

@@ -21,10 +21,17 @@ class Config(TokenSettings):
 
     kind: str = with_default(TokenSettings, "kind", "qwen_vl")
     decoding: Literal["autoregressive", "parallel"] = Field(
-        "autoregressive", description="a token after the other, as OpenVLA; or all of a chunk at once, as OpenVLA-OFT")
+        "autoregressive",
+        description="a token after the other, as OpenVLA; or all of a chunk at once, as "
+        "OpenVLA-OFT",
+    )
     engine: str = Field(
-        "", description="address of a vLLM server, http://host:port/v1, that draws the tokens of "
-        "rollouts in simulators; empty to draw them here")
+        "",
+        description="address of a vLLM server, http://host:port/v1, that draws the tokens of "
+        "rollouts in simulators; empty to draw them here",
+    )
     engine_folder: Place = Field(
-        "", description="the folder of the model that the engine serves, for new weights; empty "
-        "for the one that it lists")
+        "",
+        description="the folder of the model that the engine serves, for new weights; empty "
+        "for the one that it lists",
+    )

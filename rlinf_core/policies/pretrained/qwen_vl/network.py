@@ -35,14 +35,34 @@ CHAT_TEMPLATE = (  # the published one, for pictures and texts
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SMALLEST: dict[str, Any] = {
-    "model_type": KIND, "architectures": ["Qwen2_5_VLForConditionalGeneration"], "tie_word_embeddings": True,
-    "image_token_id": BEGIN + 1, "vision_start_token_id": BEGIN + 2, "vision_end_token_id": BEGIN + 3,
+    "model_type": KIND,
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "tie_word_embeddings": True,
+    "image_token_id": BEGIN + 1,
+    "vision_start_token_id": BEGIN + 2,
+    "vision_end_token_id": BEGIN + 3,
     "video_token_id": BEGIN + 4,
-    "text_config": {"model_type": "qwen2_5_vl_text", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 256,
-                    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": BEGIN + 5 + BINS,
-                    "bos_token_id": BEGIN, "eos_token_id": 2},
-    "vision_config": {"model_type": "qwen2_5_vl_vision", "depth": 2, "hidden_size": 128, "intermediate_size": 256,
-                      "num_heads": 4, "patch_size": 8, "window_size": 64, "fullatt_block_indexes": [1]},
+    "text_config": {
+        "model_type": "qwen2_5_vl_text",
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": BEGIN + 5 + BINS,
+        "bos_token_id": BEGIN,
+        "eos_token_id": 2,
+    },
+    "vision_config": {
+        "model_type": "qwen2_5_vl_vision",
+        "depth": 2,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_heads": 4,
+        "patch_size": 8,
+        "window_size": 64,
+        "fullatt_block_indexes": [1],
+    },
 }
 
 
@@ -60,7 +80,10 @@ class QwenVLNetwork(nn.Module):
         model_config: Any = Qwen2_5_VLConfig.from_dict(json.loads(json.dumps(config)))
         text = model_config.text_config
         if text.vocab_size < model_config.image_token_id + 1 + BINS:
-            raise ValueError(f"a vocab_size of {text.vocab_size}, expected {BINS} tokens for actions behind image_token_id")
+            raise ValueError(
+                f"a vocab_size of {text.vocab_size}, expected {BINS} tokens for actions behind "
+                f"image_token_id"
+            )
         self.config: Mapping[str, Any] = json.loads(model_config.to_json_string(use_diff=False))
         self.model: Any = Qwen2_5_VLModel(model_config).float()
         tied = model_config.tie_word_embeddings
@@ -73,12 +96,20 @@ class QwenVLNetwork(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits (..., vocabulary)."""
-        return F.linear(hidden, self.decoder.embed_tokens.weight) if self.lm_head is None else self.lm_head(hidden)
+        return (
+            F.linear(hidden, self.decoder.embed_tokens.weight)
+            if self.lm_head is None
+            else self.lm_head(hidden)
+        )
 
-    def embedded(self, ids: Tensor, mask: Tensor, pixels: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
+    def embedded(
+        self, ids: Tensor, mask: Tensor, pixels: Tensor, grid: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return vectors (B, L, D) and positions (3, B, L) of masked tokens (B, L) and pictures."""
         pictured = ids == self.model.config.image_token_id
-        places, _ = self.model.get_rope_index(ids, pictured.int(), image_grid_thw=grid, attention_mask=mask)
+        places, _ = self.model.get_rope_index(
+            ids, pictured.int(), image_grid_thw=grid, attention_mask=mask
+        )
         features = torch.cat(self.model.get_image_features(pixels, grid).pooler_output)
         words = self.decoder.embed_tokens(ids)
         return words.masked_scatter(pictured.unsqueeze(-1), features.to(words.dtype)), places
@@ -105,23 +136,33 @@ class QwenVLFactory(NetworkFactory):
         if text["rope_parameters"] is None:  # time, height and width, in the published proportions
             half = text["hidden_size"] // text["num_attention_heads"] // 2
             parts = [half // 4, (half - half // 4) // 2, half - half // 4 - (half - half // 4) // 2]
-            text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": parts}
+            text["rope_parameters"] = {
+                "rope_type": "default",
+                "rope_theta": 1e6,
+                "mrope_section": parts,
+            }
         text["layer_types"], vision["out_hidden_size"] = None, text["hidden_size"]
         return config
 
     def read(self, folder: Path) -> Published:
         return Published(folder_config(folder, (KIND,)), read_tokenizer(folder / "tokenizer.json"))
 
-    def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         named = {_ours(name): tensor for name, tensor in weights.items()}
         if HEAD not in expected:  # tied
             named.pop(HEAD, None)
         return named
 
-    def files(self, network: QwenVLNetwork, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def files(
+        self, network: QwenVLNetwork, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
         weights = {}
         for name, tensor in network.state_dict().items():
-            theirs, ours = next((pair for pair in NAMES.items() if name.startswith(pair[1])), ("", ""))
+            theirs, ours = next(
+                (pair for pair in NAMES.items() if name.startswith(pair[1])), ("", "")
+            )
             weights[theirs + name.removeprefix(ours)] = tensor
         texts = {
             "config.json": json.dumps(network.config, indent=1),

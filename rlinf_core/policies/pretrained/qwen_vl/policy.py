@@ -42,8 +42,13 @@ class QwenVL(ActionTokens):
     name = "a Qwen2.5-VL"
     factory: ClassVar[NetworkFactory] = FACTORY
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: QwenVLNetwork | None = None,
-                 tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: Config | None = None,
+        network: QwenVLNetwork | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
 
     @property
@@ -67,23 +72,34 @@ class QwenVL(ActionTokens):
         pictures = [self.patches(batch[image.name]) for image in self.spec.images]
         pixels, size = torch.cat([patches for patches, _ in pictures], dim=1), len(batch["vectors"])
         grid = torch.tensor([[1, *grid] for _, grid in pictures] * size, device=pixels.device)
-        before, token_ids = self._before([grid for _, grid in pictures]), self.tokenize(batch[arrays.NAME])
+        before, token_ids = (
+            self._before([grid for _, grid in pictures]),
+            self.tokenize(batch[arrays.NAME]),
+        )
         longest = max(map(len, token_ids))
-        ids = torch.tensor([[0] * (longest - len(tokens)) + before + tokens for tokens in token_ids], device=pixels.device)
-        lengths = torch.tensor([len(before) + len(tokens) for tokens in token_ids], device=pixels.device)
-        mask = (torch.arange(ids.shape[1], device=pixels.device) >= ids.shape[1] - lengths[:, None]).long()
+        ids = torch.tensor(
+            [[0] * (longest - len(tokens)) + before + tokens for tokens in token_ids],
+            device=pixels.device,
+        )
+        lengths = torch.tensor(
+            [len(before) + len(tokens) for tokens in token_ids], device=pixels.device
+        )
+        mask = (
+            torch.arange(ids.shape[1], device=pixels.device) >= ids.shape[1] - lengths[:, None]
+        ).long()
         return {"pixels": pixels, "grid": grid, "ids": ids, "mask": mask}
 
     def read(self, inputs: Batch) -> Prompt:
         """See ``ActionTokens``."""
-        embeds, places = self.network.embedded(inputs["ids"], inputs["mask"], inputs["pixels"].flatten(0, 1),
-                                               inputs["grid"])
+        embeds, places = self.network.embedded(
+            inputs["ids"], inputs["mask"], inputs["pixels"].flatten(0, 1), inputs["grid"]
+        )
         return Prompt(embeds, inputs["mask"], places)
 
     def _before(self, grids: list[tuple[int, int]]) -> list[int]:
         """Return the tokens of a chat's beginning and of pictures with these grids of patches."""
         config = self.network.model.config
-        merged = config.vision_config.spatial_merge_size ** 2
+        merged = config.vision_config.spatial_merge_size**2
         tokens = [] if self.tokenizer.id(TURN) is None else self.tokenizer.ids(BEFORE)
         for down, right in grids:
             places = [config.image_token_id] * (down * right // merged)
@@ -93,7 +109,9 @@ class QwenVL(ActionTokens):
     def prompt(self, sentence: str) -> list[int]:
         """See ``ActionTokens``."""
         token_ids = self.tokenizer.ids(PROMPT.format(sentence), plain=True)
-        return token_ids if self.tokenizer.id(TURN) is None else token_ids + self.tokenizer.ids(AFTER)
+        return (
+            token_ids if self.tokenizer.id(TURN) is None else token_ids + self.tokenizer.ids(AFTER)
+        )
 
     def patches(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return the patches (B, P, numbers) of (B, H, W, 3) uint8, and their grid.
@@ -106,12 +124,20 @@ class QwenVL(ActionTokens):
         patch, merge = vision.patch_size, vision.spatial_merge_size
         token = patch * merge
         height, width = images.shape[1:3]
-        shape = smart_resize(height, width, token, FEWEST * token ** 2, MOST * token ** 2)
+        shape = smart_resize(height, width, token, FEWEST * token**2, MOST * token**2)
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
         if shape != pixels.shape[2:]:
-            pixels = F.interpolate(pixels, shape, mode="bicubic", align_corners=False, antialias=True).clamp(0.0, 1.0)
-        mean, std = (torch.tensor(channels, device=pixels.device).view(3, 1, 1) for channels in (MEAN, STD))
-        parts = ((pixels - mean) / std).unflatten(3, (-1, merge, patch)).unflatten(2, (-1, merge, patch))
+            pixels = F.interpolate(
+                pixels, shape, mode="bicubic", align_corners=False, antialias=True
+            ).clamp(0.0, 1.0)
+        mean, std = (
+            torch.tensor(channels, device=pixels.device).view(3, 1, 1) for channels in (MEAN, STD)
+        )
+        parts = (
+            ((pixels - mean) / std)
+            .unflatten(3, (-1, merge, patch))
+            .unflatten(2, (-1, merge, patch))
+        )
         # batch, token down, right, patch down, right, color
         parts = parts.permute(0, 2, 5, 3, 6, 1, 4, 7).unsqueeze(6)
         parts = parts.expand(*[-1] * 6, vision.temporal_patch_size, -1, -1)

@@ -1,4 +1,6 @@
-"""SmolVLA: SmolVLM2 and an action expert that attends to it, carrying noise to a chunk of actions."""
+"""SmolVLA: SmolVLM2 and an action expert that attends to it, carrying noise to a chunk of
+actions.
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,13 @@ class Expert(nn.Module):
         order = torch.arange(horizon, device=x.device).expand(size, -1)
         prefix_mask = prefix.valid[:, None, None, :].expand(-1, 1, horizon, -1)
         both = torch.cat([prefix_mask, (order[:, None, :] <= order[:, :, None])[:, None]], dim=-1)
-        alone, behind = self.rotary(x, order), self.rotary(x, order + prefix.valid.sum(dim=1, keepdim=True))
-        for cross, layer, keys, values in zip(self.cross, self.layers, prefix.keys, prefix.values, strict=True):
+        alone, behind = (
+            self.rotary(x, order),
+            self.rotary(x, order + prefix.valid.sum(dim=1, keepdim=True)),
+        )
+        for cross, layer, keys, values in zip(
+            self.cross, self.layers, prefix.keys, prefix.values, strict=True
+        ):
             x = layer(x, keys, values, *((prefix_mask, alone) if cross else (both, behind)))
         return self.norm(x)
 
@@ -49,12 +54,16 @@ class Layer(nn.Module):
         super().__init__()
         from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
-        config = type(text).from_dict({**text.to_dict(), "hidden_size": width, "intermediate_size": intermediate(width)})
+        config = type(text).from_dict(
+            {**text.to_dict(), "hidden_size": width, "intermediate_size": intermediate(width)}
+        )
         self.self_attn, self.mlp = Attention(text, width, cross), LlamaMLP(config)
         self.input_layernorm = LlamaRMSNorm(width, eps=text.rms_norm_eps)
         self.post_attention_layernorm = LlamaRMSNorm(width, eps=text.rms_norm_eps)
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, places: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, places: tuple[Tensor, Tensor]
+    ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), keys, values, mask, places)
         return x + self.mlp(self.post_attention_layernorm(x))
 

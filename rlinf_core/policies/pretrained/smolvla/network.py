@@ -29,17 +29,47 @@ KIND, PREFIX, VLM = "smolvla", "model.", "vlm_config"
 UNUSED = ("model.vlm_with_expert.vlm.lm_head.", "normalize_", "unnormalize_")
 COMPILED = "_orig_mod."  # part of the names if a compiled model was saved
 MAPPING = {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
-SUPPORTED = {"attention_mode": "cross_attn", "add_image_special_tokens": False, "adapt_to_pi_aloha": False,
-         "use_delta_joint_actions_aloha": False}
+SUPPORTED = {
+    "attention_mode": "cross_attn",
+    "add_image_special_tokens": False,
+    "adapt_to_pi_aloha": False,
+    "use_delta_joint_actions_aloha": False,
+}
 SMALLEST: dict[str, Any] = {
-    "type": KIND, "chunk_size": 50, "max_state_dim": 32, "max_action_dim": 32, "resize_imgs_with_padding": [64, 64],
-    "num_vlm_layers": 2, "num_expert_layers": -1, "self_attn_every_n_layers": 2, "expert_width_multiplier": 0.75,
-    "min_period": 4e-3, "max_period": 4.0, **SUPPORTED,
-    VLM: {"model_type": KIND.replace("vla", "vlm"), "scale_factor": 2,
-          "text_config": {"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 256,
-                          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": BEGIN},
-          "vision_config": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-                            "num_attention_heads": 4, "patch_size": 8, "image_size": 64}},
+    "type": KIND,
+    "chunk_size": 50,
+    "max_state_dim": 32,
+    "max_action_dim": 32,
+    "resize_imgs_with_padding": [64, 64],
+    "num_vlm_layers": 2,
+    "num_expert_layers": -1,
+    "self_attn_every_n_layers": 2,
+    "expert_width_multiplier": 0.75,
+    "min_period": 4e-3,
+    "max_period": 4.0,
+    **SUPPORTED,
+    VLM: {
+        "model_type": KIND.replace("vla", "vlm"),
+        "scale_factor": 2,
+        "text_config": {
+            "model_type": "llama",
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "intermediate_size": 256,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "vocab_size": BEGIN,
+        },
+        "vision_config": {
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "patch_size": 8,
+            "image_size": 64,
+        },
+    },
 }
 
 
@@ -62,13 +92,18 @@ class SmolVLANetwork(nn.Module):
         if layers > 0:
             text.num_hidden_layers = min(layers, text.num_hidden_layers)
         width = int(text.hidden_size * config["expert_width_multiplier"])
-        expert = Expert(text, width, text.num_hidden_layers, max(config["self_attn_every_n_layers"], 0))
+        expert = Expert(
+            text, width, text.num_hidden_layers, max(config["self_attn_every_n_layers"], 0)
+        )
         model = nn.ModuleDict({"model": SmolVLMModel(vlm).float()})
         self.vlm_with_expert = nn.ModuleDict({"vlm": model, "lm_expert": expert})
         self.state_proj = nn.Linear(config["max_state_dim"], text.hidden_size)
         self.action_in_proj = nn.Linear(config["max_action_dim"], width)
         self.action_out_proj = nn.Linear(width, config["max_action_dim"])
-        self.action_time_mlp_in, self.action_time_mlp_out = nn.Linear(2 * width, width), nn.Linear(width, width)
+        self.action_time_mlp_in, self.action_time_mlp_out = (
+            nn.Linear(2 * width, width),
+            nn.Linear(width, width),
+        )
 
     @property
     def vlm(self) -> Any:
@@ -82,29 +117,47 @@ class SmolVLANetwork(nn.Module):
         Only actions attend to the state.
         """
         flat, patch = pixels.flatten(0, 1), self.vlm.vision_model.patch_size
-        patch_mask = torch.ones(len(flat), *(side // patch for side in flat.shape[2:]), dtype=torch.bool,
-                                device=flat.device)
+        patch_mask = torch.ones(
+            len(flat),
+            *(side // patch for side in flat.shape[2:]),
+            dtype=torch.bool,
+            device=flat.device,
+        )
         # the model's own mask would be made on the host
         features = self.vlm.connector(self.vlm.vision_model(flat, patch_mask).last_hidden_state)
         embeddings = features.unflatten(0, pixels.shape[:2]).flatten(1, 2)
         words = self.vlm.text_model.get_input_embeddings()(ids)
         scale = math.sqrt(words.shape[-1])
-        x = torch.cat([embeddings * scale, words * scale, self.state_proj(state).unsqueeze(1)], dim=1)
-        valid = torch.cat([mask.new_ones(embeddings.shape[:2]), mask, mask.new_ones(len(x), 1)], dim=1)
+        x = torch.cat(
+            [embeddings * scale, words * scale, self.state_proj(state).unsqueeze(1)], dim=1
+        )
+        valid = torch.cat(
+            [mask.new_ones(embeddings.shape[:2]), mask, mask.new_ones(len(x), 1)], dim=1
+        )
         place = torch.arange(x.shape[1], device=x.device)
         last = place == x.shape[1] - 1
         allowed = valid[:, None, None, :] & (~last[None, :] | last[:, None])
-        hidden = torch.zeros(allowed.shape, dtype=x.dtype, device=x.device).masked_fill(~allowed, torch.finfo(x.dtype).min)
-        cache = self.vlm.text_model(inputs_embeds=x, attention_mask=hidden, position_ids=valid.long().cumsum(-1) - 1,
-                                    use_cache=True).past_key_values
-        return Prefix([layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], valid)
+        hidden = torch.zeros(allowed.shape, dtype=x.dtype, device=x.device).masked_fill(
+            ~allowed, torch.finfo(x.dtype).min
+        )
+        cache = self.vlm.text_model(
+            inputs_embeds=x,
+            attention_mask=hidden,
+            position_ids=valid.long().cumsum(-1) - 1,
+            use_cache=True,
+        ).past_key_values
+        return Prefix(
+            [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], valid
+        )
 
     def velocity(self, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         """Return the velocity at a point (B, H, M) and time (B,)."""
         actions = self.action_in_proj(point)
         times = sines(time, actions.shape[-1], self.config["min_period"], self.config["max_period"])
         times = times.to(actions.dtype).unsqueeze(1).expand_as(actions)
-        x = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(torch.cat([actions, times], dim=-1))))
+        x = self.action_time_mlp_out(
+            F.silu(self.action_time_mlp_in(torch.cat([actions, times], dim=-1)))
+        )
         return self.action_out_proj(self.vlm_with_expert["lm_expert"](x, prefix))
 
 
@@ -114,8 +167,11 @@ class SmolVLAFactory(NetworkFactory):
     kind, keys_of, horizon_key, metadata = KIND, "SmolVLA's config.json", "chunk_size", None
 
     def make(self, config: Mapping[str, Any]) -> SmolVLANetwork:
-        expected = SUPPORTED | {"num_expert_layers": config["num_expert_layers"] if config["num_expert_layers"] in (
-            -1, 0, config["num_vlm_layers"]) else "-1, 0 or num_vlm_layers"}
+        expected = SUPPORTED | {
+            "num_expert_layers": config["num_expert_layers"]
+            if config["num_expert_layers"] in (-1, 0, config["num_vlm_layers"])
+            else "-1, 0 or num_vlm_layers"
+        }
         for key, value in expected.items():
             if config.get(key, value) != value:
                 raise ValueError(f"{key} of {config[key]}, expected {value}")
@@ -124,36 +180,69 @@ class SmolVLAFactory(NetworkFactory):
     def smallest(self) -> dict[str, Any]:
         from transformers import SmolVLMConfig
 
-        return {**SMALLEST, VLM: json.loads(SmolVLMConfig.from_dict(SMALLEST[VLM]).to_json_string(use_diff=False))}
+        return {
+            **SMALLEST,
+            VLM: json.loads(SmolVLMConfig.from_dict(SMALLEST[VLM]).to_json_string(use_diff=False)),
+        }
 
     def read(self, folder: Path) -> Published:
-        config, training = lerobot.read_config(folder, KIND, ("vlm_model_name", "chunk_size"), SMALLEST)
-        texts = {name: _of_vlm(folder, config["vlm_model_name"], name) for name in ("config.json", "tokenizer.json")}
+        config, training = lerobot.read_config(
+            folder, KIND, ("vlm_model_name", "chunk_size"), SMALLEST
+        )
+        texts = {
+            name: _of_vlm(folder, config["vlm_model_name"], name)
+            for name in ("config.json", "tokenizer.json")
+        }
         where = folder / config["vlm_model_name"]
         try:
             vlm_config = json.loads(texts["config.json"])
         except ValueError as error:
-            raise PolicyFileError(f"policy.checkpoint {where / 'config.json'}: expected a map in config.json, "
-                                  f"got: {error}. Copy it again") from error
-        return Published({**SMALLEST, **config, VLM: vlm_config},
-                         checked_tokenizer(texts["tokenizer.json"], where / "tokenizer.json"), config["chunk_size"],
-                         training.state, training.action, training.settings)
+            raise PolicyFileError(
+                f"policy.checkpoint {where / 'config.json'}: expected a map in config.json, "
+                f"got: {error}. Copy it again"
+            ) from error
+        return Published(
+            {**SMALLEST, **config, VLM: vlm_config},
+            checked_tokenizer(texts["tokenizer.json"], where / "tokenizer.json"),
+            config["chunk_size"],
+            training.state,
+            training.action,
+            training.settings,
+        )
 
-    def rename(self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         plain = {name.replace(COMPILED, ""): tensor for name, tensor in weights.items()}
-        return {name.removeprefix(PREFIX): tensor for name, tensor in plain.items() if not name.startswith(UNUSED)}
+        return {
+            name.removeprefix(PREFIX): tensor
+            for name, tensor in plain.items()
+            if not name.startswith(UNUSED)
+        }
 
     def module_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: LeRobot's."""
         return PREFIX + name
 
-    def files(self, network: SmolVLANetwork, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def files(
+        self, network: SmolVLANetwork, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """See ``NetworkFactory``; the vision-language model's files are in ``vlm``."""
         document = {key: value for key, value in network.config.items() if key != VLM} | {
-            "vlm_model_name": "vlm", "normalization_mapping": MAPPING}
-        return ({self.module_name(name, network): tensor for name, tensor in network.state_dict().items()},
-                {"config.json": json.dumps(document, indent=1), "vlm/config.json": json.dumps(network.config[VLM]),
-                 "vlm/tokenizer.json": tokenizer.text})
+            "vlm_model_name": "vlm",
+            "normalization_mapping": MAPPING,
+        }
+        return (
+            {
+                self.module_name(name, network): tensor
+                for name, tensor in network.state_dict().items()
+            },
+            {
+                "config.json": json.dumps(document, indent=1),
+                "vlm/config.json": json.dumps(network.config[VLM]),
+                "vlm/tokenizer.json": tokenizer.text,
+            },
+        )
 
 
 def _of_vlm(folder: Path, name: str, file: str) -> str:
@@ -165,13 +254,20 @@ def _of_vlm(folder: Path, name: str, file: str) -> str:
 
     vlm_folder = folder / name
     try:
-        path = vlm_folder / file if vlm_folder.is_dir() else cached_file(name, file, local_files_only=True)
+        path = (
+            vlm_folder / file
+            if vlm_folder.is_dir()
+            else cached_file(name, file, local_files_only=True)
+        )
         refuse_pointer(Path(str(path)))
         return Path(str(path)).read_text()
     except OSError as error:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected {file} of its vision-language model, found none. Its "
-                              f"config.json says vlm_model_name: {name}: fetch it (hf download {name} config.json "
-                              "tokenizer.json), or write the path of a folder that has both") from error
+        raise PolicyFileError(
+            f"policy.checkpoint {folder}: expected {file} of its vision-language model, found "
+            f"none. Its "
+            f"config.json says vlm_model_name: {name}: fetch it (hf download {name} config.json "
+            "tokenizer.json), or write the path of a folder that has both"
+        ) from error
 
 
 FACTORY = SmolVLAFactory()

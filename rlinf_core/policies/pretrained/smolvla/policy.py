@@ -31,8 +31,13 @@ class SmolVLA(WithExpert):
     name = "smolvla"
     factory: ClassVar[NetworkFactory] = FACTORY
 
-    def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
-                 tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: Config | None = None,
+        network: Any = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
 
     def inputs(self, batch: Batch) -> Batch:
@@ -42,7 +47,8 @@ class SmolVLA(WithExpert):
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
     def _square(self, images: Tensor) -> Tensor:
-        """Put (B, H, W, 3) uint8 below and right in the network's square (B, 3, S, S), in [-1, 1].
+        """Put (B, H, W, 3) uint8 below and right in the network's square (B, 3, S, S), in
+        [-1, 1].
         """
         width, height = self.network.config["resize_imgs_with_padding"]
         pixels = images.permute(0, 3, 1, 2).float() / 255.0

@@ -1,4 +1,6 @@
-"""A flow-matching actor: noise is carried to an action along a learned velocity field, in a few Euler steps."""
+"""A flow-matching actor: noise is carried to an action along a learned velocity field, in a few
+Euler steps.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,21 @@ class Config(PolicySettings):
     kind: str = with_default(PolicySettings, "kind", "flow")
     flow_steps: int = Field(4, gt=0, le=1000, description="steps from noise to action")
     max_delay: int = Field(
-        0, ge=0, lt=1000, description="largest number of given first actions of a cloned chunk. "
-                                      "A station gives those that play while the server computes "
-                                      "(station.policy.chunking=real_time). Half of the chunks "
-                                      "have the largest number. 0 has none")
+        0,
+        ge=0,
+        lt=1000,
+        description="largest number of given first actions of a cloned chunk. "
+        "A station gives those that play while the server computes "
+        "(station.policy.chunking=real_time). Half of the chunks "
+        "have the largest number. 0 has none",
+    )
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Config:
         if self.max_delay and self.max_delay >= self.horizon:
-            raise PydanticCustomError("max_delay", "max_delay: expected less than policy.horizon = {horizon}, got {got}",
-                                      {"horizon": self.horizon, "got": self.max_delay})
+            raise PydanticCustomError(
+                "max_delay",
+                "max_delay: expected less than policy.horizon = {horizon}, got {got}",
+                {"horizon": self.horizon, "got": self.max_delay},
+            )
         return self

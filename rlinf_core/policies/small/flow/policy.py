@@ -51,27 +51,34 @@ class FlowActor(NetworkPolicy):
         """
         outputs = self.head(self.field(torch.cat([features, point, time], dim=-1)))
         velocity, log_std = outputs.chunk(2, dim=-1)
-        return velocity, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
+        return velocity, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (
+            torch.tanh(log_std) + 1.0
+        )
 
     def as_noise(self, numbers: Tensor) -> Tensor:
         """Return the noise of each number of a chunk (B, H A) in the shape of ``decode``."""
         return numbers
 
-    def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
+    def decode(
+        self, batch: Batch, noise: Tensor, continuation: Continuation | None = None
+    ) -> Tensor:
         """Return the action (B, H A) at the end of the noise-free path from ``noise``."""
         features = self.encoder(batch)
         if continuation is None:
             return torch.tanh(self._path(features, noise)[0])
         goal = torch.atanh(continuation.actions.clamp(-CLONED, CLONED)).flatten(1)
         if self.config.max_delay:
-            begun = (continuation.weights >= 1.0) & (torch.arange(self.config.horizon, device=noise.device)
-                                                     < self.config.max_delay)
+            begun = (continuation.weights >= 1.0) & (
+                torch.arange(self.config.horizon, device=noise.device) < self.config.max_delay
+            )
             return torch.tanh(self._path(features, noise, given=(goal, begun))[0])
         weights, point = continuation.weights.repeat_interleave(self.spec.action.dim, dim=1), noise
         for k in range(self.config.flow_steps):
             done = k / self.config.flow_steps
             velocity = partial(self._against, features, self._time(point, done))
-            point = point - guided(velocity, point, 1.0 - done, goal, weights) / self.config.flow_steps
+            point = (
+                point - guided(velocity, point, 1.0 - done, goal, weights) / self.config.flow_steps
+            )
         return torch.tanh(point)
 
     def _time(self, point: Tensor, done: float) -> Tensor:
@@ -87,16 +94,26 @@ class FlowActor(NetworkPolicy):
         return -self.velocity(features, point, time)[0]
 
     @torch.no_grad()
-    def continued(self, observation: Observation, continuation: Continuation,
-                  generator: torch.Generator | None = None) -> ActionChunk:
-        """See ``Continuing``: from drawn noise with ``stochastic_eval``, without noise on the way.
+    def continued(
+        self,
+        observation: Observation,
+        continuation: Continuation,
+        generator: torch.Generator | None = None,
+    ) -> ActionChunk:
+        """See ``Continuing``: from drawn noise with ``stochastic_eval``, without noise on
+        the way.
         """
         shape = len(observation), self.size
-        noise = (sharding.noise(torch.randn, shape, generator, self.device) if self.draws(explore=False)
-                 else torch.zeros(shape, device=self.device))
+        noise = (
+            sharding.noise(torch.randn, shape, generator, self.device)
+            if self.draws(explore=False)
+            else torch.zeros(shape, device=self.device)
+        )
         return self.chunk(self.decode(self.to_batch(observation), noise, continuation))
 
-    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return a reparameterised action (B, H A) along a noisy path, and its log-density (B,).
 
         If a chunk is not played to its end, the density counts the noise of the played numbers.
@@ -106,10 +123,16 @@ class FlowActor(NetworkPolicy):
         raw, log_path = self._path(features, noise, generator, noisy=True)
         squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
         log_path = log_path + _log_normal(noise, torch.zeros_like(noise)) - squash
-        return torch.tanh(raw), log_path[:, :self.executed_size].sum(dim=-1)
+        return torch.tanh(raw), log_path[:, : self.executed_size].sum(dim=-1)
 
-    def _path(self, features: Tensor, point: Tensor, generator: torch.Generator | None = None,
-              noisy: bool = False, given: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def _path(
+        self,
+        features: Tensor,
+        point: Tensor,
+        generator: torch.Generator | None = None,
+        noisy: bool = False,
+        given: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Return point and log-density (B, H A).
 
         ``given`` holds fixed numbers (B, H A), and a mask (B, H) of the actions that have begun.
@@ -119,7 +142,10 @@ class FlowActor(NetworkPolicy):
         for k in range(steps):
             time = self._time(point, k / steps)
             if given is not None:
-                time, point = time.masked_fill(given[1], 1.0), torch.where(self._per_action(given[1]), given[0], point)
+                time, point = (
+                    time.masked_fill(given[1], 1.0),
+                    torch.where(self._per_action(given[1]), given[0], point),
+                )
             velocity, log_std = self.velocity(features, point, time)
             point = point + velocity / steps
             if noisy:
@@ -130,7 +156,9 @@ class FlowActor(NetworkPolicy):
             point = torch.where(self._per_action(given[1]), given[0], point)
         return point, log_path
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A).
 
         Here x = atanh(a). With ``max_delay`` the first actions are given, and the loss counts the
@@ -141,21 +169,32 @@ class FlowActor(NetworkPolicy):
         noise = sharding.noise(torch.randn, goal.shape, generator, goal.device)
         time = sharding.noise(torch.rand, (len(goal), 1), generator, goal.device)
         if not self.config.max_delay:
-            velocity, _ = self.velocity(self.encoder(batch), (1.0 - time) * noise + time * goal, time)
+            velocity, _ = self.velocity(
+                self.encoder(batch), (1.0 - time) * noise + time * goal, time
+            )
             return ((velocity - (goal - noise)) ** 2).mean()
-        delay = sharding.noise(torch.rand, (len(goal), 1), generator, goal.device) * 2 * (self.config.max_delay + 1)
+        delay = (
+            sharding.noise(torch.rand, (len(goal), 1), generator, goal.device)
+            * 2
+            * (self.config.max_delay + 1)
+        )
         delay = delay.floor().clamp(max=self.config.max_delay)
         if "given" in batch:
             delay = torch.maximum(delay, batch["given"].unsqueeze(1))
         begun = torch.arange(self.config.horizon, device=goal.device) < delay
         times = time.expand(begun.shape).masked_fill(begun, 1.0)
         free_mask, free = self._per_action(times), ~self._per_action(begun)
-        velocity, _ = self.velocity(self.encoder(batch), (1.0 - free_mask) * noise + free_mask * goal, times)
+        velocity, _ = self.velocity(
+            self.encoder(batch), (1.0 - free_mask) * noise + free_mask * goal, times
+        )
         return sharding.mean((velocity - (goal - noise))[free] ** 2)
 
     @torch.no_grad()
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Return chunks of actions; without exploring, from zero noise along the noise-free path.
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
+        """Return chunks of actions; without exploring, from zero noise along the noise-free
+        path.
         """
         if not self.draws(explore):
             noise = torch.zeros(len(observation), self.size, device=self.device)
@@ -166,7 +205,7 @@ class FlowActor(NetworkPolicy):
 
 def _log_normal(noise: Tensor, log_std: Tensor) -> Tensor:
     """Return the log-density of mean + exp(log_std) noise."""
-    return -0.5 * (noise ** 2 + np.log(2.0 * np.pi)) - log_std
+    return -0.5 * (noise**2 + np.log(2.0 * np.pi)) - log_std
 
 
 Policy = FlowActor

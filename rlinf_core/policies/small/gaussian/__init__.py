@@ -15,5 +15,6 @@ class Config(PolicySettings):
     """A Gaussian with a learned, state-independent deviation: the PPO family."""
 
     kind: str = with_default(PolicySettings, "kind", "gaussian")
-    initial_log_std: float = Field(-0.5, ge=-10, le=5, description=
-        "first logarithm of the standard deviation")
+    initial_log_std: float = Field(
+        -0.5, ge=-10, le=5, description="first logarithm of the standard deviation"
+    )

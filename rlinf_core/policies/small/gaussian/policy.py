@@ -34,7 +34,9 @@ class GaussianActor(OnPolicyActor):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return mean (B, H, A) and log standard deviation (A,)."""
-        mean = self.mean(self.encoder(batch)).unflatten(-1, (self.config.horizon, self.spec.action.dim))
+        mean = self.mean(self.encoder(batch)).unflatten(
+            -1, (self.config.horizon, self.spec.action.dim)
+        )
         return mean, self.log_std
 
     def encoder_state(self) -> dict[str, Tensor]:
@@ -47,25 +49,35 @@ class GaussianActor(OnPolicyActor):
         The chunks may be cut after their first actions.
         """
         mean, log_std = self(batch)
-        log_probs = log_density(actions, mean[:, :actions.shape[1]], log_std)
+        log_probs = log_density(actions, mean[:, : actions.shape[1]], log_std)
         return log_probs, (log_std + 0.5 + 0.5 * _LOG_2_PI).sum().expand(log_probs.shape)
 
-    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return chunks (B, H, A) as drawn, and their log-densities (B, H)."""
         mean, log_std = self(batch)
         deviations = noise(torch.randn, mean.shape, generator, mean.device)
         return torch.addcmul(mean, log_std.exp(), deviations), _density(deviations, log_std)
 
     @torch.no_grad()
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """Return chunks of actions, clipped to [-1, 1]; ``drawn`` holds the draws (B, H, A)."""
         draws, batch = self.draws(explore), self.to_batch(observation)
         drawn, log_probs = self.sample(batch, generator) if draws else (self(batch)[0], None)
         return self.chunk(drawn.clamp(-1.0, 1.0), drawn, log_probs)
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return -E log pi(a | s) of demonstrated actions (B, H A)."""
-        return -self.log_probs(batch, actions.unflatten(-1, (-1, self.spec.action.dim)))[0].sum(dim=-1).mean()
+        return (
+            -self.log_probs(batch, actions.unflatten(-1, (-1, self.spec.action.dim)))[0]
+            .sum(dim=-1)
+            .mean()
+        )
 
 
 def log_density(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

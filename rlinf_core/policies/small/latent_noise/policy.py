@@ -29,8 +29,12 @@ class LatentNoiseActor(NetworkPolicy):
     uses_images = True  # because its flow may
     config: Config
 
-    def __init__(self, spec: StationSpec, config: Config | None = None,
-                 flow: FlowActor | FlowMatching | None = None) -> None:
+    def __init__(
+        self,
+        spec: StationSpec,
+        config: Config | None = None,
+        flow: FlowActor | FlowMatching | None = None,
+    ) -> None:
         super().__init__(spec, config or Config())
         self.flow = cast(FlowActor | FlowMatching, flow or make_policy(spec, self.config.of_flow))
         self.noise_policy = Actor(spec, self.config.of_noise_policy)
@@ -49,7 +53,9 @@ class LatentNoiseActor(NetworkPolicy):
         return actor
 
     @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> LatentNoiseActor:
+    def rebuilt(
+        cls, spec: StationSpec, config: Any, described: Mapping[str, Any]
+    ) -> LatentNoiseActor:
         """See ``NetworkPolicy``."""
         of_flow = config.of_flow
         return cls(spec, config, policy_kind(of_flow.kind).Policy.rebuilt(spec, of_flow, described))
@@ -67,7 +73,9 @@ class LatentNoiseActor(NetworkPolicy):
         """The noise policy's encoder of the observation."""
         return self.noise_policy.encoder
 
-    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return latent noise in [-1, 1] (B, H A) and its log-probability (B,).
 
         With ``same_noise`` it is (B, A), equal for all actions.
@@ -82,14 +90,19 @@ class LatentNoiseActor(NetworkPolicy):
         return self.flow.decode(batch, self.flow.as_noise(noise))
 
     @torch.no_grad()
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Return chunks of actions; ``drawn`` holds their latent noise, in the shape of ``sample``.
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
+        """Return chunks of actions; ``drawn`` holds their latent noise, in the shape of
+        ``sample``.
         """
         noise = self.noise_policy.act(observation, self.draws(explore), generator)
         latent = noise.actions.flatten(1)
         return self.chunk(self.decode(self.to_batch(observation), latent), latent, noise.log_probs)
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return the flow's loss; cloning trains the flow."""
         return self.flow.imitation_loss(batch, actions, generator)
 

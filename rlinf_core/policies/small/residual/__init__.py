@@ -17,7 +17,8 @@ class Config(TanhGaussian):
     kind: str = with_default(TanhGaussian, "kind", "residual")
     base: Place = Field(
         "",
-        description="the policy that is corrected: a policy file, a run's folder, or ws://host:port of a server that "
+        description="the policy that is corrected: a policy file, a run's folder, or "
+        "ws://host:port of a server that "
         "speaks openpi's protocol (rlinf serve, openpi's own)",
     )
     base_keys: dict[str, str] = Field(

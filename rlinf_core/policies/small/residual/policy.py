@@ -140,7 +140,8 @@ class ResidualActor(NetworkPolicy):
             )
         if chunks.shape[1] < self.config.horizon:
             raise SpecError(
-                f"policy.horizon: expected at most the base's {chunks.shape[1]} actions of a chunk, got "
+                f"policy.horizon: expected at most the base's {chunks.shape[1]} actions of a "
+                f"chunk, got "
                 f"{self.config.horizon}. Set a shorter one"
             )
         return chunks[:, : self.config.horizon].flatten(1).clamp(-1.0, 1.0)
@@ -223,7 +224,8 @@ def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
     """
     if not config.base:
         raise RecipeError(
-            "policy.base: expected a policy file, a run's folder, or ws://host:port of a policy server, got "
+            "policy.base: expected a policy file, a run's folder, or ws://host:port of a policy "
+            "server, got "
             "nothing. Set policy.base=runs/x"
         )
     if config.base.startswith(("ws://", "wss://")):
@@ -232,7 +234,8 @@ def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
     path = expanded(config.base, "policy.base")
     if not path.exists():
         raise PolicyFileError(
-            f"policy.base: {path}: no such file or folder. Train one first, such as rlinf train sim_sft"
+            f"policy.base: {path}: no such file or folder. Train one first, such as rlinf train "
+            f"sim_sft"
         )
     return load_policy(newest_policy(path), spec)
 

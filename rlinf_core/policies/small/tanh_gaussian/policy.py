@@ -44,27 +44,38 @@ class Actor(NetworkPolicy):
         mean, log_std = self.head(self.trunk(self.encoder(batch))).chunk(2, dim=-1)
         return mean, log_std
 
-    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return a reparameterised action (B, H A), and its played part's log-probability (B,)."""
         mean, log_std = self(batch)
         return squashed(mean, log_std, generator, self.executed_size, self.robot_mask(batch))
 
     @torch.no_grad()
-    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+    def act(
+        self, observation: Observation, explore: bool, generator: torch.Generator | None = None
+    ) -> ActionChunk:
         """Return chunks of actions, the most likely ones unless it explores."""
         if not self.draws(explore):
             return self.chunk(torch.tanh(self._outputs(self.to_batch(observation))[0]))
         action, log_probs = self.sample(self.to_batch(observation), generator)
         return self.chunk(action, log_probs=log_probs)
 
-    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(
+        self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Return -E log pi(a | s) of demonstrated actions (B, H A)."""
         mean, log_std = self(batch)
         return imitation(actions, mean, log_std, self.robot_mask(batch))
 
 
-def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
-             executed: int | None = None, robot_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def squashed(
+    mean: Tensor,
+    log_std: Tensor,
+    generator: torch.Generator | None = None,
+    executed: int | None = None,
+    robot_mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return a reparameterised sample (B, A) of the tanh-Gaussian, and its log-probability (B,).
 
     Args:
@@ -76,19 +87,30 @@ def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = 
     deviations = noise(torch.randn, mean.shape, generator, mean.device)
     raw = torch.addcmul(mean, log_std.exp(), deviations)
     counted = robot_mask if robot_mask is None else robot_mask[:, :executed]
-    return torch.tanh(raw), _density(deviations[:, :executed], raw[:, :executed], log_std[:, :executed], counted)
+    return torch.tanh(raw), _density(
+        deviations[:, :executed], raw[:, :executed], log_std[:, :executed], counted
+    )
 
 
-def imitation(actions: Tensor, mean: Tensor, log_std: Tensor, robot_mask: Tensor | None = None,
-              counts: Tensor | float = 1.0) -> Tensor:
+def imitation(
+    actions: Tensor,
+    mean: Tensor,
+    log_std: Tensor,
+    robot_mask: Tensor | None = None,
+    counts: Tensor | float = 1.0,
+) -> Tensor:
     """Return -E log pi(a | s) of actions (B, A), clipped just inside the tanh's range.
 
     ``counts`` (B,) are weights.
     """
-    return -(counts * log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std, robot_mask)).mean()
+    return -(
+        counts * log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std, robot_mask)
+    ).mean()
 
 
-def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor, robot_mask: Tensor | None = None) -> Tensor:
+def log_prob(
+    raw: Tensor, mean: Tensor, log_std: Tensor, robot_mask: Tensor | None = None
+) -> Tensor:
     """Return the log-density (B,) of tanh(raw) under the tanh-Gaussian, in a stable form.
 
     ``robot_mask`` (B, A), 0 or 1, leaves out numbers of other robots.

@@ -70,13 +70,20 @@ class ArmDriver(Managed, ControlNode):
         super().__init__("driver")
         self.published_fault: str | None = None
         self.faults = publisher(self, "robot/fault")
-        self._inputs = rclpy.create_node("driver_inputs", namespace=self.get_namespace(), enable_rosout=False,
-                                         # nobody spins it
-                                         start_parameter_services=False, use_global_arguments=False)
+        self._inputs = rclpy.create_node(
+            "driver_inputs",
+            namespace=self.get_namespace(),
+            enable_rosout=False,
+            # nobody spins it
+            start_parameter_services=False,
+            use_global_arguments=False,
+        )
 
     def hear(self, kind: type, name: str) -> Subscription:
         """Subscribe to a topic that may be fast; ``newest`` takes its newest message on demand."""
-        return self._inputs.create_subscription(kind, self.resolve_topic_name(name), lambda _: None, OVERHEARD)
+        return self._inputs.create_subscription(
+            kind, self.resolve_topic_name(name), lambda _: None, OVERHEARD
+        )
 
     def begin(self) -> None:
         """Start to listen and report."""
@@ -128,8 +135,13 @@ class ArmDriver(Managed, ControlNode):
         if self.ends_at_the_robot(fault):
             self.get_logger().warning(f"{fault}: a person ends that at the robot, then reset again")
             return
-        self.get_logger().info(f"'{fault}' is to be recovered from, as a part of the reset of '{cause.data}'")
-        run_routine(self.recovery.run(), lambda trouble: trouble and self.get_logger().error(f"not recovered: {trouble}"))
+        self.get_logger().info(
+            f"'{fault}' is to be recovered from, as a part of the reset of '{cause.data}'"
+        )
+        run_routine(
+            self.recovery.run(),
+            lambda trouble: trouble and self.get_logger().error(f"not recovered: {trouble}"),
+        )
 
 
 def newest(reader: Subscription) -> Any:

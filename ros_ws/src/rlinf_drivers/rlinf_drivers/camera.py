@@ -51,7 +51,11 @@ class Tally:
         """Count a published image. Stamps reveal lost images if the device does not number them."""
         number, stamp_ns = self.newest
         if stamp_ns:
-            gap = frame.number - number if frame.number >= 0 else round((frame.stamp_ns - stamp_ns) / NS * self.fps)
+            gap = (
+                frame.number - number
+                if frame.number >= 0
+                else round((frame.stamp_ns - stamp_ns) / NS * self.fps)
+            )
             self.lost += max(0, gap - 1)
         self.images = self.images + 1
         self.at = time.monotonic()
@@ -64,13 +68,23 @@ class Tally:
         hz = (self.images - images) / max(now - at, 1e-3)
         new = self.lost - lost
         age_s = now - self.at
-        values = {"hz": round(hz, 1), "age_s": round(age_s, 3), "late_ms": round(self.late_ms, 1), "images": self.images,
-                  "dropped": self.lost, "opened": self.begun}
+        values = {
+            "hz": round(hz, 1),
+            "age_s": round(age_s, 3),
+            "late_ms": round(self.late_ms, 1),
+            "images": self.images,
+            "dropped": self.lost,
+            "opened": self.begun,
+        }
         self.last_report, self.late_ms = (now, self.images, self.lost), 0.0
         if age_s > max(STALE_S, 3 / self.fps):
             return Health(ERROR, f"no image for {age_s:.1f} s", values)
         if new or hz < SLOW * self.fps:
-            return Health(WARN, f"{hz:.1f} Hz, expected {self.fps:g}; {new} dropped in the last second", values)
+            return Health(
+                WARN,
+                f"{hz:.1f} Hz, expected {self.fps:g}; {new} dropped in the last second",
+                values,
+            )
         return Health(OK, f"{hz:.1f} Hz", values)
 
 
@@ -82,7 +96,9 @@ class Camera(DeviceNode):
 
     def __init__(self) -> None:
         super().__init__("camera")
-        self.settings = make_camera(self.declare_structure("settings", lambda settings: camera(settings["kind"])))
+        self.settings = make_camera(
+            self.declare_structure("settings", lambda settings: camera(settings["kind"]))
+        )
         self.camera = self.declare_parameter("camera", "").value
         station = self.get_namespace().strip("/").removesuffix(f"/camera/{self.camera}")
         self.frame = f"{station}/{self.camera}_optical_frame"
@@ -133,16 +149,25 @@ class Camera(DeviceNode):
     def _health(self) -> Health:
         health = self.tally.health()
         values = {**health.values, "device": self.settings.where}
-        return Health(ERROR, self.trouble, values) if self.trouble else Health(health.level, health.message, values)
+        return (
+            Health(ERROR, self.trouble, values)
+            if self.trouble
+            else Health(health.level, health.message, values)
+        )
 
 
-def shrunk_lens(lens: tuple[float, ...], size: tuple[int, ...], to: tuple[int, int]) -> tuple[float, ...]:
+def shrunk_lens(
+    lens: tuple[float, ...], size: tuple[int, ...], to: tuple[int, int]
+) -> tuple[float, ...]:
     """Return the camera info of a resized image.
 
     Distortion applies to directions, so it does not change.
     """
     tall, wide = to[0] / size[0], to[1] / size[1]
-    return tuple(value * by for value, by in zip(lens[:4], (wide, tall, wide, tall), strict=False)) + lens[4:]
+    return (
+        tuple(value * by for value, by in zip(lens[:4], (wide, tall, wide, tall), strict=False))
+        + lens[4:]
+    )
 
 
 def depth_image(image: Image, depth: np.ndarray, size: Any) -> Image:
@@ -152,8 +177,13 @@ def depth_image(image: Image, depth: np.ndarray, size: Any) -> Image:
     """
     if size:
         depth = cv2.resize(depth, size[::-1], interpolation=cv2.INTER_NEAREST)
-    message = Image(header=image.header, height=depth.shape[0], width=depth.shape[1], encoding="16UC1",
-                    step=2 * depth.shape[1])
+    message = Image(
+        header=image.header,
+        height=depth.shape[0],
+        width=depth.shape[1],
+        encoding="16UC1",
+        step=2 * depth.shape[1],
+    )
     message.data = array.array("B", np.ascontiguousarray(depth).tobytes())
     return message
 

@@ -44,7 +44,11 @@ SLOWEST_S = 0.1
 CATCHES_UP = 2.0  # factor on the limits' joint speed for a robot that was slowed down and lags
 SAFETY_S = 0.5  # the interlock reports its state several times in this time
 AGAIN_S = 0.2  # interval of requests for the limits
-MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
+MESSAGES = {
+    "joint_trajectory": JointTrajectory,
+    "forward_position": Float64MultiArray,
+    "twist": TwistStamped,
+}
 
 
 class Controller(Managed, ControlNode):
@@ -59,10 +63,14 @@ class Controller(Managed, ControlNode):
         super().__init__("controller")
         self.kind = self.declare_parameter("kind", "").value
         if self.kind not in MESSAGES:
-            raise RlinfError(f"controller: kind: expected one of {', '.join(MESSAGES)}, got '{self.kind}'")
+            raise RlinfError(
+                f"controller: kind: expected one of {', '.join(MESSAGES)}, got '{self.kind}'"
+            )
         self.horizon_s, self.before = self.declare_parameter("horizon_s", 0.05).value, JointState()
         self.gain = self.declare_parameter("gain", 5.0).value
-        self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
+        self.output = self.create_publisher(
+            MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10
+        )
         self.received = self.reported = 0  # targets
         # whether the set-point has been at the arm since the node last passed nothing on
         self.aligned = self._autostart
@@ -78,7 +86,9 @@ class Controller(Managed, ControlNode):
         self.sent_at = -math.inf
         self.linear, self.angular = STILL, STILL  # last sent values
         if self.kind == "twist":
-            subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
+            subscription(
+                self, "current_pose", self._on_pose, quality=received("current_pose", False)
+            )
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
             self.asking = self.create_client(GetParameters, "interlock/get_parameters")
@@ -119,13 +129,27 @@ class Controller(Managed, ControlNode):
         """Report the rate and age of targets, and whether the robot's controller listens."""
         new, self.reported = self.received - self.reported, self.received
         age_s = time.monotonic() - self.received_at
-        values = {"targets_hz": new, "target_age_s": round(age_s, 3) if math.isfinite(age_s) else "never",
-                  "listeners": self.output.get_subscription_count(), "topic": self.output.topic_name}
+        values = {
+            "targets_hz": new,
+            "target_age_s": round(age_s, 3) if math.isfinite(age_s) else "never",
+            "listeners": self.output.get_subscription_count(),
+            "topic": self.output.topic_name,
+        }
         if not self.output.get_subscription_count():
-            return Health(WARN, f"nobody listens on {self.output.topic_name}: is the robot's controller active?", values)
+            return Health(
+                WARN,
+                f"nobody listens on {self.output.topic_name}: is the robot's controller active?",
+                values,
+            )
         if not self.aligned:
-            return Health(WARN, "passes no target on before the interlock was disarmed: disarm, then arm", values)
-        return Health(OK, "follows the interlock" if new else "waits for a target of the interlock", values)
+            return Health(
+                WARN,
+                "passes no target on before the interlock was disarmed: disarm, then arm",
+                values,
+            )
+        return Health(
+            OK, "follows the interlock" if new else "waits for a target of the interlock", values
+        )
 
     def _note(self) -> None:
         self.received, self.received_at = self.received + 1, time.monotonic()
@@ -137,7 +161,10 @@ class Controller(Managed, ControlNode):
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
-        since_s, end = (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS, list(target.position)
+        since_s, end = (
+            (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS,
+            list(target.position),
+        )
         alike = (
             self.before.name == target.name
             and len(self.segment[0]) == len(end)
@@ -146,7 +173,10 @@ class Controller(Managed, ControlNode):
         begins = played(*self.segment, since_s * self.speed) if alike and since_s > 0.0 else end
         auto_reset = alike and 0.0 < since_s <= max(self.horizon_s, 3.0 * self.limits.tick)
         distance = max(map(abs, map(sub, end, begins)), default=0.0)
-        takes_s = max(since_s if auto_reset else self.horizon_s, distance / (CATCHES_UP * self.limits.joint_speed))
+        takes_s = max(
+            since_s if auto_reset else self.horizon_s,
+            distance / (CATCHES_UP * self.limits.joint_speed),
+        )
         self.before, self.segment = target, (begins, end, takes_s)
         self.output.publish(trajectory(begins if auto_reset else [], target, takes_s))
 
@@ -162,7 +192,9 @@ class Controller(Managed, ControlNode):
         """
         now = time.monotonic()
         since_s = now - self.pose_at
-        if since_s > self.limits.stale_state or within_reach(self.pose, pose, self.limits.measured_speed * since_s):
+        if since_s > self.limits.stale_state or within_reach(
+            self.pose, pose, self.limits.measured_speed * since_s
+        ):
             self.pose, self.pose_at = pose, now
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -173,9 +205,18 @@ class Controller(Managed, ControlNode):
         self._on_state(safety)
         self.state, self.state_at = safety.state, time.monotonic()
         self.interlock_hash, self.agrees = safety.limits_hash, safety.limits_hash in ("", self.hash)
-        if not self.agrees and self.state_at - self.requested_at > AGAIN_S and self.asking.service_is_ready():
-            self.requested_at, names = self.state_at, [name for name, value in asdict(self.limits).items() if value != ()]
-            request = self.asking.call_async(GetParameters.Request(names=[f"limits.{name}" for name in names]))
+        if (
+            not self.agrees
+            and self.state_at - self.requested_at > AGAIN_S
+            and self.asking.service_is_ready()
+        ):
+            self.requested_at, names = (
+                self.state_at,
+                [name for name, value in asdict(self.limits).items() if value != ()],
+            )
+            request = self.asking.call_async(
+                GetParameters.Request(names=[f"limits.{name}" for name in names])
+            )
             request.add_done_callback(lambda future: self._on_limits(names, future))
         if self.active and safety.state not in (*MOVES, *HOLDS):
             self.linear, self.angular = STILL, STILL
@@ -184,17 +225,28 @@ class Controller(Managed, ControlNode):
     def _on_limits(self, names: list[str], future: Future) -> None:
         """Take the interlock's present limits, which were tightened or loosened again."""
         try:
-            values = dict(zip(names, map(parameter_value_to_python, future.result().values), strict=True))
-            self.limits = with_values(self.limits, {
-                name: finite(value) for name, value in values.items() if value != getattr(self.limits, name)},
-                loosest_allowed=self.loosest)  # whatever node answered
+            values = dict(
+                zip(names, map(parameter_value_to_python, future.result().values), strict=True)
+            )
+            self.limits = with_values(
+                self.limits,
+                {
+                    name: finite(value)
+                    for name, value in values.items()
+                    if value != getattr(self.limits, name)
+                },
+                loosest_allowed=self.loosest,
+            )  # whatever node answered
         except (RlinfError, ValueError) as error:
-            self.get_logger().error(f"the interlock's limits cannot be read, and nothing is moved: {error}", once=True)
+            self.get_logger().error(
+                f"the interlock's limits cannot be read, and nothing is moved: {error}", once=True
+            )
             return
         self.hash = self.limits.hash
         if self.hash != self.interlock_hash:  # they may have been changed meanwhile
             self.get_logger().warning(
-                f"nothing is moved: the interlock's limits are {self.interlock_hash}, its parameters say "
+                f"nothing is moved: the interlock's limits are {self.interlock_hash}, its "
+                f"parameters say "
                 f"{self.hash}",
                 throttle_duration_sec=5.0,
                 skip_first=True,
@@ -207,9 +259,25 @@ class Controller(Managed, ControlNode):
         turn = here.orientation
         is_unit = abs(math.hypot(turn.x, turn.y, turn.z, turn.w) - 1.0) < 0.01
         lives = self.state in (*MOVES, *HOLDS) and is_unit
-        return lives and fresh and self.pose.header.frame_id == target.header.frame_id and all(map(math.isfinite, (
-            here.position.x, here.position.y, here.position.z,
-            here.orientation.x, here.orientation.y, here.orientation.z, here.orientation.w)))
+        return (
+            lives
+            and fresh
+            and self.pose.header.frame_id == target.header.frame_id
+            and all(
+                map(
+                    math.isfinite,
+                    (
+                        here.position.x,
+                        here.position.y,
+                        here.position.z,
+                        here.orientation.x,
+                        here.orientation.y,
+                        here.orientation.z,
+                        here.orientation.w,
+                    ),
+                )
+            )
+        )
 
     def _on_target_pose(self, target: PoseStamped) -> None:
         self._note()
@@ -223,15 +291,26 @@ class Controller(Managed, ControlNode):
             self.linear = STILL
             self.angular = STILL
         if self._is_expected(target):
-            linear, angular = twist_towards(self.pose, target, self.gain) if self.agrees and self.state in MOVES \
+            linear, angular = (
+                twist_towards(self.pose, target, self.gain)
+                if self.agrees and self.state in MOVES
                 else (STILL, STILL)
-            self.linear = towards(self.linear, at_most(limits.speed, linear), limits.acceleration * since_s)
-            self.angular = towards(self.angular, at_most(limits.rotation_speed, angular),
-                                   limits.rotation_acceleration * since_s)
+            )
+            self.linear = towards(
+                self.linear, at_most(limits.speed, linear), limits.acceleration * since_s
+            )
+            self.angular = towards(
+                self.angular,
+                at_most(limits.rotation_speed, angular),
+                limits.rotation_acceleration * since_s,
+            )
         else:
             self.linear, self.angular = STILL, STILL
         twist = TwistStamped(header=target.header)
-        for part, values in ((twist.twist.linear, self.linear), (twist.twist.angular, self.angular)):
+        for part, values in (
+            (twist.twist.linear, self.linear),
+            (twist.twist.angular, self.angular),
+        ):
             part.x, part.y, part.z = values
         self.output.publish(twist)
 
@@ -245,8 +324,10 @@ def trajectory(begins: list[float], target: JointState, takes_s: float) -> Joint
     """
     points = [JointTrajectoryPoint(positions=begins)] if begins else []
     reached = Duration(seconds=takes_s).to_msg()
-    return JointTrajectory(joint_names=target.name,
-                           points=[*points, JointTrajectoryPoint(positions=target.position, time_from_start=reached)])
+    return JointTrajectory(
+        joint_names=target.name,
+        points=[*points, JointTrajectoryPoint(positions=target.position, time_from_start=reached)],
+    )
 
 
 def played(start: list[float], end: list[float], takes_s: float, seconds: float) -> list[float]:
@@ -259,12 +340,19 @@ def played(start: list[float], end: list[float], takes_s: float, seconds: float)
     return [begins + part * (ends - begins) for begins, ends in zip(start, end, strict=True)]
 
 
-def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def twist_towards(
+    pose: PoseStamped, target: PoseStamped, gain: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return linear and angular velocity (3,) each in the base frame [m/s, rad/s].
 
     They are proportional to the remaining error.
     """
-    p, q, a, b = pose.pose.position, pose.pose.orientation, target.pose.position, target.pose.orientation
+    p, q, a, b = (
+        pose.pose.position,
+        pose.pose.orientation,
+        target.pose.position,
+        target.pose.orientation,
+    )
     delta = np.array([a.x - p.x, a.y - p.y, a.z - p.z])
     turn = np.array(to_vector(product((b.x, b.y, b.z, b.w), inverse((q.x, q.y, q.z, q.w)))))
     return tuple((gain * delta).tolist()), tuple((gain * turn).tolist())
@@ -276,7 +364,9 @@ def within_reach(before: PoseStamped, now: PoseStamped, distance_m: float) -> bo
     return math.dist((a.x, a.y, a.z), (b.x, b.y, b.z)) <= distance_m + NOISE_M
 
 
-def towards(velocity: tuple[float, ...], wanted: tuple[float, ...], most: float) -> tuple[float, ...]:
+def towards(
+    velocity: tuple[float, ...], wanted: tuple[float, ...], most: float
+) -> tuple[float, ...]:
     """Return ``velocity``, changed by a bounded amount."""
     change = at_most(most, tuple(w - v for v, w in zip(velocity, wanted, strict=True)))
     return tuple(v + c for v, c in zip(velocity, change, strict=True))
@@ -285,7 +375,9 @@ def towards(velocity: tuple[float, ...], wanted: tuple[float, ...], most: float)
 def at_most(bound: float, velocity: tuple[float, ...]) -> tuple[float, ...]:
     """Return the velocity, scaled down to at most ``bound``."""
     speed = math.hypot(*velocity)
-    return velocity if speed <= bound else tuple(component * bound / speed for component in velocity)
+    return (
+        velocity if speed <= bound else tuple(component * bound / speed for component in velocity)
+    )
 
 
 def main() -> None:

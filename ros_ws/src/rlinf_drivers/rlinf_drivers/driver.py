@@ -16,13 +16,19 @@ def main() -> None:
     """Run the module that the parameter file names; SystemExit names its fault."""
     name = given("module")
     if not name:
-        sys.exit("driver: expected a file of parameters with 'module', what is to be run (rlinf up writes one)")
+        sys.exit(
+            "driver: expected a file of parameters with 'module', what is to be run (rlinf up "
+            "writes one)"
+        )
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         sys.exit(_lacks(name, error))
     if not callable(getattr(module, "main", None)):
-        sys.exit(f"driver: {name}: expected a module with main(), which runs a node; it has none. Mend robot.yaml")
+        sys.exit(
+            f"driver: {name}: expected a module with main(), which runs a node; it has none. Mend "
+            f"robot.yaml"
+        )
     module.main()
 
 

@@ -49,11 +49,15 @@ class Hand(Orders):
         self.node, self.settings = node, settings
         self.failed = ""
         self.failed_at = 0.0
-        self.actions = {"move": ActionClient(node, Move, f"{prefix}franka_gripper/move"),
-                        "grasp": ActionClient(node, Grasp, f"{prefix}franka_gripper/grasp")}
+        self.actions = {
+            "move": ActionClient(node, Move, f"{prefix}franka_gripper/move"),
+            "grasp": ActionClient(node, Grasp, f"{prefix}franka_gripper/grasp"),
+        }
         self.stopping = node.create_client(Trigger, f"{prefix}franka_gripper/stop")
         self.widths = publisher(node, "gripper/state")
-        node.create_subscription(JointState, f"{prefix}franka_gripper/joint_states", self._on_state, 1)
+        node.create_subscription(
+            JointState, f"{prefix}franka_gripper/joint_states", self._on_state, 1
+        )
 
     def _on_state(self, state: JointState) -> None:
         self.width = float(sum(state.position[:2]))  # each finger's distance from the middle
@@ -65,15 +69,23 @@ class Hand(Orders):
 
     def goal(self, verb: str, width: float) -> tuple[ActionClient, Any]:
         speed = self.settings.hand_speed
-        goal = Move.Goal(width=width, speed=speed) if verb == "move" else \
-            Grasp.Goal(width=width, speed=speed, force=self.settings.hand_force, epsilon=ANY)
+        goal = (
+            Move.Goal(width=width, speed=speed)
+            if verb == "move"
+            else Grasp.Goal(width=width, speed=speed, force=self.settings.hand_force, epsilon=ANY)
+        )
         return self.actions[verb], goal
 
     def outcome(self, result: Any) -> str:
         return "done" if result.success else f"failed: {result.error or 'no reason'}"
 
     def look(self) -> None:
-        if self.failed and not self.fault and self.wanted is not None and time.monotonic() - self.failed_at > AGAIN_S:
+        if (
+            self.failed
+            and not self.fault
+            and self.wanted is not None
+            and time.monotonic() - self.failed_at > AGAIN_S
+        ):
             since = self.since
             how = self.failed
             before = self.ordered
@@ -93,8 +105,13 @@ class Hand(Orders):
 
     def through(self, number: int, how: str) -> None:
         """Record the answer; a failed opening remains pending, unless the fingers are open."""
-        if number == self.order and how != "done" and self.ordered and self.ordered[0] == "move" and \
-                abs((self.width or 0.0) - self.ordered[1]) > NEAR_M:
+        if (
+            number == self.order
+            and how != "done"
+            and self.ordered
+            and self.ordered[0] == "move"
+            and abs((self.width or 0.0) - self.ordered[1]) > NEAR_M
+        ):
             self.failed, self.last_result = how, f"{self.words()}: {how}"
             return
         self.failed = "" if number == self.order else self.failed
@@ -134,9 +151,12 @@ class Recovery(Steps):
         super().__init__(node)
         self.settings, self.franka = settings, node
         self.clearing = ActionClient(node, ErrorRecovery, f"{prefix}action_server/error_recovery")
-        self.activating = node.create_client(SetHardwareComponentState,
-                                             f"{prefix}controller_manager/set_hardware_component_state")
-        self.switching = node.create_client(SwitchController, f"{prefix}controller_manager/switch_controller")
+        self.activating = node.create_client(
+            SetHardwareComponentState, f"{prefix}controller_manager/set_hardware_component_state"
+        )
+        self.switching = node.create_client(
+            SwitchController, f"{prefix}controller_manager/switch_controller"
+        )
 
     async def run(self) -> str:
         """Recover the arm, then the hand (see ``Steps``)."""
@@ -147,8 +167,14 @@ class Recovery(Steps):
             self.running = False
 
     async def _arm(self) -> str:
-        return (await self._clear() or await self._activate() or await self._switch(self.settings.broadcasters)
-                or await self._await_target() or await self._switch(self.settings.controllers) or await self._back())
+        return (
+            await self._clear()
+            or await self._activate()
+            or await self._switch(self.settings.broadcasters)
+            or await self._await_target()
+            or await self._switch(self.settings.controllers)
+            or await self._back()
+        )
 
     async def _clear(self) -> str:
         if not self.clearing.server_is_ready():
@@ -157,12 +183,18 @@ class Recovery(Steps):
         if handle is None or not handle.accepted:
             return "error_recovery was not accepted"
         ended = await self.answer(handle.get_result_async())
-        return "" if ended is not None and ended.status == SUCCEEDED else "error_recovery has not succeeded"
+        return (
+            ""
+            if ended is not None and ended.status == SUCCEEDED
+            else "error_recovery has not succeeded"
+        )
 
     async def _activate(self) -> str:
         active = State(id=State.PRIMARY_STATE_ACTIVE, label="active")
         if name := self.settings.hardware:
-            done = await self.service(self.activating, SetHardwareComponentState.Request(name=name, target_state=active))
+            done = await self.service(
+                self.activating, SetHardwareComponentState.Request(name=name, target_state=active)
+            )
             if done is None or not done.ok:
                 return f"hardware component '{name}' was not activated"
         return ""
@@ -170,9 +202,17 @@ class Recovery(Steps):
     async def _switch(self, names: tuple[str, ...]) -> str:
         if not names:
             return ""
-        done = await self.service(self.switching, SwitchController.Request(
-            activate_controllers=names, strictness=SwitchController.Request.BEST_EFFORT))
-        return "" if done is not None and done.ok else f"controllers {', '.join(names)} were not activated"
+        done = await self.service(
+            self.switching,
+            SwitchController.Request(
+                activate_controllers=names, strictness=SwitchController.Request.BEST_EFFORT
+            ),
+        )
+        return (
+            ""
+            if done is not None and done.ok
+            else f"controllers {', '.join(names)} were not activated"
+        )
 
     async def _await_target(self) -> str:
         """Wait for the interlock's next target, sent once it knows where the arm rests."""
@@ -211,10 +251,14 @@ TICK_S = 0.01  # the state arrives at 1 kHz; the newest is taken at this interva
 SILENT_S = 0.5  # franka_ros2 falls silent if a reflex has ended its control loop; value of S3
 OFFSET_S = 0.05  # between its clock and ours (S4)
 ROBOT_STATE = "franka_robot_state_broadcaster/robot_state"
-MODES = {FrankaRobotState.ROBOT_MODE_OTHER: "other", FrankaRobotState.ROBOT_MODE_IDLE: "idle",
-         FrankaRobotState.ROBOT_MODE_GUIDING: "guiding", FrankaRobotState.ROBOT_MODE_REFLEX: "reflex",
-         FrankaRobotState.ROBOT_MODE_USER_STOPPED: "user_stop",
-         FrankaRobotState.ROBOT_MODE_AUTOMATIC_ERROR_RECOVERY: RECOVERING}
+MODES = {
+    FrankaRobotState.ROBOT_MODE_OTHER: "other",
+    FrankaRobotState.ROBOT_MODE_IDLE: "idle",
+    FrankaRobotState.ROBOT_MODE_GUIDING: "guiding",
+    FrankaRobotState.ROBOT_MODE_REFLEX: "reflex",
+    FrankaRobotState.ROBOT_MODE_USER_STOPPED: "user_stop",
+    FrankaRobotState.ROBOT_MODE_AUTOMATIC_ERROR_RECOVERY: RECOVERING,
+}
 # until a person lets go
 BY_HAND = (FrankaRobotState.ROBOT_MODE_USER_STOPPED, FrankaRobotState.ROBOT_MODE_GUIDING)
 
@@ -232,7 +276,9 @@ def fault_of(state: FrankaRobotState) -> str:
     """
     moves = state.robot_mode == FrankaRobotState.ROBOT_MODE_MOVE
     mode = "error" if moves else MODES.get(state.robot_mode, f"mode_{state.robot_mode}")
-    because = ", ".join(flags(state.current_errors)) or ("" if moves else ", ".join(flags(state.last_motion_errors)))
+    because = ", ".join(flags(state.current_errors)) or (
+        "" if moves else ", ".join(flags(state.last_motion_errors))
+    )
     return f"{mode} ({because})" if because else "" if moves else mode
 
 
@@ -246,8 +292,10 @@ def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[fl
     a, b = state.o_t_ee.pose.orientation, state.ee_t_k.pose.orientation
     turn = product((a.x, a.y, a.z, a.w), (b.x, b.y, b.z, b.w))
     felt = state.k_f_ext_hat_k.wrench
-    return (turned(turn, (-felt.force.x, -felt.force.y, -felt.force.z)),
-            turned(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)))
+    return (
+        turned(turn, (-felt.force.x, -felt.force.y, -felt.force.z)),
+        turned(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)),
+    )
 
 
 class Franka(ArmDriver):
@@ -261,7 +309,10 @@ class Franka(ArmDriver):
         self.offset_s = 0.0
         prefix = f"{self.settings.namespace.rstrip('/')}/" if self.settings.namespace else ""
         self.states = self.hear(FrankaRobotState, f"{prefix}{ROBOT_STATE}")
-        self.targets = [self.hear(PoseStamped, "target_pose"), self.hear(JointState, "target_joints")]
+        self.targets = [
+            self.hear(PoseStamped, "target_pose"),
+            self.hear(JointState, "target_joints"),
+        ]
         self.wrenches = publisher(self, "wrench")
         self.poses = publisher(self, "current_pose") if self.settings.current_pose else None
         self.hand = Hand(self, prefix, self.settings) if self.settings.hand else None
@@ -304,7 +355,9 @@ class Franka(ArmDriver):
     def _tick(self) -> None:
         if (state := newest(self.states)) is not None:
             self.state, self.received_at = state, time.monotonic()
-            self.offset_s = (to_ns(self.state.header.stamp) - self.get_clock().now().nanoseconds) / NS
+            self.offset_s = (
+                to_ns(self.state.header.stamp) - self.get_clock().now().nanoseconds
+            ) / NS
             if self.active:
                 self._publish(self.state)
         if self.hand and self.active:
@@ -314,21 +367,30 @@ class Franka(ArmDriver):
     def _publish(self, state: FrankaRobotState) -> None:
         wrench = WrenchStamped(header=state.header)
         wrench.header.frame_id = self.settings.frame
-        for part, values in zip((wrench.wrench.force, wrench.wrench.torque), wrench_on_tool(state), strict=True):
+        for part, values in zip(
+            (wrench.wrench.force, wrench.wrench.torque), wrench_on_tool(state), strict=True
+        ):
             part.x, part.y, part.z = values
         self.wrenches.publish(wrench)
         if self.poses is not None:
             self.poses.publish(PoseStamped(header=wrench.header, pose=state.o_t_ee.pose))
 
     def _health(self) -> Health:
-        values = {"robot_mode": MODES.get(self.state.robot_mode, "move"), "clock_offset_s": round(self.offset_s, 4),
-                  "control_command_success_rate": self.state.control_command_success_rate,
-                  "hand": self.hand.last_result if self.hand else "none"}
+        values = {
+            "robot_mode": MODES.get(self.state.robot_mode, "move"),
+            "clock_offset_s": round(self.offset_s, 4),
+            "control_command_success_rate": self.state.control_command_success_rate,
+            "hand": self.hand.last_result if self.hand else "none",
+        }
         if fault := self.fault:
             return Health(ERROR, fault, values)
         if abs(self.offset_s) > OFFSET_S:
-            return Health(ERROR, f"clock of franka_ros2's machine: expected within {OFFSET_S} s of this one's, got "
-                          f"{self.offset_s:+.3f} s. Run chrony on both", values)
+            return Health(
+                ERROR,
+                f"clock of franka_ros2's machine: expected within {OFFSET_S} s of this one's, got "
+                f"{self.offset_s:+.3f} s. Run chrony on both",
+                values,
+            )
         return Health(OK, "moves as it is told", values)
 
 

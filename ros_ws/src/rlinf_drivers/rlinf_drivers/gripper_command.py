@@ -70,7 +70,9 @@ class Commands(Orders):
 
     def goal(self, verb: str, width: float) -> tuple[ActionClient, Any]:
         position = self.settings.position(width)
-        return self.action, GripperCommand.Goal(command=Command(position=position, max_effort=self.settings.max_effort))
+        return self.action, GripperCommand.Goal(
+            command=Command(position=position, max_effort=self.settings.max_effort)
+        )
 
     def outcome(self, result: Any) -> str:
         return "done" if result.reached_goal else "stalled" if result.stalled else "ended elsewhere"
@@ -91,7 +93,9 @@ class GripperNode(Managed, ControlNode):
         self.settings = self.declare_settings("settings", Gripper)
         self.orders, self.received_at, self.implausible = Commands(self, self.settings), 0.0, ""
         self.widths = publisher(self, "gripper/state")
-        self.create_subscription(JointState, self.settings.states, self._on_states, overheard(WAITING))
+        self.create_subscription(
+            JointState, self.settings.states, self._on_states, overheard(WAITING)
+        )
         self.create_timer(TICK_S, self._look)
         self.diagnostics = Diagnostics(self, self._health)
 
@@ -126,19 +130,35 @@ class GripperNode(Managed, ControlNode):
             self.orders.begin()
         self.received_at, self.orders.width = time.monotonic(), width
         if self.active and not self.orders.fault:
-            self.widths.publish(JointState(header=state.header, name=STATE, position=[self.orders.width]))
+            self.widths.publish(
+                JointState(header=state.header, name=STATE, position=[self.orders.width])
+            )
 
     def _health(self) -> Health:
         settings, orders = self.settings, self.orders
         values = {"order": orders.last_result, "width": orders.width, "action": settings.action}
         if self.implausible:
-            return Health(ERROR, f"joint '{settings.joint}': expected a position between gripper.closed_at "
-                          f"({settings.closed_at:g}) and gripper.open_at ({settings.open_at:g}), got {self.implausible}. "
-                          "Is it in degrees or per cent? Correct both", values)
+            return Health(
+                ERROR,
+                f"joint '{settings.joint}': expected a position between gripper.closed_at "
+                f"({settings.closed_at:g}) and gripper.open_at ({settings.open_at:g}), got "
+                f"{self.implausible}. "
+                "Is it in degrees or per cent? Correct both",
+                values,
+            )
         if self.silent:
-            return Health(ERROR, f"no joint '{settings.joint}' on {settings.states}. Start the gripper's driver, or set "
-                          "gripper.joint and gripper.states", values)
-        return Health(ERROR, orders.fault, values) if orders.fault else Health(OK, orders.last_result, values)
+            return Health(
+                ERROR,
+                f"no joint '{settings.joint}' on {settings.states}. Start the gripper's driver, or "
+                f"set "
+                "gripper.joint and gripper.states",
+                values,
+            )
+        return (
+            Health(ERROR, orders.fault, values)
+            if orders.fault
+            else Health(OK, orders.last_result, values)
+        )
 
 
 def main() -> None:

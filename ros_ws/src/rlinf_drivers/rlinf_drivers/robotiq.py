@@ -15,7 +15,14 @@ from rlinf_msgs.msg import GripperWidth
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from rlinf_core.robots.grippers.robotiq import ACTIVATING, ACTIVE, Gripper, OrderTracker, Robotiq, Status
+from rlinf_core.robots.grippers.robotiq import (
+    ACTIVATING,
+    ACTIVE,
+    Gripper,
+    OrderTracker,
+    Robotiq,
+    Status,
+)
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.action_clients import STATE
 from rlinf_ros.qos import publisher, subscription
@@ -23,7 +30,12 @@ from rlinf_ros.spinning import ERROR, INACTIVE, OK, Diagnostics, Health, run
 
 PERIOD_S = 0.02
 SETTLED_S = 0.5  # commands from before the interlock has heard the gripper's width are ignored
-OBJECTS = ("on its way", "stopped at something, opening", "holds something", "where it was sent")  # gOBJ
+OBJECTS = (
+    "on its way",
+    "stopped at something, opening",
+    "holds something",
+    "where it was sent",
+)  # gOBJ
 
 
 class RobotiqNode(DeviceNode):
@@ -57,7 +69,11 @@ class RobotiqNode(DeviceNode):
         self.activation.clear()
 
     def _on_command(self, command: GripperWidth) -> None:
-        if self.active and math.isfinite(command.width) and time.monotonic() - self.well_at > SETTLED_S:
+        if (
+            self.active
+            and math.isfinite(command.width)
+            and time.monotonic() - self.well_at > SETTLED_S
+        ):
             self.wanted = round(self.settings.position(command.width))
 
     def _on_activate(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
@@ -71,7 +87,10 @@ class RobotiqNode(DeviceNode):
             response.message = "it is active, and has no fault"
         else:
             self.activation.set()
-            response.success, response.message = True, "its fingers open and close; /diagnostics says when it is ready"
+            response.success, response.message = (
+                True,
+                "its fingers open and close; /diagnostics says when it is ready",
+            )
         return response
 
     # In the reading thread
@@ -110,19 +129,30 @@ class RobotiqNode(DeviceNode):
         if not status.trouble:
             lost = time.monotonic() - self.order_tracker.taken_at > self.settings.timeout_s
             return (
-                f"it has not taken the order {self.order_tracker.order} for {self.settings.timeout_s:g} s"
+                f"it has not taken the order {self.order_tracker.order} for "
+                f"{self.settings.timeout_s:g} s"
                 if lost
                 else ""
             )
-        how = "" if status.state == ACTIVATING else \
-            (". Keep clear of its fingers, which open and close once, and run: rlinf gripper activate (with ROS: ros2 "
-             f"service call {self.resolve_service_name('gripper/activate')} std_srvs/srv/Trigger)")
+        how = (
+            ""
+            if status.state == ACTIVATING
+            else (
+                ". Keep clear of its fingers, which open and close once, and run: rlinf gripper "
+                "activate (with ROS: ros2 "
+                f"service call {self.resolve_service_name('gripper/activate')} "
+                f"std_srvs/srv/Trigger)"
+            )
+        )
         return f"{status.trouble}{how}"
 
     def _health(self) -> Health:
         status = self.status
-        values = {"device": self.settings.device, "position": status.position if status else "", "ordered":
-                  status.ordered if status else ""}
+        values = {
+            "device": self.settings.device,
+            "position": status.position if status else "",
+            "ordered": status.ordered if status else "",
+        }
         if self.trouble or status is None:
             return Health(ERROR, self.trouble or "no answer yet", values)
         return Health(OK, OBJECTS[status.object], values)

@@ -108,9 +108,12 @@ class ServoArm(DeviceNode):
         for servo, expected in self.homing.items():
             if (measured := bus.homing_offset(servo)) != expected:
                 raise RlinfError(
-                    f"servo {servo} at {self.settings.device}: expected the homing offset {expected} of "
-                    f"{self.settings.calibration}, got {measured} in the servo. The file belongs to another arm, or the "
-                    "arm was calibrated again. Run lerobot-calibrate, and name the file that it writes"
+                    f"servo {servo} at {self.settings.device}: expected the homing offset "
+                    f"{expected} of "
+                    f"{self.settings.calibration}, got {measured} in the servo. The file belongs "
+                    f"to another arm, or the "
+                    "arm was calibrated again. Run lerobot-calibrate, and name the file that it "
+                    "writes"
                 )
 
     def turn(self, device: Bus) -> None:
@@ -119,7 +122,8 @@ class ServoArm(DeviceNode):
             if now - self.answered_at > self.settings.silence_s:
                 self._set_fault(SILENT)
                 raise DeviceError(
-                    f"silent: expected answers of servos {device.ids}, got none, or broken ones, for "
+                    f"silent: expected answers of servos {device.ids}, got none, or broken ones, "
+                    f"for "
                     f"{self.settings.silence_s:g} s. Look at power, ids and baud rate"
                 )
             return

@@ -25,19 +25,31 @@ from rlinf_ros.scene import sleep
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
 LOOK_S, SILENT_S = 0.02, 0.5  # speed_scaling arrives at 100 Hz; value of S3
-JOINTS = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint",
-          "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
+JOINTS = (
+    "shoulder_pan_joint",
+    "shoulder_lift_joint",
+    "elbow_joint",
+    "wrist_1_joint",
+    "wrist_2_joint",
+    "wrist_3_joint",
+)
 PROTECTIVE, STOPPED = "protective_stop", "program_stopped"
 FROZEN = "frozen (joint_states never change: is the robot's cable there?)"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-RESTARTS = {"resend": "io_and_status_controller/resend_robot_program", "play": "dashboard_client/play"}
+RESTARTS = {
+    "resend": "io_and_status_controller/resend_robot_program",
+    "play": "dashboard_client/play",
+}
 MOVES = (SafetyMode.NORMAL, SafetyMode.REDUCED)
 
 
 def names(kind: Any) -> dict[int, str]:
     """Return the constants of a message as a map from value to lower-case name."""
-    return {getattr(kind, name): name.lower() for name in dir(kind) if name.isupper() and not name.startswith("_")
-            and isinstance(getattr(kind, name), int)}
+    return {
+        getattr(kind, name): name.lower()
+        for name in dir(kind)
+        if name.isupper() and not name.startswith("_") and isinstance(getattr(kind, name), int)
+    }
 
 
 SAFETY, ROBOT = names(SafetyMode), names(RobotMode)
@@ -72,7 +84,9 @@ def arm_readings(message: JointState, anonymous: bool = True) -> bytes:
             return b""
         indices = list(range(len(JOINTS)))
     parts = (message.position, message.velocity, message.effort)
-    return array("d", [part[index] if index < len(part) else nan for part in parts for index in indices]).tobytes()
+    return array(
+        "d", [part[index] if index < len(part) else nan for part in parts for index in indices]
+    ).tobytes()
 
 
 class UniversalRobots(ArmDriver):
@@ -92,10 +106,11 @@ class UniversalRobots(ArmDriver):
         self.joints = self.hear(JointState, "joint_states")
         prefix = f"{self.settings.namespace.rstrip('/')}/"
         for kind, topic, take, quality in (
-                (SafetyMode, "io_and_status_controller/safety_mode", self._on_safety, LATCHED),
-                (RobotMode, "io_and_status_controller/robot_mode", self._on_robot, LATCHED),
-                (Bool, "io_and_status_controller/robot_program_running", self._on_program, LATCHED),
-                (Float64, "speed_scaling_state_broadcaster/speed_scaling", self._on_scaling, OVERHEARD)):
+            (SafetyMode, "io_and_status_controller/safety_mode", self._on_safety, LATCHED),
+            (RobotMode, "io_and_status_controller/robot_mode", self._on_robot, LATCHED),
+            (Bool, "io_and_status_controller/robot_program_running", self._on_program, LATCHED),
+            (Float64, "speed_scaling_state_broadcaster/speed_scaling", self._on_scaling, OVERHEARD),
+        ):
             self.create_subscription(kind, prefix + topic, take, quality)
         self.recovery = Recovery(self, prefix, self.settings)
         self.create_timer(LOOK_S, self._look)
@@ -149,13 +164,22 @@ class UniversalRobots(ArmDriver):
         return fault not in (PROTECTIVE, STOPPED)
 
     def _health(self) -> Health:
-        values = {"safety_mode": SAFETY.get(self.safety, self.safety), "robot_mode": ROBOT.get(self.robot, self.robot),
-                  "program": "running" if self.program else "stopped", "speed_scaling": round(self.scaling, 1)}
+        values = {
+            "safety_mode": SAFETY.get(self.safety, self.safety),
+            "robot_mode": ROBOT.get(self.robot, self.robot),
+            "program": "running" if self.program else "stopped",
+            "speed_scaling": round(self.scaling, 1),
+        }
         if fault := self.fault:
             return Health(ERROR, fault, values)
         if self.scaling < 99.0:
-            return Health(WARN, f"the robot goes at {self.scaling:.0f} % of what it is told: its speed slider, or reduced "
-                          "mode. The set-point waits for it (divergence)", values)
+            return Health(
+                WARN,
+                f"the robot goes at {self.scaling:.0f} % of what it is told: its speed slider, or "
+                f"reduced "
+                "mode. The set-point waits for it (divergence)",
+                values,
+            )
         return Health(OK, "moves as it is told", values)
 
 
@@ -167,8 +191,10 @@ class Recovery(Steps):
         self.arm, self.settings = node, settings
         restart = RESTARTS[settings.restart]
         self.restarting = restart, node.create_client(Trigger, prefix + restart)
-        self.unlocking = [(name, node.create_client(Trigger, f"{prefix}dashboard_client/{name}"))
-                          for name in ("close_safety_popup", "unlock_protective_stop")]
+        self.unlocking = [
+            (name, node.create_client(Trigger, f"{prefix}dashboard_client/{name}"))
+            for name in ("close_safety_popup", "unlock_protective_stop")
+        ]
 
     async def run(self) -> str:
         """Unlock, restart the program, and wait for the robot (see ``Steps``)."""
@@ -205,7 +231,11 @@ class Recovery(Steps):
 
     async def _trigger(self, name: str, client: Any) -> str:
         answer = await self.service(client, Trigger.Request())
-        return "" if answer is not None and answer.success else f"{name}: {answer.message if answer else 'no answer'}"
+        return (
+            ""
+            if answer is not None and answer.success
+            else f"{name}: {answer.message if answer else 'no answer'}"
+        )
 
 
 def main() -> None:

@@ -63,11 +63,17 @@ from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import Rates, StationNode, given, run
 from rlinf_ros.workarounds import wait_for_nobody
 
-SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; where nothing can measure it, spell them out "
-                    "as 'unlimited'", "joint_states": "joint_low and joint_high need it",
-          "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it",
-          "robot/fault": "the robot's own faults would not be heard: its driver's node hangs, or offers them without "
-                         "durability"}
+SILENT = {
+    "wrench": "contact_force, contact_torque and contact_fault need it; where nothing can measure "
+    "it, spell them out "
+    "as 'unlimited'",
+    "joint_states": "joint_low and joint_high need it",
+    "gripper/state": "gripper_width needs it",
+    "current_pose": "box_low and box_high need it",
+    "robot/fault": "the robot's own faults would not be heard: its driver's node hangs, or offers "
+    "them without "
+    "durability",
+}
 
 # after an arming, its desk may have ended before the answer; a hang is noticed in 1 s
 UNANSWERED_S = 2.0
@@ -165,8 +171,14 @@ class Requests:
         Its sender was told, or soon will be, that it was not executed.
         """
         late_s = time.monotonic() - until
-        return "" if late_s <= 0.0 else (f"refused: the interlock got the request after {TAKEN_S + late_s:.1f} s, "
-                                         f"expected within {TAKEN_S:g} s. Was the interlock stopped? Ask again")
+        return (
+            ""
+            if late_s <= 0.0
+            else (
+                f"refused: the interlock got the request after {TAKEN_S + late_s:.1f} s, "
+                f"expected within {TAKEN_S:g} s. Was the interlock stopped? Ask again"
+            )
+        )
 
     def _confirm(self) -> None:
         """Answer resets after their tick. A fault that is still present may be a newer one."""
@@ -174,15 +186,22 @@ class Requests:
         now = time.monotonic()
         waiting = self.granted
         cleared = node.state.mode is not Mode.FAULT
-        due = [request for request in waiting if cleared or request.ticks != node.counts["ticks"] or now > request.until]
+        due = [
+            request
+            for request in waiting
+            if cleared or request.ticks != node.counts["ticks"] or now > request.until
+        ]
         self.granted = [request for request in waiting if request not in due]
         for request in due:
             if cleared:
                 node.desk.reply(request.number, "")
             elif now > request.until:
                 node.wanted.pop("reset_fault", None)  # its sender no longer waits
-                node.desk.reply(request.number, f"refused: no tick has cleared it for {TAKEN_S:g} s. Is the robot side "
-                                             "running?")
+                node.desk.reply(
+                    request.number,
+                    f"refused: no tick has cleared it for {TAKEN_S:g} s. Is the robot side "
+                    "running?",
+                )
             else:
                 self._take(request.number, "reset", request.arguments, request.until)
 
@@ -191,8 +210,9 @@ class Requests:
         node = self.node
         if node.state.mode is Mode.FAULT:
             why = f" ({node.why_latched})" if node.state.cause == "restarted" else ""
-            return (f"FAULT '{node.state.cause}' stands{why}. Clear it with interlock/reset_fault "
-                    "first")
+            return (
+                f"FAULT '{node.state.cause}' stands{why}. Clear it with interlock/reset_fault first"
+            )
         reason = self._why_not_armed() if value else ""
         if not reason:
             self._want(arm=value)
@@ -202,9 +222,15 @@ class Requests:
     def on_new_desk(self) -> None:
         """Withdraw a recent arming after a change of desk: its sender may get no answer."""
         self.granted.clear()  # the new desk counts its requests from one
-        if time.monotonic() - self.armed_s < UNANSWERED_S and self.node.active and self.node.state.mode is not Mode.FAULT:
+        if (
+            time.monotonic() - self.armed_s < UNANSWERED_S
+            and self.node.active
+            and self.node.state.mode is not Mode.FAULT
+        ):
             self._want(arm=False)
-            self.node.desk.log("error", "an arming was taken back: its answer was lost with the services' process")
+            self.node.desk.log(
+                "error", "an arming was taken back: its answer was lost with the services' process"
+            )
 
     def _why_not_armed(self) -> str:
         """Return the reasons against arming; empty if there are none."""
@@ -214,21 +240,32 @@ class Requests:
         # one tick must not lose a disarming
         if self.ending is not None or node.wanted.get("arm") is False:
             return "a disarming is in progress. Ask again"
-        if not (node.settings["teleports"] or node.inputs.estops or node.settings["no_estop_reason"]):
+        if not (
+            node.settings["teleports"] or node.inputs.estops or node.settings["no_estop_reason"]
+        ):
             return NO_ESTOP
         inputs = self._inputs()
         standing = standing_faults(node.limits, inputs, node.state.contacts)
         if standing:
             return f"this stands: {', '.join(map(self._describe, standing))}"
         if node.output.suppress_setpoint and node.state.recovering:
-            return f"the arm was lost or is being recovered. It must be seen at rest for {SETTLE_S} s. Ask again"
+            return (
+                f"the arm was lost or is being recovered. It must be seen at rest for "
+                f"{SETTLE_S} s. Ask again"
+            )
         if node.output.suppress_setpoint and node.state.track.valid:
             trajectory = Trajectory(node.limits, node.state.motions, None, None, lambda *_: None)
             if outside := trajectory.outside(node.state.track.at or ()):
-                return (f"the arm rests outside of its {outside}, and far from where it was. Guide it inside first, or "
-                        "change the limits")
+                return (
+                    f"the arm rests outside of its {outside}, and far from where it was. Guide it "
+                    f"inside first, or "
+                    "change the limits"
+                )
             if not measured_at_rest(node.limits, node.state.track):
-                return f"the arm moves, far from where it was. It must be seen at rest for {SETTLE_S} s. Ask again"
+                return (
+                    f"the arm moves, far from where it was. It must be seen at rest for "
+                    f"{SETTLE_S} s. Ask again"
+                )
         missing = unready(inputs)
         if missing:
             return f"this is missing: {', '.join(map(self._describe, missing))}"
@@ -237,11 +274,17 @@ class Requests:
     def _describe(self, cause: str) -> str:
         kind, _, topic = cause.partition(":")
         if kind == "silent" and topic in self.node.inputs.others:
-            return f"{cause} (the interlock of arm {self.node.inputs.others[topic].name}: is it running?)"
+            return (
+                f"{cause} (the interlock of arm {self.node.inputs.others[topic].name}: is it "
+                f"running?)"
+            )
         if kind == "estop_silent" and (other := self.node.inputs.of_other_type(f"estop/{topic}")):
             return f"{cause} ({other})"
         if kind in ("foreign_publisher", "two_publishers"):
-            return f"{cause} (published by {self.node.inputs.who(topic)}; a killed process is forgotten after seconds)"
+            return (
+                f"{cause} (published by {self.node.inputs.who(topic)}; a killed process is "
+                f"forgotten after seconds)"
+            )
         return f"{cause} ({SILENT[topic]})" if kind == "silent" and topic in SILENT else cause
 
     def _why_unknown(self, inputs: core.Inputs) -> str:
@@ -249,22 +292,40 @@ class Requests:
         node, topic = self.node, self.node.inputs.state_topic
         if wrong_topic := in_other_units(node.limits, inputs):
             values = {"joint_states": inputs.joints, "current_pose": (inputs.pose or ())[:3]}.get(
-                wrong_topic, (inputs.gripper,))
+                wrong_topic, (inputs.gripper,)
+            )
             numbers = ", ".join(f"{value:.4g}" for value in values or () if value is not None)
-            return (f"'{wrong_topic}': expected metres and radians near the limits, got {numbers}. Are they millimetres or "
-                    "degrees? Publish SI units, or correct the limits")
+            return (
+                f"'{wrong_topic}': expected metres and radians near the limits, got {numbers}. Are "
+                f"they millimetres or "
+                "degrees? Publish SI units, or correct the limits"
+            )
         missing = measured(node.limits, inputs)
-        age_s = math.inf if node.inputs.pose is None and node.inputs.joints is None else inputs.pose_age_ns / NS
+        age_s = (
+            math.inf
+            if node.inputs.pose is None and node.inputs.joints is None
+            else inputs.pose_age_ns / NS
+        )
         if missing is not None and age_s <= node.limits.stale_state:
-            return "" if node.state.track.valid or node.settings["lockstep"] else \
-                f"the arm was measured to jump. It must be seen at rest for {SETTLE_S} s. Ask again"
+            return (
+                ""
+                if node.state.track.valid or node.settings["lockstep"]
+                else f"the arm was measured to jump. It must be seen at rest for {SETTLE_S} s. Ask "
+                f"again"
+            )
         got = "none" if math.isinf(age_s) else f"one {age_s:.1f} s old"
         if math.isfinite(age_s) and missing is None:
             foreign = inputs.frame not in ("", node.limits.frame)
-            got = f"one in the frame '{inputs.frame}'" if foreign else \
-                "one that is not finite, or whose quaternion is not of length 1"
-        return (f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not older than "
-                f"{node.limits.stale_state} s, got {got}. Is the robot side running?")
+            got = (
+                f"one in the frame '{inputs.frame}'"
+                if foreign
+                else "one that is not finite, or whose quaternion is not of length 1"
+            )
+        return (
+            f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not older "
+            f"than "
+            f"{node.limits.stale_state} s, got {got}. Is the robot side running?"
+        )
 
     def _reset(self, cause: str, recovering: bool = False) -> str:
         """Request the reset of a fault.
@@ -279,16 +340,27 @@ class Requests:
         standing_on = standing_faults(node.limits, inputs, node.state.contacts)
         if not enabled(node.limits, inputs):
             standing_on.append("the enable is not held")
-        named = cause == node.state.cause if node.state.mode is Mode.FAULT else recovering or cause in standing_on
+        named = (
+            cause == node.state.cause
+            if node.state.mode is Mode.FAULT
+            else recovering or cause in standing_on
+        )
         if not named:
             stands = f"FAULT '{node.state.cause}'" if node.state.mode is Mode.FAULT else "no fault"
             return f"refused: {stands} stands, and the request named '{cause}'"
         if standing_on:
             only_the_robots = all(fault.startswith("robot:") for fault in standing_on)
-            whose = ROBOT_FAULT_PREFIX if only_the_robots and node.resets.get_subscription_count() else ""
+            whose = (
+                ROBOT_FAULT_PREFIX
+                if only_the_robots and node.resets.get_subscription_count()
+                else ""
+            )
             if whose and not recovering:
                 self._recover(cause, inputs.robot_fault)
-            return f"{whose}refused: its cause has not gone: {', '.join(map(self._describe, standing_on))}"
+            return (
+                f"{whose}refused: its cause has not gone: "
+                f"{', '.join(map(self._describe, standing_on))}"
+            )
         if node.state.mode is Mode.FAULT:
             unseen = cause in UNSEEN and not (node.state.track.valid or node.state.track.jumped)
             if unseen and (why := self._why_unknown(inputs)):
@@ -308,14 +380,19 @@ class Requests:
         try:
             loose = loosened(node.limits, with_values(node.limits, values))
             if loose and (node.state.mode is not Mode.DISARMED or node.wanted.get("arm")):
-                return f"{', '.join(loose)} would be loosened: disarm first. While armed, limits can only be tightened"
+                return (
+                    f"{', '.join(loose)} would be loosened: disarm first. While armed, limits "
+                    f"can only be tightened"
+                )
             limits = with_values(node.limits, values, "limits", node.loosest)
         except RecipeError as error:
             return str(error)
         state, reason = adopt(limits, node.state, node.limits)
         if not reason:
             node.limits = node.inputs.limits = limits
-            for topic in () if node.settings["lockstep"] else needs(limits) - node.inputs.listeners.keys():
+            for topic in (
+                () if node.settings["lockstep"] else needs(limits) - node.inputs.listeners.keys()
+            ):
                 node.inputs.hear(topic)  # silent until its first message
             node.state = state
             node.desk.limits_are(limits)
@@ -331,7 +408,10 @@ class Requests:
         state, armed = self.node.state, self.node.wanted.get("arm")
         if state.mode is not Mode.DISARMED or not state.still or armed:
             stands = "ARMED" if armed else state.mode.name
-            return f"not deactivated: it is {stands}. Disarm it first (interlock/arm) and let it come to rest"
+            return (
+                f"not deactivated: it is {stands}. Disarm it first (interlock/arm) and let it "
+                f"come to rest"
+            )
         self.node.deactivate()
         return ""
 
@@ -353,14 +433,30 @@ class Requests:
             inputs.pull()
         inputs.look_around()
         age_ns = 0 if node.settings["lockstep"] else inputs.age_ns(inputs.state_topic)
-        return core.Inputs(pose=inputs.pose, pose_age_ns=age_ns, joints=inputs.joints, **inputs.outside(),
-                      clock_stepped=node.clock is not None and node.clock.clock_stepped)
+        return core.Inputs(
+            pose=inputs.pose,
+            pose_age_ns=age_ns,
+            joints=inputs.joints,
+            **inputs.outside(),
+            clock_stepped=node.clock is not None and node.clock.clock_stepped,
+        )
 
 
-PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "latch_file": "", "estops": [""],
-              "no_estop_reason": "",
-              "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0], "driver": False,
-              "follows": ""}
+PARAMETERS = {
+    "limits_file": "",
+    "lockstep": False,
+    "lockstep_guard_s": 1.0,
+    "latch_file": "",
+    "estops": [""],
+    "no_estop_reason": "",
+    "teleports": False,
+    "distance": False,
+    "autostart": True,
+    "others": [""],
+    "rows": [0, 0, 0],
+    "driver": False,
+    "follows": "",
+}
 COLLECT_TICKS, STOPPED = 10, (Mode.DISARMED, Mode.FAULT)
 MAX_EVENTS = 32  # events published per tick; the rest are counted
 _MCL_CURRENT = 1
@@ -376,19 +472,33 @@ class Interlock(StationNode):
     """Ticks while it is active; ``interlock_clock`` decides when."""
 
     def __init__(self) -> None:
-        super().__init__("interlock", start_parameter_services=False, enable_rosout=False,
-                         parameter_overrides=[Parameter("start_type_description_service", value=False)])
-        self.settings = {name: self.declare_parameter(name, value).value for name, value in PARAMETERS.items()}
+        super().__init__(
+            "interlock",
+            start_parameter_services=False,
+            enable_rosout=False,
+            parameter_overrides=[Parameter("start_type_description_service", value=False)],
+        )
+        self.settings = {
+            name: self.declare_parameter(name, value).value for name, value in PARAMETERS.items()
+        }
         if not self.settings["limits_file"]:
-            raise RecipeError("limits_file: expected the path of the robot's limits.yaml, got none. Give it with "
-                              "--ros-args -p limits_file:=robots/NAME/limits.yaml")
+            raise RecipeError(
+                "limits_file: expected the path of the robot's limits.yaml, got none. Give it with "
+                "--ros-args -p limits_file:=robots/NAME/limits.yaml"
+            )
         if memory_bus.bus() and not (self.settings["lockstep"] and self.settings["teleports"]):
-            raise RlinfError("interlock: expected a process of its own, as a robot has it; only that of a simulator in "
-                             "lockstep shares one. Set station.processes=several", code="RL-E518")
+            raise RlinfError(
+                "interlock: expected a process of its own, as a robot has it; only that of a "
+                "simulator in "
+                "lockstep shares one. Set station.processes=several",
+                code="RL-E518",
+            )
         self.limits, self.loosest = load_with_loosest(self.settings["limits_file"])
         target = "target_joints" if self.limits.control_mode == "joint_delta" else "target_pose"
-        self.lock = only_one(self.get_namespace(), map(self.resolve_topic_name, filter(
-            None, [target, self.settings["follows"]])))
+        self.lock = only_one(
+            self.get_namespace(),
+            map(self.resolve_topic_name, filter(None, [target, self.settings["follows"]])),
+        )
         self.state = self._remember()
         self.counts: Counter[str] = Counter()
         self.wanted: dict[str, Any] = {"restart": True} if self.settings["teleports"] else {}
@@ -400,12 +510,23 @@ class Interlock(StationNode):
         self.others = [name for name in self.settings["others"] if name]
         endpoints = EndpointReport(self) if self.settings["lockstep"] else None
         self.desk = Desk(self.settings, self.limits)
-        self.desk.log("info", f"limits {self.limits.hash}, read once, of {os.path.realpath(self.settings['limits_file'])}")
+        self.desk.log(
+            "info",
+            f"limits {self.limits.hash}, read once, of "
+            f"{os.path.realpath(self.settings['limits_file'])}",
+        )
         if self.why_latched:
             self.desk.log("warning", f"the interlock starts latched: {self.why_latched}")
-        self.inputs = Inputs(self, self.limits, [name for name in self.settings["estops"] if name],
-                             self.settings["distance"], self.settings["lockstep"], self.others, self.rows,
-                             self.settings["driver"])
+        self.inputs = Inputs(
+            self,
+            self.limits,
+            [name for name in self.settings["estops"] if name],
+            self.settings["distance"],
+            self.settings["lockstep"],
+            self.others,
+            self.rows,
+            self.settings["driver"],
+        )
         if endpoints is not None:
             endpoints.nodes.append(self.inputs.node)
         self._make_outputs()
@@ -434,7 +555,10 @@ class Interlock(StationNode):
             self.targets = publisher(self, "target_joints")
         if self.limits.gripper_width:
             self.inputs.commands += ("gripper/command",)
-            self.gripper_commands, self.gripper_command = publisher(self, "gripper/command"), GripperWidth()
+            self.gripper_commands, self.gripper_command = (
+                publisher(self, "gripper/command"),
+                GripperWidth(),
+            )
         self.inputs.commands += ("robot/reset", *filter(None, [self.settings["follows"]]))
         self.resets = publisher(self, "robot/reset")
         self.applied = publisher(self, "applied")
@@ -458,10 +582,20 @@ class Interlock(StationNode):
         self.wanted.pop("arm", None)
         period = self.limits.tick
         if self.settings["lockstep"]:
-            self.clock = Lockstep(self, self.inputs, period, self._tick, self.settings["lockstep_guard_s"],
-                                  lambda: self.state.mode, lambda: self.targets.publish(self.answer))
+            self.clock = Lockstep(
+                self,
+                self.inputs,
+                period,
+                self._tick,
+                self.settings["lockstep_guard_s"],
+                lambda: self.state.mode,
+                lambda: self.targets.publish(self.answer),
+            )
         else:
-            self.clock, self.state = RealTime(self, self.inputs, period, self._tick), unwatched(self.state)
+            self.clock, self.state = (
+                RealTime(self, self.inputs, period, self._tick),
+                unwatched(self.state),
+            )
         self.active = True
 
     def deactivate(self) -> None:
@@ -478,7 +612,9 @@ class Interlock(StationNode):
 
     def finish(self) -> bool:
         """End the process: brake, and report when the arm is at rest."""
-        if self.active and not (self.state.still and (self.state.mode in STOPPED or self.settings["lockstep"])):
+        if self.active and not (
+            self.state.still and (self.state.mode in STOPPED or self.settings["lockstep"])
+        ):
             self.wanted["arm"] = False
             if self.clock is not None:
                 self.clock.wanted()
@@ -499,11 +635,26 @@ class Interlock(StationNode):
         for event in events:
             self._on_episode(event)
         wanted, self.wanted = self.wanted, {}
-        arrivals = [at for topic in ROLES if topic in self.inputs.listeners for at in self.inputs.listeners[topic].arrived]
+        arrivals = [
+            at
+            for topic in ROLES
+            if topic in self.inputs.listeners
+            for at in self.inputs.listeners[topic].arrived
+        ]
         before = self.state
-        self.state, self.output, core_events = self._step(core.Inputs(
-            pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=clock.clock_stepped, **received, **wanted), now_ns)
-        self._publish_target(now_ns, "gripper/state" not in received["silent"] and not self.state.gripper_silent)
+        self.state, self.output, core_events = self._step(
+            core.Inputs(
+                pose_age_ns=pose_age_ns,
+                late_s=late_s,
+                clock_stepped=clock.clock_stepped,
+                **received,
+                **wanted,
+            ),
+            now_ns,
+        )
+        self._publish_target(
+            now_ns, "gripper/state" not in received["silent"] and not self.state.gripper_silent
+        )
         if self.to_others is not None:
             self.to_others.publish(messages.to_others(self.output, now_ns))
         done = time.monotonic_ns()
@@ -531,7 +682,10 @@ class Interlock(StationNode):
         try:
             return step(self.limits, self.state, inputs, now_ns)
         except Exception:
-            self.desk.log("fatal", f"a defect in the interlock's core; the arm is stopped:\n{traceback.format_exc()}")
+            self.desk.log(
+                "fatal",
+                f"a defect in the interlock's core; the arm is stopped:\n{traceback.format_exc()}",
+            )
             # this also stops the other arms
             return step(self.limits, self.state, core.Inputs(robot_fault="interlock"), now_ns)
 
@@ -572,22 +726,39 @@ class Interlock(StationNode):
             if event.kind in ("refused", "mode", "reseeded"):
                 self.desk.log("info", f"{event.kind}: {event.cause}{self._whose(event.cause)}")
             if index < MAX_EVENTS:
-                self.events.publish(messages.safety_event(event, self.output, self.counts["ticks"], self.limits.hash))
+                self.events.publish(
+                    messages.safety_event(
+                        event, self.output, self.counts["ticks"], self.limits.hash
+                    )
+                )
 
     def _whose(self, cause: str) -> str:
         """Return the publishers of a topic that may have only one."""
-        _, separator, topic = cause.partition("_publisher:") if "_publisher:" in cause else cause.partition("_publishers:")
+        _, separator, topic = (
+            cause.partition("_publisher:")
+            if "_publisher:" in cause
+            else cause.partition("_publishers:")
+        )
         return f" (published by {self.inputs.who(topic)})" if separator else ""
 
     def _publish_safety(self, now_ns: int) -> None:
         self.published_state = self.output.mode, self.output.cause, self.output.source
-        self.safety.publish(messages.safety_state(self.output, self.counts, self.limits.hash, now_ns))
+        self.safety.publish(
+            messages.safety_state(self.output, self.counts, self.limits.hash, now_ns)
+        )
 
     def _once_a_second(self) -> None:
-        times: dict[str, Iterable[float]] = {"tick_late": self.clock.late_ms if self.clock else (),
-                                             "reaction": self.reaction_ms}
-        message = messages.diagnostics(f"{self.get_namespace().strip('/')}/interlock", self.state,
-                                       {**self.counts, **self.inputs.counts, **self.rates()}, times, self.limits.hash)
+        times: dict[str, Iterable[float]] = {
+            "tick_late": self.clock.late_ms if self.clock else (),
+            "reaction": self.reaction_ms,
+        }
+        message = messages.diagnostics(
+            f"{self.get_namespace().strip('/')}/interlock",
+            self.state,
+            {**self.counts, **self.inputs.counts, **self.rates()},
+            times,
+            self.limits.hash,
+        )
         message.header.stamp = self.get_clock().now().to_msg()
         self.diagnostics.publish(message)
 

@@ -54,7 +54,11 @@ class RealTime:
         self.inputs.pull()
         for at in [at for topic in ROLES for at in self.inputs.listeners[topic].arrived]:
             self.phase.arrived(at / NS)
-        self.tick(self.stamp_ns + self.offset_ns, self.inputs.age_ns(self.inputs.state_topic), max(late, 0) / NS)
+        self.tick(
+            self.stamp_ns + self.offset_ns,
+            self.inputs.age_ns(self.inputs.state_topic),
+            max(late, 0) / NS,
+        )
         if now - self.looked_ns > LOOK_NS:
             self.looked_ns = now
             self.inputs.look_around()  # for the next tick, so that the command does not wait for it
@@ -91,8 +95,16 @@ class Lockstep:
 
     clock_stepped = False
 
-    def __init__(self, node: Node, inputs: Inputs, period_s: float, tick: Tick, guard_s: float,
-                 mode: Callable[[], Mode], repeat: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        inputs: Inputs,
+        period_s: float,
+        tick: Tick,
+        guard_s: float,
+        mode: Callable[[], Mode],
+        repeat: Callable[[], None],
+    ) -> None:
         self.inputs = inputs
         self.period_s = period_s
         self.guard_s = guard_s
@@ -107,11 +119,25 @@ class Lockstep:
         self.pending = self.forced = self.running_on = self.answered = self.stopped = False
         self.last_ns = self.since_ns = time.monotonic_ns()
         self.subscriptions = [
-            subscription(node, "current_pose", self._on_pose, quality=received("current_pose", True), raw=True, lazy=True),
+            subscription(
+                node,
+                "current_pose",
+                self._on_pose,
+                quality=received("current_pose", True),
+                raw=True,
+                lazy=True,
+            ),
             subscription(node, "episode", self._on_episode, raw=True, lazy=True),
             subscription(node, "timestep", self._on_timestep, raw=True, lazy=True),
-            *(subscription(node, topic, partial(self._on_chunk, topic), raw=True, lazy=True) for topic in ROLES),
-            *(subscription(node, topic, partial(self._on_other, topic), raw=True, lazy=True) for topic in inputs.others)]
+            *(
+                subscription(node, topic, partial(self._on_chunk, topic), raw=True, lazy=True)
+                for topic in ROLES
+            ),
+            *(
+                subscription(node, topic, partial(self._on_other, topic), raw=True, lazy=True)
+                for topic in inputs.others
+            ),
+        ]
         self.timer = node.create_timer(period_s, self._on_guard)
 
     def _on_pose(self, raw: bytes | Envelope) -> None:
@@ -121,7 +147,12 @@ class Lockstep:
             return
         self.inputs.receive("current_pose", message)
         is_forced = self.forced and self.mode() is not Mode.ACTIVE
-        if self.answered and not self.pending and not is_forced and self.inputs.pose_stamp_ns == before:
+        if (
+            self.answered
+            and not self.pending
+            and not is_forced
+            and self.inputs.pose_stamp_ns == before
+        ):
             self.repeat()  # a republished state gets its answer again: nothing moves twice
             return
         if not self.pending or self.inputs.pose_stamp_ns != before:

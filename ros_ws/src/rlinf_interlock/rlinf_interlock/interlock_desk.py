@@ -108,9 +108,18 @@ class Channel:
 
 ANSWER_S = 5.0  # a lifecycle shutdown brakes first
 REPLACED = (
-    "describe_parameters", "get_parameter_types", "get_parameters", "list_parameters", "set_parameters",
-    "set_parameters_atomically", "change_state", "get_state", "get_available_states", "get_available_transitions",
-    "get_transition_graph")
+    "describe_parameters",
+    "get_parameter_types",
+    "get_parameters",
+    "list_parameters",
+    "set_parameters",
+    "set_parameters_atomically",
+    "change_state",
+    "get_state",
+    "get_available_states",
+    "get_available_transitions",
+    "get_transition_graph",
+)
 NO_ANSWER = "no answer from the interlock"
 REQUESTS_CLOSED = "the interlock takes no requests now. Ask again"
 MAX_PARAMETERS = 64  # in one request
@@ -119,31 +128,50 @@ LOOK_S = 5.0  # between two checks of the limits file
 # limits on a busy machine: for a desk that waits for the CPU; until its first beat
 STARVED_S, STARTS_S = 10.0, 60.0
 # not the interlock's scheduling
-START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "
-         "from rlinf_interlock.interlock_desk import main; main()")
+START = (
+    "import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "
+    "from rlinf_interlock.interlock_desk import main; main()"
+)
 
 
 class Desk:
     """The interlock's side: the process and its messages. It never waits."""
 
     def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
-        self._hello = {"settings": settings, "limits": _listed(asdict(limits)), "file_hash": limits.hash}
+        self._hello = {
+            "settings": settings,
+            "limits": _listed(asdict(limits)),
+            "file_hash": limits.hash,
+        }
         self._disarmed, self.checked_s = -1, time.monotonic()
         self._arguments = sys.argv[1:] if "--ros-args" in sys.argv else ["--ros-args"]
         self._open(0)
 
     def _open(self, armings: int) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        remaps = [item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")]
+        remaps = [
+            item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")
+        ]
         remaps += ["-r", "~/transition_event:=interlock/transition_event"]
         arguments = self._arguments
         place = arguments.index("--ros-args") + 1
-        command = [sys.executable, "-c", START, str(theirs.fileno()), *arguments[:place],
-                   "-r", "__node:=interlock_desk", *remaps, *arguments[place:]]
+        command = [
+            sys.executable,
+            "-c",
+            START,
+            str(theirs.fileno()),
+            *arguments[:place],
+            "-r",
+            "__node:=interlock_desk",
+            *remaps,
+            *arguments[place:],
+        ]
         # until it imports rlinf
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
-            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
         except OSError:
             ours.close()
             raise
@@ -233,7 +261,10 @@ class Desk:
 def _starved(pid: int) -> bool:
     """Return whether a thread of a process waits for a CPU or disk, and is silent for that."""
     try:
-        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+        states = [
+            (task / "stat").read_text().rpartition(")")[2].split()[0]
+            for task in Path(f"/proc/{pid}/task").iterdir()
+        ]
     except (OSError, IndexError):
         return False
     return any(state in "RD" for state in states)
@@ -241,7 +272,11 @@ def _starved(pid: int) -> bool:
 
 def _listed(values: dict[str, Any]) -> dict[str, Any]:
     """Return values as parameters and JSON hold them."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value != ()
+    }
 
 
 class Front:
@@ -350,10 +385,16 @@ class LimitsFileWatch:
         if now == before:
             return ""
         if now == self.loaded:
-            return f"{self.path} holds limits {now} again, which are in force unless somebody has set others"
+            return (
+                f"{self.path} holds limits {now} again, which are in force unless somebody has "
+                f"set others"
+            )
         holds = now if now.startswith("unreadable") else f"holds limits {now}"
-        return (f"{self.path} ({os.path.realpath(self.path)}) {holds} now. It was {self.loaded}, which stays in force, "
-                "with what was set since. Restart the station to load the file")
+        return (
+            f"{self.path} ({os.path.realpath(self.path)}) {holds} now. It was {self.loaded}, which "
+            f"stays in force, "
+            "with what was set since. Restart the station to load the file"
+        )
 
     def run(self, front: Front) -> None:
         """Check repeatedly; call it in a thread, because a disk may be slow."""
@@ -380,15 +421,20 @@ def main() -> None:
 def describe(name: str) -> tuple[str, bool]:
     """Return a limit's meaning for people, and whether it never changes."""
     about = TABLE[name].metadata
-    return about["meaning"] + (f" [{about['unit']}]" if about["unit"] else ""), about["tighter"] == FIXED
+    return about["meaning"] + (f" [{about['unit']}]" if about["unit"] else ""), about[
+        "tighter"
+    ] == FIXED
 
 
 ARRIVES_S = 1.0  # time for the answer to a shutdown on a busy machine
 AT_ONCE_S = 0.05  # a request read this soon after another may have arrived during its answer
 RECOVERY_START_S = 1.0  # until a robot reports that it recovers
 RECOVERS_S = 5.0  # for a recovery; afterwards the person resets again
-WAITED = (f"refused: the request waited for more than {TAKEN_S:g} s behind others, perhaps a reset, so its sender may no "
-          "longer expect it. Ask again")
+WAITED = (
+    f"refused: the request waited for more than {TAKEN_S:g} s behind others, perhaps a reset, so "
+    f"its sender may no "
+    "longer expect it. Ask again"
+)
 GONE = "the requester has gone before the answer. Arm again"
 
 
@@ -399,7 +445,10 @@ class Services(SafeTransitions, LifecycleNode):
     """
 
     def __init__(self, front: Front) -> None:
-        super().__init__("interlock_desk", parameter_overrides=[Parameter("start_type_description_service", value=False)])
+        super().__init__(
+            "interlock_desk",
+            parameter_overrides=[Parameter("start_type_description_service", value=False)],
+        )
         escape_logs(self)
         self.front = front
         self.starting = True
@@ -412,8 +461,16 @@ class Services(SafeTransitions, LifecycleNode):
             self.declare_parameter(name, value, described(name, value), ignore_override=True)
         for name, value in limits.items():
             meaning, read_only = describe(name)
-            self.declare_parameter(f"limits.{name}", value, ParameterDescriptor(
-                description=meaning, read_only=read_only, floating_point_range=_range(name, value)), ignore_override=True)
+            self.declare_parameter(
+                f"limits.{name}",
+                value,
+                ParameterDescriptor(
+                    description=meaning,
+                    read_only=read_only,
+                    floating_point_range=_range(name, value),
+                ),
+                ignore_override=True,
+            )
         self.add_on_set_parameters_callback(self._on_parameters)
         self.create_service(SetBool, "interlock/arm", self._on_arm)
         self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
@@ -434,7 +491,9 @@ class Services(SafeTransitions, LifecycleNode):
         now = time.monotonic()
         # the process was stopped while it waited for this request
         stood_still = now - self.turn_began > TAKEN_S
-        return stood_still or (self.busy_until - self.busy_since > TAKEN_S and now - self.busy_until < AT_ONCE_S)
+        return stood_still or (
+            self.busy_until - self.busy_since > TAKEN_S and now - self.busy_until < AT_ONCE_S
+        )
 
     def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         reason = WAITED if request.data and self._waited() else self.front.arm(request.data)
@@ -443,12 +502,19 @@ class Services(SafeTransitions, LifecycleNode):
             reason = GONE
             self.get_logger().warning(f"an arming was taken back: {GONE}")
         word = "arm" if request.data else "disarm"
-        response.success, response.message = not reason, f"cannot {word}: {reason}" if reason else f"{word}ing"
+        response.success, response.message = (
+            not reason,
+            f"cannot {word}: {reason}" if reason else f"{word}ing",
+        )
         return response
 
-    def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
+    def _on_reset(
+        self, request: ResetFault.Request, response: ResetFault.Response
+    ) -> ResetFault.Response:
         cause = request.cause[:300]
-        reason = self._recovered(cause, self.front.ask("reset", cause=cause)).removeprefix(ROBOT_FAULT_PREFIX)
+        reason = self._recovered(cause, self.front.ask("reset", cause=cause)).removeprefix(
+            ROBOT_FAULT_PREFIX
+        )
         response.success, response.message = not reason, reason or "cleared; arm again to move"
         return response
 
@@ -463,13 +529,20 @@ class Services(SafeTransitions, LifecycleNode):
         return reason
 
     def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
-        changes = {p.name.removeprefix("limits."): finite(list(p.value) if isinstance(p.value, array.array) else p.value)
-                   for p in parameters if p.name.startswith("limits.")}
+        changes = {
+            p.name.removeprefix("limits."): finite(
+                list(p.value) if isinstance(p.value, array.array) else p.value
+            )
+            for p in parameters
+            if p.name.startswith("limits.")
+        }
         if not changes:
             return SetParametersResult(successful=True)
         if len(changes) > MAX_PARAMETERS:
-            return SetParametersResult(successful=False, reason=f"expected at most {MAX_PARAMETERS} limits at once, got "
-                                                                f"{len(changes)}")
+            return SetParametersResult(
+                successful=False,
+                reason=f"expected at most {MAX_PARAMETERS} limits at once, got {len(changes)}",
+            )
         reason = self.front.ask("limits", values=changes)
         return SetParametersResult(successful=not reason, reason=reason)
 
@@ -486,7 +559,9 @@ class Services(SafeTransitions, LifecycleNode):
         return super().on_deactivate(state) if self._done("deactivate") else FAILURE
 
     def on_cleanup(self, _: LifecycleState) -> TransitionCallbackReturn:
-        self.get_logger().error("it is configured once and for all; to read its limits again, restart the process")
+        self.get_logger().error(
+            "it is configured once and for all; to read its limits again, restart the process"
+        )
         return FAILURE
 
     def on_shutdown(self, _: LifecycleState) -> TransitionCallbackReturn:

@@ -30,9 +30,11 @@ from rlinf_ros.qos import kind, received, subscription
 
 ROLES = {"policy/action": "policy", "teleop/action": "operator"}
 OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
-NO_ESTOP = ("no e-stop source is named, and this is no simulator. Name the sources that there are, as "
-            "estops: [pendant] in robot.yaml; or confirm that it is armed without any: "
-            "no_estop_reason: '<why>' in robot.yaml (docs/safety.md)")
+NO_ESTOP = (
+    "no e-stop source is named, and this is no simulator. Name the sources that there are, as "
+    "estops: [pendant] in robot.yaml; or confirm that it is armed without any: "
+    "no_estop_reason: '<why>' in robot.yaml (docs/safety.md)"
+)
 MAX_AT_ONCE = 10  # messages of one topic per tick
 MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
 FEW_BYTES = 1_024  # of all other types
@@ -42,7 +44,15 @@ UNHEARD = "unheard"
 NOW_AND_THEN = 100
 FAULT_TOPIC = "robot/fault"  # latched: a publisher with other durability is not heard (S17)
 DRIVER_S = 0.5  # a driver's node that repeats its fault but is silent this long hangs
-STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", *ROLES)
+STATE_TOPICS = (
+    "current_pose",
+    "wrench",
+    "gripper/state",
+    "distance",
+    "robot/fault",
+    "enable",
+    *ROLES,
+)
 
 
 @dataclass
@@ -97,8 +107,18 @@ class OtherArm:
 def needs(limits: Limits) -> set[str]:
     """Return the topics that the limits in force need."""
     felt = min(limits.contact_force, limits.contact_torque, limits.contact_fault) < float("inf")
-    other = {"current_pose"} if limits.control_mode == "joint_delta" else {"joint_states"} if limits.joint_names else set()
-    return other | ({"wrench"} if felt else set()) | ({"gripper/state"} if limits.gripper_width else set())
+    other = (
+        {"current_pose"}
+        if limits.control_mode == "joint_delta"
+        else {"joint_states"}
+        if limits.joint_names
+        else set()
+    )
+    return (
+        other
+        | ({"wrench"} if felt else set())
+        | ({"gripper/state"} if limits.gripper_width else set())
+    )
 
 
 class Inputs:
@@ -116,8 +136,17 @@ class Inputs:
             second.
     """
 
-    def __init__(self, owner: Node, limits: Limits, estops: list[str], distance: bool, lockstep: bool,
-                 others: Sequence[str] = (), rows: Rows = ALL, driver: bool = False) -> None:
+    def __init__(
+        self,
+        owner: Node,
+        limits: Limits,
+        estops: list[str],
+        distance: bool,
+        lockstep: bool,
+        others: Sequence[str] = (),
+        rows: Rows = ALL,
+        driver: bool = False,
+    ) -> None:
         self.owner = owner
         self.limits = limits
         self.lockstep = lockstep
@@ -152,20 +181,29 @@ class Inputs:
         self.hear("enable")
         self.hear("disarm")
         self.hear(FAULT_TOPIC)
-        for topic, wanted in (("wrench", "wrench" in needs(limits)), ("distance", distance),
-                              ("gripper/state", limits.gripper_width), ("joint_states", limits.joint_names)):
+        for topic, wanted in (
+            ("wrench", "wrench" in needs(limits)),
+            ("distance", distance),
+            ("gripper/state", limits.gripper_width),
+            ("joint_states", limits.joint_names),
+        ):
             if wanted:
                 self.hear(topic)
         for topic in () if lockstep else ("current_pose", "episode", *ROLES, *self.others):
             self.hear(topic)
-        self.state_topic = "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
+        self.state_topic = (
+            "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
+        )
         self.pulled_ns = time.monotonic_ns()
 
     def hear(self, topic: str) -> None:
         """Subscribe to a topic."""
         name, quality = self.owner.resolve_topic_name(topic), received(topic, self.lockstep)
-        self.listeners[topic] = Listener(topic, kind(topic), subscription(
-            self.node, topic, _ignore, quality=quality, at=name, raw=True))
+        self.listeners[topic] = Listener(
+            topic,
+            kind(topic),
+            subscription(self.node, topic, _ignore, quality=quality, at=name, raw=True),
+        )
 
     # Taking
     def pull(self) -> None:
@@ -202,7 +240,9 @@ class Inputs:
                 # the next one at the next tick, because each copy costs time
                 taken.append((got[0], 0))
                 break
-            taken.append((got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0))
+            taken.append(
+                (got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0)
+            )
         return taken
 
     def decode(self, topic: str, kind: type, raw: bytes | Envelope) -> Any:
@@ -227,8 +267,12 @@ class Inputs:
 
     def hand_over(self) -> tuple[dict[str, Any], list[EpisodeEvent]]:
         """Return the core's inputs and the episode events; events are handed over only once."""
-        inputs = self.outside() | {"chunks": tuple(self.chunks), "wrench": self.wrench, "pose": self.pose,
-                                   "joints": self.joints}
+        inputs = self.outside() | {
+            "chunks": tuple(self.chunks),
+            "wrench": self.wrench,
+            "pose": self.pose,
+            "joints": self.joints,
+        }
         inputs["enable_renewed"] = self.enable_renewed
         events = self.events
         self.chunks = []
@@ -290,27 +334,46 @@ class Inputs:
     def look_around(self) -> None:
         """Find other publishers of commands, and second publishers of other topics (S23)."""
         count = self.owner.count_publishers
-        self.foreign = tuple([topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
-                             + [f"estop/{name}" for name in self.estops if count(self._name(f"estop/{name}")) > 1])
-        self.doubled = tuple([topic for topic in STATE_TOPICS
-                              if topic in self.listeners and count(self._name(topic)) > 1]
-                             + [topic for topic in self.others if topic in self.listeners and count(self._name(topic)) > 1])
+        self.foreign = tuple(
+            [topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
+            + [f"estop/{name}" for name in self.estops if count(self._name(f"estop/{name}")) > 1]
+        )
+        self.doubled = tuple(
+            [
+                topic
+                for topic in STATE_TOPICS
+                if topic in self.listeners and count(self._name(topic)) > 1
+            ]
+            + [
+                topic
+                for topic in self.others
+                if topic in self.listeners and count(self._name(topic)) > 1
+            ]
+        )
         self.looks += 1
         speakers = count(name := self._name(FAULT_TOPIC))
         if speakers != self.fault_speakers or self.unmatched or self.looks % NOW_AND_THEN == 0:
-            offered = [info.qos_profile.durability for info in self.owner.get_publishers_info_by_topic(name)]
+            offered = [
+                info.qos_profile.durability
+                for info in self.owner.get_publishers_info_by_topic(name)
+            ]
             self.fault_speakers, self.unmatched = speakers, DurabilityPolicy.VOLATILE in offered
 
     def of_other_type(self, topic: str) -> str:
         """Return, as text, the unexpected types in which a topic is published; empty if none."""
-        infos, expected = self.owner.get_publishers_info_by_topic(self._name(topic)), topic_of(topic).type
+        infos, expected = (
+            self.owner.get_publishers_info_by_topic(self._name(topic)),
+            topic_of(topic).type,
+        )
         types = ", ".join(sorted({info.topic_type for info in infos} - {expected}))
         return f"published as {types}; expected {expected}" if types else ""
 
     def who(self, topic: str) -> str:
         """Return the nodes that publish on a topic, for people."""
         infos = self.owner.get_publishers_info_by_topic(self.owner.resolve_topic_name(topic))
-        return ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos))
+        return ", ".join(
+            sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos)
+        )
 
     def _name(self, topic: str) -> str:
         return self.listeners[topic].subscription.topic_name
@@ -328,19 +391,48 @@ class Inputs:
             {*needs(self.limits), *self.others},
             {name for name in self.others if not self.others[name].blocked_at},
         )
-        unheard |= {FAULT_TOPIC} if self.unmatched or self.driver and self.age_ns(FAULT_TOPIC) > DRIVER_S * NS else set()
-        return tuple(sorted(unheard | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}))
+        unheard |= (
+            {FAULT_TOPIC}
+            if self.unmatched or self.driver and self.age_ns(FAULT_TOPIC) > DRIVER_S * NS
+            else set()
+        )
+        return tuple(
+            sorted(
+                unheard
+                | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}
+            )
+        )
 
     def outside(self) -> dict[str, Any]:
         """Return the inputs from people and surroundings, as inputs of the core."""
         distance = None if self.distance is None else (self.distance, self.age_ns("distance") / NS)
-        return {"estops": tuple([EStop(name, self.estops[name] or self.pressed[name], self.age_ns(f"estop/{name}") / NS)
-                                 for name in self.estops]),
-                "enable": self.enable, "enable_age_s": self.age_ns("enable") / NS, "robot_fault": self.robot_fault,
-                "gripper": self.gripper_width, "distance": distance, "silent": self.silent(),
-                "foreign": self.foreign, "doubled": self.doubled, "frame": self.frame,
-                "others": tuple([other.now(self.pose_stamp_ns if self.lockstep else None)
-                                 for other in self.others.values()])}
+        return {
+            "estops": tuple(
+                [
+                    EStop(
+                        name,
+                        self.estops[name] or self.pressed[name],
+                        self.age_ns(f"estop/{name}") / NS,
+                    )
+                    for name in self.estops
+                ]
+            ),
+            "enable": self.enable,
+            "enable_age_s": self.age_ns("enable") / NS,
+            "robot_fault": self.robot_fault,
+            "gripper": self.gripper_width,
+            "distance": distance,
+            "silent": self.silent(),
+            "foreign": self.foreign,
+            "doubled": self.doubled,
+            "frame": self.frame,
+            "others": tuple(
+                [
+                    other.now(self.pose_stamp_ns if self.lockstep else None)
+                    for other in self.others.values()
+                ]
+            ),
+        }
 
 
 def _ignore(_: Any) -> None:

@@ -51,7 +51,11 @@ from rlinf_ros.spinning import Diagnostics, StationNode, is_active, run
 from rlinf_ros.station_state import Discovery, is_directed, speakers
 
 GOALS = "run_episodes/_action/status"  # the status topic of every ROS action server
-ACTIVE_STATUSES = (GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING)
+ACTIVE_STATUSES = (
+    GoalStatus.STATUS_ACCEPTED,
+    GoalStatus.STATUS_EXECUTING,
+    GoalStatus.STATUS_CANCELING,
+)
 MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 HELD_LOOK_S, REST_S = 1.0, 1.0  # a held key may repeat first after 0.7 s
 
@@ -69,8 +73,14 @@ class BetweenEpisodes:
         say: publishes an action as the operator's, for a state of the given time.
     """
 
-    def __init__(self, node: Node, person: Person, spec: StationSpec, busy: Callable[[], bool],
-                 say: Callable[[np.ndarray, Time], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        person: Person,
+        spec: StationSpec,
+        busy: Callable[[], bool],
+        say: Callable[[np.ndarray, Time], None],
+    ) -> None:
         self.node = node
         self.person = person
         self.busy = busy
@@ -81,7 +91,9 @@ class BetweenEpisodes:
         self.safety = SafetyState()
         self.received_at = 0.0
         self.servers = set[tuple[int, ...]]()
-        node.create_subscription(GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default)
+        node.create_subscription(
+            GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default
+        )
         hear_safety(node, spec.action.arms, self._on_safety)
         node.create_timer(HELD_LOOK_S, self._look)
         node.create_timer(1.0 / spec.control_hz, self.go)
@@ -129,7 +141,15 @@ class BetweenEpisodes:
 
 
 # holds that pass
-GOES_ON = ("stale_command", "stale_state", "silent:", "clock", "stalled", "realigning", "handing_back")
+GOES_ON = (
+    "stale_command",
+    "stale_state",
+    "silent:",
+    "clock",
+    "stalled",
+    "realigning",
+    "handing_back",
+)
 # rest at home without a command, so that an episode begins with none; longer than the recorder's
 # EARLY_S
 SETTLED_S = 1.5
@@ -152,8 +172,15 @@ class Homing:
         playing: returns whether an episode is in play.
     """
 
-    def __init__(self, node: Node, spec: StationSpec, homes: Homes, by_hand: Callable[[], bool],
-                 say: Callable[[np.ndarray, Time], None], playing: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        spec: StationSpec,
+        homes: Homes,
+        by_hand: Callable[[], bool],
+        say: Callable[[np.ndarray, Time], None],
+        playing: Callable[[], bool],
+    ) -> None:
         self.node = node
         self.spec = spec
         self.homes = homes
@@ -175,8 +202,15 @@ class Homing:
         self.timer.cancel()
         hear_safety(node, spec.action.arms, partial(setattr, self, "safety"))
         subscription(node, "enable", self._on_enable)
-        self.server = ActionServer(node, Home, "home", self._end, goal_callback=self._accept,
-                                   cancel_callback=lambda _: CancelResponse.ACCEPT, handle_accepted_callback=self._start)
+        self.server = ActionServer(
+            node,
+            Home,
+            "home",
+            self._end,
+            goal_callback=self._accept,
+            cancel_callback=lambda _: CancelResponse.ACCEPT,
+            handle_accepted_callback=self._start,
+        )
 
     def _on_enable(self, message: Bool) -> None:
         self.enabled, self.enabled_at = message.data, time.monotonic()
@@ -185,7 +219,9 @@ class Homing:
     def _accept(self, _: Any) -> GoalResponse:
         if is_active(self.node) and self.handle is None and not self.playing():
             return GoalResponse.ACCEPT
-        self.node.get_logger().error("home refused: expected an active operator, no episode in play, and no other way home")
+        self.node.get_logger().error(
+            "home refused: expected an active operator, no episode in play, and no other way home"
+        )
         return GoalResponse.REJECT
 
     def _start(self, handle: ServerGoalHandle) -> None:
@@ -216,7 +252,10 @@ class Homing:
         self.latest.pull()
         for arm, topic in self.topics.items():
             message = self.latest.messages.get(topic)
-            if message is not None and (state := _measured(message, self.homes.goals[arm].joints or ())) is not None:
+            if (
+                message is not None
+                and (state := _measured(message, self.homes.goals[arm].joints or ())) is not None
+            ):
                 self.measured[arm] = (message.header.stamp, *state)
 
     def _go(self, now: float) -> None:
@@ -226,13 +265,21 @@ class Homing:
             arm_spec = self.spec.action.of_arm(arm) if arm else self.spec.action
             error = goal.left(arm_spec, *self.measured[arm][1:])
             if not goal.near(error):
-                action[self.spec.action.rows(arm)] = next_action(error, arm_spec, self.spec.control_hz)
+                action[self.spec.action.rows(arm)] = next_action(
+                    error, arm_spec, self.spec.control_hz
+                )
                 far = max(far, float(np.abs(arm_spec.from_si(error)).max()))
         self.home_since = 0.0 if far else self.home_since or now
         if far < self.nearest - NEARER or not far:
             self.nearest, self.nearer_at = far or self.nearest, now
         if far:
-            self.say(action, min((stamp for stamp, *_ in self.measured.values()), key=lambda at: (at.sec, at.nanosec)))
+            self.say(
+                action,
+                min(
+                    (stamp for stamp, *_ in self.measured.values()),
+                    key=lambda at: (at.sec, at.nanosec),
+                ),
+            )
 
     def _stopped(self, now: float) -> tuple[int, str]:
         """Return the error code and the reason if the motion must end; NONE if it may go on."""
@@ -245,15 +292,21 @@ class Homing:
         if self.askers and not self.askers & speakers(self.node, "timestep"):
             return codes.CLIENT_GONE, "the environment that asked for it has gone"
         if held or safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
-            return codes.INTERLOCK_STOPPED, f"the interlock says {Mode(safety.state).name} {safety.cause}".strip()
+            return (
+                codes.INTERLOCK_STOPPED,
+                f"the interlock says {Mode(safety.state).name} {safety.cause}".strip(),
+            )
         if not self.enabled or now - self.enabled_at > self.homes.lease_s:
             return codes.NOT_ENABLED, "the enable was let go"
         if self.by_hand():
             return codes.TAKEN_OVER, "a device moves the arm"
         unheard = [topic for arm, topic in self.topics.items() if arm not in self.measured]
         if unheard and now - self.nearer_at > STUCK_S:
-            return codes.NO_STATE, (f"nothing was heard of {', '.join(unheard)}. Is the arm's driver there, and does it "
-                                    "call them so?")
+            return codes.NO_STATE, (
+                f"nothing was heard of {', '.join(unheard)}. Is the arm's driver there, and does "
+                f"it "
+                "call them so?"
+            )
         if now - self.nearer_at > STUCK_S:
             return codes.NO_PROGRESS, f"it came no nearer for {STUCK_S:.0f} s"
         if now - self.begun > LONGEST_S:
@@ -268,11 +321,19 @@ class Homing:
 
     def _end(self, handle: ServerGoalHandle) -> Home.Result:
         self.handle = None
-        (handle.succeed if self.result.success else handle.canceled if handle.is_cancel_requested else handle.abort)()
+        (
+            handle.succeed
+            if self.result.success
+            else handle.canceled
+            if handle.is_cancel_requested
+            else handle.abort
+        )()
         return self.result
 
 
-def _measured(message: PoseStamped | JointState, joints: Collection[str]) -> tuple[np.ndarray, Mapping[str, float]] | None:
+def _measured(
+    message: PoseStamped | JointState, joints: Collection[str]
+) -> tuple[np.ndarray, Mapping[str, float]] | None:
     """Return the measured joints to compare a goal with; None if some are missing."""
     if isinstance(message, JointState):
         angles = angles_of(message, joints)
@@ -311,10 +372,16 @@ class Operator(Managed, StationNode):
         subscription(self, "timestep", self._on_timestep)
         subscription(self, "episode", self._on_episode)
         arms, kind = arms_of(self), self.declare_parameter("kind", KEYBOARD).value
-        arming = [self.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in arms or [""]]
+        arming = [
+            self.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in arms or [""]
+        ]
         Discovery(self, "interlock", arming[0].service_is_ready)
         enables = self.enables = publisher(self, "enable")
-        self.script = ScriptedOperator(self, arms, arming, self.actions, task, enables) if kind == SCRIPTED else None
+        self.script = (
+            ScriptedOperator(self, arms, arming, self.actions, task, enables)
+            if kind == SCRIPTED
+            else None
+        )
         device_settings = self._devices(kind)
         self.replay: ReplayOperator | None = None
         if kind == REPLAY:
@@ -322,14 +389,24 @@ class Operator(Managed, StationNode):
             self.replay = ReplayOperator(self, arms, arming, self.actions, enables, simulated)
             device_settings = device_settings[1:]
         if endpoints is not None:
-            endpoints.nodes += [player.latest.node for player in (self.script, self.replay) if player]
+            endpoints.nodes += [
+                player.latest.node for player in (self.script, self.replay) if player
+            ]
         kinds = [document["kind"] for document in device_settings]
         if len({*kinds}) < len(kinds):
-            raise RecipeError(f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave one out: "
-                              "settings, second_operator or page")
-        devices = {kind: make_device(document) for kind, document in zip(kinds, device_settings, strict=True)}
+            raise RecipeError(
+                f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave one "
+                f"out: "
+                "settings, second_operator or page"
+            )
+        devices = {
+            kind: make_device(document)
+            for kind, document in zip(kinds, device_settings, strict=True)
+        }
         at_terminal = self.replay is not None and sys.stdin.isatty()  # its keyboard arms and stops
-        self.person = Person(self, arming, self.spec, devices, enables) if devices or at_terminal else None
+        self.person = (
+            Person(self, arming, self.spec, devices, enables) if devices or at_terminal else None
+        )
         self.homing = self._homing(self.declare_structure("home"))
         if not self.lockstep:  # in lockstep a command lasts as long as the simulator waits
             self.create_timer(LOOK_S, self._look)
@@ -342,16 +419,28 @@ class Operator(Managed, StationNode):
 
     def _devices(self, kind: str) -> list[dict[str, Any]]:
         """Return the recipe's settings of each device."""
-        settings, second, page = (self.declare_structure(name, lambda document: settings_of(document["kind"]))
-                                  for name in ("settings", "second_operator", "page"))
+        settings, second, page = (
+            self.declare_structure(name, lambda document: settings_of(document["kind"]))
+            for name in ("settings", "second_operator", "page")
+        )
         settings = settings or ({} if page or kind == SCRIPTED else {"kind": kind})
         return [device for device in (settings, second, page) if device]
 
     def _homing(self, homes: dict[str, Any]) -> Homing | None:
         """Make the homing of a robot that has a home, where a person can start it."""
         person = self.person
-        return Homing(self, self.spec, Homes.from_document(homes), lambda: person.moves, self._say,
-                      lambda: time.monotonic() - self.stepped_at < PLAYING_S) if homes and person else None
+        return (
+            Homing(
+                self,
+                self.spec,
+                Homes.from_document(homes),
+                lambda: person.moves,
+                self._say,
+                lambda: time.monotonic() - self.stepped_at < PLAYING_S,
+            )
+            if homes and person
+            else None
+        )
 
     def activate(self) -> str:
         """Activate; a device that is held now must be let go before it commands."""
@@ -425,9 +514,20 @@ class Operator(Managed, StationNode):
     def _say(self, action: np.ndarray | SentChunk, stamp: Time) -> None:
         """Publish an action, or a recorded chunk, for a state of the given time."""
         self.seq, self.takeover = self.seq + 1, (time.monotonic(), stamp)
-        values = np.zeros((action.horizon, self.spec.action.dim)) if isinstance(action, SentChunk) else action
-        chunk = action_chunk(self.spec, values, source="operator", session=self.session, seq=self.seq, version=-1,
-                             observation_stamp=stamp)
+        values = (
+            np.zeros((action.horizon, self.spec.action.dim))
+            if isinstance(action, SentChunk)
+            else action
+        )
+        chunk = action_chunk(
+            self.spec,
+            values,
+            source="operator",
+            session=self.session,
+            seq=self.seq,
+            version=-1,
+            observation_stamp=stamp,
+        )
         if isinstance(action, SentChunk):  # bit by bit
             chunk.execute, chunk.data = action.execute, action.data
         chunk.header.stamp = stamp if self.lockstep else self.get_clock().now().to_msg()

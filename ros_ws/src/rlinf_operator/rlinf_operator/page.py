@@ -62,7 +62,9 @@ class Page(StationNode):
             Path(self._text_parameter("run_dir")),
         )
         self.cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
-        self.limits = [load_limits(Path(path)) for path in self.declare_parameter("limits", [""]).value]
+        self.limits = [
+            load_limits(Path(path)) for path in self.declare_parameter("limits", [""]).value
+        ]
         self.views = [name for name in self.declare_parameter("views", [""]).value if name]
         self.script = self.declare_parameter("script", False).value
         self.policy, self.policy_reported = PolicyStatus(version=-1), False
@@ -78,26 +80,53 @@ class Page(StationNode):
         self.images = {f"camera/{name}/image": place for place, name in enumerate(self.cameras)}
         self.marks = {mark: of_arms(topic, self.arms) for mark, topic in MARKS.items()}
         marked = {topic for topics in self.marks.values() for topic in topics}
-        self.latest, self.shown = Latest(self, {*self.poses, *self.images, *marked}, False), dict[str, int]()
+        self.latest, self.shown = (
+            Latest(self, {*self.poses, *self.images, *marked}, False),
+            dict[str, int](),
+        )
         # the simulator's views, subscribed while a page is open
         self.view_subscriptions: list[Any] = []
-        self.asks = PageAsks(self, self.arms, list(self.declare_parameter("first_seeds", [0, 0, 0]).value))
-        self.received_at, lockstep = dict[str, float](), self.declare_parameter("lockstep", False).value
+        self.asks = PageAsks(
+            self, self.arms, list(self.declare_parameter("first_seeds", [0, 0, 0]).value)
+        )
+        self.received_at, lockstep = (
+            dict[str, float](),
+            self.declare_parameter("lockstep", False).value,
+        )
         self.asks.stands = hear_safety(self, self.arms, self._on_safety, at=self.received_at)
         self.interlock_silence_s = math.inf if lockstep else INTERLOCK_SILENCE_S
-        for topic, callback in (("policy/status", self._on_policy), ("episode", self._on_episode),
-                                ("trainer/status", partial(setattr, self, "trainer")), ("applied", self._on_applied)):
+        for topic, callback in (
+            ("policy/status", self._on_policy),
+            ("episode", self._on_episode),
+            ("trainer/status", partial(setattr, self, "trainer")),
+            ("applied", self._on_applied),
+        ):
             hear(self, topic, self.arms, callback)
         subscription(self, "enable", self._on_enable)
         self.overhears: Any = subscription(self, "timestep", self._on_timestep, quality=OVERHEARD)
-        web = Web(host=self._text_parameter("host", "127.0.0.1"), port=self.declare_parameter("port", 0).value,
-                  token_file=self._text_parameter("token_file"))
-        references = [Path(name) for name in self.declare_parameter("references", [""]).value if name]
+        web = Web(
+            host=self._text_parameter("host", "127.0.0.1"),
+            port=self.declare_parameter("port", 0).value,
+            token_file=self._text_parameter("token_file"),
+        )
+        references = [
+            Path(name) for name in self.declare_parameter("references", [""]).value if name
+        ]
         by_name = dict(zip(self.cameras, references, strict=False))
-        views = Views([by_name.get(name, NO_REFERENCE) for name in self.views or self.cameras], self._newest)
+        views = Views(
+            [by_name.get(name, NO_REFERENCE) for name in self.views or self.cameras], self._newest
+        )
         access, log = Access(self.station, token_of(web)), self.get_logger().info
-        self.server = Server(self.asks, views, access, web.host, web.port, log, self.run_dir / "page.stopped",
-                             self.declare_parameter("needs_viewer", False).value)
+        self.server = Server(
+            self.asks,
+            views,
+            access,
+            web.host,
+            web.port,
+            log,
+            self.run_dir / "page.stopped",
+            self.declare_parameter("needs_viewer", False).value,
+        )
         self.asks.report = self._report
         self.server.tell("station", self._introduction(), keep=True)
         self.server.tell("history", self.history.curves(), keep=True)
@@ -108,7 +137,10 @@ class Page(StationNode):
     def _health(self) -> Health:
         """Return the number of open pages and the age of the interlock's state."""
         age_s = time.monotonic() - max(self.received_at.values(), default=-math.inf)
-        values = {"pages": len(self.server.pages), "safety_age_s": round(age_s, 3) if math.isfinite(age_s) else "never"}
+        values = {
+            "pages": len(self.server.pages),
+            "safety_age_s": round(age_s, 3) if math.isfinite(age_s) else "never",
+        }
         if age_s > self.interlock_silence_s:
             return Health(WARN, "hears no interlock", values)
         return Health(OK, "serves", values)
@@ -119,13 +151,22 @@ class Page(StationNode):
     def _introduction(self) -> dict[str, Any]:
         """Return the constants that a page needs."""
         action = load_task(self._text_parameter("task_file")).spec.action
-        boxes = [{"arm": arm, "low": limits.box_low, "high": limits.box_high}
-                 for arm, limits in zip(self.arms or [""], self.limits, strict=True)]
+        boxes = [
+            {"arm": arm, "low": limits.box_low, "high": limits.box_high}
+            for arm, limits in zip(self.arms or [""], self.limits, strict=True)
+        ]
         moves = axes(action.of_arm(self.arms[0]) if self.arms else action)
         pictures = self.views or self.cameras
-        return {"station": self.station, "cameras": [VIEW_NAMES.get(name, name) for name in pictures],
-                "aligned": self.cameras, "boxes": boxes, "axes": list(moves), "labels": LABELS,
-                "joints": action.control_mode == "joint_delta", "lease": self.limits[0].enable_lease}
+        return {
+            "station": self.station,
+            "cameras": [VIEW_NAMES.get(name, name) for name in pictures],
+            "aligned": self.cameras,
+            "boxes": boxes,
+            "axes": list(moves),
+            "labels": LABELS,
+            "joints": action.control_mode == "joint_delta",
+            "lease": self.limits[0].enable_lease,
+        }
 
     # Subscriptions
     def _on_safety(self, safety: SafetyState) -> None:
@@ -154,23 +195,35 @@ class Page(StationNode):
             return
         steps, self.over = max(sum(self.played.values()), 1), event
         try:
-            self.history.add(mode=event.mode, success=event.success, intervened=self.played["operator"] / steps)
+            self.history.add(
+                mode=event.mode, success=event.success, intervened=self.played["operator"] / steps
+            )
         except OSError as error:
-            self.get_logger().error(f"{self.history.file} cannot be written: {error}. Free the disk")
+            self.get_logger().error(
+                f"{self.history.file} cannot be written: {error}. Free the disk"
+            )
         self.server.tell("history", self.history.curves(), keep=True)
 
     def _on_aborted(self, event: EpisodeEvent) -> None:
         """Withdraw the request of an aborted episode: a person decides whether to try again."""
         if self.asks.request is not None and self.asks.aborted(event):
-            self._report(f"The episode ended without a result: {event.detail}. Nothing further is started.")
+            self._report(
+                f"The episode ended without a result: {event.detail}. Nothing further is started."
+            )
 
     def _report(self, words: str) -> None:
         self.server.tell("note", {"what": "start", "well": False, "text": words})
 
     def _on_timestep(self, step: TimeStep) -> None:
         """Note an episode that began before this process did, from its first message."""
-        if self.episode.kind == EpisodeEvent.ABORTED and not self.episode.episode_id and step.step_type != TimeStep.LAST:
-            self.episode = EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=step.episode_id, mode=step.mode)
+        if (
+            self.episode.kind == EpisodeEvent.ABORTED
+            and not self.episode.episode_id
+            and step.step_type != TimeStep.LAST
+        ):
+            self.episode = EpisodeEvent(
+                kind=EpisodeEvent.STARTED, episode_id=step.episode_id, mode=step.mode
+            )
             self.player = speakers(self, "timestep")
 
     def _look(self) -> None:
@@ -180,16 +233,22 @@ class Page(StationNode):
             self.destroy_subscription(self.overhears)
             self.overhears = None
         self.player = self.player or speakers(self, "timestep")
-        if self.episode.kind == EpisodeEvent.STARTED and not self.player & speakers(self, "timestep"):
+        if self.episode.kind == EpisodeEvent.STARTED and not self.player & speakers(
+            self, "timestep"
+        ):
             # its environment is gone and will not report it
-            self.episode = EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id)
+            self.episode = EpisodeEvent(
+                kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id
+            )
         self.asks.director = "director" in self.get_node_names()
         self.asks.refusals = self._refusals()
         self._watch_views()
         if self.views and self.server.pages:
             self._pull(self.images)  # to compare a camera with its reference
         try:
-            self.phase = json.loads((self.run_dir / "status.json").read_text()) if self.asks.director else {}
+            self.phase = (
+                json.loads((self.run_dir / "status.json").read_text()) if self.asks.director else {}
+            )
         except (OSError, ValueError):
             self.phase = {}
 
@@ -205,8 +264,15 @@ class Page(StationNode):
     def _watch_views(self) -> None:
         """Subscribe to the simulator's views only while a page is open: it renders on demand."""
         if self.server.pages and not self.view_subscriptions:
-            self.view_subscriptions = [subscription(self, topic := f"camera/{name}/view", partial(self._on_view, place),
-                                         quality=received(topic, False)) for place, name in enumerate(self.views)]
+            self.view_subscriptions = [
+                subscription(
+                    self,
+                    topic := f"camera/{name}/view",
+                    partial(self._on_view, place),
+                    quality=received(topic, False),
+                )
+                for place, name in enumerate(self.views)
+            ]
         elif not self.server.pages:
             for subscribed in self.view_subscriptions:
                 self.destroy_subscription(subscribed)
@@ -222,15 +288,33 @@ class Page(StationNode):
             return
         self._pull([*self.poses, *(topic for topics in self.marks.values() for topic in topics)])
         status = status_fields(self.policy, self.trainer, self.safety, self.health.trouble)
-        phase = {key: self.phase.get(key) for key in ("phase", "done", "total", "successes", "recent_success")}
-        self.server.tell("state", status | {
-            "arms": [self._arm(place, arm, topic)
-                     for place, (arm, topic) in enumerate(zip(self.arms or [""], self.poses, strict=True))],
-            "why": self._why(), "next": self._next(), "modes": self.asks.refusals, "script": self.script,
-            "trouble": self.trouble, "director": self.asks.director, "phase": phase,
-            "prompt": self.health.prompt, "episode": self._episode(),
-            "enable": {"held": self.enable[0], "age": time.monotonic() - self.enable[1]},
-            "heard": self._hears()})
+        phase = {
+            key: self.phase.get(key)
+            for key in ("phase", "done", "total", "successes", "recent_success")
+        }
+        self.server.tell(
+            "state",
+            status
+            | {
+                "arms": [
+                    self._arm(place, arm, topic)
+                    for place, (arm, topic) in enumerate(
+                        zip(self.arms or [""], self.poses, strict=True)
+                    )
+                ],
+                "why": self._why(),
+                "next": self._next(),
+                "modes": self.asks.refusals,
+                "script": self.script,
+                "trouble": self.trouble,
+                "director": self.asks.director,
+                "phase": phase,
+                "prompt": self.health.prompt,
+                "episode": self._episode(),
+                "enable": {"held": self.enable[0], "age": time.monotonic() - self.enable[1]},
+                "heard": self._hears(),
+            },
+        )
 
     def _why(self) -> str:
         """Return why the arm is at rest, and whether a run resumes once it is armed."""
@@ -255,26 +339,45 @@ class Page(StationNode):
     def _hears(self) -> bool:
         """Return whether the shown states are current: each interlock exists and publishes."""
         now, arms = time.monotonic(), self.arms or [""]
-        spoke = all(arm in self.received_at and now - self.received_at[arm] < self.interlock_silence_s for arm in arms)
+        spoke = all(
+            arm in self.received_at and now - self.received_at[arm] < self.interlock_silence_s
+            for arm in arms
+        )
         return spoke and all(self.count_publishers(arm_topic(arm, "safety")) for arm in arms)
 
     def _arm(self, place: int, arm: str, topic: str) -> dict[str, Any]:
         stands, pose = self.asks.stands.get(arm, SafetyState()), self.latest.channels.get(topic)
-        return {"name": arm, "state": Mode(stands.state).name, "cause": stands.cause, "source": stands.source,
-                "pose": _numbers(pose),
-                **{mark: self._mark(topics[place]) for mark, topics in self.marks.items()}}
+        return {
+            "name": arm,
+            "state": Mode(stands.state).name,
+            "cause": stands.cause,
+            "source": stands.source,
+            "pose": _numbers(pose),
+            **{mark: self._mark(topics[place]) for mark, topics in self.marks.items()},
+        }
 
     def _mark(self, topic: str) -> list[float]:
         """Return a scene object's position [m] in the arm's base frame; empty if unknown."""
-        recent = time.monotonic() - self.latest.taken_at[topic] < min(SCENE_S, self.interlock_silence_s)
+        recent = time.monotonic() - self.latest.taken_at[topic] < min(
+            SCENE_S, self.interlock_silence_s
+        )
         lockstep = self.interlock_silence_s == math.inf
         return _numbers(self.latest.channels.get(topic))[:3] if recent or lockstep else []
 
     def _episode(self) -> dict[str, Any]:
         playing = self.episode.kind == EpisodeEvent.STARTED
         steps = sum(self.played.values()) // max(len(self.arms), 1)
-        return {"playing": playing, "id": self.episode.episode_id, "mode": self.episode.mode, "steps": steps,
-                "last": {"id": self.over.episode_id, "success": self.over.success, "steps": self.over.steps}}
+        return {
+            "playing": playing,
+            "id": self.episode.episode_id,
+            "mode": self.episode.mode,
+            "steps": steps,
+            "last": {
+                "id": self.over.episode_id,
+                "success": self.over.success,
+                "steps": self.over.steps,
+            },
+        }
 
     def _pull(self, topics: Any) -> None:
         try:

@@ -57,8 +57,13 @@ class PageAsks:
         self.begun_at = float("-inf")  # start of the episode in play
         self.hands = publisher(node, "page")
         self.stop = publisher(node, "estop/page")
-        self.arming = [node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in self.arms]
-        self.resetting = {arm: node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")) for arm in self.arms}
+        self.arming = [
+            node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in self.arms
+        ]
+        self.resetting = {
+            arm: node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault"))
+            for arm in self.arms
+        }
         self.disarms = disarm_topics(node, self.arms)
         self.runner = ActionClient(node, RunEpisodes, "run_episodes")
         subscription(node, "label", self._on_label)
@@ -77,12 +82,19 @@ class PageAsks:
     async def ask(self, ask: Request) -> str:
         """Execute a request and return its result; an RlinfError gives the reason for a refusal."""
         do: dict[str, Callable[[Request], Coroutine[Any, Any, str]]] = {
-            "arm": self._arm, "disarm": self._disarm, "reset": self._reset, "start": self._start, "cancel": self._cancel,
-            **dict.fromkeys(LABELS, self._label)}
+            "arm": self._arm,
+            "disarm": self._disarm,
+            "reset": self._reset,
+            "start": self._start,
+            "cancel": self._cancel,
+            **dict.fromkeys(LABELS, self._label),
+        }
         try:
             return await asyncio.wait_for(do[ask.what](ask), ANSWER_S)
         except asyncio.TimeoutError as error:
-            raise RlinfError(f"{ask.what}: no answer for {ANSWER_S:.0f} s. The station's logs say more") from error
+            raise RlinfError(
+                f"{ask.what}: no answer for {ANSWER_S:.0f} s. The station's logs say more"
+            ) from error
 
     def disarmed_once(self) -> bool:
         """Request every interlock to disarm; return False if there is none."""
@@ -101,8 +113,12 @@ class PageAsks:
             self.seeds[event.mode] = max(self.seeds[event.mode], event.seed + 1)
 
     def _publish(self, pressed: list[str], axes: Mapping[Any, float] | None = None) -> None:
-        self.hands.publish(Joy(axes=[float((axes or {}).get(axis, 0.0)) for axis in AXES],
-                               buttons=[int(name in pressed) for name in BUTTONS]))
+        self.hands.publish(
+            Joy(
+                axes=[float((axes or {}).get(axis, 0.0)) for axis in AXES],
+                buttons=[int(name in pressed) for name in BUTTONS],
+            )
+        )
 
     async def _renew(self) -> None:
         """Renew the enable, because a person has just pressed a button, and let it arrive."""
@@ -151,15 +167,21 @@ class PageAsks:
         ready = [client for client in self.arming if client.service_is_ready()]
         answers = await self._all(ready, SetBool.Request(data=False))
         if missing := [client.srv_name for client in self.arming if client not in ready]:
-            raise RlinfError(f"{len(ready)} disarmed; nobody answers {', '.join(missing)}. Is the interlock running?")
+            raise RlinfError(
+                f"{len(ready)} disarmed; nobody answers {', '.join(missing)}. Is the interlock "
+                f"running?"
+            )
         if refused := [answer.message for answer in answers if not answer.success]:
             raise RlinfError("; ".join(refused))
         return str(answers[0].message)
 
     async def _reset(self, ask: Request) -> str:
         await self._renew()
-        faulty = [self.resetting[arm] for arm, state in self.stands.items()
-                  if state.state == SafetyState.FAULT and state.cause == ask.cause]
+        faulty = [
+            self.resetting[arm]
+            for arm, state in self.stands.items()
+            if state.state == SafetyState.FAULT and state.cause == ask.cause
+        ]
         if not faulty:
             raise RlinfError(f"no fault '{ask.cause}' stands")
         for answer in await self._all(faulty, ResetFault.Request(cause=ask.cause)):
@@ -174,15 +196,21 @@ class PageAsks:
         judge an episode that its sender had not seen yet.
         """
         if ask.what != "ready" and ask.shown_at < self.begun_at:
-            raise RlinfError(f"{ask.what}: it was said before the episode in play had begun, and does not count for it. "
-                             "Watch this one, and say it again")
+            raise RlinfError(
+                f"{ask.what}: it was said before the episode in play had begun, and does not count "
+                f"for it. "
+                "Watch this one, and say it again"
+            )
         before = self.labelled
         self._publish([REQUESTED, *[ACTIVE] * (not ask.late_s(time.monotonic())), ask.what])
         for _ in range(int(PASSED_ON_S / 0.05)):
             if self.labelled > before:
                 return f"labelled: {ask.what}"
             await asyncio.sleep(0.05)
-        raise RlinfError(f"{ask.what}: the operator's process has not passed it on. Is it in trouble, or not running?")
+        raise RlinfError(
+            f"{ask.what}: the operator's process has not passed it on. Is it in trouble, or not "
+            f"running?"
+        )
 
     def may_start(self) -> bool:
         """Return whether an episode may start: every interlock is ARMED or ACTIVE.
@@ -203,7 +231,9 @@ class PageAsks:
             return
         self.request = None
         if not answer.result.success:
-            self.report(f"No episode was played: {answer.result.message}. Nothing further is started.")
+            self.report(
+                f"No episode was played: {answer.result.message}. Nothing further is started."
+            )
 
     def aborted(self, event: EpisodeEvent) -> bool:
         """Withdraw the request that was started here, unless a person wanted another take.
@@ -224,8 +254,11 @@ class PageAsks:
         if refusal := self.refusals.get(ask.mode):
             raise RlinfError(f"start: {refusal}")
         if not self.may_start():
-            raise RlinfError("start: expected the interlock ARMED or ACTIVE, it is DISARMED, in HOLD or in FAULT. Arm, "
-                             "then start")
+            raise RlinfError(
+                "start: expected the interlock ARMED or ACTIVE, it is DISARMED, in HOLD or in "
+                "FAULT. Arm, "
+                "then start"
+            )
         if not self.runner.server_is_ready():
             raise RlinfError("nobody answers 'run_episodes'. Is the environment running?")
         await self._renew()
@@ -248,8 +281,11 @@ class PageAsks:
             self._task(goal_handle.withdraw)
             raise RlinfError("start: the interlock stopped meanwhile. Arm, then start")
         self.request = goal_handle
-        self._task(lambda: handle.get_result_async().add_done_callback(
-            lambda answer: self._on_result(goal_handle, answer.result())))
+        self._task(
+            lambda: handle.get_result_async().add_done_callback(
+                lambda answer: self._on_result(goal_handle, answer.result())
+            )
+        )
         return f"an episode begins: {ask.mode}"
 
     async def _cancel(self, _: Request) -> str:
@@ -264,6 +300,7 @@ class PageAsks:
 
         In another thread, an immediate answer would be lost (rclpy#1123).
         """
+
         def send() -> Future | Exception:
             try:
                 return ask()
@@ -274,7 +311,6 @@ class PageAsks:
         if isinstance(answer, Exception):
             raise answer
         return await _answer(answer)
-
 
     def _task(self, do: Callable[[], Any]) -> Future:
         """Run a function in the ROS thread."""

@@ -34,8 +34,14 @@ class Person:
     With several arms they move one, and the others rest.
     """
 
-    def __init__(self, node: Node, arming: Sequence[Client], spec: StationSpec, devices: dict[str, Device],
-                 enables: Publisher | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        arming: Sequence[Client],
+        spec: StationSpec,
+        devices: dict[str, Device],
+        enables: Publisher | None = None,
+    ) -> None:
         self.node, self.spec = node, spec
         if KEYBOARD not in devices and sys.stdin.isatty():
             devices = devices | {KEYBOARD: Keyboard()}  # the terminal in which the node was started
@@ -125,21 +131,41 @@ class Person:
         """
         if self.trouble:
             self.enables.publish(Bool(data=False))
-            self.node.get_logger().error(f"{self.trouble}. Nothing is asked of the interlock until then, which holds")
+            self.node.get_logger().error(
+                f"{self.trouble}. Nothing is asked of the interlock until then, which holds"
+            )
         else:
-            self.node.get_logger().info("every device is heard and at rest again; any key or button but disarm renews the "
-                                        "enable")
+            self.node.get_logger().info(
+                "every device is heard and at rest again; any key or button but disarm renews the "
+                "enable"
+            )
         self.published_trouble = self.trouble
         self._diagnose()
 
     def _diagnose(self) -> None:
         self.reported_at = time.monotonic()
         active = is_active(self.node)
-        level = DiagnosticStatus.ERROR if self.trouble else DiagnosticStatus.OK if active else DiagnosticStatus.WARN
+        level = (
+            DiagnosticStatus.ERROR
+            if self.trouble
+            else DiagnosticStatus.OK
+            if active
+            else DiagnosticStatus.WARN
+        )
         well = f"{', '.join(guard.name for guard in self.guards)}: ready" if active else INACTIVE
-        message = DiagnosticArray(status=[DiagnosticStatus(
-            name=f"{self.node.get_namespace().strip('/')}/operator", level=level, message=self.trouble or well,
-            values=[KeyValue(key=guard.name, value=guard.trouble or "ready") for guard in self.guards])])
+        message = DiagnosticArray(
+            status=[
+                DiagnosticStatus(
+                    name=f"{self.node.get_namespace().strip('/')}/operator",
+                    level=level,
+                    message=self.trouble or well,
+                    values=[
+                        KeyValue(key=guard.name, value=guard.trouble or "ready")
+                        for guard in self.guards
+                    ],
+                )
+            ]
+        )
         message.header.stamp = self.node.get_clock().now().to_msg()
         self.diagnostics.publish(message)
 
@@ -158,7 +184,9 @@ class Person:
     @property
     def moves(self) -> bool:
         """Whether a device requests motion now, not merely rest."""
-        return any(any(move.values()) for guard in self.guards if (move := guard.motion()) is not None)
+        return any(
+            any(move.values()) for guard in self.guards if (move := guard.motion()) is not None
+        )
 
     def between(self) -> np.ndarray | None:
         """Return the requested motion between episodes, or None."""

@@ -114,12 +114,17 @@ class ReplayOperator:
                     f"the tool {away:.3f} m away", f"{{position: {np.round(start, 4).tolist()}}}"
                 )
         if joints is None and pose is None:
-            return "replay: expected to hear current_pose or joint_states, got neither. Is the robot side there?"
+            return (
+                "replay: expected to hear current_pose or joint_states, got neither. Is the "
+                "robot side there?"
+            )
         return ""
 
     def _say_far(self, got: str, home: str) -> str:
         return (
-            f"replay: expected the arm where recording {self.recording.episode.id} begins, within {FAR_M:g} m and "
-            f"{FAR_RAD:g} rad, got {got}. Nothing was sent. Move it there with rlinf teleop, or write home: {home} into "
+            f"replay: expected the arm where recording {self.recording.episode.id} begins, within "
+            f"{FAR_M:g} m and "
+            f"{FAR_RAD:g} rad, got {got}. Nothing was sent. Move it there with rlinf teleop, or "
+            f"write home: {home} into "
             "robot.yaml: the station then moves the arm home before the episode, at your word"
         )

@@ -55,8 +55,14 @@ class FirstArming:
     workspace, the script lays out a new scene. A person would guide the arm inside.
     """
 
-    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher,
-                 enables: Publisher) -> None:
+    def __init__(
+        self,
+        node: Node,
+        arms: Sequence[str],
+        arming: Sequence[Client],
+        actions: Publisher,
+        enables: Publisher,
+    ) -> None:
         self.node = node
         self.arming = arming
         self.actions = actions
@@ -74,7 +80,10 @@ class FirstArming:
         self.scenes = ActionClient(action_node(node), ResetScene, "reset_scene")
         self.guided_at = 0.0
         self.arming_now = 0  # outstanding answers to an arming
-        self.resetting = [node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")) for arm in arms or [""]]
+        self.resetting = [
+            node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault"))
+            for arm in arms or [""]
+        ]
         self.safety = SafetyState()
         self.enables = enables
         self.trouble: Callable[[], str] = lambda: ""  # trouble of a person's devices beside it
@@ -124,15 +133,24 @@ class FirstArming:
         is_arming = self.arming_now > 0 or time.monotonic() - self.requested_at < ASK_AGAIN_S
         if disarmed and before.state != SafetyState.DISARMED and is_arming:
             self._ask(False)  # somebody disarmed during our arming, and that takes precedence
-        still = standstill(safety, self.node.get_namespace()) if disarmed or safety.state == SafetyState.FAULT else ""
+        still = (
+            standstill(safety, self.node.get_namespace())
+            if disarmed or safety.state == SafetyState.FAULT
+            else ""
+        )
         if still and still != self.last_standstill:
             self.node.get_logger().warning(still)
         self.last_standstill = still
 
     def _look(self) -> None:
         """Twice a second, find the interlock, hold the enable, and arm if necessary."""
-        publishers = [{bytes(info.endpoint_gid).hex() for info in self.node.get_publishers_info_by_topic(topic)}
-                 for topic in self.topics]
+        publishers = [
+            {
+                bytes(info.endpoint_gid).hex()
+                for info in self.node.get_publishers_info_by_topic(topic)
+            }
+            for topic in self.topics
+        ]
         self.requests.expire()
         if not is_active(self.node) or any(len(interlocks) != 1 for interlocks in publishers):
             return
@@ -143,11 +161,22 @@ class FirstArming:
             return
         if not (self.released or self.trouble()):
             self.enables.publish(Bool(data=True))
-        restarted = self.safety.state == SafetyState.HOLD and self.safety.cause in ("new_session", OPERATOR_SILENT)
-        wanted = restarted or (self.safety.state == SafetyState.DISARMED and (self.freed or not self.begun))
-        for client in self.resetting if self.safety.state == SafetyState.FAULT and self.safety.cause == JAMMED else ():
+        restarted = self.safety.state == SafetyState.HOLD and self.safety.cause in (
+            "new_session",
+            OPERATOR_SILENT,
+        )
+        wanted = restarted or (
+            self.safety.state == SafetyState.DISARMED and (self.freed or not self.begun)
+        )
+        for client in (
+            self.resetting
+            if self.safety.state == SafetyState.FAULT and self.safety.cause == JAMMED
+            else ()
+        ):
             if client.service_is_ready():  # an arm that has not jammed refuses
-                client.call_async(ResetFault.Request(cause=JAMMED)).add_done_callback(self._on_reset)
+                client.call_async(ResetFault.Request(cause=JAMMED)).add_done_callback(
+                    self._on_reset
+                )
         if wanted and self._is_connected() and time.monotonic() - self.requested_at > ASK_AGAIN_S:
             self._ask(True)
 
@@ -155,9 +184,11 @@ class FirstArming:
         self.freed = self.freed or answer.result().success
 
     def _is_connected(self) -> bool:
-        return bool(all(client.service_is_ready() for client in self.arming)
-                    and self.actions.get_subscription_count() >= len(self.topics)
-                    and self.node.count_publishers("timestep"))
+        return bool(
+            all(client.service_is_ready() for client in self.arming)
+            and self.actions.get_subscription_count() >= len(self.topics)
+            and self.node.count_publishers("timestep")
+        )
 
     def _meet(self, interlock: str) -> None:
         """Ask the interlock whether its robot is simulated, that is, whether its scene may jump."""
@@ -168,16 +199,24 @@ class FirstArming:
             values = future.result().values
             missing -= 1
             if not (values and values[0].bool_value):
-                self.refusal = ("operator: expected a simulated robot, got the interlock of a real one, which a person "
-                                "arms: run rlinf teleop <recipe>, or ros2 run rlinf operator with kind:=keyboard")
+                self.refusal = (
+                    "operator: expected a simulated robot, got the interlock of a real one, which "
+                    "a person "
+                    "arms: run rlinf teleop <recipe>, or ros2 run rlinf operator with "
+                    "kind:=keyboard"
+                )
             if missing or self.refusal:
                 return
             self.armed_interlock = interlock
             self.begun = self.armed.is_file() and self.armed.read_text() == interlock
             self._on_safety(self.safety)
 
-        for client in self.asking if all(client.service_is_ready() for client in self.asking) else ():
-            client.call_async(GetParameters.Request(names=["teleports"])).add_done_callback(answered)
+        for client in (
+            self.asking if all(client.service_is_ready() for client in self.asking) else ()
+        ):
+            client.call_async(GetParameters.Request(names=["teleports"])).add_done_callback(
+                answered
+            )
 
     def _ask(self, arm: bool) -> None:
         self.requested_at = time.monotonic()
@@ -216,8 +255,15 @@ class FirstArming:
 class ScriptedOperator:
     """Performs the task by its script, in demonstrations and overlong training episodes."""
 
-    def __init__(self, node: StationNode, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task,
-                 enables: Publisher) -> None:
+    def __init__(
+        self,
+        node: StationNode,
+        arms: Sequence[str],
+        arming: Sequence[Client],
+        actions: Publisher,
+        task: Task,
+        enables: Publisher,
+    ) -> None:
         noise = node.declare_parameter("noise", 0.12).value
         self.seed = node.declare_parameter("seed", 0).value
         self.takes_over = node.declare_parameter("takes_over", 0).value

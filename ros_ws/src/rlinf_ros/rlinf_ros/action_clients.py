@@ -108,7 +108,12 @@ class Orders:
         if self.waiting and self.late:
             who = "no answer to" if self.sent else "nobody there to be told"
             self.fault = f"gripper ({who} {self.words()} for {self.timeout_s:g} s)"
-        elif not self.waiting and self.wanted is not None and self.width is not None and self._differs(self.wanted):
+        elif (
+            not self.waiting
+            and self.wanted is not None
+            and self.width is not None
+            and self._differs(self.wanted)
+        ):
             self.ordered = self.verb(self.wanted), self.wanted
             self.give()
 
@@ -137,7 +142,9 @@ class Orders:
         number, (client, goal) = self.order, self.goal(*self.ordered)
         if client.server_is_ready():
             self.sent = True
-            client.send_goal_async(goal).add_done_callback(lambda future: self._on_accepted(number, future))
+            client.send_goal_async(goal).add_done_callback(
+                lambda future: self._on_accepted(number, future)
+            )
 
     def _on_accepted(self, number: int, future: Future) -> None:
         handle = future.result()
@@ -145,7 +152,8 @@ class Orders:
             self.through(number, "refused")
             return
         handle.get_result_async().add_done_callback(
-            lambda answer: self.through(number, self.outcome(answer.result().result)))
+            lambda answer: self.through(number, self.outcome(answer.result().result))
+        )
 
     def through(self, number: int, how: str) -> None:
         """Note the answer to a command, however late. An empty grasp is a result, not a fault."""

@@ -21,7 +21,13 @@ from rlinf_core.specs.topics import of_arms
 from rlinf_ros.qos import publisher, subscription
 
 COUNTS = ("ticks", "holds", "refused", "dropped", "limited")
-SEVEREST = (SafetyState.FAULT, SafetyState.DISARMED, SafetyState.HOLD, SafetyState.ARMED, SafetyState.ACTIVE)
+SEVEREST = (
+    SafetyState.FAULT,
+    SafetyState.DISARMED,
+    SafetyState.HOLD,
+    SafetyState.ARMED,
+    SafetyState.ACTIVE,
+)
 
 
 def arms_of(node: Node) -> list[str]:
@@ -45,8 +51,13 @@ def whose(arm: str) -> str:
     return f"arm '{arm}': " if arm else ""
 
 
-def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState], None],
-                quality: QoSProfile | None = None, at: dict[str, float] | None = None) -> dict[str, SafetyState]:
+def hear_safety(
+    node: Node,
+    arms: Sequence[str],
+    callback: Callable[[SafetyState], None],
+    quality: QoSProfile | None = None,
+    at: dict[str, float] | None = None,
+) -> dict[str, SafetyState]:
     """Call ``callback`` with the combined state at each report, once all have been heard.
 
     Args:
@@ -78,14 +89,25 @@ def together(states: Iterable[SafetyState]) -> SafetyState:
 
     An arm's own cause precedes that of another arm.
     """
-    by_severity = sorted(states, key=lambda state: (SEVEREST.index(state.state), state.cause.startswith(OTHER),
-                                             state.source != "operator"))
+    by_severity = sorted(
+        states,
+        key=lambda state: (
+            SEVEREST.index(state.state),
+            state.cause.startswith(OTHER),
+            state.source != "operator",
+        ),
+    )
     if len(by_severity) == 1:
         return by_severity[0]
     worst = by_severity[0]
-    return SafetyState(header=worst.header, state=worst.state, source=worst.source, cause=worst.cause,
-                       limits_hash="+".join(sorted({state.limits_hash for state in by_severity})),
-                       **{name: sum(getattr(state, name) for state in by_severity) for name in COUNTS})
+    return SafetyState(
+        header=worst.header,
+        state=worst.state,
+        source=worst.source,
+        cause=worst.cause,
+        limits_hash="+".join(sorted({state.limits_hash for state in by_severity})),
+        **{name: sum(getattr(state, name) for state in by_severity) for name in COUNTS},
+    )
 
 
 EXPIRES_S = 6.0  # the interlock answers within five, or its services hang
@@ -110,9 +132,14 @@ class ArmRequests:
         disarmed: gets each answer to a disarming; ``answered`` by default.
     """
 
-    def __init__(self, node: Node, arms: Sequence[str], clients: Sequence[Client],
-                 answered: Callable[[Future], None],
-                 disarmed: Callable[[Future], None] | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        arms: Sequence[str],
+        clients: Sequence[Client],
+        answered: Callable[[Future], None],
+        disarmed: Callable[[Future], None] | None = None,
+    ) -> None:
         self.node = node
         self.clients = clients
         self.answered = answered
@@ -140,6 +167,8 @@ class ArmRequests:
         """Withdraw an arming on every arm if an answer is overdue; call it often."""
         self.pending = [future for future in self.pending if not future.done()]
         if self.pending and time.monotonic() - self.requested_s > EXPIRES_S:
-            self.node.get_logger().error(f"arming: no answer from the interlock within {EXPIRES_S:g} s. It is taken "
-                                         "back. Is the interlock running? Then arm again")
+            self.node.get_logger().error(
+                f"arming: no answer from the interlock within {EXPIRES_S:g} s. It is taken "
+                "back. Is the interlock running? Then arm again"
+            )
             self.disarm()

@@ -43,7 +43,7 @@ def angles_of(message: JointState, names: Collection[str]) -> tuple[float, ...] 
 
     None if one is missing, or occurs more than once.
     """
-    joint_names = list(message.name)[:len(message.position)]
+    joint_names = list(message.name)[: len(message.position)]
     angles = dict(zip(joint_names, message.position, strict=False))
     if any(name not in angles for name in names):
         return None
@@ -54,7 +54,9 @@ def angles_of(message: JointState, names: Collection[str]) -> tuple[float, ...] 
 
 def to_image(name: str, pixels: np.ndarray, stamp: Time) -> Image:
     """Return an rgb8 image message from (H, W, 3) uint8; ``name`` becomes its frame."""
-    message = Image(height=pixels.shape[0], width=pixels.shape[1], encoding="rgb8", step=pixels.shape[1] * 3)
+    message = Image(
+        height=pixels.shape[0], width=pixels.shape[1], encoding="rgb8", step=pixels.shape[1] * 3
+    )
     message.header.frame_id = name
     message.header.stamp = stamp
     message.data = array.array("B", np.ascontiguousarray(pixels).tobytes())
@@ -71,8 +73,14 @@ def compressed(image: Image, pixels: np.ndarray, quality: int) -> CompressedImag
     """
     import cv2
 
-    _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return CompressedImage(header=image.header, format="rgb8; jpeg compressed bgr8", data=array.array("B", jpeg.tobytes()))
+    _, jpeg = cv2.imencode(
+        ".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality]
+    )
+    return CompressedImage(
+        header=image.header,
+        format="rgb8; jpeg compressed bgr8",
+        data=array.array("B", jpeg.tobytes()),
+    )
 
 
 def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
@@ -82,11 +90,16 @@ def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
         image: the image, whose header and size are used.
         lens: fx, fy, cx, cy [pixels] and distortion coefficients.
     """
-    info = CameraInfo(header=image.header, height=image.height, width=image.width, distortion_model="plumb_bob")
+    info = CameraInfo(
+        header=image.header, height=image.height, width=image.width, distortion_model="plumb_bob"
+    )
     if lens:
         (fx, fy, cx, cy), distortion = lens[:4], [float(value) for value in lens[4:]]
         info.d = distortion + [0.0] * (5 - len(distortion))
-        info.k, info.r = [fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+        info.k, info.r = (
+            [fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0],
+            [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0],
+        )
         info.p = [fx, 0.0, cx, 0.0, 0.0, fy, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
     return info
 
@@ -94,45 +107,89 @@ def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
 def from_image(message: Image) -> np.ndarray:
     """Return the pixels (H, W, 3) uint8 of an rgb8 or bgr8 image; refuse other encodings."""
     if message.encoding not in ("rgb8", "bgr8"):
-        raise SpecError(f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got '{message.encoding}'. "
-                        "Set the camera driver to one of them (realsense2_camera: rgb_camera.color_format:=RGB8)")
-    if message.step < 3 * message.width or len(message.data) != message.height * message.step or not message.data:
-        raise SpecError(f"image '{message.header.frame_id}': expected {message.height} rows of {message.step} bytes for "
-                        f"{message.width} pixels of 3, got {len(message.data)} bytes. Its sender is defective")
+        raise SpecError(
+            f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got "
+            f"'{message.encoding}'. "
+            "Set the camera driver to one of them (realsense2_camera: "
+            "rgb_camera.color_format:=RGB8)"
+        )
+    if (
+        message.step < 3 * message.width
+        or len(message.data) != message.height * message.step
+        or not message.data
+    ):
+        raise SpecError(
+            f"image '{message.header.frame_id}': expected {message.height} rows of {message.step} "
+            f"bytes for "
+            f"{message.width} pixels of 3, got {len(message.data)} bytes. Its sender is defective"
+        )
     rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
     pixels = rows[:, : message.width * 3].reshape(message.height, message.width, 3)
     return pixels if message.encoding == "rgb8" else pixels[..., ::-1]
 
 
-def fill_observation(message: TimeStep, spec: StationSpec, observation: dict[str, np.ndarray]) -> None:
+def fill_observation(
+    message: TimeStep, spec: StationSpec, observation: dict[str, np.ndarray]
+) -> None:
     """Put ``observation`` into ``message`` in the order of the spec."""
-    message.vectors = [NamedVector(name=item.name, data=observation[item.name].ravel().tolist())
-                       for item in spec.vectors]
-    message.images = [to_image(item.name, observation[item.name], message.header.stamp) for item in spec.images]
+    message.vectors = [
+        NamedVector(name=item.name, data=observation[item.name].ravel().tolist())
+        for item in spec.vectors
+    ]
+    message.images = [
+        to_image(item.name, observation[item.name], message.header.stamp) for item in spec.images
+    ]
 
 
 def observation_of(message: TimeStep, spec: StationSpec) -> dict[str, np.ndarray]:
     """Return the observation in ``message``, checked against the spec."""
     values = {vector.name: np.asarray(vector.data, np.float32) for vector in message.vectors}
     values |= {image.header.frame_id: from_image(image) for image in message.images}
-    return {item.name: item.check(values[item.name].reshape(item.shape)) for item in spec.observation}
+    return {
+        item.name: item.check(values[item.name].reshape(item.shape)) for item in spec.observation
+    }
 
 
-def action_chunk(spec: StationSpec, actions: np.ndarray, *, source: str, session: str, seq: int, version: int,
-                 observation_stamp: Time, execute: int = 1) -> ActionChunk:
+def action_chunk(
+    spec: StationSpec,
+    actions: np.ndarray,
+    *,
+    source: str,
+    session: str,
+    seq: int,
+    version: int,
+    observation_stamp: Time,
+    execute: int = 1,
+) -> ActionChunk:
     """Return a chunk message from normalised actions (horizon, dim)."""
     si = spec.action.to_si(np.atleast_2d(actions))
-    message = ActionChunk(source=source, session=session, seq=seq, policy_version=version,
-                          observation_stamp=observation_stamp, dt=1.0 / spec.control_hz,
-                          control_mode=spec.action.control_mode, horizon=si.shape[0], dim=si.shape[1], execute=execute)
+    message = ActionChunk(
+        source=source,
+        session=session,
+        seq=seq,
+        policy_version=version,
+        observation_stamp=observation_stamp,
+        dt=1.0 / spec.control_hz,
+        control_mode=spec.action.control_mode,
+        horizon=si.shape[0],
+        dim=si.shape[1],
+        execute=execute,
+    )
     message.data = si.ravel().tolist()
     return message
 
 
 def release_chunk(spec: StationSpec, *, session: str, seq: int, stamp: Time) -> ActionChunk:
     """Return the operator's release of a takeover: a chunk without actions, at that stamp."""
-    return ActionChunk(source="operator", session=session, seq=seq, policy_version=-1, observation_stamp=stamp,
-                       dt=1.0 / spec.control_hz, control_mode=spec.action.control_mode)
+    return ActionChunk(
+        source="operator",
+        session=session,
+        seq=seq,
+        policy_version=-1,
+        observation_stamp=stamp,
+        dt=1.0 / spec.control_hz,
+        control_mode=spec.action.control_mode,
+    )
 
 
 def fill_drawn(message: ActionChunk, drawn: np.ndarray, log_probs: np.ndarray | None) -> None:

@@ -63,8 +63,15 @@ class EndpointReport:
         counts: Counts = {}
         for node in self.nodes:
             for topic, direction, count in [
-                    *((endpoint.topic_name, "out", endpoint.get_subscription_count) for endpoint in node.publishers),
-                    *((endpoint.topic_name, "in", endpoint.get_publisher_count) for endpoint in node.subscriptions)]:
+                *(
+                    (endpoint.topic_name, "out", endpoint.get_subscription_count)
+                    for endpoint in node.publishers
+                ),
+                *(
+                    (endpoint.topic_name, "in", endpoint.get_publisher_count)
+                    for endpoint in node.subscriptions
+                ),
+            ]:
                 if topic not in ELSEWHERE:
                     counts.setdefault((topic, direction), []).append(count())
         return counts
@@ -75,7 +82,9 @@ class EndpointReport:
         None while fewer endpoints of reporting nodes are matched than are known.
         """
         names = {self.node.get_fully_qualified_name()}
-        reporting = {_name(info) for info in self.node.get_publishers_info_by_topic(self._reports.topic_name)}
+        reporting = {
+            _name(info) for info in self.node.get_publishers_info_by_topic(self._reports.topic_name)
+        }
         report: Report = {}
         for topic in sorted({topic for topic, _ in counts}):
             speakers = self.node.get_publishers_info_by_topic(topic)
@@ -97,7 +106,9 @@ class Endpoints:
 
     def __init__(self, node: Node) -> None:
         self.node, self.reports = node, dict[str, Report]()
-        self._topic = subscription(node, TOPIC, self._on_report, quality=witnessed(TOPIC)).topic_name
+        self._topic = subscription(
+            node, TOPIC, self._on_report, quality=witnessed(TOPIC)
+        ).topic_name
 
     def _on_report(self, message: String) -> None:
         name, self.reports[name] = (read := json.loads(message.data))[0], read[1]
@@ -117,7 +128,11 @@ def _unmatched(reports: dict[str, Report]) -> Iterable[str]:
     for name, report in reports.items():
         for topic, ids in report.items():
             for other, theirs in reports.items():
-                if other != name and topic in theirs and not {*ids["own"]} <= {*theirs[topic]["others"]}:
+                if (
+                    other != name
+                    and topic in theirs
+                    and not {*ids["own"]} <= {*theirs[topic]["others"]}
+                ):
                     yield f"{topic}: {other} has not matched {name}"
 
 

@@ -25,11 +25,15 @@ from pathlib import Path
 CHOICE = "RLINF_PYTHON"
 CHOSEN = "_RLINF_PYTHON_CHOSEN"  # marks a process that has switched, so that it switches once
 DISTRIBUTION = "rlinf_core"
-WHERE = "import sys, sysconfig, rlinf_core; print(*sys.version_info[:2], sysconfig.get_path('purelib'), sep='\\n')"
+WHERE = (
+    "import sys, sysconfig, rlinf_core; print(*sys.version_info[:2], "
+    "sysconfig.get_path('purelib'), sep='\\n')"
+)
 
 
 def switch() -> None:
-    """Replace this process by the same executable in the chosen Python, if it is an executable of ours.
+    """Replace this process by the same executable in the chosen Python, if it is an executable of
+    ours.
 
     Raises:
         ImportError: no Python here has the distribution.
@@ -59,9 +63,13 @@ def find() -> tuple[str, list[str]]:
             if answer.returncode == 0:
                 return python, answer.stdout.splitlines()
         tried.append(python)
-    raise ImportError(f"rlinf: expected a Python with the distribution rlinf, got {', '.join([sys.executable, *tried])}. "
-                      f"Run make setup in the clone, or install its wheel, and activate that environment or export "
-                      f"{CHOICE}=<environment>/bin/python")
+    raise ImportError(
+        f"rlinf: expected a Python with the distribution rlinf, got "
+        f"{', '.join([sys.executable, *tried])}. "
+        f"Run make setup in the clone, or install its wheel, and activate that environment or "
+        f"export "
+        f"{CHOICE}=<environment>/bin/python"
+    )
 
 
 def importable() -> str:
@@ -81,8 +89,12 @@ def importable() -> str:
     python, (major, minor, folder) = find()
     if (int(major), int(minor)) != sys.version_info[:2]:
         ours = ".".join(map(str, sys.version_info[:2]))
-        raise ImportError(f"rlinf: expected the distribution for Python {ours}, which runs ros2 launch, got {python} of "
-                          f"Python {major}.{minor}. Install it again: make clean, then PYTHON={sys.executable} make setup")
+        raise ImportError(
+            f"rlinf: expected the distribution for Python {ours}, which runs ros2 launch, got "
+            f"{python} of "
+            f"Python {major}.{minor}. Install it again: make clean, then PYTHON={sys.executable} "
+            f"make setup"
+        )
     count = len(sys.path)
     site.addsitedir(folder)
     system = {*site.getsitepackages(), site.getusersitepackages()}

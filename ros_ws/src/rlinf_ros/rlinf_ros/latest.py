@@ -34,13 +34,23 @@ class Latest:
     tool's, if it says so.
     """
 
-    def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None,
-                 joints: Mapping[str, Collection[str]] | None = None,
-                 axes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        owner: Node,
+        topics: set[str],
+        lockstep: bool,
+        on_image: Callable[[], None] | None = None,
+        joints: Mapping[str, Collection[str]] | None = None,
+        axes: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         for topic in topics:
             if kind(topic) not in CHANNELS:
-                raise SpecError(f"topic '{topic}': expected one that an observation takes numbers or an image from "
-                                f"(docs/reference/topics.md), got {kind(topic).__name__}. Take it out of task and reward")
+                raise SpecError(
+                    f"topic '{topic}': expected one that an observation takes numbers or an image "
+                    f"from "
+                    f"(docs/reference/topics.md), got {kind(topic).__name__}. Take it out of task "
+                    f"and reward"
+                )
         node = self.node = PulledNode(owner)
         self.joints, self.axes = joints or {}, axes or {}
         self.channels: dict[str, np.ndarray] = {}
@@ -67,8 +77,13 @@ class Latest:
             if kind(topic) is Image and on_image is not None:
                 subscription(owner, topic, receive(topic), quality=received(topic, lockstep))
             else:
-                self._pulled[topic] = subscription(node, topic, _ignore, quality=received(topic, lockstep),
-                                                   at=owner.resolve_topic_name(topic))
+                self._pulled[topic] = subscription(
+                    node,
+                    topic,
+                    _ignore,
+                    quality=received(topic, lockstep),
+                    at=owner.resolve_topic_name(topic),
+                )
 
     def pull(self, only: Collection[str] = ()) -> None:
         """Take and convert the newest message of all topics, or of ``only``.
@@ -109,8 +124,12 @@ class Latest:
         if frame == wanted or not (frame or of_tool):
             return np.asarray(values)
         if not of_tool:
-            raise SpecError(f"{topic}: expected it along the axes of the limits' frame '{wanted}', got '{frame}'. Where "
-                            f"those are the tool's: tool_axes: [{topic}] in robot.yaml; else have it said in '{wanted}'")
+            raise SpecError(
+                f"{topic}: expected it along the axes of the limits' frame '{wanted}', got "
+                f"'{frame}'. Where "
+                f"those are the tool's: tool_axes: [{topic}] in robot.yaml; else have it said in "
+                f"'{wanted}'"
+            )
         # already taken, by the order of the names
         pose = self.channels.get(arm_topic(arm_of(topic), "current_pose"))
         if pose is None or not abs(np.linalg.norm(pose[3:]) - 1.0) < 0.01:
@@ -124,8 +143,11 @@ class Latest:
         It is if it never came, if its stamp is before ``stamp_ns``, or if it was taken before
         ``taken_at`` (time.monotonic).
         """
-        return [topic for topic, newest_ns in self.stamps_ns.items()
-                if newest_ns < stamp_ns or self.taken_at[topic] < taken_at]
+        return [
+            topic
+            for topic, newest_ns in self.stamps_ns.items()
+            if newest_ns < stamp_ns or self.taken_at[topic] < taken_at
+        ]
 
 
 def _ignore(_: Any) -> None:
@@ -142,7 +164,10 @@ def _six(a: Vector3, b: Vector3) -> np.ndarray:
 
 
 CHANNELS: dict[type, Callable[[Any], np.ndarray]] = {
-    Image: from_image, JointState: lambda message: np.asarray(message.position), PoseStamped: _pose,
+    Image: from_image,
+    JointState: lambda message: np.asarray(message.position),
+    PoseStamped: _pose,
     TwistStamped: lambda message: _six(message.twist.linear, message.twist.angular),
     WrenchStamped: lambda message: _six(message.wrench.force, message.wrench.torque),
-    TaskStatus: lambda message: np.array([message.success], np.float64)}
+    TaskStatus: lambda message: np.array([message.success], np.float64),
+}

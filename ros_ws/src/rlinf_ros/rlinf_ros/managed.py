@@ -11,10 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from lifecycle_msgs.srv import ChangeState
-from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, ManagedEntity, TransitionCallbackReturn
+from rclpy.lifecycle import (
+    LifecycleNodeMixin,
+    LifecycleState,
+    ManagedEntity,
+    TransitionCallbackReturn,
+)
 
 SUCCESS, FAILURE, ERROR = (
-    TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE, TransitionCallbackReturn.ERROR)
+    TransitionCallbackReturn.SUCCESS,
+    TransitionCallbackReturn.FAILURE,
+    TransitionCallbackReturn.ERROR,
+)
 
 
 class SafeTransitions(LifecycleNodeMixin):
@@ -23,14 +31,17 @@ class SafeTransitions(LifecycleNodeMixin):
     get_logger: Any  # the node's; this class is its mixin
 
     def _LifecycleNodeMixin__on_change_state(  # the private method's mangled name
-            self, request: ChangeState.Request, response: ChangeState.Response) -> ChangeState.Response:
+        self, request: ChangeState.Request, response: ChangeState.Response
+    ) -> ChangeState.Response:
         try:
             theirs = "_LifecycleNodeMixin__on_change_state"
             changed: ChangeState.Response = getattr(super(), theirs)(request, response)
             return changed
         except Exception as error:
-            self.get_logger().error(f"no such transition from '{self.state_label}': {request.transition.id} "
-                                    f"'{request.transition.label[:80]}' ({error})")
+            self.get_logger().error(
+                f"no such transition from '{self.state_label}': {request.transition.id} "
+                f"'{request.transition.label[:80]}' ({error})"
+            )
             response.success = False
             return response
 
@@ -41,7 +52,9 @@ class SafeTransitions(LifecycleNodeMixin):
 
 
 class Managed(SafeTransitions):
-    """Mixin before ``StationNode`` or ``ControlNode``. A subclass overrides the hooks that it needs.
+    """Mixin before ``StationNode`` or ``ControlNode``.
+
+    A subclass overrides the hooks that it needs.
 
     Attributes:
         active: whether the node is active. Hot paths read it.

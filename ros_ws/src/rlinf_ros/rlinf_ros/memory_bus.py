@@ -59,7 +59,9 @@ def _slots(kind: Any) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
     The function is None for an immutable value.
     """
     kinds = kind.get_fields_and_field_types()
-    return tuple((slot, _duplicate(kinds.get(slot.removeprefix("_"), ""))) for slot in kind.__slots__)
+    return tuple(
+        (slot, _duplicate(kinds.get(slot.removeprefix("_"), ""))) for slot in kind.__slots__
+    )
 
 
 def _duplicate(kind: str) -> Callable[[Any], Any] | None:
@@ -75,8 +77,14 @@ def _duplicate(kind: str) -> Callable[[Any], Any] | None:
 def _list(values: Any) -> Any:
     if isinstance(values, ARRAYS):
         return values[:] if isinstance(values, array.array) else values.copy()
-    return [_text(item) if isinstance(item, str) else snapshot(item) if hasattr(item, "__slots__") else item
-            for item in values]
+    return [
+        _text(item)
+        if isinstance(item, str)
+        else snapshot(item)
+        if hasattr(item, "__slots__")
+        else item
+        for item in values
+    ]
 
 
 def _text(value: str) -> str:
@@ -179,7 +187,8 @@ class MemorySubscription(Subscription):
     def get_publisher_count(self) -> int:
         """Return the number of matched publishers, here and outside."""
         return int(super().get_publisher_count()) + sum(
-            self in publisher.listeners for publisher in self.bus.publishers.get(self.name, ()))
+            self in publisher.listeners for publisher in self.bus.publishers.get(self.name, ())
+        )
 
     def destroy(self) -> None:
         """Destroy it as rclpy does."""
@@ -220,24 +229,41 @@ class Bus:
         publisher.__class__ = MemoryPublisher
         publisher.bus, publisher.name = self, publisher.topic_name
         quality = publisher.qos_profile
-        publisher.latched = deque(maxlen=quality.depth or None) if quality.durability == LATCHED else None
-        publisher.listeners = [listener for listener in self.subscriptions.get(publisher.name, ())
-                               if _fits(publisher, listener)]
+        publisher.latched = (
+            deque(maxlen=quality.depth or None) if quality.durability == LATCHED else None
+        )
+        publisher.listeners = [
+            listener
+            for listener in self.subscriptions.get(publisher.name, ())
+            if _fits(publisher, listener)
+        ]
         self.publishers.setdefault(publisher.name, []).append(publisher)
         return publisher
 
-    def connect_subscription(self, node: Node, subscription: Any, lazy: bool = False) -> Subscription:
+    def connect_subscription(
+        self, node: Node, subscription: Any, lazy: bool = False
+    ) -> Subscription:
         """Make a subscription of rclpy's receive from memory, too."""
         subscription.__class__ = MemorySubscription
-        subscription.bus, subscription.name, subscription.owner = self, subscription.topic_name, node
+        subscription.bus, subscription.name, subscription.owner = (
+            self,
+            subscription.topic_name,
+            node,
+        )
         subscription.lazy, subscription.alive = lazy, True
         pulled = isinstance(node, PulledNode)
-        subscription.inbox = deque(maxlen=subscription.qos_profile.depth or None) if pulled else None
+        subscription.inbox = (
+            deque(maxlen=subscription.qos_profile.depth or None) if pulled else None
+        )
         self.subscriptions.setdefault(subscription.name, []).append(subscription)
         for publisher in self.publishers.get(subscription.name, ()):
             if _fits(publisher, subscription):
                 publisher.listeners.append(subscription)
-                for envelope in publisher.latched or () if subscription.qos_profile.durability == LATCHED else ():
+                for envelope in (
+                    publisher.latched or ()
+                    if subscription.qos_profile.durability == LATCHED
+                    else ()
+                ):
                     subscription.accept(envelope)
         return subscription
 
@@ -267,8 +293,14 @@ class Bus:
         if self._clients is None:
             self._clients = rclpy.Context()
             rclpy.init(args=[], context=self._clients, domain_id=owner.context.get_domain_id())
-        node = rclpy.create_node(f"{owner.get_name()}_client", namespace=owner.get_namespace(), context=self._clients,
-                                 enable_rosout=False, start_parameter_services=False, use_global_arguments=False)
+        node = rclpy.create_node(
+            f"{owner.get_name()}_client",
+            namespace=owner.get_namespace(),
+            context=self._clients,
+            enable_rosout=False,
+            start_parameter_services=False,
+            use_global_arguments=False,
+        )
         self.guests.append(node)
         return node
 
@@ -290,7 +322,8 @@ def _fits(publisher: MemoryPublisher, subscription: MemorySubscription) -> bool:
     """Return whether DDS would match them, ignoring reliability, because memory loses nothing."""
     latched = publisher.qos_profile.durability == LATCHED
     return publisher.msg_type is subscription.msg_type and (
-        latched or subscription.qos_profile.durability != LATCHED)
+        latched or subscription.qos_profile.durability != LATCHED
+    )
 
 
 class PulledNode(Node):
@@ -302,9 +335,14 @@ class PulledNode(Node):
     """
 
     def __init__(self, owner: Node, suffix: str = "_inputs") -> None:
-        super().__init__(f"{owner.get_name()}{suffix}", namespace=owner.get_namespace(), context=owner.context,
-                         enable_rosout=False, start_parameter_services=False,
-                         use_global_arguments=False)  # those name the owner
+        super().__init__(
+            f"{owner.get_name()}{suffix}",
+            namespace=owner.get_namespace(),
+            context=owner.context,
+            enable_rosout=False,
+            start_parameter_services=False,
+            use_global_arguments=False,
+        )  # those name the owner
 
     def create_subscription(self, *how: Any, lazy: bool = False, **more: Any) -> Subscription:
         """Create a subscription as rclpy does."""
@@ -321,7 +359,9 @@ def take(subscription: Subscription, raw: bool = False) -> tuple[Any, dict[str, 
         envelope = inbox.popleft()
         return (envelope if raw else envelope.message), UNTIMED
     with subscription.handle:
-        taken: tuple[Any, dict[str, Any]] | None = subscription.handle.take_message(subscription.msg_type, raw)
+        taken: tuple[Any, dict[str, Any]] | None = subscription.handle.take_message(
+            subscription.msg_type, raw
+        )
         return taken
 
 
@@ -341,15 +381,21 @@ def check_middleware() -> None:
     Raises:
         RlinfError: it does, so that each message would arrive twice.
     """
-    node = rclpy.create_node(f"probe_{os.getpid()}", enable_rosout=False, start_parameter_services=False)
+    node = rclpy.create_node(
+        f"probe_{os.getpid()}", enable_rosout=False, start_parameter_services=False
+    )
     publisher = node.create_publisher(Empty, "~/probe", 1)
     node.create_subscription(Empty, "~/probe", lambda _: None, 1)
     time.sleep(PROBE_S)
     matched = publisher.get_subscription_count()
     node.destroy_node()
     if matched:
-        raise RlinfError(f"station.processes: one process needs rmw_fastrtps_cpp and configs/{PROFILE}, by which no two "
-                         "endpoints of a process are matched; here they are matched. Set station.processes=several")
+        raise RlinfError(
+            f"station.processes: one process needs rmw_fastrtps_cpp and configs/{PROFILE}, by "
+            f"which no two "
+            "endpoints of a process are matched; here they are matched. Set "
+            "station.processes=several"
+        )
 
 
 _bus: Bus | None = None

@@ -33,7 +33,9 @@ class PackageChecks:
         manifest = ElementTree.parse(self.folder / "package.xml").getroot()
         assert manifest.findtext("name") == self.name
         assert not [field for field in FIELDS if not (manifest.findtext(field) or "").strip()]
-        assert RELEASE.findall((self.folder / "CHANGELOG.rst").read_text())[0] == manifest.findtext("version")
+        assert RELEASE.findall((self.folder / "CHANGELOG.rst").read_text())[0] == manifest.findtext(
+            "version"
+        )
         assert f'version="{manifest.findtext("version")}"' in (self.folder / "setup.py").read_text()
         assert (self.folder / "README.md").read_text().startswith(f"# {self.name}\n")
 
@@ -41,17 +43,35 @@ class PackageChecks:
         linter = "ament_flake8" if find_spec("ament_flake8") else "ruff"
         if linter == "ruff" and not find_spec("ruff"):
             importlib.import_module("pytest").skip("neither ament_flake8 nor ruff is installed")
-        command = [linter, "--linelength", "124"] if linter == "ament_flake8" else [
-            linter, "check", "--no-cache", "--isolated", "--select", "E,F,W", "--line-length", "124"]
-        checked = subprocess.run([sys.executable, "-m", *command, str(self.folder)], text=True, capture_output=True)
+        command = (
+            [linter, "--linelength", "124"]
+            if linter == "ament_flake8"
+            else [
+                linter,
+                "check",
+                "--no-cache",
+                "--isolated",
+                "--select",
+                "E,F,W",
+                "--line-length",
+                "124",
+            ]
+        )
+        checked = subprocess.run(
+            [sys.executable, "-m", *command, str(self.folder)], text=True, capture_output=True
+        )
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
     def test_every_import_is_of_a_package_that_the_manifest_names(self) -> None:
         """Check imports; those of the distribution ``rlinf`` and of Python need no entry."""
         manifest = ElementTree.parse(self.folder / "package.xml").getroot()
         declared = {element.text for element in manifest if element.tag.endswith("depend")}
-        modules = {name.split(".")[0] for path in (self.folder / self.name).glob("*.py")
-                   for name in _imports(path) if name.startswith("rlinf_") or name.split(".")[0].endswith("_msgs")}
+        modules = {
+            name.split(".")[0]
+            for path in (self.folder / self.name).glob("*.py")
+            for name in _imports(path)
+            if name.startswith("rlinf_") or name.split(".")[0].endswith("_msgs")
+        }
         assert modules - {self.name, "rlinf_core"} <= declared
 
     def test_every_executable_has_an_entry_point(self) -> None:
@@ -63,5 +83,6 @@ class PackageChecks:
 
 def _imports(path: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(path.read_text())))
-    return {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names} | {
-        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {
+        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+    } | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}

@@ -69,7 +69,9 @@ class PhaseLock:
 
     def ticked(self, now: float) -> float:
         """Return the time to wake for the next tick [s], after a tick at ``now``."""
-        self.due_s += max(math.floor((now - self.due_s + TOO_SOON_S) / self.period_s), 0) * self.period_s
+        self.due_s += (
+            max(math.floor((now - self.due_s + TOO_SOON_S) / self.period_s), 0) * self.period_s
+        )
         late = max(now - self.due_s, 0.0)
         gone = min(late, max(self._to_go_s, 0.0))  # part of the path to a later phase
         self.due_s = self.due_s + gone
@@ -92,8 +94,13 @@ class PhaseLock:
             self._inputs.append(at)
             self._new += 1
         if self._to_go_s == 0.0 and self._new >= SAMPLES:
-            self._to_go_s = self._worth(*better([(self.due_s - at) % self.period_s for at in self._inputs],
-                                                self.period_s, self.hurry))
+            self._to_go_s = self._worth(
+                *better(
+                    [(self.due_s - at) % self.period_s for at in self._inputs],
+                    self.period_s,
+                    self.hurry,
+                )
+            )
             self._new = 0
 
     def _worth(self, gain_s: float, to_go_s: float) -> float:
@@ -128,8 +135,15 @@ class PhaseLockedTimer:
             input is in time.
     """
 
-    def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float,
-                 late: float = 0.0) -> None:
+    def __init__(
+        self,
+        node: Node,
+        period_s: float,
+        callback: Callable[[], None],
+        hurry: float,
+        early: float,
+        late: float = 0.0,
+    ) -> None:
         self.lock = PhaseLock(period_s, hurry, time.monotonic())
         self.early_s, self.late_s = early * period_s, late * period_s
         self._callback = callback
@@ -151,7 +165,9 @@ class PhaseLockedTimer:
 
     def until_next(self) -> float:
         """Return the time to the next tick [s]; within a tick, to the one after it."""
-        return self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
+        return (
+            self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
+        )
 
     def _come_early(self, now: float) -> None:
         """Tick now for a present input, or as soon as allowed.
@@ -232,7 +248,9 @@ def better(waits: Collection[float], period_s: float, hurry: float) -> tuple[flo
         return 0.0, 0.0
     # a later input may well miss its tick
     in_vain = sorted((wait - MIN_WAIT_S) % period_s for wait in waits)
-    gain, sooner = max((wait - missed / len(in_vain) * period_s, wait) for missed, wait in enumerate(in_vain))
+    gain, sooner = max(
+        (wait - missed / len(in_vain) * period_s, wait) for missed, wait in enumerate(in_vain)
+    )
     return gain, -sooner if sooner * STRETCH < (period_s - sooner) * hurry else period_s - sooner
 
 

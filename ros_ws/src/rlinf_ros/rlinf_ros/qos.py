@@ -18,9 +18,12 @@ from rlinf_core.specs.topics import may_override, topic
 
 
 def _keep(depth: int, *, reliable: bool = True, latched: bool = False) -> QoSProfile:
-    return QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=depth,
-                      reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
-                      durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE)
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=depth,
+        reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+    )
 
 
 MUCH = 5000  # messages
@@ -53,7 +56,11 @@ def received(name: str, lockstep: bool) -> QoSProfile:
 
     If only the newest message counts, the queue is short; in lockstep no message may be lost.
     """
-    return _keep(AT_ONCE if name.endswith(SHARED) else 1, reliable=lockstep) if topic(name).newest else profile(name)
+    return (
+        _keep(AT_ONCE if name.endswith(SHARED) else 1, reliable=lockstep)
+        if topic(name).newest
+        else profile(name)
+    )
 
 
 def to_override(name: str, quality: Any) -> tuple[Any, dict[str, Any]]:
@@ -84,8 +91,16 @@ def publisher(node: Node, name: str, *, at: str = "") -> Publisher:
     return node.create_publisher(kind(name), at or name, profile(name))
 
 
-def subscription(node: Node, name: str, callback: Callable[[Any], None], *, quality: QoSProfile | None = None, at: str = "",
-                 raw: bool = False, lazy: bool = False) -> Subscription:
+def subscription(
+    node: Node,
+    name: str,
+    callback: Callable[[Any], None],
+    *,
+    quality: QoSProfile | None = None,
+    at: str = "",
+    raw: bool = False,
+    lazy: bool = False,
+) -> Subscription:
     """Make a subscription to a topic by its relative name, as ``publisher`` does.
 
     Args:
@@ -100,4 +115,6 @@ def subscription(node: Node, name: str, callback: Callable[[Any], None], *, qual
     """
     # rclpy's own has no bus
     more: dict[str, Any] = {"lazy": True} if lazy and type(node) is not Node else {}
-    return node.create_subscription(kind(name), at or name, callback, quality or profile(name), raw=raw, **more)
+    return node.create_subscription(
+        kind(name), at or name, callback, quality or profile(name), raw=raw, **more
+    )

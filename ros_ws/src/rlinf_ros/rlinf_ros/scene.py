@@ -38,7 +38,8 @@ class Request:
 
     Args:
         node: its routines make the requests.
-        patience_s: timeout of a request: the middleware drops an answer to a client that it has not discovered.
+        patience_s: timeout of a request: the middleware drops an answer to a client that it has not
+            discovered.
         action: type of the action.
         name: of the action.
         gone: error text if nobody answers.
@@ -58,7 +59,9 @@ class Request:
             self.goal.withdraw()
 
     async def send(self, goal: Any) -> tuple[Any, str]:
-        """Send a goal and await its result, however long that takes; None and the reason if it failed."""
+        """Send a goal and await its result, however long that takes; None and the reason if it
+        failed.
+        """
         self.goal = GoalHandle(self.client, goal)
         try:
             result, trouble = await self._answer(self.goal)

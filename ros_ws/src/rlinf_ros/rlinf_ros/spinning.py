@@ -126,10 +126,16 @@ class Rates:
     def __call__(self) -> dict[str, float]:
         """Rates by name of the topic, relative to the node's namespace."""
         below, now = f"{self.node.get_namespace().rstrip('/')}/", time.monotonic()
-        sent = {publisher.topic_name.removeprefix(below): getattr(publisher, "sent", 0)
-                for publisher in self.node.publishers if publisher.topic_name not in OF_ROS}
+        sent = {
+            publisher.topic_name.removeprefix(below): getattr(publisher, "sent", 0)
+            for publisher in self.node.publishers
+            if publisher.topic_name not in OF_ROS
+        }
         since_s = max(now - self.at, 1e-3)
-        rates = {f"{name} hz": round((count - self.before.get(name, 0)) / since_s, 1) for name, count in sent.items()}
+        rates = {
+            f"{name} hz": round((count - self.before.get(name, 0)) / since_s, 1)
+            for name, count in sent.items()
+        }
         self.before, self.at = sent, now
         return rates
 
@@ -147,10 +153,15 @@ class Diagnostics:
         level, message, values = self.look()
         if not is_active(self.node):
             level, message = WARN, INACTIVE
-        status = DiagnosticStatus(name=f"{self.node.get_namespace().strip('/')}/{self.node.get_name()}", level=level,
-                                  message=message,
-                                  values=[KeyValue(key=key, value=str(value))
-                                          for key, value in {**values, **self.rates()}.items()])
+        status = DiagnosticStatus(
+            name=f"{self.node.get_namespace().strip('/')}/{self.node.get_name()}",
+            level=level,
+            message=message,
+            values=[
+                KeyValue(key=key, value=str(value))
+                for key, value in {**values, **self.rates()}.items()
+            ],
+        )
         array = DiagnosticArray(status=[status])
         array.header.stamp = self.node.get_clock().now().to_msg()
         self.publisher.publish(array)
@@ -180,10 +191,17 @@ class StationNode(Node):
         super().__init__(name, **how)
         escape_logs(self)
         below = f"{self.get_namespace().rstrip('/')}/"
-        self._check_overrides(lambda full: full.removeprefix(below) if full.startswith(below) else "")
+        self._check_overrides(
+            lambda full: full.removeprefix(below) if full.startswith(below) else ""
+        )
 
-    def declare_parameter(self, name: str, value: Any = None, descriptor: ParameterDescriptor | None = None,
-                          ignore_override: bool = False) -> Parameter:
+    def declare_parameter(
+        self,
+        name: str,
+        value: Any = None,
+        descriptor: ParameterDescriptor | None = None,
+        ignore_override: bool = False,
+    ) -> Parameter:
         """Declare a parameter as rclpy does.
 
         ``rlinf_ros.parameters`` holds its meaning and range, and whether it is fixed.
@@ -192,14 +210,21 @@ class StationNode(Node):
             RlinfError: the given value has another type, or is out of range.
         """
         try:
-            return super().declare_parameter(name, value, descriptor or described(name, value), ignore_override)
+            return super().declare_parameter(
+                name, value, descriptor or described(name, value), ignore_override
+            )
         except (InvalidParameterTypeException, InvalidParameterValueException) as error:
             given = self._parameter_overrides[name].value
-            raise RlinfError(f"{self.get_name()}: parameter {name}: expected {expected(name, value)}, got "
-                             f"{given!r}") from error
+            raise RlinfError(
+                f"{self.get_name()}: parameter {name}: expected {expected(name, value)}, got "
+                f"{given!r}"
+            ) from error
 
     def declare_live(self, name: str, value: Any, apply: Callable[[Any], None]) -> None:
-        """Declare a parameter that may change while the node runs; ``apply`` takes its value now and after each change."""
+        """Declare a parameter that may change while the node runs; ``apply`` takes its value now
+        and after each change.
+        """
+
         def changed(parameters: list[Parameter]) -> None:
             for parameter in parameters:
                 if parameter.name == name:
@@ -214,9 +239,13 @@ class StationNode(Node):
         Raises:
             RlinfError: a parameter is wrong; the message names it.
         """
-        from rlinf_core.config.checking import checked_parameters  # an interlock has no use for pydantic
+        from rlinf_core.config.checking import (
+            checked_parameters,
+        )  # an interlock has no use for pydantic
 
-        settings = checked_parameters(model, from_parameters(self._below(name)), f"{self.get_name()}: {name}")
+        settings = checked_parameters(
+            model, from_parameters(self._below(name)), f"{self.get_name()}: {name}"
+        )
         self.declare_structure(name, lambda _: model)
         return settings
 
@@ -224,12 +253,21 @@ class StationNode(Node):
         """Return the given values below a name; raise RlinfError if it was given as one text."""
         overrides = {key: parameter.value for key, parameter in self._parameter_overrides.items()}
         if text := overrides.get(name):
-            raise RlinfError(f"{self.get_name()}: parameter {name}: expected parameters {name}.KEY, one for each value, "
-                             f"got {str(text)[:80]!r}. Write them below {name}: in a file of parameters, or as "
-                             f"-p {name}.KEY:=VALUE")
-        return {key.removeprefix(f"{name}."): value for key, value in overrides.items() if key.startswith(f"{name}.")}
+            raise RlinfError(
+                f"{self.get_name()}: parameter {name}: expected parameters {name}.KEY, one for "
+                f"each value, "
+                f"got {str(text)[:80]!r}. Write them below {name}: in a file of parameters, or as "
+                f"-p {name}.KEY:=VALUE"
+            )
+        return {
+            key.removeprefix(f"{name}."): value
+            for key, value in overrides.items()
+            if key.startswith(f"{name}.")
+        }
 
-    def declare_structure(self, name: str, find_model: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    def declare_structure(
+        self, name: str, find_model: Callable[[dict[str, Any]], Any] | None = None
+    ) -> dict[str, Any]:
         """Declare the given parameters below a name (``name.key``), read-only; return a document.
 
         Args:
@@ -241,24 +279,37 @@ class StationNode(Node):
         """
         given_values = self._below(name)
         document = from_parameters(given_values)
-        fields = getattr(find_model(document), "model_fields", {}) if find_model and document else {}
+        fields = (
+            getattr(find_model(document), "model_fields", {}) if find_model and document else {}
+        )
         for key, value in given_values.items():
             about = described_field(name, key, value, fields.get(key.partition(".")[0]))
             self.declare_parameter(f"{name}.{key}", value, about)
         return document
 
-    def create_publisher(self, msg_type: Any, topic: str, qos_profile: Any, **how: Any) -> Publisher:
+    def create_publisher(
+        self, msg_type: Any, topic: str, qos_profile: Any, **how: Any
+    ) -> Publisher:
         """Create a publisher as rclpy does."""
         quality, options = self._quality(topic, qos_profile)
         publisher = super().create_publisher(msg_type, topic, quality, **options, **how)
         bus = memory_bus.bus()
         return bus.connect_publisher(publisher) if bus else escape_messages(publisher)
 
-    def create_subscription(self, msg_type: Any, topic: str, callback: Any, qos_profile: Any, lazy: bool = False,
-                            **how: Any) -> Subscription:
+    def create_subscription(
+        self,
+        msg_type: Any,
+        topic: str,
+        callback: Any,
+        qos_profile: Any,
+        lazy: bool = False,
+        **how: Any,
+    ) -> Subscription:
         """Create a subscription as rclpy does; ``lazy`` is as in ``rlinf_ros.qos.subscription``."""
         quality, options = self._quality(topic, qos_profile)
-        subscription = super().create_subscription(msg_type, topic, callback, quality, **options, **how)
+        subscription = super().create_subscription(
+            msg_type, topic, callback, quality, **options, **how
+        )
         bus = memory_bus.bus()
         return bus.connect_subscription(self, subscription, lazy) if bus else subscription
 
@@ -277,11 +328,19 @@ class StationNode(Node):
         given = getattr(self, "_parameter_overrides", {})
         check_parameters({key: parameter.value for key, parameter in given.items()}, ours)
 
-    def create_timer(self, timer_period_sec: float, callback: Callable[..., Any], callback_group: Any = None,
-                     clock: Clock | None = None, autostart: bool = True) -> Timer:
+    def create_timer(
+        self,
+        timer_period_sec: float,
+        callback: Callable[..., Any],
+        callback_group: Any = None,
+        clock: Clock | None = None,
+        autostart: bool = True,
+    ) -> Timer:
         """Create a timer as rclpy does, on a steady clock unless another is given."""
         waits = {} if autostart else {"autostart": False}  # rclpy before 7.1.2 does not know it
-        return super().create_timer(timer_period_sec, callback, callback_group, clock or self._steady, **waits)
+        return super().create_timer(
+            timer_period_sec, callback, callback_group, clock or self._steady, **waits
+        )
 
 
 class ControlNode(StationNode):
@@ -291,7 +350,11 @@ class ControlNode(StationNode):
     """
 
     def __init__(self, name: str, **how: Any) -> None:
-        super().__init__(name, parameter_overrides=[Parameter("start_type_description_service", value=False)], **how)
+        super().__init__(
+            name,
+            parameter_overrides=[Parameter("start_type_description_service", value=False)],
+            **how,
+        )
 
 
 @runtime_checkable
@@ -377,8 +440,11 @@ def _check_time(node: Node) -> None:
     """
     simulated = node.get_parameter("use_sim_time").value
     if simulated and node.has_parameter("lockstep") and not node.get_parameter("lockstep").value:
-        raise RlinfError(f"{node.get_name()}: use_sim_time: expected false for a station in real time, whose limits hold "
-                         "by measured time, got true. Leave it out, or run in simulated time (lockstep)")
+        raise RlinfError(
+            f"{node.get_name()}: use_sim_time: expected false for a station in real time, whose "
+            f"limits hold "
+            "by measured time, got true. Leave it out, or run in simulated time (lockstep)"
+        )
 
 
 @contextlib.contextmanager
@@ -422,7 +488,9 @@ def _spin(node: Node, listens: bool, stop_requested: Callable[[], bool]) -> None
         deadline = time.monotonic() + FINISH_S
         while isinstance(node, Ending) and not node.finish() and time.monotonic() < deadline:
             executor.spin_once(timeout_sec=0.02)
-        for publisher in [publisher for member in _of_process(node) for publisher in member.publishers]:
+        for publisher in [
+            publisher for member in _of_process(node) for publisher in member.publishers
+        ]:
             # the last messages must still arrive
             publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))
     destroy(node)
@@ -447,8 +515,16 @@ def given(name: str) -> Any:
 
     None if they do not hold it.
     """
-    files = [after for option, after in zip(sys.argv, sys.argv[1:], strict=False) if option == "--params-file"]
-    nodes = [section for file in files for section in _parameters(yaml.load(Path(file).read_text(), OfLaunch))]
+    files = [
+        after
+        for option, after in zip(sys.argv, sys.argv[1:], strict=False)
+        if option == "--params-file"
+    ]
+    nodes = [
+        section
+        for file in files
+        for section in _parameters(yaml.load(Path(file).read_text(), OfLaunch))
+    ]
     matches = [section[name] for section in nodes if name in section]
     return matches[0] if matches else None
 

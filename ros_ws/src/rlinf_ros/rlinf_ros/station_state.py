@@ -38,8 +38,11 @@ def speakers(node: Node, topic: str, others: bool = False) -> set[tuple[int, ...
 
     With ``others``, the node's own are left out.
     """
-    return {tuple(publisher.endpoint_gid) for publisher in node.get_publishers_info_by_topic(topic)
-            if not (others and publisher.node_name == node.get_name())}
+    return {
+        tuple(publisher.endpoint_gid)
+        for publisher in node.get_publishers_info_by_topic(topic)
+        if not (others and publisher.node_name == node.get_name())
+    }
 
 
 def is_directed(node: Node, namespace: str = "") -> bool:
@@ -57,18 +60,38 @@ def silence_message(node: Node, of: str, seconds: float) -> str:
     """
     station = node.get_namespace().strip("/").partition("/")[0]
     nodes = [(name, space.strip("/")) for name, space in node.get_node_names_and_namespaces()]
-    station_nodes = sorted({name for name, space in nodes if space.partition("/")[0] == station and name != node.get_name()
-                  and not name.endswith(HELPERS) and not name.startswith("station_client_")})
-    others = sorted({space for name, space in nodes if name == "interlock" and space.partition("/")[0] != station})
+    station_nodes = sorted(
+        {
+            name
+            for name, space in nodes
+            if space.partition("/")[0] == station
+            and name != node.get_name()
+            and not name.endswith(HELPERS)
+            and not name.startswith("station_client_")
+        }
+    )
+    others = sorted(
+        {
+            space
+            for name, space in nodes
+            if name == "interlock" and space.partition("/")[0] != station
+        }
+    )
     remark = f"of it there are: {', '.join(station_nodes)}; " if station_nodes else ""
     remark += f"there are: {', '.join(others)}" if others else "there is no other"
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
-    where = "this machine" if reach == "LOCALHOST" else f"the network (ROS_AUTOMATIC_DISCOVERY_RANGE {reach})"
+    where = (
+        "this machine"
+        if reach == "LOCALHOST"
+        else f"the network (ROS_AUTOMATIC_DISCOVERY_RANGE {reach})"
+    )
     if reach == "SUBNET" and (trouble := network_trouble(MULTICAST)):
         remark += f"; {trouble}"
     return (
-        f"expected station '{station}' in ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID') or 0} on {where}, heard no "
-        f"{of} for {seconds:.0f} s; {remark}. Start it (rlinf up <recipe>), or name the one you mean, as it was started: "
+        f"expected station '{station}' in ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID') or 0} on "
+        f"{where}, heard no "
+        f"{of} for {seconds:.0f} s; {remark}. Start it (rlinf up <recipe>), or name the one you "
+        f"mean, as it was started: "
         "<recipe> --set station.name=... station.domain_id=..."
     )
 
@@ -107,7 +130,10 @@ class Discovery:
 STOPPED = "the interlock stopped"
 AT_REST = (SafetyState.DISARMED, SafetyState.FAULT)
 GOES_ON_S = 3.0  # a director asks again this long after a person has armed
-GOES_ON = "A run is under way: it moves the arm once that is armed. End the run first, if the arm is to stay at rest"
+GOES_ON = (
+    "A run is under way: it moves the arm once that is armed. End the run first, if the arm "
+    "is to stay at rest"
+)
 
 
 class RequestStop:
@@ -131,7 +157,10 @@ class RequestStop:
         is_new_fault = safety.state == SafetyState.FAULT and before != SafetyState.FAULT
         stops = has_come_to_rest or is_new_fault
         if stops:
-            self.reason = f"{STOPPED}: {Mode(safety.state).name} {safety.cause}".rstrip() + ". Arm, then ask again"
+            self.reason = (
+                f"{STOPPED}: {Mode(safety.state).name} {safety.cause}".rstrip()
+                + ". Arm, then ask again"
+            )
         return stops
 
     def refusal(self) -> str:
@@ -149,19 +178,28 @@ DEFAULT = Station()
 def standstill(safety: SafetyState, namespace: str) -> str:
     """Return what a person must do before the arm can move; empty if nothing."""
     station = namespace.strip("/")
-    arm = f"{command('arm', station)}, or e in `rlinf teleop` (with ROS: ros2 service call {namespace}/interlock/arm " \
-          "std_srvs/srv/SetBool '{data: true}')"
+    arm = (
+        f"{command('arm', station)}, or e in `rlinf teleop` (with ROS: ros2 service call "
+        f"{namespace}/interlock/arm "
+        "std_srvs/srv/SetBool '{data: true}')"
+    )
     if safety.state == SafetyState.DISARMED:
         return f"disarmed; arm it: {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == "new_session":
         return f"a commander was started again; arm it once more: {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == OPERATOR_SILENT:
-        return ("the operator fell silent in a takeover; let go of every device, then press a key or a button of the "
-                f"operator's. If the operator does not run any more, start it and arm again: {arm}")
+        return (
+            "the operator fell silent in a takeover; let go of every device, then press a key or a "
+            "button of the "
+            f"operator's. If the operator does not run any more, start it and arm again: {arm}"
+        )
     if safety.state == SafetyState.FAULT:
-        return (f"FAULT '{safety.cause}'; when its cause has gone: {command('fault reset', station, safety.cause)} (with "
-                f"ROS: ros2 service call {namespace}/interlock/reset_fault rlinf_msgs/srv/ResetFault "
-                f"\"{{cause: '{safety.cause}'}}\"), then arm it: {arm}")
+        return (
+            f"FAULT '{safety.cause}'; when its cause has gone: "
+            f"{command('fault reset', station, safety.cause)} (with "
+            f"ROS: ros2 service call {namespace}/interlock/reset_fault rlinf_msgs/srv/ResetFault "
+            f"\"{{cause: '{safety.cause}'}}\"), then arm it: {arm}"
+        )
     return ""
 
 
@@ -169,9 +207,16 @@ def standstill(safety: SafetyState, namespace: str) -> str:
 def command(what: str, station: str, cause: str = "") -> str:
     """Return the ``rlinf`` command that does ``what`` at this station."""
     domain = shell_domain()
-    other = [f"station.name={station}"] * (station != DEFAULT.name) + [f"station.domain_id={domain}"] * bool(domain)
-    return " ".join([f"rlinf {what}", *(["--cause", shlex.quote(cause)] if cause else []),
-                     *(["--set", *other] if other else [])])
+    other = [f"station.name={station}"] * (station != DEFAULT.name) + [
+        f"station.domain_id={domain}"
+    ] * bool(domain)
+    return " ".join(
+        [
+            f"rlinf {what}",
+            *(["--cause", shlex.quote(cause)] if cause else []),
+            *(["--set", *other] if other else []),
+        ]
+    )
 
 
 TAKES_S = 0.15  # time from the answer to a request to the interlock's tick and report
@@ -207,6 +252,7 @@ class Stands:
 
 
 SETTLED_S = 2.0  # reports come twice a second
+
 
 def caught_up(trainer: TrainerStatus, policy: PolicyStatus, station: str, episodes: int) -> bool:
     """Return whether the trainer has learned from enough of a station's episodes.
@@ -278,5 +324,9 @@ def asking() -> Iterator[None]:
 
 def asker(station: str) -> Node:
     """Return a node in the station's namespace for one command, without logs and parameters."""
-    return rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{station}", enable_rosout=False,
-                             start_parameter_services=False)
+    return rclpy.create_node(
+        f"station_client_{os.getpid()}",
+        namespace=f"/{station}",
+        enable_rosout=False,
+        start_parameter_services=False,
+    )

@@ -37,7 +37,9 @@ class Transforms:
 
     def __init__(self, node: StationNode, arms: Sequence[str], view: View, urdf: str) -> None:
         self.node, self.view, self.arms = node, view, arms
-        self.moving, self.static, self.markers = (self._publisher(name) for name in ("tf", "tf_static", "markers"))
+        self.moving, self.static, self.markers = (
+            self._publisher(name) for name in ("tf", "tf_static", "markers")
+        )
         self.subscriptions: dict[str, Any] = {}
         if urdf:
             self.description = publisher(node, "robot_description")
@@ -79,9 +81,14 @@ class Transforms:
         try:
             importlib.import_module(f"{package}.msg")
         except ImportError:
-            how = "rlinf messages" if package == "tf2_msgs" else \
-                "make setup (with ROS: apt-get install ros-jazzy-visualization-msgs)"
-            self.node.get_logger().warning(f"no {name}: expected the package {package}, found none. Run: {how}")
+            how = (
+                "rlinf messages"
+                if package == "tf2_msgs"
+                else "make setup (with ROS: apt-get install ros-jazzy-visualization-msgs)"
+            )
+            self.node.get_logger().warning(
+                f"no {name}: expected the package {package}, found none. Run: {how}"
+            )
             return None
         return publisher(self.node, name)
 
@@ -89,10 +96,23 @@ class Transforms:
         assert self.moving is not None
         if not self.moving.get_subscription_count():
             return
-        for name in () if self.subscriptions else (name for row in MOVING for name in of_arms(row, self.arms)):
-            self.subscriptions[name] = subscription(self.inputs, name, lambda _: None, quality=OVERHEARD, raw=True,
-                                                    at=self.node.resolve_topic_name(name))
+        for name in (
+            ()
+            if self.subscriptions
+            else (name for row in MOVING for name in of_arms(row, self.arms))
+        ):
+            self.subscriptions[name] = subscription(
+                self.inputs,
+                name,
+                lambda _: None,
+                quality=OVERHEARD,
+                raw=True,
+                at=self.node.resolve_topic_name(name),
+            )
         for name, poses in self.subscriptions.items():
             taken = take(poses, raw=True)  # of depth 1: the newest or none
-            if taken is not None and (moved := self.view.moving(name, as_bytes(taken[0]))) is not None:
+            if (
+                taken is not None
+                and (moved := self.view.moving(name, as_bytes(taken[0]))) is not None
+            ):
                 self.moving.publish(moved)

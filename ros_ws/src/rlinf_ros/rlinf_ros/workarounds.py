@@ -74,9 +74,13 @@ class DiscoveryWatchdog:
         elif busy or not self.node.count_publishers(self.topic):
             self.silent_since = now
         elif now - self.silent_since > DEAF_S:
-            raise RlinfError(f"{self.node.get_fully_qualified_name()} finds the interlock and has heard nothing of it for "
-                             f"{DEAF_S:.0f} s: expected its state on 'safety'. Ends, to be started again; if that does not "
-                             "help, stop the station and run: fastdds shm clean")
+            raise RlinfError(
+                f"{self.node.get_fully_qualified_name()} finds the interlock and has heard nothing "
+                f"of it for "
+                f"{DEAF_S:.0f} s: expected its state on 'safety'. Ends, to be started again; if "
+                f"that does not "
+                "help, stop the station and run: fastdds shm clean"
+            )
         return self.has_safety
 
 
@@ -87,7 +91,10 @@ def wait_for_nobody() -> None:
     healthy one, and every publisher with it (eProsima/Fast-DDS#6535).
     """
     profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
-    if not profile.endswith("configs/fastdds.xml") or os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") != "LOCALHOST":
+    if (
+        not profile.endswith("configs/fastdds.xml")
+        or os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") != "LOCALHOST"
+    ):
         return  # a user's own profile, or a station over several machines, stays unchanged
     # otherwise ROS adds shared memory to the profile
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"
@@ -108,16 +115,22 @@ def end_soon(code: int, seconds: float = ENDS_S) -> None:
     libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
     event = _SigEvent(code, 0, SIGEV_THREAD, ctypes.cast(libc._exit, ctypes.c_void_p).value)
     after = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))  # itimerspec: once
-    if libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) \
-            or libc.timer_settime(timer, 0, ctypes.byref(after), None):
+    if libc.timer_create(
+        time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)
+    ) or libc.timer_settime(timer, 0, ctypes.byref(after), None):
         raise OSError(ctypes.get_errno(), "timer_create")
 
 
 class _SigEvent(ctypes.Structure):
     """``struct sigevent`` of Linux on 64 bits."""
 
-    _fields_ = (("value", ctypes.c_long), ("signo", ctypes.c_int), ("notify", ctypes.c_int),
-                ("function", ctypes.c_void_p), ("rest", ctypes.c_char * 40))
+    _fields_ = (
+        ("value", ctypes.c_long),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("rest", ctypes.c_char * 40),
+    )
 
 
 class OfLaunch(yaml.SafeLoader):

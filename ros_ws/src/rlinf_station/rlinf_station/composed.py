@@ -65,5 +65,8 @@ class Composed(Environment):
         if slow and begun - self.warned_at > EVERY_S:
             self.warned_at = begun
             self.get_logger().warning(
-                f"the policy took {1e3 * took_s:.0f} of the {1e3 * period_s:.0f} ms between two time steps, in which its "
-                "environment hears nothing. Give it a process of its own: station.policy.backend=local")
+                f"the policy took {1e3 * took_s:.0f} of the {1e3 * period_s:.0f} ms between two "
+                f"time steps, in which its "
+                "environment hears nothing. Give it a process of its own: "
+                "station.policy.backend=local"
+            )

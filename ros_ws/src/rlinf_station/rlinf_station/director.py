@@ -61,7 +61,9 @@ class Director(StationNode):
 
     def __init__(self) -> None:
         super().__init__("director")
-        self.plan: dict[str, Any] = json.loads(Path(self.declare_parameter("plan_file", "").value).read_text())
+        self.plan: dict[str, Any] = json.loads(
+            Path(self.declare_parameter("plan_file", "").value).read_text()
+        )
         self.run_dir = Path(self.declare_parameter("run_dir", "").value)
         self.look = f"Look at the logs in {self.run_dir / 'logs'}"
         self.trainer = TrainerStatus(accepting=True)
@@ -82,12 +84,21 @@ class Director(StationNode):
         self.station, self.refused = self.get_namespace().strip("/"), -1
         self.active_at = self.moved_at = time.monotonic()
         self.request: GoalHandle | None = None
-        self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
-        arms, self.lookout = arms_of(self), Discovery(self, "environment", self.runner.server_is_ready)
+        self.runner, self.operator = (
+            ActionClient(self, RunEpisodes, "run_episodes"),
+            OperatorHealth(self),
+        )
+        arms, self.lookout = (
+            arms_of(self),
+            Discovery(self, "environment", self.runner.server_is_ready),
+        )
         self.recent = Recent(self, arms)
-        for topic, callback in (("trainer/status", self._on_trainer), ("policy/status", self._on_policy),
-                                ("episode", self._on_episode),
-                                ("applied", lambda _: setattr(self, "active_at", time.monotonic()))):
+        for topic, callback in (
+            ("trainer/status", self._on_trainer),
+            ("policy/status", self._on_policy),
+            ("episode", self._on_episode),
+            ("applied", lambda _: setattr(self, "active_at", time.monotonic())),
+        ):
             hear(self, topic, arms, callback)
         hear_safety(self, arms, self._on_safety)
         self.create_timer(0.5, self._write_status)
@@ -95,8 +106,14 @@ class Director(StationNode):
 
     def _health(self) -> Health:
         """Report the plan's phase and progress, and what it waits for."""
-        values = {"phase": self.phase, "seconds": round(time.monotonic() - self.phase_started), "episodes": self.done,
-                  "successes": self.successes, "env_steps": self.env_steps, "dropped": self.dropped}
+        values = {
+            "phase": self.phase,
+            "seconds": round(time.monotonic() - self.phase_started),
+            "episodes": self.done,
+            "successes": self.successes,
+            "env_steps": self.env_steps,
+            "dropped": self.dropped,
+        }
         silent_s = time.monotonic() - self.active_at
         if trouble := self.operator.trouble:
             return Health(WARN, f"{self.phase}: the operator's devices: {trouble}", values)
@@ -108,7 +125,10 @@ class Director(StationNode):
     def _on_trainer(self, message: TrainerStatus) -> None:
         self.trainer, now = message, refused(message, self.station)
         counts = "refused" in message.names  # absent while the trainer has only begun to listen
-        first, self.counted = counts and not (self.counted or self._closed_ids), self.counted or counts
+        first, self.counted = (
+            counts and not (self.counted or self._closed_ids),
+            self.counted or counts,
+        )
         if self.refused < 0 or first or (counts and now < self.refused):
             # earlier refusals: a resumed trainer counts them, and after a restart loses some
             self.refused = now
@@ -130,7 +150,10 @@ class Director(StationNode):
             self.recent.begin()
         elif event.kind == EpisodeEvent.CLOSED and event.episode_id not in self._closed_ids:
             self._closed_ids.add(event.episode_id)
-            commanded, names = self.recent.close(event), ("mode", "seed", "steps", "success", "failure", "policy_version")
+            commanded, names = (
+                self.recent.close(event),
+                ("mode", "seed", "steps", "success", "failure", "policy_version"),
+            )
             is_policy_success = event.success and not (
                 commanded and event.mode == "evaluate"
             )  # a person's is not the policy's
@@ -139,9 +162,18 @@ class Director(StationNode):
                 self.done, self.successes = self.done + 1, self.successes + is_policy_success
             self.env_steps += event.steps if event.mode == "train" else 0
             if self.phase == "collect":
-                self.get_logger().info(f"{self.successes} of {self.total} demonstrations succeeded, of {self.done} takes")
-            self._log("episode", id=event.episode_id, **{name: getattr(event, name) for name in names},
-                      env_steps=self.env_steps, updates=self.trainer.updates, intervened=commanded)
+                self.get_logger().info(
+                    f"{self.successes} of {self.total} demonstrations succeeded, of {self.done} "
+                    f"takes"
+                )
+            self._log(
+                "episode",
+                id=event.episode_id,
+                **{name: getattr(event, name) for name in names},
+                env_steps=self.env_steps,
+                updates=self.trainer.updates,
+                intervened=commanded,
+            )
             event.success = is_policy_success
         elif event.kind == EpisodeEvent.ABORTED:
             self.discarded += event.detail == DISCARDED
@@ -162,7 +194,9 @@ class Director(StationNode):
             raise RunStopped(silence_message(self, "environment", 60.0))
         self._enter("collect", plan["collect"]["episodes"])
         if plan["collect"]["no_training"]:
-            self._episodes(plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"])
+            self._episodes(
+                plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"]
+            )
             return
         seed = self._demonstrations(plan["collect"]["episodes"], plan["collect"]["first_seed"])
         if plan["collect"].get("ends"):
@@ -172,8 +206,15 @@ class Director(StationNode):
         ended = self._online(plan["online"])
         after = self._evaluate("after")
         self._enter("done", 0)
-        self._log("result", before=before, after=after, ended=ended, env_steps=self.env_steps, updates=self.trainer.updates,
-                  minutes=(time.monotonic() - self.started) / 60)
+        self._log(
+            "result",
+            before=before,
+            after=after,
+            ended=ended,
+            env_steps=self.env_steps,
+            updates=self.trainer.updates,
+            minutes=(time.monotonic() - self.started) / 60,
+        )
         self._write_status()
 
     def _first_policy(self, seed: int) -> None:
@@ -188,9 +229,14 @@ class Director(StationNode):
         while self.policy.version < 1:
             if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
                 self.refused, anew = max(self.refused, 0) + again, anew + again
-                why = f"the trainer refused {anew} episodes (why: beside them, in its folder refused/ or the spool's)"
+                why = (
+                    f"the trainer refused {anew} episodes (why: beside them, in its folder "
+                    f"refused/ or the spool's)"
+                )
                 if anew > wanted:
-                    raise RunStopped(f"{why}; expected at most {wanted}, as many as it needs demonstrations")
+                    raise RunStopped(
+                        f"{why}; expected at most {wanted}, as many as it needs demonstrations"
+                    )
                 self._log("warning", detail=f"{why}; others are recorded in their place")
                 self._enter("collect", again)
                 seed = self._demonstrations(again, seed)
@@ -198,8 +244,11 @@ class Director(StationNode):
             self._turn(0.1)
             received_at = time.monotonic() if self.trainer.connected else received_at
             if time.monotonic() - received_at > TRAINER_PATIENCE_S:
-                raise RunStopped(f"no trainer for {TRAINER_PATIENCE_S:.0f} s. Start one: rlinf train <recipe>; the "
-                                 "demonstrations are safe in the spool")
+                raise RunStopped(
+                    f"no trainer for {TRAINER_PATIENCE_S:.0f} s. Start one: rlinf train <recipe>; "
+                    f"the "
+                    "demonstrations are safe in the spool"
+                )
             if self.policy.error:
                 raise RunStopped(f"the trainer's policy cannot be used: {self.policy.error}")
 
@@ -211,8 +260,11 @@ class Director(StationNode):
         tries = 5 * wanted
         while self.successes < wanted:
             if self.done >= tries and not self.plan["collect"].get("person"):
-                raise RunStopped(f"only {self.successes} of {self.done} demonstrations succeeded; expected {wanted}. Is "
-                                 "the operator able to do the task?")
+                raise RunStopped(
+                    f"only {self.successes} of {self.done} demonstrations succeeded; expected "
+                    f"{wanted}. Is "
+                    "the operator able to do the task?"
+                )
             count = wanted - self.successes
             self._episodes(count, "demonstration", seed)
             seed += count + self.discarded
@@ -228,8 +280,12 @@ class Director(StationNode):
             if len(versions) == 1:
                 summary = evaluation(
                     [
-                        Outcome(episode.success, episode.failure, episode.episode_return,
-                                episode.steps / evaluate["control_hz"])
+                        Outcome(
+                            episode.success,
+                            episode.failure,
+                            episode.episode_return,
+                            episode.steps / evaluate["control_hz"],
+                        )
                         for episode in ended
                     ],
                     self.env_steps,
@@ -238,11 +294,16 @@ class Director(StationNode):
                     versions[0],
                     evaluate["control_hz"],
                 )
-                summary |= {"successes": sum(e.success for e in ended), "episode_ids": [e.episode_id for e in ended]}
+                summary |= {
+                    "successes": sum(e.success for e in ended),
+                    "episode_ids": [e.episode_id for e in ended],
+                }
                 self._log("evaluation", name=name, **summary)
                 return summary
-            several = (f"an evaluation: expected one policy version (-1: the operator), got "
-                       f"{', '.join(map(str, versions))}, as after the death of policy or environment")
+            several = (
+                f"an evaluation: expected one policy version (-1: the operator), got "
+                f"{', '.join(map(str, versions))}, as after the death of policy or environment"
+            )
             self._log("warning", detail=f"{several}. It is done again")
         raise RunStopped(f"{several}, {EVALUATIONS} times. {self.look}")
 
@@ -252,7 +313,9 @@ class Director(StationNode):
         seed, deadline = online["first_seed"], time.monotonic() + 60 * online["max_minutes"]
         self.recent.ended.clear()
         if online["synchronous"]:  # the preceding evaluation does not answer a slice
-            self._within(online["drain_timeout_s"], Settled(lambda: taken(self.trainer, self.station)))
+            self._within(
+                online["drain_timeout_s"], Settled(lambda: taken(self.trainer, self.station))
+            )
         while not (ended := ending(self.recent, self.env_steps, online, deadline)):
             before = taken(self.trainer, self.station)
             self._episodes(online["request_episodes"], "train", seed, deadline)
@@ -265,17 +328,28 @@ class Director(StationNode):
 
     def _catch_up(self, seconds: float, episodes: int = 0) -> None:
         """Wait until the learner has caught up, and the policy node has the newest weights."""
-        if not self._within(seconds, lambda: caught_up(self.trainer, self.policy, self.station, episodes)):
-            self._log("warning", detail=f"waited {seconds:.0f} s for the learner to catch up. {self.look}")
+        if not self._within(
+            seconds, lambda: caught_up(self.trainer, self.policy, self.station, episodes)
+        ):
+            self._log(
+                "warning", detail=f"waited {seconds:.0f} s for the learner to catch up. {self.look}"
+            )
 
     # Waiting, always spinning
-    def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
+    def _episodes(
+        self, count: int, mode: str, first_seed: int, deadline: float = 0.0
+    ) -> list[EpisodeEvent]:
         """Run ``count`` episodes until closed; ask again if the environment restarts meanwhile."""
         self._safe = []
         self.discarded = 0
         self.mode = mode
         while len(self._safe) < count and not (deadline and time.monotonic() > deadline):
-            self._ask(count - len(self._safe), mode, first_seed + len(self._safe) + self.discarded, deadline)
+            self._ask(
+                count - len(self._safe),
+                mode,
+                first_seed + len(self._safe) + self.discarded,
+                deadline,
+            )
         return list(self._safe)
 
     def _await_arming(self, deadline: float) -> None:
@@ -283,10 +357,14 @@ class Director(StationNode):
 
         The run resumes after a while in which they may disarm again.
         """
-        self._log("stopped_by_interlock", state=Mode(self.safety.state).name, cause=self.safety.cause)
+        self._log(
+            "stopped_by_interlock", state=Mode(self.safety.state).name, cause=self.safety.cause
+        )
         self.get_logger().warning(f"{GOES_ON}. It waits for {GOES_ON_S:g} s after that")
         at_rest_s = time.monotonic()
-        while time.monotonic() - at_rest_s < GOES_ON_S and not (deadline and time.monotonic() > deadline):
+        while time.monotonic() - at_rest_s < GOES_ON_S and not (
+            deadline and time.monotonic() > deadline
+        ):
             self._turn(0.1)
             if self.safety.state in AT_REST:
                 at_rest_s = time.monotonic()
@@ -304,28 +382,39 @@ class Director(StationNode):
                 break
             goal_handle.withdraw()  # otherwise it might be played unnoticed
         else:
-            raise RunStopped(f"waited 40 s for the environment to take {count} {mode} episodes. {self.look}")
+            raise RunStopped(
+                f"waited 40 s for the environment to take {count} {mode} episodes. {self.look}"
+            )
         if not (handle := sent.result()).accepted:  # it is still busy with the previous request
             self._within(1.0, lambda: False)
             return
         answer, self.active_at = handle.get_result_async(), time.monotonic()
         while not answer.done():
             self._turn(0.1)
-            if standstill(self.safety, "") or self.operator.prompt or holds_back(self.trainer, mode):
+            if (
+                standstill(self.safety, "")
+                or self.operator.prompt
+                or holds_back(self.trainer, mode)
+            ):
                 # it waits for a person or the trainer, not for the environment
                 self.active_at = time.monotonic()
             if deadline and time.monotonic() > deadline:
                 goal_handle.withdraw()
                 deadline = 0.0
             if time.monotonic() - self.active_at > SILENCE_S:
-                self._log("warning", detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again")
+                self._log(
+                    "warning",
+                    detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again",
+                )
                 goal_handle.withdraw()
                 return
         result = answer.result().result
         if result.error_code == result.INTERLOCK_STOPPED:
             self._await_arming(deadline)
         elif not result.success and result.error_code != result.CANCELLED:
-            raise RunStopped(f"{mode} episodes stopped after {result.episodes} of {count}: {result.message}")
+            raise RunStopped(
+                f"{mode} episodes stopped after {result.episodes} of {count}: {result.message}"
+            )
         self._within(0.2, lambda: False)
 
     def _turn(self, seconds: float) -> None:
@@ -360,14 +449,25 @@ class Director(StationNode):
         self.lines.write()
         if self.lines.trouble:
             self.get_logger().error(self.lines.trouble, throttle_duration_sec=10.0)
-        still = standstill(self.safety, self.get_namespace()) if time.monotonic() - self.moved_at > STILL_S else ""
+        still = (
+            standstill(self.safety, self.get_namespace())
+            if time.monotonic() - self.moved_at > STILL_S
+            else ""
+        )
         still = f"{still}. {GOES_ON}" if still and self.safety.state in AT_REST else still
         status = {
-            "phase": self.phase, "phase_seconds": time.monotonic() - self.phase_started, "done": self.done,
-            "total": self.total, "successes": self.successes, "recent_success": self.recent.success(RECENT),
-            "recent_intervened": self.recent.intervened(RECENT), "env_steps": self.env_steps,
-            "waiting_for": self.lookout.warning or still or self.operator.prompt, "dropped": self.dropped,
-            **status_fields(self.policy, self.trainer, self.safety, self.operator.trouble)}
+            "phase": self.phase,
+            "phase_seconds": time.monotonic() - self.phase_started,
+            "done": self.done,
+            "total": self.total,
+            "successes": self.successes,
+            "recent_success": self.recent.success(RECENT),
+            "recent_intervened": self.recent.intervened(RECENT),
+            "env_steps": self.env_steps,
+            "waiting_for": self.lookout.warning or still or self.operator.prompt,
+            "dropped": self.dropped,
+            **status_fields(self.policy, self.trainer, self.safety, self.operator.trouble),
+        }
         write_status(self.run_dir, status)
 
 

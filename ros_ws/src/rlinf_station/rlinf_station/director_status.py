@@ -54,8 +54,11 @@ class Lines:
                 del self._waiting[0]
             self.trouble = ""
         except OSError as error:
-            self.trouble = (f"{self.path}: cannot be written: {error}. {len(self._waiting)} lines wait, and are tried "
-                            "again. Free the disk")
+            self.trouble = (
+                f"{self.path}: cannot be written: {error}. {len(self._waiting)} lines wait, and "
+                f"are tried "
+                "again. Free the disk"
+            )
 
 
 def write_status(run_dir: Path, status: dict[str, Any]) -> None:
@@ -128,22 +131,45 @@ def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: flo
     """
     last = online["stop_episodes"]
     if len(recent) >= last and (share := recent.success(last)) >= online["stop_at_success"]:
-        return f"{share * last:.0f} of the last {last} training episodes succeeded (online.stop_at_success)"
+        return (
+            f"{share * last:.0f} of the last {last} training episodes succeeded "
+            f"(online.stop_at_success)"
+        )
     if env_steps >= online["max_env_steps"]:
         return f"{env_steps} time steps were played (online.max_env_steps)"
-    return f"{online['max_minutes']:g} minutes were over (online.max_minutes)" if time.monotonic() >= deadline else ""
+    return (
+        f"{online['max_minutes']:g} minutes were over (online.max_minutes)"
+        if time.monotonic() >= deadline
+        else ""
+    )
 
 
-def status_fields(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str) -> dict[str, Any]:
+def status_fields(
+    policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str
+) -> dict[str, Any]:
     """Return the state of policy, trainer, interlock and the operator's devices."""
-    shown = ("connected", "phase", "updates", "episodes", "transitions", "backlog", "update_ratio", "accepting", "message",
-             "set_aside", "spool_full")
+    shown = (
+        "connected",
+        "phase",
+        "updates",
+        "episodes",
+        "transitions",
+        "backlog",
+        "update_ratio",
+        "accepting",
+        "message",
+        "set_aside",
+        "spool_full",
+    )
     counted = ("cause", "source", "holds", "refused", "limited", "dropped")
     measured = dict(zip(trainer.names, trainer.values, strict=False))
     mode = Mode(safety.state)
     stands = {"state": mode.name, "takeover": takeover(safety.source, mode).name}
     return {
         "operator": operator,
-        "policy_version": policy.version, "policy_error": policy.error, "inference_p50_ms": policy.inference_p50_ms,
+        "policy_version": policy.version,
+        "policy_error": policy.error,
+        "inference_p50_ms": policy.inference_p50_ms,
         "trainer": {name: getattr(trainer, name) for name in shown} | measured,
-        "safety": stands | {name: getattr(safety, name) for name in counted}}
+        "safety": stands | {name: getattr(safety, name) for name in counted},
+    }

@@ -33,7 +33,17 @@ from rlinf_ros.managed import Managed
 from rlinf_ros.phase import PhaseLockedTimer, WarmUp, patience
 from rlinf_ros.qos import publisher, subscription, witnessed
 from rlinf_ros.scene import GONE, HomeMotion, Scene, sleep
-from rlinf_ros.spinning import ERROR, INACTIVE, OK, WARN, ControlNode, Diagnostics, Health, given, run
+from rlinf_ros.spinning import (
+    ERROR,
+    INACTIVE,
+    OK,
+    WARN,
+    ControlNode,
+    Diagnostics,
+    Health,
+    given,
+    run,
+)
 from rlinf_ros.station_state import STOPPED, RequestStop, holds_back, speakers, standstill
 from rlinf_ros.workarounds import Until, run_routine
 from rlinf_station.episodes import (
@@ -48,8 +58,11 @@ from rlinf_station.labels import AGAIN, CANCELLED, DISCARDED, PROMPT, Labels
 if TYPE_CHECKING:
     from rclpy.action.server import ServerGoalHandle
 
-STAND_CLEAR = ("stand clear, then say ready: the arm goes home (g at a keyboard, or the device's button; any motion of a "
-               "device, disarming, and letting go of the enable end that)")
+STAND_CLEAR = (
+    "stand clear, then say ready: the arm goes home (g at a keyboard, or the device's button; any "
+    "motion of a "
+    "device, disarming, and letting go of the enable end that)"
+)
 GOING_HOME = "the arm goes home"
 
 
@@ -71,7 +84,9 @@ class ScenesByHand:
 
     def begin_by_word(self, mode: str) -> bool:
         """Return whether only a person's word begins each episode of that mode."""
-        return bool(self.environment.person and (mode == "demonstration" or not self._resets_itself()))
+        return bool(
+            self.environment.person and (mode == "demonstration" or not self._resets_itself())
+        )
 
     async def reset(self, seed: int) -> tuple[Time | None, str]:
         """Reset by the robot side if possible.
@@ -86,7 +101,10 @@ class ScenesByHand:
             return None, CANCELLED
         if not await env.labels.ready(PROMPT, env.may_move):
             return None, CANCELLED
-        simulated_ns, now_ns = max(env.clock_ns, to_ns(stamp or Time())), env.get_clock().now().nanoseconds
+        simulated_ns, now_ns = (
+            max(env.clock_ns, to_ns(stamp or Time())),
+            env.get_clock().now().nanoseconds,
+        )
         return to_stamp(simulated_ns if env.lockstep else now_ns), ""
 
     def cancel(self) -> None:
@@ -113,7 +131,10 @@ class ScenesByHand:
 SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 STALE_CAMERA_NS = NS // 5
 CLOSES = 10  # factor on the environment's patience for a present recorder to close an episode
-UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
+UNHEARD = (
+    "nobody records: expected a recorder beside the environment. rlinf status says which "
+    "processes are there"
+)
 UNMATCHED = "the station's nodes do not hear each other"
 MEANWHILE = "while its scene was reset the arm was disarmed, or came to a fault"
 FORBIDDEN = "the interlock does not let the arm move. Arm it, or clear its fault"
@@ -133,11 +154,17 @@ class Watch:
         if env.running and env.still and time.monotonic() - env.still_at > SAY_AFTER_S:
             logger.warning(env.still, throttle_duration_sec=SAY_AGAIN_S)
         if env.running and self.unheard() and time.monotonic() - env.progress_at > SAY_AFTER_S:
-            logger.warning("the uplink has said nothing yet, and no episode begins before it does (rlinf status)",
-                           throttle_duration_sec=SAY_AGAIN_S)
+            logger.warning(
+                "the uplink has said nothing yet, and no episode begins before it does (rlinf "
+                "status)",
+                throttle_duration_sec=SAY_AGAIN_S,
+            )
         if env.running and env.trainer.spool_full >= 1.0:
-            logger.warning("the spool is full: no further episode is played until some are sent (rlinf status)",
-                           throttle_duration_sec=SAY_AGAIN_S)
+            logger.warning(
+                "the spool is full: no further episode is played until some are sent (rlinf "
+                "status)",
+                throttle_duration_sec=SAY_AGAIN_S,
+            )
         if trouble := self._unjudged():
             logger.warning(trouble, throttle_duration_sec=SAY_AGAIN_S)
         quiet_s = time.monotonic() - env.progress_at
@@ -149,7 +176,9 @@ class Watch:
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
             if self.recorders & self._recorders() and quiet_s < CLOSES * env.patience_s:
                 return  # it is flushing a large episode; a replacement would know of none
-            env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
+            env.closed[env.episode_id].set_result(
+                f"the recorder has not closed the episode within {quiet_s:.0f} s"
+            )
 
     def begun(self) -> None:
         """Note the recorders that are present at an episode's start."""
@@ -165,9 +194,12 @@ class Watch:
             The missing part, a cancellation, or an empty string.
         """
         env = self.environment
-        for is_ready, what in ((lambda: env.scene.client.server_is_ready() or (env.person and env.external), GONE),
-                            (lambda: env.count_publishers("episode") > 1, UNHEARD), (env.may_move, FORBIDDEN),
-                            (lambda: not self._unmatched(), UNMATCHED)):
+        for is_ready, what in (
+            (lambda: env.scene.client.server_is_ready() or (env.person and env.external), GONE),
+            (lambda: env.count_publishers("episode") > 1, UNHEARD),
+            (env.may_move, FORBIDDEN),
+            (lambda: not self._unmatched(), UNMATCHED),
+        ):
             deadline = time.monotonic() + 2 * env.patience_s
             while not is_ready():
                 if handle.is_cancel_requested or env.ends:
@@ -203,7 +235,11 @@ class Watch:
     def _unjudged(self) -> str:
         """Return why the reward cannot judge the task."""
         success = self.environment.task.success
-        return f"the reward does not see: {success.trouble}" if isinstance(success, Fallible) and success.trouble else ""
+        return (
+            f"the reward does not see: {success.trouble}"
+            if isinstance(success, Fallible) and success.trouble
+            else ""
+        )
 
     def missing(self) -> list[str]:
         """Return the topics without a fresh message for the next step; none outside an episode."""
@@ -219,14 +255,22 @@ class Watch:
     def _health(self) -> Health:
         env = self.environment
         now_ns = env.clock_ns if env.lockstep else env.get_clock().now().nanoseconds
-        ages = {f"{topic} age_s": (now_ns - stamp) / NS if stamp >= 0 else "never heard"
-                for topic, stamp in env.inputs.stamps_ns.items()}
+        ages = {
+            f"{topic} age_s": (now_ns - stamp) / NS if stamp >= 0 else "never heard"
+            for topic, stamp in env.inputs.stamps_ns.items()
+        }
         values = {**ages, "episode": env.episode_id, "step": env.step_index}
-        if (missing := ", ".join(self.missing())) and time.monotonic() - env.progress_at > SAY_AFTER_S:
+        if (
+            missing := ", ".join(self.missing())
+        ) and time.monotonic() - env.progress_at > SAY_AFTER_S:
             return Health(ERROR, f"waits for {missing}", values)
         if trouble := self._unjudged():
             return Health(ERROR, trouble, values)
-        return Health(WARN, env.still, values) if env.still else Health(OK, env.mode if env.running else "idle", values)
+        return (
+            Health(WARN, env.still, values)
+            if env.still
+            else Health(OK, env.mode if env.running else "idle", values)
+        )
 
 
 DEACTIVATED = "the environment was deactivated"
@@ -243,15 +287,19 @@ class Environment(Managed, ControlNode):
         super().__init__("environment")
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = tuple(self.declare_parameter("image_size", [64, 64]).value)
-        self.task = load_task(self.declare_parameter("task_file", "").value).with_images(
-            dict.fromkeys(cameras, size)).around(self.declare_structure("orientations"))
+        self.task = (
+            load_task(self.declare_parameter("task_file", "").value)
+            .with_images(dict.fromkeys(cameras, size))
+            .around(self.declare_structure("orientations"))
+        )
         self.station = self.declare_parameter("station", "station").value
         self.lockstep = self.declare_parameter("lockstep", False).value
         self.patience_s = self.declare_parameter("patience_s", 15.0).value
         self.retries = 0
         self.declare_live("retries", 5, lambda retries: setattr(self, "retries", retries))
         self.person, self.external, self.homes = (
-            self.declare_parameter(name, False).value for name in ("person", "external", "homes"))
+            self.declare_parameter(name, False).value for name in ("person", "external", "homes")
+        )
         self.period_ns = round(NS / self.task.spec.control_hz)
         self.endpoints = Endpoints(self) if self.lockstep else None
         report = EndpointReport(self) if self.lockstep else None
@@ -288,20 +336,38 @@ class Environment(Managed, ControlNode):
         hear(self, "applied", arms, self._on_applied)
         # a short disarming also ends a request
         hear_safety(self, arms, self._on_safety, witnessed("safety"))
-        subscription(self, "policy/status", lambda status: self.abandon(self.policy_tracker.update(status)))
+        subscription(
+            self, "policy/status", lambda status: self.abandon(self.policy_tracker.update(status))
+        )
         subscription(self, "trainer/status", lambda status: setattr(self, "trainer", status))
-        self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon, self.playing)
+        self.scene, self.labels = (
+            Scene(self, self.patience_s),
+            Labels(self, self.abandon, self.playing),
+        )
         self.scenes = ScenesByHand(self, self.homes)
-        self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
-                                   cancel_callback=self._cancel, handle_accepted_callback=self._start)
+        self.server = ActionServer(
+            self,
+            RunEpisodes,
+            "run_episodes",
+            self._end,
+            goal_callback=self._accept,
+            cancel_callback=self._cancel,
+            handle_accepted_callback=self._start,
+        )
         if self.lockstep:
             subscription(self, "clock", self._on_clock)
             # while the clock is ahead of other topics
             self.retry = self.create_timer(0.001, self._step_if_due)
             self.retry.cancel()
         else:
-            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25,
-                                          late=patience(self.period_ns / NS))
+            self.timer = PhaseLockedTimer(
+                self,
+                self.period_ns / NS,
+                self._step_now,
+                hurry=0.05,
+                early=0.25,
+                late=patience(self.period_ns / NS),
+            )
             self.rehearsal = WarmUp(self, self._again)
         self.watch, self.instruction = Watch(self), InstructionParameter(self)
 
@@ -328,7 +394,11 @@ class Environment(Managed, ControlNode):
             self._finish(trouble)
 
     def _on_safety(self, safety: SafetyState) -> None:
-        self.safety, before, self.still = safety, self.still, standstill(safety, self.get_namespace())
+        self.safety, before, self.still = (
+            safety,
+            self.still,
+            standstill(safety, self.get_namespace()),
+        )
         self.still_at = self.still_at if before else time.monotonic()
         if self.stop.on_safety(safety) and self.running:
             self.abandon(self.stop.reason)
@@ -357,8 +427,11 @@ class Environment(Managed, ControlNode):
             self.get_logger().error(refusal, throttle_duration_sec=SAY_AFTER_S)
             return GoalResponse.REJECT
         if self.running or goal.mode not in MODES or goal.count == 0:
-            self.get_logger().error(f"run_episodes refused: expected an idle station, count > 0 and mode one of {MODES}; "
-                                    f"got running={self.running}, count={goal.count}, mode='{goal.mode}'")
+            self.get_logger().error(
+                f"run_episodes refused: expected an idle station, count > 0 and mode one of "
+                f"{MODES}; "
+                f"got running={self.running}, count={goal.count}, mode='{goal.mode}'"
+            )
             return GoalResponse.REJECT
         if (refusal := self.stop.refusal()) and not self.scenes.begin_by_word(goal.mode):
             self.get_logger().error(f"run_episodes refused: {refusal}")
@@ -373,7 +446,9 @@ class Environment(Managed, ControlNode):
         self.stop.begin()
         self.withdrawn = ""
         if self.still and not self.scenes.begin_by_word(self.mode):
-            self.get_logger().warning("run_episodes: an episode begins as soon as the interlock lets the arm move")
+            self.get_logger().warning(
+                "run_episodes: an episode begins as soon as the interlock lets the arm move"
+            )
 
         def finished(result: RunEpisodes.Result) -> None:
             self.result = result
@@ -401,28 +476,57 @@ class Environment(Managed, ControlNode):
                 while self._must_wait() and not (handle.is_cancel_requested or self.ends):
                     await sleep(self, 0.05)
                 if handle.is_cancel_requested or self.ends:
-                    reason, code = (CANCELLED, result.CANCELLED) if handle.is_cancel_requested else (
-                        self.ends, result.INTERLOCK_STOPPED if self.stop.reason else result.NODE_INACTIVE)
+                    reason, code = (
+                        (CANCELLED, result.CANCELLED)
+                        if handle.is_cancel_requested
+                        else (
+                            self.ends,
+                            result.INTERLOCK_STOPPED if self.stop.reason else result.NODE_INACTIVE,
+                        )
+                    )
                     result.success, result.message, result.error_code = False, reason, code
                     break
-                trouble = await self._one_episode(handle, goal.first_seed + result.episodes + discarded)
+                trouble = await self._one_episode(
+                    handle, goal.first_seed + result.episodes + discarded
+                )
                 if trouble:
                     held = HELD in trouble
-                    failures += not (held or trouble in (AGAIN, DISCARDED, MEANWHILE) or trouble.startswith(STOPPED))
-                    discarded, self.held_until = discarded + (trouble == DISCARDED), time.monotonic() + HELD_S * held
-                    self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
-                    several = f"{failures} episodes failed in a row: " if failures > self.retries else ""
+                    failures += not (
+                        held
+                        or trouble in (AGAIN, DISCARDED, MEANWHILE)
+                        or trouble.startswith(STOPPED)
+                    )
+                    discarded, self.held_until = (
+                        discarded + (trouble == DISCARDED),
+                        time.monotonic() + HELD_S * held,
+                    )
+                    self.get_logger().warning(
+                        f"episode {self.episode_id} does not count: {trouble}"
+                    )
+                    several = (
+                        f"{failures} episodes failed in a row: " if failures > self.retries else ""
+                    )
                     inactive = self.withdrawn or (trouble if RECORDER_INACTIVE in trouble else "")
                     if several or trouble == CANCELLED or inactive:
-                        result.success, result.message = False, several + (self.withdrawn or trouble)
-                        result.error_code = (result.NODE_INACTIVE if inactive else result.EPISODES_FAILED if several
-                                             else result.CANCELLED)
+                        result.success, result.message = (
+                            False,
+                            several + (self.withdrawn or trouble),
+                        )
+                        result.error_code = (
+                            result.NODE_INACTIVE
+                            if inactive
+                            else result.EPISODES_FAILED
+                            if several
+                            else result.CANCELLED
+                        )
                         break
                     continue
                 failures, result.episodes = 0, result.episodes + 1
                 result.successes += self.outcome.success
                 result.episode_ids.append(self.episode_id)
-                handle.publish_feedback(RunEpisodes.Feedback(episode=result.episodes, successes=result.successes))
+                handle.publish_feedback(
+                    RunEpisodes.Feedback(episode=result.episodes, successes=result.successes)
+                )
         finally:
             self.running = False
         result.seconds = time.monotonic() - started
@@ -441,7 +545,10 @@ class Environment(Managed, ControlNode):
         trouble = CANCELLED if handle.is_cancel_requested else trouble or self.watch.forbidden()
         if stamp is None or trouble:
             return trouble
-        self.closed, self.done = {self.episode_id: Future(executor=self.executor)}, Future(executor=self.executor)
+        self.closed, self.done = (
+            {self.episode_id: Future(executor=self.executor)},
+            Future(executor=self.executor),
+        )
         self.policy_tracker.begin(self.mode, to_ns(stamp))
         self.stepped_ns = to_ns(stamp)
         self.watch.begun()
@@ -515,14 +622,27 @@ class Environment(Managed, ControlNode):
         except SpecError as error:
             self.get_logger().error(str(error), throttle_duration_sec=2.0)
             return
-        result = self.judged = step_result(self.task, channels, index, self.judged if index else None)
+        result = self.judged = step_result(
+            self.task, channels, index, self.judged if index else None
+        )
         # no action has been executed yet
         result = self.labels.on(result) if index else StepResult()
         kind = TimeStep.LAST if result.last else TimeStep.MID if index else TimeStep.FIRST
-        message = TimeStep(step_type=kind, reward=float(result.reward), discount=result.discount, mode=self.mode,
-                           terminated=result.terminated, truncated=result.truncated, success=result.success,
-                           failure=result.failure, episode_id=self.episode_id, step_index=index,
-                           instruction=self.instruction.words or self.scene.instruction or self.task.spec.instruction)
+        message = TimeStep(
+            step_type=kind,
+            reward=float(result.reward),
+            discount=result.discount,
+            mode=self.mode,
+            terminated=result.terminated,
+            truncated=result.truncated,
+            success=result.success,
+            failure=result.failure,
+            episode_id=self.episode_id,
+            step_index=index,
+            instruction=self.instruction.words
+            or self.scene.instruction
+            or self.task.spec.instruction,
+        )
         set_stamp(message.header.stamp, stamp_ns)
         self._say(message, observation)
         if not self.lockstep:
@@ -541,7 +661,9 @@ class Environment(Managed, ControlNode):
         self.steps.publish(step)
 
     def _again(self) -> TimeStep:
-        fill_observation(message := TimeStep(), self.task.spec, observe(self.task.spec, self.inputs.channels))
+        fill_observation(
+            message := TimeStep(), self.task.spec, observe(self.task.spec, self.inputs.channels)
+        )
         return message
 
     def _finish(self, trouble: str | None, tell: bool = True) -> None:
@@ -561,10 +683,21 @@ class Environment(Managed, ControlNode):
         return True
 
     def _tell(self, kind: int, steps: int = 0, detail: str = "") -> None:
-        event = EpisodeEvent(kind=kind, episode_id=self.episode_id, station=self.station, mode=self.mode,
-                             seed=self.seed, steps=steps, episode_return=self.total, success=self.outcome.success,
-                             failure=self.outcome.failure, truncated=self.outcome.truncated,
-                             policy_version=self.policy_tracker.version, spec_hash=self.task.spec.hash, detail=detail)
+        event = EpisodeEvent(
+            kind=kind,
+            episode_id=self.episode_id,
+            station=self.station,
+            mode=self.mode,
+            seed=self.seed,
+            steps=steps,
+            episode_return=self.total,
+            success=self.outcome.success,
+            failure=self.outcome.failure,
+            truncated=self.outcome.truncated,
+            policy_version=self.policy_tracker.version,
+            spec_hash=self.task.spec.hash,
+            detail=detail,
+        )
         now = self.get_clock().now().to_msg()
         event.header.stamp = to_stamp(self.stepped_ns) if self.lockstep else now
         self.events.publish(event)

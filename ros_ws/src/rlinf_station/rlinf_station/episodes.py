@@ -73,7 +73,11 @@ class PolicyTracker:
             return ""
         if self.session is None:
             self.version = status.version
-        return "the policy was started again within the episode" if before.session not in ("", status.session) else ""
+        return (
+            "the policy was started again within the episode"
+            if before.session not in ("", status.session)
+            else ""
+        )
 
     def played(self, applied: Applied) -> str:
         """Take an applied action, of this or the previous episode.
@@ -103,7 +107,9 @@ def fitting(words: str) -> str:
     """Return the instruction without surrounding blanks; raise SpecError if it is invalid."""
     encoded([words])
     if words and not words.strip():
-        raise SpecError("instruction: expected words, or nothing at all for what scene or task say; got blanks")
+        raise SpecError(
+            "instruction: expected words, or nothing at all for what scene or task say; got blanks"
+        )
     if not words.isprintable():
         raise SpecError(f"instruction: expected one line of words, got {words!r}")
     return words.strip()

@@ -34,7 +34,9 @@ class Labels:
         playing: returns whether an episode is in play.
     """
 
-    def __init__(self, node: Node, aside: Callable[[str], None], playing: Callable[[], bool]) -> None:
+    def __init__(
+        self, node: Node, aside: Callable[[str], None], playing: Callable[[], bool]
+    ) -> None:
         self.node = node
         self.aside = aside
         self.playing = playing
@@ -52,7 +54,9 @@ class Labels:
 
     def _on_label(self, message: String) -> None:
         if message.data not in LABELS:
-            self.node.get_logger().error(f"label: expected one of {', '.join(LABELS)}, got {message.data[:50]!r}")
+            self.node.get_logger().error(
+                f"label: expected one of {', '.join(LABELS)}, got {message.data[:50]!r}"
+            )
         elif message.data != "ready" and not self.playing():
             self._remark(f"'{message.data}' came while no episode was in play: it counts for none")
         elif message.data in ASIDE:
@@ -73,8 +77,13 @@ class Labels:
         if not self.label:
             return result
         success = self.label == "success"
-        return replace(result, success=success, failure=not success, truncated=False,
-                       reward=result.reward + success - result.success)
+        return replace(
+            result,
+            success=success,
+            failure=not success,
+            truncated=False,
+            reward=result.reward + success - result.success,
+        )
 
     async def ready(self, question: str, may_begin: Callable[[], bool]) -> bool:
         """Ask a person and wait for their word, however long; return False once it is cancelled.
@@ -96,7 +105,9 @@ class Labels:
         elif self.may_begin():
             self.word.set_result(True)
         else:
-            self._remark("ready: the interlock does not let the arm move; arm it, then say it again")
+            self._remark(
+                "ready: the interlock does not let the arm move; arm it, then say it again"
+            )
 
     def _remark(self, remark: str) -> None:
         """Publish a remark about a void word, together with the question."""

@@ -25,12 +25,26 @@ LOOK_S = 1.0
 ANSWER_S = 5.0  # an interlock may brake before it answers
 DOWN_S = 3.5  # of FINISH_S of rlinf_ros.spinning: for all nodes together, at the end
 UNKNOWN, UNCONFIGURED = State.PRIMARY_STATE_UNKNOWN, State.PRIMARY_STATE_UNCONFIGURED
-INACTIVE, ACTIVE, FINALIZED = State.PRIMARY_STATE_INACTIVE, State.PRIMARY_STATE_ACTIVE, State.PRIMARY_STATE_FINALIZED
-LABELS = {UNKNOWN: "absent", UNCONFIGURED: "unconfigured", INACTIVE: "inactive", ACTIVE: "active", FINALIZED: "finalized"}
-UP = {UNCONFIGURED: (Transition.TRANSITION_CONFIGURE, "configure", INACTIVE),
-      INACTIVE: (Transition.TRANSITION_ACTIVATE, "activate", ACTIVE)}
-DOWN = {ACTIVE: (Transition.TRANSITION_DEACTIVATE, "deactivate", INACTIVE),
-        INACTIVE: (Transition.TRANSITION_CLEANUP, "cleanup", UNCONFIGURED)}
+INACTIVE, ACTIVE, FINALIZED = (
+    State.PRIMARY_STATE_INACTIVE,
+    State.PRIMARY_STATE_ACTIVE,
+    State.PRIMARY_STATE_FINALIZED,
+)
+LABELS = {
+    UNKNOWN: "absent",
+    UNCONFIGURED: "unconfigured",
+    INACTIVE: "inactive",
+    ACTIVE: "active",
+    FINALIZED: "finalized",
+}
+UP = {
+    UNCONFIGURED: (Transition.TRANSITION_CONFIGURE, "configure", INACTIVE),
+    INACTIVE: (Transition.TRANSITION_ACTIVATE, "activate", ACTIVE),
+}
+DOWN = {
+    ACTIVE: (Transition.TRANSITION_DEACTIVATE, "deactivate", INACTIVE),
+    INACTIVE: (Transition.TRANSITION_CLEANUP, "cleanup", UNCONFIGURED),
+}
 Identity = frozenset[tuple[int, ...]]
 
 
@@ -77,9 +91,12 @@ class Member:
         await self.look()
         while self.state in steps:
             number, label, goal = steps[self.state]
-            answer = await self._answer(self.changing, ChangeState.Request(transition=Transition(id=number)))
+            answer = await self._answer(
+                self.changing, ChangeState.Request(transition=Transition(id=number))
+            )
             if answer is None or not answer.success:
-                self.trouble = f"'{label}' {'had no answer' if answer is None else 'was refused; its log says why'}"
+                reason = "had no answer" if answer is None else "was refused; its log says why"
+                self.trouble = f"'{label}' {reason}"
                 return False
             self.state = goal
         if self.state == ACTIVE:
@@ -117,7 +134,9 @@ class LifecycleManager(StationNode):
             # also brings up nodes that a person has deactivated
             member.trouble, member.brought_up = "", frozenset()
         response.success = True
-        response.message = f"nodes go {'up' if request.data else 'down'}; is_active says how they stand"
+        response.message = (
+            f"nodes go {'up' if request.data else 'down'}; is_active says how they stand"
+        )
         self._begin()
         return response
 
@@ -128,7 +147,9 @@ class LifecycleManager(StationNode):
 
     def _words(self) -> str:
         """Return the nodes that are not active, with their states."""
-        return ", ".join(f"{member.name}: {member.words}" for member in self.members if member.state != ACTIVE)
+        return ", ".join(
+            f"{member.name}: {member.words}" for member in self.members if member.state != ACTIVE
+        )
 
     def _health(self) -> Health:
         values = {member.name: member.words for member in self.members}
@@ -164,7 +185,9 @@ class LifecycleManager(StationNode):
                 if before == UNKNOWN and member.brought_up:
                     self.get_logger().warning(f"{member.name} was started again, and is brought up")
                 if not await member.go(UP):
-                    self.get_logger().error(f"{member.name}: {member.trouble}", throttle_duration_sec=10.0)
+                    self.get_logger().error(
+                        f"{member.name}: {member.trouble}", throttle_duration_sec=10.0
+                    )
             elif member.state == ACTIVE and is_new:
                 member.brought_up, member.trouble = member.identity, ""
             if member.state != ACTIVE and not member.brought_up:

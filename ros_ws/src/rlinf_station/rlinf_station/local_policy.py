@@ -70,7 +70,9 @@ class LocalPolicyNode(PolicyNode):
             self.get_logger().error(self.status.error)
         if not self.ready and self.record is not None and (last := self.record.last_good()):
             if not (error := self._load(last)):
-                self.get_logger().warning(f"the last good policy is played: version {last.version}, {last.path}")
+                self.get_logger().warning(
+                    f"the last good policy is played: version {last.version}, {last.path}"
+                )
             else:
                 self.get_logger().error(error)
         self._publish_status()
@@ -82,7 +84,9 @@ class LocalPolicyNode(PolicyNode):
         not loaded again, not even by a later process.
         """
         if update.sha256 and self.record is None:
-            self.record = UpdateRecord(Path(update.path).parent, [self.spec.hash, *self.custom_kinds])
+            self.record = UpdateRecord(
+                Path(update.path).parent, [self.spec.hash, *self.custom_kinds]
+            )
         record = self.record if update.sha256 else None
         if record and (reason := record.refusal(update)):
             return reason
@@ -93,7 +97,11 @@ class LocalPolicyNode(PolicyNode):
         # whatever a file holds, the present policy keeps playing
         except (Exception, SystemExit) as error:
             is_refused = isinstance(error, PolicyFileError | SpecError)
-            reason = harmless_lines(str(error) if is_refused else f"policy {update.path}: {type(error).__name__}: {error}")
+            reason = harmless_lines(
+                str(error)
+                if is_refused
+                else f"policy {update.path}: {type(error).__name__}: {error}"
+            )
             if record and is_permanent(error) and file_is(update):
                 record.refuse(update, reason)
             elif record:
@@ -104,7 +112,9 @@ class LocalPolicyNode(PolicyNode):
         self.policy = policy
         self.ready = True
         self.status.version = update.version
-        self.generator = torch.Generator(policy.device).manual_seed(self.seed + max(update.version, 0))
+        self.generator = torch.Generator(policy.device).manual_seed(
+            self.seed + max(update.version, 0)
+        )
         self.schedule = ChunkSchedule(1, policy.config.executed)
         self.status.path = update.path
         return ""
@@ -157,10 +167,14 @@ class LocalPolicyNode(PolicyNode):
         try:
             chunk = self._plan(self.policy, step, step.mode == "train")
         except ServingError as error:  # the arm holds once its chunk is over
-            self.get_logger().error(f"the served base policy does not answer: {harmless_lines(str(error))}")
+            self.get_logger().error(
+                f"the served base policy does not answer: {harmless_lines(str(error))}"
+            )
             return
         except (KeyError, ValueError, SpecError) as error:
-            self.get_logger().error(f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}")
+            self.get_logger().error(
+                f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}"
+            )
             return
         self.schedule.replan()
         self.seq += 1
@@ -180,12 +194,24 @@ class LocalPolicyNode(PolicyNode):
         return observation_of(step, self.spec)
 
     def _plan(self, policy: Policy, step: TimeStep, explore: bool) -> ActionChunk:
-        observation = Observation.of_one(self.spec, self.observed(step), self.device, step.instruction)
+        observation = Observation.of_one(
+            self.spec, self.observed(step), self.device, step.instruction
+        )
         decided = policy.act(observation, explore=explore, generator=self.generator)
         self.sent = decided.actions[0].numpy(force=True)
-        chunk = action_chunk(self.spec, self.sent, source="policy", session=self.session,
-                             seq=0, version=self.status.version, observation_stamp=step.header.stamp,
-                             execute=decided.execute)
-        fill_drawn(chunk, decided.drawn[0].numpy(force=True),
-                   None if decided.log_probs is None else decided.log_probs[0].numpy(force=True))
+        chunk = action_chunk(
+            self.spec,
+            self.sent,
+            source="policy",
+            session=self.session,
+            seq=0,
+            version=self.status.version,
+            observation_stamp=step.header.stamp,
+            execute=decided.execute,
+        )
+        fill_drawn(
+            chunk,
+            decided.drawn[0].numpy(force=True),
+            None if decided.log_probs is None else decided.log_probs[0].numpy(force=True),
+        )
         return chunk

@@ -34,10 +34,16 @@ class PolicyNode(Managed, ControlNode):
         super().__init__("policy", **how)
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = tuple(self.declare_parameter("image_size", [64, 64]).value)
-        task = load_task(self.declare_parameter("task_file", "").value).with_images(
-            dict.fromkeys(cameras, size)).around(self.declare_structure("orientations"))
+        task = (
+            load_task(self.declare_parameter("task_file", "").value)
+            .with_images(dict.fromkeys(cameras, size))
+            .around(self.declare_structure("orientations"))
+        )
         self.spec = task.spec
-        self.period_ns, self.lockstep = NS / self.spec.control_hz, self.declare_parameter("lockstep", False).value
+        self.period_ns, self.lockstep = (
+            NS / self.spec.control_hz,
+            self.declare_parameter("lockstep", False).value,
+        )
         self.session, self.seq = uuid.uuid4().hex[:12], 0
         self.ready, self.schedule = False, ChunkSchedule(1, 1)
         self.idle = True
@@ -70,7 +76,11 @@ class PolicyNode(Managed, ControlNode):
         values = {"version": status.version, "inference_p50_ms": status.inference_p50_ms}
         if status.error:
             return Health(ERROR, status.error, values)
-        return Health(OK, f"version {status.version}", values) if self.ready else Health(WARN, "has no policy yet", values)
+        return (
+            Health(OK, f"version {status.version}", values)
+            if self.ready
+            else Health(WARN, "has no policy yet", values)
+        )
 
     def _on_safety(self, safety: SafetyState) -> None:
         """Note whether the rest of a chunk is void: the operator commands, or nobody."""
@@ -104,6 +114,8 @@ class PolicyNode(Managed, ControlNode):
 
     def _publish_status(self) -> None:
         if self.times_ms:
-            self.status.inference_p50_ms, self.status.inference_p99_ms = np.percentile(self.times_ms, [50, 99]).tolist()
+            self.status.inference_p50_ms, self.status.inference_p99_ms = np.percentile(
+                self.times_ms, [50, 99]
+            ).tolist()
         self.status.header.stamp = self.get_clock().now().to_msg()
         self.statuses.publish(self.status)

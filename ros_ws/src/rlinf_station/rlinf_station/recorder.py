@@ -101,8 +101,10 @@ BEGINNING = 64  # bytes of a time step that include its stamp
 def sampled(arms: Sequence[str], cameras: Sequence[str]) -> list[str]:
     """Return the topics that a station with these arms and cameras records by sampling."""
     rows = [row.name for row in TOPICS if row.sampled]
-    return [*(name for row in rows if "<name>" not in row for name in of_arms(row, arms)),
-            *(row.replace("<name>", camera) for row in rows if "<name>" in row for camera in cameras)]
+    return [
+        *(name for row in rows if "<name>" not in row for name in of_arms(row, arms)),
+        *(row.replace("<name>", camera) for row in rows if "<name>" in row for camera in cameras),
+    ]
 
 
 class Sampled:
@@ -118,10 +120,20 @@ class Sampled:
     def __init__(self, owner: Node, topics: Sequence[str], lockstep: bool = False) -> None:
         self.lockstep = lockstep
         self.node = PulledNode(owner)
-        self.subscriptions = {name: subscription(
-            self.node, name, _ignore, quality=overheard(self._depth(name), lockstep),
-            at=owner.resolve_topic_name(name), raw=True) for name in topics}
-        self.waiting: dict[str, deque[bytes | Envelope]] = {name: deque(maxlen=self._depth(name)) for name in topics}
+        self.subscriptions = {
+            name: subscription(
+                self.node,
+                name,
+                _ignore,
+                quality=overheard(self._depth(name), lockstep),
+                at=owner.resolve_topic_name(name),
+                raw=True,
+            )
+            for name in topics
+        }
+        self.waiting: dict[str, deque[bytes | Envelope]] = {
+            name: deque(maxlen=self._depth(name)) for name in topics
+        }
         self.images = [name for name in topics if _is_image(name)]
         self.before: Message | None = None  # the last time step
         self.late: deque[Message] = deque()  # time steps whose images may still arrive
@@ -146,8 +158,11 @@ class Sampled:
         if kind == TimeStep.LAST:
             yield from self.of(self.before, others)
             self.before = None
-        while self.late and (kind == TimeStep.LAST or message.at_ns - self.late[0].at_ns > LATE_S * NS
-                             or (len(self.late) > 1 and not self.behind(self.late[0].raw))):
+        while self.late and (
+            kind == TimeStep.LAST
+            or message.at_ns - self.late[0].at_ns > LATE_S * NS
+            or (len(self.late) > 1 and not self.behind(self.late[0].raw))
+        ):
             yield from self.of(self.late.popleft(), self.images)
 
     def behind(self, step: bytes) -> bool:
@@ -194,7 +209,9 @@ class Sampled:
             if taken is None:
                 return
             self.overflown += len(self.waiting[name]) == self._depth(name)
-            self.waiting[name].append(taken[0] if isinstance(taken[0], Envelope) else bytes(taken[0]))
+            self.waiting[name].append(
+                taken[0] if isinstance(taken[0], Envelope) else bytes(taken[0])
+            )
 
 
 def stamp_ns(raw: bytes | Envelope) -> int:
@@ -211,7 +228,7 @@ def step_type(step: bytes) -> int:
     """Return the step type of a TimeStep in CDR, the field after its header; -1 if too short."""
     if len(step) < HEADER + 4:
         return -1
-    length, = struct.unpack_from("<I" if step[1] & 1 else ">I", step, HEADER)
+    (length,) = struct.unpack_from("<I" if step[1] & 1 else ">I", step, HEADER)
     place = HEADER + 4 + int(length)
     return step[place] if place < len(step) else -1
 
@@ -229,7 +246,10 @@ SESSION_GB = 1.0
 CLOSE_LATE_S = 0.4  # longest wait of an episode's last time step for its images
 LOOK_S = 0.02  # interval of the check for them
 PATIENCE_S = 1.0  # at the end: longest wait for an ended episode before the session is closed
-RECORDED = {store: [topic.name for topic in TOPICS if topic.recorded == store] for store in (EPISODE, BLACK_BOX)}
+RECORDED = {
+    store: [topic.name for topic in TOPICS if topic.recorded == store]
+    for store in (EPISODE, BLACK_BOX)
+}
 OF_SESSION = [topic.name for topic in TOPICS if topic.session is not None]
 
 
@@ -247,12 +267,18 @@ class Recorder(Managed, StationNode):
         self.station = self.declare_parameter("station", "station").value
         spool = self.declare_parameter("spool", "spool").value
         self.spool = Spool(spool, max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
-        self.declare_live("min_free_mb", 200.0, lambda megabytes: setattr(self.spool, "min_free_mb", megabytes))
+        self.declare_live(
+            "min_free_mb", 200.0, lambda megabytes: setattr(self.spool, "min_free_mb", megabytes)
+        )
         self.specs = self.declare_structure("specs")
-        self.attached = [text.partition("=") for text in self.declare_parameter("attached", [""]).value if text]
+        self.attached = [
+            text.partition("=") for text in self.declare_parameter("attached", [""]).value if text
+        ]
         self.spool.attachments = self._attachments
         for left in self.spool.recover():
-            self.get_logger().warning(f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}")
+            self.get_logger().warning(
+                f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}"
+            )
         arms = arms_of(self)
         self.box = BlackBox(self.spool.root.parent / "faults")
         self.faults: dict[str, str] = {}  # by the topic that reported it
@@ -261,9 +287,17 @@ class Recorder(Managed, StationNode):
         if endpoints is not None:
             endpoints.nodes.append(self.sampled.node)
         observed = [topic for topic in self.declare_parameter("observed", [""]).value if topic]
-        counted = [topic for topic in self.sampled.subscriptions if topic not in self.sampled.images]
-        names = [list(map(self.resolve_topic_name, topics)) for topics in
-                 ([f"camera/{name}/image" for name in cameras], [topic for topic in observed if topic in counted], counted)]
+        counted = [
+            topic for topic in self.sampled.subscriptions if topic not in self.sampled.images
+        ]
+        names = [
+            list(map(self.resolve_topic_name, topics))
+            for topics in (
+                [f"camera/{name}/image" for name in cameras],
+                [topic for topic in observed if topic in counted],
+                counted,
+            )
+        ]
         self.recording = Recording(self.spool, self._tell, max(len(arms), 1), *names)
         self.last: Message | None = None  # an episode's last time step, which waits for its images
         self.waits = self.create_timer(LOOK_S, self._on_late)
@@ -273,20 +307,39 @@ class Recorder(Managed, StationNode):
         self.lost = 0
         self.trouble = ""
         self.requested_s = 0.0
-        self.session = Session(self.spool.root.parent / "sessions", self.station,
-                               self.declare_parameter("session_gb", SESSION_GB).value, self._attachments, self._on_session)
+        self.session = Session(
+            self.spool.root.parent / "sessions",
+            self.station,
+            self.declare_parameter("session_gb", SESSION_GB).value,
+            self._attachments,
+            self._on_session,
+        )
         self.diagnostics = Diagnostics(self, self._health)
         self.worker = Worker(self._handle, self._look, self._complain)
         self.description: Message | None = None  # published once, recorded with each episode
         self.view = self._view(arms)
-        self.transforms = Transforms(self, arms, self.view, self.declare_parameter("urdf", "").value)
+        self.transforms = Transforms(
+            self, arms, self.view, self.declare_parameter("urdf", "").value
+        )
         estops = [f"estop/{name}" for name in self.declare_parameter("estops", [""]).value if name]
-        rows = dict.fromkeys((*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX]), *OF_SESSION))
-        for topic in (*estops, *(topic for row in rows if "<name>" not in row for topic in of_arms(row, arms))):
+        rows = dict.fromkeys(
+            (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX]), *OF_SESSION)
+        )
+        for topic in (
+            *estops,
+            *(topic for row in rows if "<name>" not in row for topic in of_arms(row, arms)),
+        ):
             self._listen(topic)
-        self.create_subscription(DiagnosticArray, "/diagnostics", partial(self._overhear, "/diagnostics"), 100, raw=True)
-        self.create_subscription(ParameterEvent, "/parameter_events", partial(self._overhear, "/parameter_events"),
-                                 qos_profile_parameter_events, raw=True)
+        self.create_subscription(
+            DiagnosticArray, "/diagnostics", partial(self._overhear, "/diagnostics"), 100, raw=True
+        )
+        self.create_subscription(
+            ParameterEvent,
+            "/parameter_events",
+            partial(self._overhear, "/parameter_events"),
+            qos_profile_parameter_events,
+            raw=True,
+        )
         self.events = publisher(self, "episode")  # last: others wait for this publisher
 
     def finish(self) -> bool:
@@ -294,7 +347,10 @@ class Recorder(Managed, StationNode):
 
         For an unended one, the end may be in transit.
         """
-        closed, self.requested_s = self.recording.writer is None and self.worker.idle, self.requested_s or time.monotonic()
+        closed, self.requested_s = (
+            self.recording.writer is None and self.worker.idle,
+            self.requested_s or time.monotonic(),
+        )
         if self.session.over:
             return closed
         if closed or time.monotonic() - self.requested_s > PATIENCE_S:
@@ -307,7 +363,9 @@ class Recorder(Managed, StationNode):
         Messages hold their hashes. Missing files are left out.
         """
         specs = {SPECS: json.dumps(self.specs).encode()} if self.specs else {}
-        return specs | {name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()}
+        return specs | {
+            name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()
+        }
 
     def _view(self, arms: list[str]) -> View:
         """Return this station's view for live and recorded viewers."""
@@ -323,12 +381,26 @@ class Recorder(Managed, StationNode):
     def _listen(self, topic: str) -> None:
         name = self.resolve_topic_name(topic)
         row = topics.topic(topic)
-        subscription(self, topic, partial(self._on_raw, topic, name, row.type), raw=True,
-                     quality=witnessed(topic) if row.recorded == EPISODE or row.session is not None else OVERHEARD)
+        subscription(
+            self,
+            topic,
+            partial(self._on_raw, topic, name, row.type),
+            raw=True,
+            quality=witnessed(topic)
+            if row.recorded == EPISODE or row.session is not None
+            else OVERHEARD,
+        )
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         headed = kind.startswith("rlinf_msgs/") and self.sampled.lockstep
-        message = Message(name, kind, time.monotonic_ns(), bytes(raw), time.time_ns(), stamp_ns(raw) if headed else None)
+        message = Message(
+            name,
+            kind,
+            time.monotonic_ns(),
+            bytes(raw),
+            time.time_ns(),
+            stamp_ns(raw) if headed else None,
+        )
         if topic == "timestep":
             self._go_on()
             if step_type(message.raw) == TimeStep.LAST and self.sampled.behind(message.raw):
@@ -339,7 +411,11 @@ class Recorder(Managed, StationNode):
 
     def _on_late(self) -> None:
         last = self.last
-        if last is None or time.monotonic_ns() - last.at_ns > CLOSE_LATE_S * 1e9 or not self.sampled.behind(last.raw):
+        if (
+            last is None
+            or time.monotonic_ns() - last.at_ns > CLOSE_LATE_S * 1e9
+            or not self.sampled.behind(last.raw)
+        ):
             self._go_on()
 
     def _go_on(self) -> None:
@@ -363,17 +439,26 @@ class Recorder(Managed, StationNode):
         self.losing = not taken
 
     def _overhear(self, name: str, raw: bytes) -> None:
-        self.worker.put((name, Message(name, OF_ROS[name], time.monotonic_ns(), bytes(raw), time.time_ns())), len(raw))
+        self.worker.put(
+            (name, Message(name, OF_ROS[name], time.monotonic_ns(), bytes(raw), time.time_ns())),
+            len(raw),
+        )
 
     def _health(self) -> Health:
         refused, before = self.refused + self.sampled.overflown, self.refused_before
         self.refused_before = refused
-        values = {"waiting_mb": self.worker.bytes >> 20, "lost_episodes": self.lost, "missed_images": self.recording.missed,
-                  "refused_messages": refused}
+        values = {
+            "waiting_mb": self.worker.bytes >> 20,
+            "lost_episodes": self.lost,
+            "missed_images": self.recording.missed,
+            "refused_messages": refused,
+        }
         if self.trouble:
             return Health(ERROR, self.trouble, values)
         if refused > before:
-            return Health(WARN, "does not keep up: images or states of time steps were left out", values)
+            return Health(
+                WARN, "does not keep up: images or states of time steps were left out", values
+            )
         return Health(OK, "records", values)
 
     # In the writing thread
@@ -389,8 +474,11 @@ class Recorder(Managed, StationNode):
             self.session.close()
             return
         if not topic:
-            self.recording.abort(f"more than {self.worker.max_bytes >> 20} MiB wait to be written: the disk is too slow. "
-                                 "Record smaller images, or on a faster disk")
+            self.recording.abort(
+                f"more than {self.worker.max_bytes >> 20} MiB wait to be written: the disk is too "
+                f"slow. "
+                "Record smaller images, or on a faster disk"
+            )
             return
         if topic == "robot_description":
             self.description = message
@@ -422,7 +510,9 @@ class Recorder(Managed, StationNode):
         self._take_shown("markers", self.view.markers(stamp), message)
 
     def _take_shown(self, name: str, raw: bytes, at: Message) -> None:
-        self.recording.take(replace(at, topic=self.resolve_topic_name(name), kind=topics.topic(name).type, raw=raw))
+        self.recording.take(
+            replace(at, topic=self.resolve_topic_name(name), kind=topics.topic(name).type, raw=raw)
+        )
 
     def _look(self) -> None:
         self.recording.look(time.monotonic_ns())
@@ -430,12 +520,17 @@ class Recorder(Managed, StationNode):
     def _on_safety(self, topic: str, message: Message) -> None:
         """Write the half minute before a fault, once per fault and arm; show viewers the state."""
         safety = deserialize_message(message.raw, SafetyState)
-        if self.transforms.show_state(arm_of(topic), safety.state, safety.cause) and self.recording.writer is not None:
+        if (
+            self.transforms.show_state(arm_of(topic), safety.state, safety.cause)
+            and self.recording.writer is not None
+        ):
             self._take_shown("markers", self.view.markers(divmod(message.log_ns, NS)), message)
         fault = safety.cause if safety.state == SafetyState.FAULT else ""
         if fault and fault != self.faults.get(topic):
             try:
-                self.get_logger().info(f"FAULT {fault}: what led to it is in {self.box.write(fault)}")
+                self.get_logger().info(
+                    f"FAULT {fault}: what led to it is in {self.box.write(fault)}"
+                )
             except SpoolError as error:
                 self.get_logger().error(f"what led to FAULT {fault} is lost: {error}")
         self.faults[topic] = fault
@@ -445,13 +540,17 @@ class Recorder(Managed, StationNode):
         if event is None:
             self.lost += 1
             self.get_logger().error(f"episode {episode_id} is lost: {reason}")
-            event = EpisodeEvent(episode_id=episode_id, station=self.station, detail=f"recorder: {reason}")
+            event = EpisodeEvent(
+                episode_id=episode_id, station=self.station, detail=f"recorder: {reason}"
+            )
         event.kind = kind
         self.events.publish(event)
 
     def _on_session(self, error: Exception) -> None:
-        self.get_logger().warning(f"the session's recording goes on later; episodes are recorded as before: {error}",
-                                  throttle_duration_sec=60.0)
+        self.get_logger().warning(
+            f"the session's recording goes on later; episodes are recorded as before: {error}",
+            throttle_duration_sec=60.0,
+        )
 
     def _complain(self, error: Exception) -> None:
         self.get_logger().error(f"a message could not be recorded: {type(error).__name__}: {error}")

@@ -24,8 +24,21 @@ from rlinf_core.core.errors import (
 )
 from rlinf_core.deploy.serving.access import read_key
 from rlinf_core.deploy.serving.client import PolicyClient
-from rlinf_core.deploy.serving.protocol import OURS, check_horizon, check_keys, observation_message, read_actions, read_ours
-from rlinf_core.policies.chunking import REAL_TIME, RECEDING_HORIZON, SYNCHRONOUS, TEMPORAL_ENSEMBLING, Chunking
+from rlinf_core.deploy.serving.protocol import (
+    OURS,
+    check_horizon,
+    check_keys,
+    observation_message,
+    read_actions,
+    read_ours,
+)
+from rlinf_core.policies.chunking import (
+    REAL_TIME,
+    RECEDING_HORIZON,
+    SYNCHRONOUS,
+    TEMPORAL_ENSEMBLING,
+    Chunking,
+)
 from rlinf_core.recipes.schema import StationPolicy
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_ros.conversions import action_chunk, fill_drawn, observation_of, to_ns
@@ -84,11 +97,17 @@ class RemotePolicyNode(PolicyNode):
                 self.schedule.cut()
 
     def _on_update(self, update: PolicyUpdate) -> None:
-        self.get_logger().info(f"version {update.version} stays where it is: the server's are played")
+        self.get_logger().info(
+            f"version {update.version} stays where it is: the server's are played"
+        )
 
     def _on_timestep(self, step: TimeStep) -> None:
         with self.lock:
-            if step.step_type != TimeStep.MID or self.interrupted or step.instruction != self.instruction:
+            if (
+                step.step_type != TimeStep.MID
+                or self.interrupted
+                or step.instruction != self.instruction
+            ):
                 self.chunking.cut()
                 self.pending = None
             self.newest_id = step.episode_id
@@ -115,16 +134,29 @@ class RemotePolicyNode(PolicyNode):
             try:
                 key_file = self.settings.get("api_key_file", "")
                 key = read_key(Path(key_file)) if key_file else ""
-                client = PolicyClient(self.settings["address"], self.settings["timeout_s"], key,
-                                      self.settings.get("tls_ca", ""))
+                client = PolicyClient(
+                    self.settings["address"],
+                    self.settings["timeout_s"],
+                    key,
+                    self.settings.get("tls_ca", ""),
+                )
                 self._connect(client.metadata)
                 while not self.stopping.is_set():
                     self._ask(client)
                     if not client.open:
-                        raise ServingError(f"policy server {client.address}: the connection was closed")
+                        raise ServingError(
+                            f"policy server {client.address}: the connection was closed"
+                        )
             except Exception as error:  # a server may send anything, and only this thread asks it
-                reason = error if isinstance(error, RlinfError | OSError) else f"{type(error).__name__}: {error}"
-                self._say(f"{reason}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is over")
+                reason = (
+                    error
+                    if isinstance(error, RlinfError | OSError)
+                    else f"{type(error).__name__}: {error}"
+                )
+                self._say(
+                    f"{reason}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is "
+                    f"over"
+                )
             finally:
                 self.connected = self.busy = False
                 if client is not None:
@@ -135,16 +167,26 @@ class RemotePolicyNode(PolicyNode):
         """Refuse a server of another task; take its version and its chunks' length."""
         ours = read_ours(metadata)
         if type(execute := ours.get("execute", 0)) is not int or not 0 <= execute <= 1000:
-            raise ServingError(f"policy server {self.settings['address']}: expected execute of 0 to "
-                               f"1000, got {escape_ascii(execute)[:40]}")
-        if "spec" in ours and (theirs := StationSpec.from_dict(ours["spec"])).hash != self.spec.hash:
-            raise SpecError(f"policy server {self.settings['address']} does not fit this station:\n"
-                            f"{theirs.difference(self.spec)}\nServe a policy of this station's task")
+            raise ServingError(
+                f"policy server {self.settings['address']}: expected execute of 0 to "
+                f"1000, got {escape_ascii(execute)[:40]}"
+            )
+        if (
+            "spec" in ours
+            and (theirs := StationSpec.from_dict(ours["spec"])).hash != self.spec.hash
+        ):
+            raise SpecError(
+                f"policy server {self.settings['address']} does not fit this station:\n"
+                f"{theirs.difference(self.spec)}\nServe a policy of this station's task"
+            )
         check_keys(self.spec, self.settings["keys"])
         with self.lock:
             self.execute = self.settings["n_action_steps"] or ours.get("execute", 0)
             self.horizon = 0
-            playing, self.chunking = self.chunking.chunks, Chunking(self.settings["chunking"], self.execute or 1)
+            playing, self.chunking = (
+                self.chunking.chunks,
+                Chunking(self.settings["chunking"], self.execute or 1),
+            )
             # the arm went on meanwhile, and the due time is unchanged
             self.chunking.chunks = playing
             self.schedule.index += self.chunking.execute - self.schedule.execute
@@ -166,7 +208,9 @@ class RemotePolicyNode(PolicyNode):
             named = observation_of(step, self.spec)
             message = observation_message(self.spec, named, step.instruction, self.settings["keys"])
             if OURS in client.metadata:
-                request_id = request_of(step.episode_id) if step.mode == "evaluate" else step.episode_id
+                request_id = (
+                    request_of(step.episode_id) if step.mode == "evaluate" else step.episode_id
+                )
                 message[OURS] = {"episode": request_id, "explore": step.mode == "train"}
                 if client.metadata[OURS].get("continues"):
                     message[OURS] |= self._in_play(step)
@@ -184,7 +228,11 @@ class RemotePolicyNode(PolicyNode):
     def _in_play(self, step: TimeStep) -> dict[str, Any]:
         """Return the rest of the last chunk [SI], and the part usually begun by the answer."""
         with self.lock:
-            left = self.chunking.left(self._number(step)) if self.chunking.mode == REAL_TIME else np.zeros(0)
+            left = (
+                self.chunking.left(self._number(step))
+                if self.chunking.mode == REAL_TIME
+                else np.zeros(0)
+            )
             if not len(left):
                 return {}
             slowest_ns = 1e6 * max(list(self.times_ms)[-RECENT:], default=0.0)
@@ -194,7 +242,9 @@ class RemotePolicyNode(PolicyNode):
         """Return the index of a time step from its stamp, not rounded."""
         return to_ns(step.header.stamp) / self.period_ns
 
-    def _answered(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], took_s: float) -> None:
+    def _answered(
+        self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], took_s: float
+    ) -> None:
         with self.lock:
             self.times_ms.append(1e3 * took_s)
             if self.status.error:
@@ -220,9 +270,16 @@ class RemotePolicyNode(PolicyNode):
         self.schedule.advance(steps=passed)
         self.seq += 1
         self.status.version = ours.get("version", 0)
-        chunk = action_chunk(self.spec, self.spec.action.from_si(sent), source="policy", session=self.session, seq=self.seq,
-                             version=self.status.version, observation_stamp=step.header.stamp,
-                             execute=min(self.chunking.execute, len(sent)))
+        chunk = action_chunk(
+            self.spec,
+            self.spec.action.from_si(sent),
+            source="policy",
+            session=self.session,
+            seq=self.seq,
+            version=self.status.version,
+            observation_stamp=step.header.stamp,
+            execute=min(self.chunking.execute, len(sent)),
+        )
         if self.chunking.mode == RECEDING_HORIZON and "drawn" in ours:
             fill_drawn(chunk, ours["drawn"], ours.get("log_probs"))
         chunk.header.stamp = self._now(step)

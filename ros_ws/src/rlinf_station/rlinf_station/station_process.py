@@ -45,7 +45,9 @@ class Host:
         Raises:
             SystemExit: a node cannot be made.
         """
-        for index, spec in sorted(enumerate(self.specs), key=lambda item: "interlock" in item[1]["name"]):
+        for index, spec in sorted(
+            enumerate(self.specs), key=lambda item: "interlock" in item[1]["name"]
+        ):
             sys.argv[1:] = self.bus.arguments = spec["arguments"]
             before = len(self.bus.nodes)
             try:
@@ -82,9 +84,14 @@ class Host:
         """
         begun = time.monotonic()
         for last, until in ((False, begun + COMMANDERS_S), (True, begun + FINISH_S)):
-            waiting = [node for node in self.bus.nodes
-                       if isinstance(node, Ending) and self.specs[self.names[node]]["ends_station"] == last]
-            while (waiting := [node for node in waiting if not node.finish()]) and time.monotonic() < until:
+            waiting = [
+                node
+                for node in self.bus.nodes
+                if isinstance(node, Ending) and self.specs[self.names[node]]["ends_station"] == last
+            ]
+            while (
+                waiting := [node for node in waiting if not node.finish()]
+            ) and time.monotonic() < until:
                 self._spin_once(0.02)
 
     def _spin_once(self, timeout_s: float) -> None:
@@ -117,8 +124,13 @@ class Host:
         name = "station" if index is None else self.specs[index]["name"]
         if not isinstance(error, RlinfError):
             traceback.print_exception(type(error), error, error.__traceback__)
-        print(f"{name}: {error}" if isinstance(error, RlinfError) else f"{name}: {type(error).__name__}: {error}",
-              file=sys.stderr, flush=True)
+        print(
+            f"{name}: {error}"
+            if isinstance(error, RlinfError)
+            else f"{name}: {type(error).__name__}: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
         code = 1 if index is None else NODE_FAILED + index
         end_soon(code)
         raise SystemExit(code) from error

@@ -17,7 +17,17 @@ from rlinf_core.deploy.bridge.client import BridgeClient, Sender, forget, last_f
 from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_ros.managed import Managed
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import BACKGROUND, ERROR, INACTIVE, OK, WARN, Diagnostics, Health, StationNode, run
+from rlinf_ros.spinning import (
+    BACKGROUND,
+    ERROR,
+    INACTIVE,
+    OK,
+    WARN,
+    Diagnostics,
+    Health,
+    StationNode,
+    run,
+)
 
 RETRY_S = 1.0
 DAY_S = 86_400.0
@@ -36,17 +46,22 @@ class Uplink(Managed, StationNode):
     def __init__(self) -> None:
         super().__init__("uplink")
         station = self.declare_parameter("station", "station").value
-        self.spool = Spool(self.declare_parameter("spool", "spool").value,
-                           max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
+        self.spool = Spool(
+            self.declare_parameter("spool", "spool").value,
+            max_gb=self.declare_parameter("spool_gb", MAX_GB).value,
+        )
         self.policies = Path(self.declare_parameter("policies", "policies").value)
         self.policies_gb = MAX_GB
-        self.declare_live("policies_gb", MAX_GB, lambda gigabytes: setattr(self, "policies_gb", gigabytes))
+        self.declare_live(
+            "policies_gb", MAX_GB, lambda gigabytes: setattr(self, "policies_gb", gigabytes)
+        )
         address = self.declare_parameter("address", "127.0.0.1:50551").value
         folder = self.declare_parameter("credentials", "").value
         credentials = Path(folder) if folder else None
         tokens = [Path(path) for path in self.declare_parameter("tokens", [""]).value if path]
-        self.client, self.reporter = (BridgeClient(address, station, credentials, tokens=tokens)
-                                      for _ in range(2))
+        self.client, self.reporter = (
+            BridgeClient(address, station, credentials, tokens=tokens) for _ in range(2)
+        )
         self.specs = json.dumps(self.declare_structure("specs"))
         self.limits_hash = self.declare_parameter("limits_hash", "").value
         self.version, self.stopping = -1, threading.Event()
@@ -58,7 +73,9 @@ class Uplink(Managed, StationNode):
         subscription(self, "policy/status", self._on_policy)
         self.updates = publisher(self, "policy/update")
         self.statuses = publisher(self, "trainer/status")
-        self.workers = [threading.Thread(target=work, daemon=True) for work in (self._upload, self._fetch)]
+        self.workers = [
+            threading.Thread(target=work, daemon=True) for work in (self._upload, self._fetch)
+        ]
         for worker in self.workers:
             worker.start()
         self.health = Health(WARN, "has not asked for the trainer yet")
@@ -92,14 +109,23 @@ class Uplink(Managed, StationNode):
                 if fetched is not None:
                     forget(self.policies, self.policies_gb, fetched.version, self.policy.version)
             except Exception as error:  # as above
-                self._note("down", str(error) if isinstance(error, BridgeError) else f"{type(error).__name__}: {error}")
+                self._note(
+                    "down",
+                    str(error)
+                    if isinstance(error, BridgeError)
+                    else f"{type(error).__name__}: {error}",
+                )
                 continue
             self._note("down", "")
             if fetched is None:
                 self.stopping.wait(PAUSE_S)
             else:
                 base, self.version = fetched, fetched.version
-                self.updates.publish(PolicyUpdate(version=self.version, path=str(fetched.path), sha256=fetched.sha256))
+                self.updates.publish(
+                    PolicyUpdate(
+                        version=self.version, path=str(fetched.path), sha256=fetched.sha256
+                    )
+                )
 
     def _look_at_certificate(self) -> None:
         if self.client.credentials and (warning := self.client.credentials.warning()):
@@ -108,7 +134,9 @@ class Uplink(Managed, StationNode):
     def _note(self, direction: str, trouble: str) -> None:
         """Record the state of one direction; log a new trouble once, and wait a little."""
         if trouble and trouble != self.troubles[direction]:
-            self.get_logger().warning(f"{trouble}. Nothing is lost: episodes wait in {self.spool.root / 'closed'}")
+            self.get_logger().warning(
+                f"{trouble}. Nothing is lost: episodes wait in {self.spool.root / 'closed'}"
+            )
         self.troubles[direction] = trouble
         if trouble:
             self.stopping.wait(RETRY_S)
@@ -120,15 +148,23 @@ class Uplink(Managed, StationNode):
 
     def _report(self) -> None:
         try:
-            backlog, room = len(self.spool.closed()), {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
+            backlog, room = (
+                len(self.spool.closed()),
+                {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()},
+            )
         except OSError as error:
             trouble = f"spool {self.spool.root}: {error.strerror or error}. Check the disk"
-            self.health, status = Health(ERROR, trouble, {}), TrainerStatus(held=self.held, spool_full=1.0, message=trouble)
+            self.health, status = (
+                Health(ERROR, trouble, {}),
+                TrainerStatus(held=self.held, spool_full=1.0, message=trouble),
+            )
             status.header.stamp = self.get_clock().now().to_msg()
             self.statuses.publish(status)  # as with a full spool, no episode begins
             return
         full = room["spool_full"] >= 1.0
-        status = TrainerStatus(connected=False, backlog=backlog, held=self.held, message=self.trouble, **room)
+        status = TrainerStatus(
+            connected=False, backlog=backlog, held=self.held, message=self.trouble, **room
+        )
         if not self.active:
             self.health = Health(WARN, INACTIVE, {"backlog": backlog, **room})
             status.message = f"the uplink is {INACTIVE}"
@@ -136,21 +172,55 @@ class Uplink(Managed, StationNode):
             self.statuses.publish(status)
             return
         try:
-            reply = self.reporter.report(backlog, self.version, timeout_s=0.4, playing=self.policy.version,
-                                        policy_error=self.policy.error, **room)
-            why, refused = self._register() if self.specs and not (self.is_registered and reply.registered) else ("", False)
+            reply = self.reporter.report(
+                backlog,
+                self.version,
+                timeout_s=0.4,
+                playing=self.policy.version,
+                policy_error=self.policy.error,
+                **room,
+            )
+            why, refused = (
+                self._register()
+                if self.specs and not (self.is_registered and reply.registered)
+                else ("", False)
+            )
             self._hold(reply.held or refused)
             status = TrainerStatus(
-                connected=True, backlog=backlog, held=self.held or bool(why), phase=reply.phase,
-                policy_version=reply.policy_version, updates=reply.updates, episodes=reply.episodes,
-                transitions=reply.transitions, update_ratio=reply.update_ratio,
-                accepting=reply.accepting and not (full or self.held or why), names=list(reply.metrics),
-                values=list(reply.metrics.values()), message=reply.message or why or self.trouble, **room)
+                connected=True,
+                backlog=backlog,
+                held=self.held or bool(why),
+                phase=reply.phase,
+                policy_version=reply.policy_version,
+                updates=reply.updates,
+                episodes=reply.episodes,
+                transitions=reply.transitions,
+                update_ratio=reply.update_ratio,
+                accepting=reply.accepting and not (full or self.held or why),
+                names=list(reply.metrics),
+                values=list(reply.metrics.values()),
+                message=reply.message or why or self.trouble,
+                **room,
+            )
         except BridgeError as error:
-            status.message = f"{error}{'; the trainer has said that no episode is to begin' if self.held else ''}"
-        level = ERROR if full else OK if status.connected and not self.trouble and not room["set_aside"] else WARN
-        why = "the spool is full" if full else status.message or f"{room['set_aside']} episodes were refused"
-        self.health = Health(level, status.phase if level == OK else why, {"backlog": backlog, **room})
+            status.message = str(error)
+            if self.held:
+                status.message += "; the trainer has said that no episode is to begin"
+        level = (
+            ERROR
+            if full
+            else OK
+            if status.connected and not self.trouble and not room["set_aside"]
+            else WARN
+        )
+        why = (
+            "the spool is full"
+            if full
+            else status.message or f"{room['set_aside']} episodes were refused"
+        )
+        self.health = Health(
+            level, status.phase if level == OK else why, {"backlog": backlog, **room}
+        )
         status.header.stamp = self.get_clock().now().to_msg()
         self.statuses.publish(status)
 

@@ -30,7 +30,6 @@ PUBLISH_S = 0.1
 ANSWER_S = 12.0  # the interlock's services answer within five
 
 
-
 class Station(Protocol):
     """The part of a client of a station that arming and disarming need.
 
@@ -70,7 +69,10 @@ def disarm(station: Station) -> None:
     Raises:
         RlinfError: an interlock did not confirm; the message names each such arm.
     """
-    clients = {arm: station.node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in station.arms}
+    clients = {
+        arm: station.node.create_client(SetBool, arm_topic(arm, "interlock/arm"))
+        for arm in station.arms
+    }
     topics, published_s = disarm_topics(station.node, list(clients)), float("-inf")
     pending: dict[str, list[Future]] = {arm: [] for arm in clients}
     requested_at = dict.fromkeys(clients, float("-inf"))
@@ -84,7 +86,11 @@ def disarm(station: Station) -> None:
             for topic in topics:
                 topic.publish(Empty())
         for arm, client in clients.items():
-            if answer(arm) is None and now - requested_at[arm] > AGAIN_S and client.service_is_ready():
+            if (
+                answer(arm) is None
+                and now - requested_at[arm] > AGAIN_S
+                and client.service_is_ready()
+            ):
                 pending[arm].append(client.call_async(SetBool.Request(data=False)))
                 requested_at[arm] = now
         return all(answer(arm) is not None for arm in clients)
@@ -94,30 +100,53 @@ def disarm(station: Station) -> None:
 
     awaited = "the answer of each interlock to the disarming"
     if not station.within(station.patience_s, ask, awaited) and any(pending.values()):
-        station.within(ANSWER_S, lambda: ask() or all(answer(arm) is not None for arm in clients if pending[arm]),
-                       awaited)
+        station.within(
+            ANSWER_S,
+            lambda: ask() or all(answer(arm) is not None for arm in clients if pending[arm]),
+            awaited,
+        )
     if not any(pending.values()):
         station.meet()  # raises an error that names the nodes found
     troubles = []
     for arm in clients:
         result = answer(arm)
         if result is None or not result.success:
-            troubles.append(f"{whose(arm)}{result.message if result else 'its interlock does not answer'}")
+            troubles.append(
+                f"{whose(arm)}{result.message if result else 'its interlock does not answer'}"
+            )
     if troubles:
         others = "; what else there is was disarmed" if len(troubles) < len(clients) else ""
         raise RlinfError(f"not disarmed (stop it by its e-stop{others}): {'; '.join(troubles)}")
-    station.within(2.0, lambda: "safety" in station.latest and station.latest["safety"].state == SafetyState.DISARMED)
-    now = f": the interlock is {stands(station.latest['safety'])}" if "safety" in station.latest else ""
+    station.within(
+        2.0,
+        lambda: (
+            "safety" in station.latest and station.latest["safety"].state == SafetyState.DISARMED
+        ),
+    )
+    now = (
+        f": the interlock is {stands(station.latest['safety'])}"
+        if "safety" in station.latest
+        else ""
+    )
     print(f"{result.message if result else ''}{now}")
 
 
-def _taken_back(station: Station, clients: Mapping[str, Client], topics: Sequence[Publisher]) -> list[str]:
+def _taken_back(
+    station: Station, clients: Mapping[str, Client], topics: Sequence[Publisher]
+) -> list[str]:
     """Ask each arm to disarm; return advice for each that does not confirm."""
     for topic in topics:
         topic.publish(Empty())
-    pending = {arm: client.call_async(SetBool.Request(data=False)) for arm, client in clients.items()
-             if client.service_is_ready()}
-    station.within(ANSWER_S, lambda: all(future.done() for future in pending.values()), "the disarming of all arms")
+    pending = {
+        arm: client.call_async(SetBool.Request(data=False))
+        for arm, client in clients.items()
+        if client.service_is_ready()
+    }
+    station.within(
+        ANSWER_S,
+        lambda: all(future.done() for future in pending.values()),
+        "the disarming of all arms",
+    )
     well = [arm for arm, future in pending.items() if future.done() and future.result().success]
     remark = f"it may be armed: {command('disarm', station.name)}, or its e-stop"
     return [f"{whose(arm)}{remark}" for arm in clients if arm not in well]
@@ -132,9 +161,16 @@ def arm(station: Station) -> None:
     if is_directed(station.node, f"/{station.name}"):
         print(GOES_ON)
     if not sys.stdin.isatty() and not all(
-            station.parameter(arm_topic(arm, "interlock"), "teleports") for arm in station.arms):
-        raise RlinfError("the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, rlinf teleop")
-    clients = {arm: station.node.create_client(SetBool, arm_topic(arm, "interlock/arm")) for arm in station.arms}
+        station.parameter(arm_topic(arm, "interlock"), "teleports") for arm in station.arms
+    ):
+        raise RlinfError(
+            "the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, "
+            "rlinf teleop"
+        )
+    clients = {
+        arm: station.node.create_client(SetBool, arm_topic(arm, "interlock/arm"))
+        for arm in station.arms
+    }
     topics = disarm_topics(station.node, list(clients))  # discovered while the interlock is asked
     refused, unheard = list[str](), True
     try:

@@ -1,6 +1,6 @@
 """Makes a box and a home from the poses of an arm that a person guides by hand; commands nothing.
 
-    rlinf calibrate RECIPE [--write]
+rlinf calibrate RECIPE [--write]
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import Limits, Mode
 from rlinf_core.interlock.limits_file import bound, box_is_of, load_limits, loosest, with_values
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
-from rlinf_core.robots.calibration.guided import AXES, Guided, draw, flow, mounted, publish, rewritten
+from rlinf_core.robots.calibration.guided import (
+    AXES,
+    Guided,
+    draw,
+    flow,
+    mounted,
+    publish,
+    rewritten,
+)
 from rlinf_core.robots.config import Home, Robot, robot_folder
 from rlinf_core.robots.operators.homing import goal_of
 from rlinf_ros.arms import arm_topic, hear_safety
@@ -33,8 +41,11 @@ from rlinf_ros.conversions import angles_of
 from rlinf_ros.qos import overheard, subscription
 from rlinf_ros.station_state import asker, asking, silence_message
 
-WORDS = ("guide the tool by hand to each end of where it may be. Then, each with Enter: h here is its home, d done, n from "
-         "the beginning, q leave it as it is")
+WORDS = (
+    "guide the tool by hand to each end of where it may be. Then, each with Enter: h here is its "
+    "home, d done, n from "
+    "the beginning, q leave it as it is"
+)
 PATIENCE_S = 5.0
 SILENT_S = 1.0
 SAY_S = 0.2
@@ -49,7 +60,10 @@ class Listener:
     """
 
     def __init__(self, recipe: Recipe, arm: str) -> None:
-        self.robot, self.limits = station_robot(recipe), load_limits(_limits_of(station_robot(recipe), arm))
+        self.robot, self.limits = (
+            station_robot(recipe),
+            load_limits(_limits_of(station_robot(recipe), arm)),
+        )
         self.guided = Guided()
         self.pose = np.zeros(7)
         self.joints = dict[str, float]()
@@ -60,14 +74,23 @@ class Listener:
             (arm_topic(arm, "current_pose"), self._on_pose),
             (arm_topic(arm, "joint_states"), self._on_joints),
         ):
-            subscription(self.node, name, callback, quality=overheard(50), at=self.robot.topics.get(name, name))
+            subscription(
+                self.node,
+                name,
+                callback,
+                quality=overheard(50),
+                at=self.robot.topics.get(name, name),
+            )
         hear_safety(self.node, list(self.robot.arms), self._on_safety)
 
     def _on_pose(self, message: PoseStamped) -> None:
         p, q = message.pose.position, message.pose.orientation
         if message.header.frame_id != self.limits.frame:
-            self.trouble = (f"current_pose: expected the limits' frame '{self.limits.frame}', got "
-                            f"'{message.header.frame_id}'. Set 'frame' in the limits, or have it said in that one")
+            self.trouble = (
+                f"current_pose: expected the limits' frame '{self.limits.frame}', got "
+                f"'{message.header.frame_id}'. Set 'frame' in the limits, or have it said in that "
+                f"one"
+            )
         elif not (q.x or q.y or q.z or q.w):
             self.trouble = "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0"
         elif np.isfinite(pose := np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])).all():
@@ -86,8 +109,11 @@ class Listener:
 
     def _on_safety(self, safety: SafetyState) -> None:
         if safety.state in (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD):
-            self.trouble = (f"the interlock is {Mode(safety.state).name}: expected it DISARMED while a hand is at the arm "
-                            "(rlinf disarm)")
+            self.trouble = (
+                f"the interlock is {Mode(safety.state).name}: expected it DISARMED while a hand is "
+                f"at the arm "
+                "(rlinf disarm)"
+            )
 
     def spin(self) -> None:
         """Process incoming messages; raise RlinfError if nobody may guide the arm now."""
@@ -101,22 +127,36 @@ class Listener:
         while not self.at:
             self.spin()
             if time.monotonic() > until:
-                raise RlinfError("current_pose: " + silence_message(self.node, "pose of the arm", PATIENCE_S))
+                raise RlinfError(
+                    "current_pose: " + silence_message(self.node, "pose of the arm", PATIENCE_S)
+                )
 
     def silent(self, joints: bool) -> str:
         """Return why the arm's pose, or with ``joints`` its joints, are unknown; else ""."""
         late = time.monotonic() - SILENT_S
-        lacks = "current_pose" if self.at < late else \
-            "joint_states with the joints of the limits" if joints and self.joints_at < late else ""
-        return lacks and (f"expected {lacks} within {SILENT_S:g} s, heard none: where the arm is now is not known. See to "
-                          "its driver (rlinf doctor station RECIPE); what was shown so far is kept")
+        lacks = (
+            "current_pose"
+            if self.at < late
+            else "joint_states with the joints of the limits"
+            if joints and self.joints_at < late
+            else ""
+        )
+        return lacks and (
+            f"expected {lacks} within {SILENT_S:g} s, heard none: where the arm is now is not "
+            f"known. See to "
+            "its driver (rlinf doctor station RECIPE); what was shown so far is kept"
+        )
 
     @property
     def where(self) -> str:
         """The poses shown so far, as text for people."""
         low, high = self.guided.extent
-        spans = ", ".join(f"{axis} {a:.3f} to {b:.3f}" for axis, a, b in zip(AXES, low, high, strict=True))
-        home = "no home" if self.guided.home is None else f"home {self.guided.home.round(3).tolist()}"
+        spans = ", ".join(
+            f"{axis} {a:.3f} to {b:.3f}" for axis, a, b in zip(AXES, low, high, strict=True)
+        )
+        home = (
+            "no home" if self.guided.home is None else f"home {self.guided.home.round(3).tolist()}"
+        )
         return f"{spans} m, {home}" + (" (silent)" if time.monotonic() - self.at > SILENT_S else "")
 
 
@@ -142,7 +182,9 @@ def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], di
             raise RlinfError("left as it is: nothing is written")
         if word == "n":
             listener.guided, at_home = Guided(), {}
-        elif word in ("h", "d") and (why := listener.silent(word == "h" and listener.limits.control_mode == "joint_delta")):
+        elif word in ("h", "d") and (
+            why := listener.silent(word == "h" and listener.limits.control_mode == "joint_delta")
+        ):
             print(why, flush=True)
         elif word == "h":
             listener.guided.home = listener.pose[:3].copy()
@@ -168,17 +210,24 @@ def _home(at_home: dict[str, Any], limits: Limits, turns: bool) -> dict[str, Any
 
 def _limits_of(robot: Robot, arm: str) -> Path:
     if arm not in robot.interlocks:
-        raise RlinfError(f"--arm: expected one of {', '.join(robot.arms)}, got '{arm}'" if robot.arms else
-                         f"--arm: expected none, as the robot has one arm; got '{arm}'")
+        raise RlinfError(
+            f"--arm: expected one of {', '.join(robot.arms)}, got '{arm}'"
+            if robot.arms
+            else f"--arm: expected none, as the robot has one arm; got '{arm}'"
+        )
     path = robot.interlocks[arm]
     if others := [
         name
         for name, arm_interlock in robot.interlocks.items()
         if name != arm and box_is_of(path, arm_interlock)
     ]:
-        raise RlinfError(f"{path}: expected limits of arm '{arm}' alone, as its box is to be written there, got those "
-                         f"of '{', '.join(others)}' too. Give each a box of its own; what they share stands in a third "
-                         "file, which both `extends:`")
+        raise RlinfError(
+            f"{path}: expected limits of arm '{arm}' alone, as its box is to be written there, got "
+            f"those "
+            f"of '{', '.join(others)}' too. Give each a box of its own; what they share stands in "
+            f"a third "
+            "file, which both `extends:`"
+        )
     return path
 
 
@@ -197,29 +246,47 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
     off_nominal, orientation = mounted(limits, at_home["pose"][3:]) if at_home else (0.0, [])
     if orientation:
         box = box | {"orientation": orientation}
-        most = most if "orientation" in bound(path) else replace(most, orientation=tuple(orientation))
-        print(f"the tool at its home is {math.degrees(off_nominal):.0f} degrees from the limits' orientation "
-              f"{list(limits.orientation)}, more than half of their cone: the orientation becomes the tool's own")
+        most = (
+            most if "orientation" in bound(path) else replace(most, orientation=tuple(orientation))
+        )
+        print(
+            f"the tool at its home is {math.degrees(off_nominal):.0f} degrees from the limits' "
+            f"orientation "
+            f"{list(limits.orientation)}, more than half of their cone: the orientation becomes "
+            f"the tool's own"
+        )
     limits = with_values(limits, box, str(path), most)
     spec = station_task(recipe).spec.action
-    home = {"home": _home(at_home, limits, (spec.of_arm(arm) if arm else spec).dim >= 6)} if at_home else {}
+    home = (
+        {"home": _home(at_home, limits, (spec.of_arm(arm) if arm else spec).dim >= 6)}
+        if at_home
+        else {}
+    )
     texts = {path: rewritten(path.read_text(), box)}
     place = robot_folder(recipe.station.robot) / "robot.yaml"
     if home and not arm:
-        home_fields: Any = {key: tuple(value) if key != "joints" else value for key, value in home["home"].items()}
+        home_fields: Any = {
+            key: tuple(value) if key != "joints" else value for key, value in home["home"].items()
+        }
         goal_of("home", Home(**home_fields), spec.control_mode, limits)
         texts[place] = rewritten(place.read_text(), home)
     draw(listener.guided, low, high, out)
     print("\n".join(f"{key}: {flow(value)}" for key, value in (box | home).items()))
     if home and arm:
-        print(f"the home of one of several arms is written by hand: in {place}, arms: {{{arm}: {{home: ...}}}}")
+        print(
+            f"the home of one of several arms is written by hand: in {place}, arms: {{{arm}: "
+            f"{{home: ...}}}}"
+        )
     print(f"picture: {out}")
     for changed, text in texts.items():
         if write:
             publish(changed, text)
         print(f"written: {changed}" if write else f"not written: {changed}, as --write would")
     if write:
-        print("limits and home are read as a station starts: start one that runs (its rlinf up and rlinf teleop) again")
+        print(
+            "limits and home are read as a station starts: start one that runs (its rlinf up and "
+            "rlinf teleop) again"
+        )
 
 
 def main() -> None:

@@ -60,9 +60,14 @@ class Looker:
         self.poses: list[tuple[float, np.ndarray]] = []
         self.received_at, self.frame = 0.0, ""
         self.node = asker(recipe.station.name)
-        for topic, take in ((f"camera/{camera}/image", self._on_image), (f"camera/{camera}/camera_info", self._on_info),
-                            (arm_topic(arm, "current_pose"), self._on_pose)):
-            subscription(self.node, topic, take, quality=OVERHEARD, at=self.robot.topics.get(topic, topic))
+        for topic, take in (
+            (f"camera/{camera}/image", self._on_image),
+            (f"camera/{camera}/camera_info", self._on_info),
+            (arm_topic(arm, "current_pose"), self._on_pose),
+        ):
+            subscription(
+                self.node, topic, take, quality=OVERHEARD, at=self.robot.topics.get(topic, topic)
+            )
 
     def _on_image(self, image: Image) -> None:
         self.pixels, self.received_at = from_image(image).copy(), time.monotonic()
@@ -88,12 +93,20 @@ class Looker:
         while self.pixels is None or (pose and not (self.poses and self.lens)):
             rclpy.spin_once(self.node, timeout_sec=0.05)
             if time.monotonic() > until:
-                what = f"image of camera '{self.camera}'" if self.pixels is None else \
-                    "camera_info" if not self.lens else "pose of the arm"
+                what = (
+                    f"image of camera '{self.camera}'"
+                    if self.pixels is None
+                    else "camera_info"
+                    if not self.lens
+                    else "pose of the arm"
+                )
                 raise RlinfError(silence_message(self.node, what, PATIENCE_S))
         if pose and not self.lens[0] > 0.0:
-            raise RlinfError(f"camera '{self.camera}': expected a camera_info with a focal length, got none. Calibrate it "
-                             "first, and say its 'lens' in robot.yaml")
+            raise RlinfError(
+                f"camera '{self.camera}': expected a camera_info with a focal length, got none. "
+                f"Calibrate it "
+                "first, and say its 'lens' in robot.yaml"
+            )
 
     @property
     def newest(self) -> np.ndarray:
@@ -120,7 +133,9 @@ class Looker:
             rclpy.spin_once(self.node, timeout_sec=0.05)
             if min(self.received_at, self.poses[-1][0]) > begun:
                 return ""
-        return f"image of camera '{self.camera}'" if self.received_at <= begun else "pose of the arm"
+        return (
+            f"image of camera '{self.camera}'" if self.received_at <= begun else "pose of the arm"
+        )
 
     @property
     def rests(self) -> bool:
@@ -130,9 +145,14 @@ class Looker:
         """
         poses = np.array([pose for _, pose in self.poses])
         units = poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)
-        turned = 2.0 * np.arccos(np.minimum(np.abs(units @ units[-1]), 1.0))  # q and -q are one rotation
-        return bool(self.poses[-1][0] - self.poses[0][0] > STILL_S / 2.0 and np.ptp(poses[:, :3], axis=0).max() < STILL_M
-                    and turned.max() < STILL_RAD)
+        turned = 2.0 * np.arccos(
+            np.minimum(np.abs(units @ units[-1]), 1.0)
+        )  # q and -q are one rotation
+        return bool(
+            self.poses[-1][0] - self.poses[0][0] > STILL_S / 2.0
+            and np.ptp(poses[:, :3], axis=0).max() < STILL_M
+            and turned.max() < STILL_RAD
+        )
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that a person types while images come; '' now and then."""
@@ -155,10 +175,17 @@ def locate(looker: Looker, options: argparse.Namespace) -> None:
     looker.meet(pose=True)
     frame = load_limits(looker.robot.interlocks[options.arm]).frame
     if options.on == BASE and looker.frame != frame:
-        raise RlinfError(f"current_pose: expected the limits' frame '{frame}', below which a camera at the base is "
-                         f"written, got '{looker.frame}'. Set 'frame' in the limits, or have it said in that one")
-    print(f"the board's {columns} x {rows} inner corners must be seen whole. Put the arm elsewhere, tilted otherwise, let "
-          f"it rest, and press Enter: {LEAST} views and more. d done, q leave it as it is", flush=True)
+        raise RlinfError(
+            f"current_pose: expected the limits' frame '{frame}', below which a camera at the base "
+            f"is "
+            f"written, got '{looker.frame}'. Set 'frame' in the limits, or have it said in that one"
+        )
+    print(
+        f"the board's {columns} x {rows} inner corners must be seen whole. Put the arm elsewhere, "
+        f"tilted otherwise, let "
+        f"it rest, and press Enter: {LEAST} views and more. d done, q leave it as it is",
+        flush=True,
+    )
     views: list[View] = []
     for word in looker.lines():
         if word == "take":
@@ -169,8 +196,12 @@ def locate(looker: Looker, options: argparse.Namespace) -> None:
                 break
             except RlinfError as error:
                 print(error, flush=True)
-    print(f"{looker.camera}: on {mount.on}, position {list(mount.position)}, orientation {list(mount.orientation)}; the "
-          f"views disagree by {mount.error_mm} mm", flush=True)
+    print(
+        f"{looker.camera}: on {mount.on}, position {list(mount.position)}, orientation "
+        f"{list(mount.orientation)}; the "
+        f"views disagree by {mount.error_mm} mm",
+        flush=True,
+    )
     folder = robot_folder(looker.recipe.station.robot)
     path = looker.robot.hand_eye or folder / FILE
     if not options.write:
@@ -186,16 +217,25 @@ def locate(looker: Looker, options: argparse.Namespace) -> None:
 def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: float) -> str:
     """Take one view; return a report, or the reason why there is none."""
     if silent := looker.silent():
-        return f"no view: expected a new {silent} within {SILENT_S:g} s, got none. See to its driver: it has fallen silent"
+        return (
+            f"no view: expected a new {silent} within {SILENT_S:g} s, got none. See to its "
+            f"driver: it has fallen silent"
+        )
     if not looker.rests:
         return f"no view: expected the arm at rest for {STILL_S:g} s"
     if (board := board_in(looker.newest, looker.lens, columns, rows, square_m)) is None:
-        return (f"no view: the board is not seen whole in this picture (expected {columns} x {rows} inner corners)"
-                f"{_larger(looker)}")
+        return (
+            f"no view: the board is not seen whole in this picture (expected {columns} x {rows} "
+            f"inner corners)"
+            f"{_larger(looker)}"
+        )
     away = float(np.linalg.norm(board[:3, 3]))
     if (wide := looker.lens[0] * square_m / away) < LEAST_PIXELS:
-        return (f"no view: a square of the board is {wide:.0f} pixels wide, expected {LEAST_PIXELS} for its corners to be "
-                f"found well. Go nearer, or take a board of larger squares{_larger(looker)}")
+        return (
+            f"no view: a square of the board is {wide:.0f} pixels wide, expected {LEAST_PIXELS} "
+            f"for its corners to be "
+            f"found well. Go nearer, or take a board of larger squares{_larger(looker)}"
+        )
     views.append(View(looker.poses[-1][1], board))
     return f"{len(views)} views; the board is {away:.3f} m away"
 
@@ -204,7 +244,11 @@ def _larger(looker: Looker) -> str:
     """Return advice for a larger image than the published one, if it is scaled down."""
     device = looker.robot.devices.get(looker.camera)
     size = getattr(device, "published", None)
-    return f". The picture is made {size[0]} x {size[1]}: take 'published' out of robot.yaml meanwhile" if size else ""
+    return (
+        f". The picture is made {size[0]} x {size[1]}: take 'published' out of robot.yaml meanwhile"
+        if size
+        else ""
+    )
 
 
 def align(looker: Looker, options: argparse.Namespace) -> None:
@@ -219,12 +263,19 @@ def align(looker: Looker, options: argparse.Namespace) -> None:
         print(f"written: {path}, the view to come back to")
         return
     reference = read(path, "the same with --write")
-    print(f"{options.out} shows where it was, where it is, and both (red: was). Turn it; d done, q leave it", flush=True)
+    print(
+        f"{options.out} shows where it was, where it is, and both (red: was). Turn it; d done, q "
+        f"leave it",
+        flush=True,
+    )
     for word in looker.lines():
         if word == "d" and not looker.sees_anew():
             old_s = time.monotonic() - looker.received_at
-            raise RlinfError(f"camera '{looker.camera}': its last picture is {old_s:.0f} s old, and says nothing of where "
-                             "it is now. See to its driver")
+            raise RlinfError(
+                f"camera '{looker.camera}': its last picture is {old_s:.0f} s old, and says "
+                f"nothing of where "
+                "it is now. See to its driver"
+            )
         if (silent_s := time.monotonic() - looker.received_at) > looker.silent_s:
             print(f"no picture for {silent_s:.0f} s: it has fallen silent", flush=True)
             continue
@@ -253,7 +304,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     with asking():
-        looker = Looker(load_recipe(arguments.recipe, arguments.overrides), arguments.camera, arguments.arm)
+        looker = Looker(
+            load_recipe(arguments.recipe, arguments.overrides), arguments.camera, arguments.arm
+        )
         (locate if arguments.what == "locate" else align)(looker, arguments)
 
 

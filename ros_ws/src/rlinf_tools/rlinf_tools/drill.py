@@ -68,19 +68,29 @@ class Drill(DrilledStation):
         Raises:
             RecipeError: it uses another one.
         """
-        for key, got, choices in (("inject.route", scenario.inject and scenario.inject.route, (*cls.routes, CAMERA)),
-                                ("process", scenario.process, cls.processes),
-                                ("requirement", scenario.requirement, cls.requirements)):
+        for key, got, choices in (
+            ("inject.route", scenario.inject and scenario.inject.route, (*cls.routes, CAMERA)),
+            ("process", scenario.process, cls.processes),
+            ("requirement", scenario.requirement, cls.requirements),
+        ):
             if got and got not in choices:
-                raise RecipeError(f"scenario '{scenario.name}': '{key}': expected one of {', '.join(choices)}, got '{got}'"
-                                  f"{nearest(got, choices)}")
+                raise RecipeError(
+                    f"scenario '{scenario.name}': '{key}': expected one of {', '.join(choices)}, "
+                    f"got '{got}'"
+                    f"{nearest(got, choices)}"
+                )
         if scenario.others and not cls.judges_others:
-            raise RecipeError(f"scenario '{scenario.name}': 'others': expected none at a station with one arm, got "
-                              f"'{scenario.others}'. Drill two: --two-arms")
+            raise RecipeError(
+                f"scenario '{scenario.name}': 'others': expected none at a station with one arm, "
+                f"got "
+                f"'{scenario.others}'. Drill two: --two-arms"
+            )
 
     # One scenario
     def run(self, scenario: Scenario) -> None:
-        self.ready(scenario.real or bool(scenario.process) and not scenario.process.startswith("interlock"))
+        self.ready(
+            scenario.real or bool(scenario.process) and not scenario.process.startswith("interlock")
+        )
         self.began.append((time.time(), scenario.name))
         dropped, began = self.state(), self._go_wrong(scenario)
         expect, within = scenario.expect, scenario.within_ms
@@ -95,7 +105,16 @@ class Drill(DrilledStation):
             held, measured = held and stays, f"{measured}; {words}"
         others, words = self._others(scenario, began)
         self._mend(scenario)
-        self.add(Row(scenario.requirement, scenario.trap, scenario.name, bound, measured + words, held and others))
+        self.add(
+            Row(
+                scenario.requirement,
+                scenario.trap,
+                scenario.name,
+                bound,
+                measured + words,
+                held and others,
+            )
+        )
 
     def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
         """Return whether other arms stopped as required, and a text about it."""
@@ -109,9 +128,13 @@ class Drill(DrilledStation):
             self.injected.pop(route, None)
             self.inject.publish(String(data=yaml.safe_dump(scenario.inject.model_dump())))
             if not self.spin(lambda: route in self.injected, 3.0):
-                raise SystemExit(f"the fault injector did not touch '{route}'; logs in {self.run_dir / 'logs'}")
+                raise SystemExit(
+                    f"the fault injector did not touch '{route}'; logs in {self.run_dir / 'logs'}"
+                )
             began = self.injected[route]
-        words = scenario.say.model_dump(exclude_unset=True, exclude_none=True) if scenario.say else {}
+        words = (
+            scenario.say.model_dump(exclude_unset=True, exclude_none=True) if scenario.say else {}
+        )
         if words.pop("end_episode", False):
             self.do(streaming=False)
             # the last chunk travels on another topic, and must not arrive after the end
@@ -127,7 +150,9 @@ class Drill(DrilledStation):
         """
         process, began = self.supervisor.children[scenario.process].popen, time.time()
         if scenario.process.startswith("interlock"):
-            self.deaths.append((time.time_ns(), time.time_ns() + round((scenario.seconds or 10.0) * 1e9)))
+            self.deaths.append(
+                (time.time_ns(), time.time_ns() + round((scenario.seconds or 10.0) * 1e9))
+            )
         os.kill(process.pid, getattr(signal, f"SIG{scenario.signal}"))
         if scenario.seconds:
             subprocess.Popen(["sh", "-c", f"sleep {scenario.seconds}; kill -CONT {process.pid}"])
@@ -137,28 +162,46 @@ class Drill(DrilledStation):
         held = True
         measured: list[str] = []
         bounds: list[str] = []
-        for expect, within in ((scenario.expect, scenario.within_ms), (scenario.then, scenario.then_within_ms)):
+        for expect, within in (
+            (scenario.expect, scenario.within_ms),
+            (scenario.then, scenario.then_within_ms),
+        ):
             if within is None:
                 continue
             first_match = self.first_state(expect, began, within / 1e3 + 1.0)
             took = 1e3 * (first_match - began)
             held &= took <= within
-            measured.append(f"{expect} after {took:.0f} ms" if math.isfinite(took) else f"never {expect}")
+            measured.append(
+                f"{expect} after {took:.0f} ms" if math.isfinite(took) else f"never {expect}"
+            )
             bounds.append(f"{expect} within {within:g} ms")
         return held, "; ".join(measured), "; ".join(bounds)
 
-    def _goes_on(self, scenario: Scenario, before: SafetyState, began: float) -> tuple[bool, str, str]:
+    def _goes_on(
+        self, scenario: Scenario, before: SafetyState, began: float
+    ) -> tuple[bool, str, str]:
         """Check a disturbance that must not stop the arm, but be counted."""
         self.spin_for(1.5)
-        stopped = [m for at, m in self.states[-200:] if at > began and m.state in (SafetyState.HOLD, SafetyState.FAULT)]
+        stopped = [
+            m
+            for at, m in self.states[-200:]
+            if at > began and m.state in (SafetyState.HOLD, SafetyState.FAULT)
+        ]
         # an episode may just have ended, and its recorder must still close it
         patience_s = 20.0 if scenario.process else 1.0
         now = self.spin(lambda: self._stands(scenario.expect), patience_s)
-        words, name = f"stopped: {stopped[0].cause}" if stopped else "" if now else self._how_it_stands(), scenario.counts
+        words, name = (
+            f"stopped: {stopped[0].cause}" if stopped else "" if now else self._how_it_stands(),
+            scenario.counts,
+        )
         if not name:
             return not words, words or "went on", "the arm goes on"
         counted = getattr(self.state(), name) - getattr(before, name)
-        return not words and counted > 0, f"{counted} {name}{words and f', {words}'}", f"goes on, {name} counted"
+        return (
+            not words and counted > 0,
+            f"{counted} {name}{words and f', {words}'}",
+            f"goes on, {name} counted",
+        )
 
     def _fresh(self) -> bool:
         return bool(self.states) and time.time() - self.states[-1][0] < FRESH_S
@@ -167,7 +210,11 @@ class Drill(DrilledStation):
         return self._fresh() and reached(self.state(), expect)
 
     def _how_it_stands(self) -> str:
-        return f"stands at {Mode(self.state().state).name}" if self._fresh() else "the interlock is not heard any more"
+        return (
+            f"stands at {Mode(self.state().state).name}"
+            if self._fresh()
+            else "the interlock is not heard any more"
+        )
 
     def _arm_stops(self, began: float, within: float) -> tuple[bool, str, str]:
         """Check that the robot side's own timeout stops the arm without an interlock.
@@ -202,22 +249,44 @@ class Drill(DrilledStation):
         stays = any(reached(self.state(), expectation) for expectation in STAYS)
         # S17: the set-point started at the measured pose
         still = stays and rests and (moved < 1e-9 or is_stopped)
-        return still, f"then {1e3 * (arm_moved if is_stopped else max(moved, arm_moved)):.0f} mm by itself"
+        return (
+            still,
+            f"then {1e3 * (arm_moved if is_stopped else max(moved, arm_moved)):.0f} mm by itself",
+        )
 
     def _mend(self, scenario: Scenario) -> None:
         if scenario.signal == "STOP" and not scenario.seconds:
             os.kill(self.supervisor.children[scenario.process].popen.pid, signal.SIGKILL)
         if scenario.inject:
-            self.inject.publish(String(data=yaml.safe_dump({"route": scenario.inject.route, "kind": "none"})))
-        self.do(estop="released", enabled=True, taking_over=False, operator_hangs=False, fault="", rogue="")
+            self.inject.publish(
+                String(data=yaml.safe_dump({"route": scenario.inject.route, "kind": "none"}))
+            )
+        self.do(
+            estop="released",
+            enabled=True,
+            taking_over=False,
+            operator_hangs=False,
+            fault="",
+            rogue="",
+        )
 
     # The table
     def result(self) -> dict[str, Any]:
-        held = [name for name in self.requirements if _all_held(row for row in self.rows if row.requirement == name)]
-        traps = [number for number in TRAPS if _all_held(row for row in self.rows if row.trap == number)]
-        return {"requirements_held": len(held), "traps_held": len(traps),
-                "longest_silence_ms": round(self.longest_silence_ms, 1),
-                "not_held": [row.name for row in self.rows if not row.held], "rows": [asdict(row) for row in self.rows]}
+        held = [
+            name
+            for name in self.requirements
+            if _all_held(row for row in self.rows if row.requirement == name)
+        ]
+        traps = [
+            number for number in TRAPS if _all_held(row for row in self.rows if row.trap == number)
+        ]
+        return {
+            "requirements_held": len(held),
+            "traps_held": len(traps),
+            "longest_silence_ms": round(self.longest_silence_ms, 1),
+            "not_held": [row.name for row in self.rows if not row.held],
+            "rows": [asdict(row) for row in self.rows],
+        }
 
 
 def _all_held(rows: Iterable[Row]) -> bool:
@@ -227,12 +296,21 @@ def _all_held(rows: Iterable[Row]) -> bool:
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="rlinf drill", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="rlinf drill",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
-    parser.add_argument("--json", type=Path, help="write requirements_held, traps_held and each row there")
+    parser.add_argument(
+        "--json", type=Path, help="write requirements_held, traps_held and each row there"
+    )
     parser.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
-    parser.add_argument("--two-arms", action="store_true", help="at a station with two arms (configs/drill_two_arms.yaml)")
+    parser.add_argument(
+        "--two-arms",
+        action="store_true",
+        help="at a station with two arms (configs/drill_two_arms.yaml)",
+    )
     parser.add_argument("--scenarios", type=Path, help="another list of scenarios")
     options, _ = parser.parse_known_args()
     # for the drill's own node, too
@@ -246,15 +324,17 @@ def perform(options: argparse.Namespace) -> int:
     kind: type[Drill] = Drill
     listed = "drill.yaml"
     if options.two_arms:
-
         kind, listed = TwoArmDrill, "drill_two_arms.yaml"
     all_scenarios = load(options.scenarios or shared() / "configs" / listed)
     for scenario in all_scenarios:
         kind.check(scenario)
     scenarios = [scenario for scenario in all_scenarios if options.only in scenario.name]
     if not scenarios:
-        raise RecipeError(f"--only: expected words of a scenario's name, got '{options.only}', which none has. There are: "
-                          f"{'; '.join(scenario.name for scenario in all_scenarios)}")
+        raise RecipeError(
+            f"--only: expected words of a scenario's name, got '{options.only}', which none has. "
+            f"There are: "
+            f"{'; '.join(scenario.name for scenario in all_scenarios)}"
+        )
     run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
     domain_id = int(os.environ.get("ROS_DOMAIN_ID") or DOMAIN)
     # a real robot's station, whose faults a drill would reset
@@ -268,15 +348,24 @@ def perform(options: argparse.Namespace) -> int:
                 drill.began.append((time.time(), check.__name__))
                 check(drill)
         result = drill.result()
-        evidence = {"scenarios": drill.began, "targets": drill.targets, "reseeds": drill.reseeds, "stops": drill.deaths,
-                 "stalls": drill.stalls}
+        evidence = {
+            "scenarios": drill.began,
+            "targets": drill.targets,
+            "reseeds": drill.reseeds,
+            "stops": drill.deaths,
+            "stalls": drill.stalls,
+        }
         (run_dir / "heard.json").write_text(json.dumps(evidence))  # for a closer look
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
-    print(f"\n{len(drill.rows) - len(result['not_held'])} of {len(drill.rows)} held; requirements held and measured: "
-          f"{result['requirements_held']}{'' if options.two_arms else f' of {len(REQUIREMENTS)}'}, traps: "
-          f"{result['traps_held']}{'' if options.two_arms else f' of {len(TRAPS)}'}. "
-          f"Logs and recordings: {run_dir}")
+    print(
+        f"\n{len(drill.rows) - len(result['not_held'])} of {len(drill.rows)} held; requirements "
+        f"held and measured: "
+        f"{result['requirements_held']}{'' if options.two_arms else f' of {len(REQUIREMENTS)}'}, "
+        f"traps: "
+        f"{result['traps_held']}{'' if options.two_arms else f' of {len(TRAPS)}'}. "
+        f"Logs and recordings: {run_dir}"
+    )
     return 1 if result["not_held"] else 0
 
 
@@ -289,7 +378,9 @@ def _new(run_dir: Path) -> Path:
     try:
         run_dir.mkdir(parents=True)
     except OSError as error:
-        raise RlinfError(f"--out {run_dir}: expected a new folder, got: {error.strerror}. Name another one") from error
+        raise RlinfError(
+            f"--out {run_dir}: expected a new folder, got: {error.strerror}. Name another one"
+        ) from error
     return run_dir
 
 
@@ -300,10 +391,16 @@ class TwoArmDrill(Drill):
     arm = "left"
     other = "right"
     task_name = "reach_both"
-    processes = (*(name for name in Drill.processes if name != "interlock"), "interlock_left", "interlock_right")
+    processes = (
+        *(name for name in Drill.processes if name != "interlock"),
+        "interlock_left",
+        "interlock_right",
+    )
     judges_others = True
-    routes = {"policy/action": ROUTES["policy/action"], **{
-        f"left/{name}": ROUTES[name] for name in ("current_pose", "wrench")}}
+    routes = {
+        "policy/action": ROUTES["policy/action"],
+        **{f"left/{name}": ROUTES[name] for name in ("current_pose", "wrench")},
+    }
 
     def _robot(self) -> Path:
         folder = self.run_dir / "robot"
@@ -311,17 +408,27 @@ class TwoArmDrill(Drill):
         limits = load_plain((shared() / "robots/franka_fr3/limits.yaml").read_text())
         limits["joint_names"] = [f"panda_joint{number}" for number in range(1, 8)]
         (folder / "limits.yaml").write_text(yaml.safe_dump(limits))
-        (folder / "robot.yaml").write_text(yaml.safe_dump({
-            "driver": "simulator", "simulator": "two_frankas", "estops": ["pendant"], "cameras": {"front": [32, 32]},
-            "arms": {arm: {"limits": "limits.yaml"} for arm in (self.arm, self.other)}}))
+        (folder / "robot.yaml").write_text(
+            yaml.safe_dump(
+                {
+                    "driver": "simulator",
+                    "simulator": "two_frankas",
+                    "estops": ["pendant"],
+                    "cameras": {"front": [32, 32]},
+                    "arms": {arm: {"limits": "limits.yaml"} for arm in (self.arm, self.other)},
+                }
+            )
+        )
         return folder
 
     def _interfaces(self) -> None:
         super()._interfaces()
         self.others: list[tuple[float, SafetyState]] = []
         self.their_targets: list[tuple[float, int, Pose]] = []
-        for topic, take in ((f"{self.other}/safety", self._on_their_safety),
-                            (f"{self.other}/target_pose", self._on_their_target)):
+        for topic, take in (
+            (f"{self.other}/safety", self._on_their_safety),
+            (f"{self.other}/target_pose", self._on_their_target),
+        ):
             subscription(self.node, topic, take, quality=witnessed(topic))
         self.theirs = self._clients(self.other)
 
@@ -335,8 +442,11 @@ class TwoArmDrill(Drill):
         if process.executable != "interlock":
             return super()._through(process)
         root, arm_name = f"/{self.recipe.station.name}", process.namespace.rpartition("/")[2]
-        injected = {topic.removeprefix(f"{arm_name}/"): f"{root}/drill/{topic}" for topic in self.routes
-                    if topic == "policy/action" or topic.startswith(f"{arm_name}/")}
+        injected = {
+            topic.removeprefix(f"{arm_name}/"): f"{root}/drill/{topic}"
+            for topic in self.routes
+            if topic == "policy/action" or topic.startswith(f"{arm_name}/")
+        }
         return tuple({**dict(process.remappings), **injected}.items())
 
     def _arm(self) -> Any:
@@ -346,7 +456,9 @@ class TwoArmDrill(Drill):
             self.ask(resetting, ResetFault.Request(cause=self.others[-1][1].cause))
         if self.others and self.others[-1][1].state != SafetyState.DISARMED:
             self.ask(arming, SetBool.Request(data=False))
-            self.spin(lambda: self.others[-1][1].state in (SafetyState.DISARMED, SafetyState.FAULT), 0.5)
+            self.spin(
+                lambda: self.others[-1][1].state in (SafetyState.DISARMED, SafetyState.FAULT), 0.5
+            )
         answer = super()._arm()
         if answer and answer.success:
             answer = self.ask(arming, SetBool.Request(data=True))
@@ -354,17 +466,27 @@ class TwoArmDrill(Drill):
 
     def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
         """Check that the right arm stops within the left one's bound and two ticks, and rests."""
-        expect, within = scenario.others, scenario.others_within_ms or (scenario.within_ms or 0.0) + 20.0
+        expect, within = (
+            scenario.others,
+            scenario.others_within_ms or (scenario.within_ms or 0.0) + 20.0,
+        )
         if not expect:
             return True, ""
         self.spin_for(0.6)  # the arm brakes
-        took = 1e3 * (next((at for at, safety in self.others if at >= began and reached(safety, expect)), math.inf) - began)
+        took = 1e3 * (
+            next(
+                (at for at, safety in self.others if at >= began and reached(safety, expect)),
+                math.inf,
+            )
+            - began
+        )
         at = self.their_targets[-1][2]
         self.spin_for(0.3)
         moved = math.dist(self.their_targets[-1][2], at)
         rests = moved < 1e-9 or scenario.others_go_on
         return took <= within and rests, f"; {self.other}: {expect} after {took:.0f} ms" + (
-            "" if scenario.others_go_on else f", then {1e3 * moved:.0f} mm")
+            "" if scenario.others_go_on else f", then {1e3 * moved:.0f} mm"
+        )
 
 
 if __name__ == "__main__":

@@ -36,23 +36,50 @@ def reaction(drill: DrilledStation) -> None:
     drill.ready()
     drill.spin_for(1.5)
     worst, tick = float(drill.reaction.get("reaction_p99_ms", "inf")), 1e3 * drill.limits.tick
-    drill.add(Row("S1", 0, "from a chunk's arrival to the answer on target_pose, p99", f"{tick:.0f} + 2 ms",
-                  f"{worst:.1f} ms (worst {float(drill.reaction.get('reaction_worst_ms', 'inf')):.1f} ms)",
-                  worst <= tick + 2.0))
+    drill.add(
+        Row(
+            "S1",
+            0,
+            "from a chunk's arrival to the answer on target_pose, p99",
+            f"{tick:.0f} + 2 ms",
+            f"{worst:.1f} ms (worst {float(drill.reaction.get('reaction_worst_ms', 'inf')):.1f} "
+            f"ms)",
+            worst <= tick + 2.0,
+        )
+    )
 
 
 def configuration(drill: DrilledStation) -> None:
     """Check S19: limits set live."""
     loose, tight, back = (set_limit(drill, "speed", value) for value in (0.5, 0.2, 0.25))
-    drill.add(Row("S19", 0, "speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE", "refused, taken, refused",
-                  ", ".join("taken" if answer.successful else "refused" for answer in (loose, tight, back)),
-                  not loose.successful and tight.successful and not back.successful))
+    drill.add(
+        Row(
+            "S19",
+            0,
+            "speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE",
+            "refused, taken, refused",
+            ", ".join(
+                "taken" if answer.successful else "refused" for answer in (loose, tight, back)
+            ),
+            not loose.successful and tight.successful and not back.successful,
+        )
+    )
     drill.ask(drill.arming, SetBool.Request(data=False))
     drill.spin_for(0.8)
-    answers = [set_limit(drill, *limit) for limit in (("speed", math.inf), ("joint_speed", 2.9), ("acceleration", 9.5))]
-    drill.add(Row("S19", 0, "disarmed: speed inf, joint_speed and acceleration beyond the arm's own", "refused, each",
-                  ", ".join("taken" if answer.successful else "refused" for answer in answers),
-                  not any(answer.successful for answer in answers)))
+    answers = [
+        set_limit(drill, *limit)
+        for limit in (("speed", math.inf), ("joint_speed", 2.9), ("acceleration", 9.5))
+    ]
+    drill.add(
+        Row(
+            "S19",
+            0,
+            "disarmed: speed inf, joint_speed and acceleration beyond the arm's own",
+            "refused, each",
+            ", ".join("taken" if answer.successful else "refused" for answer in answers),
+            not any(answer.successful for answer in answers),
+        )
+    )
     set_limit(drill, "speed", 0.25)
 
 
@@ -62,15 +89,29 @@ def turning(drill: DrilledStation) -> None:
     began = drill.do(turn=0.4)
     drill.spin_for(4.0)
     nominal = drill.limits.nominal
-    worst = max(angle(product(inverse(nominal), target[3:])) for at, _, target in drill.targets if at > began)
-    drill.add(Row("S8", 8, "rotation away from nominal after turning one way for 4 s", f"{drill.limits.cone} rad",
-                  f"{worst:.4f} rad", worst <= drill.limits.cone + 1e-9))
+    worst = max(
+        angle(product(inverse(nominal), target[3:]))
+        for at, _, target in drill.targets
+        if at > began
+    )
+    drill.add(
+        Row(
+            "S8",
+            8,
+            "rotation away from nominal after turning one way for 4 s",
+            f"{drill.limits.cone} rad",
+            f"{worst:.4f} rad",
+            worst <= drill.limits.cone + 1e-9,
+        )
+    )
 
 
 def aligned(drill: DrilledStation) -> None:
     """Check that the first target after arming and resuming lies at the arm."""
-    for trap, name in ((4, "first target after arming, from the measured pose"),
-                       (3, "first target after a hold, from the measured pose")):
+    for trap, name in (
+        (4, "first target after arming, from the measured pose"),
+        (3, "first target after a hold, from the measured pose"),
+    ):
         drill.ready()
         drill.do(streaming=False)
         drill.spin(lambda: time.time() - drill.moved_at > 0.3, 3.0)
@@ -87,19 +128,43 @@ def aligned(drill: DrilledStation) -> None:
 
 def commanders(drill: DrilledStation) -> None:
     """Check that only the interlock publishes targets."""
-    publishers = sorted({info.node_name for info in drill.node.get_publishers_info_by_topic(
-        f"/{drill.recipe.station.name}/target_pose")})  # includes publishers of killed processes
-    drill.add(Row("", 10, "who can command the robot side, resets included", "the interlock alone",
-                  ", ".join(publishers), publishers == ["interlock"]))
+    publishers = sorted(
+        {
+            info.node_name
+            for info in drill.node.get_publishers_info_by_topic(
+                f"/{drill.recipe.station.name}/target_pose"
+            )
+        }
+    )  # includes publishers of killed processes
+    drill.add(
+        Row(
+            "",
+            10,
+            "who can command the robot side, resets included",
+            "the interlock alone",
+            ", ".join(publishers),
+            publishers == ["interlock"],
+        )
+    )
 
 
 def second_interlock(drill: DrilledStation) -> None:
     """Check S23: a second interlock of the same station never starts."""
-    command = [sys.executable, "-m", "rlinf_interlock.interlock", "--ros-args", "-r",
-               f"__ns:=/{drill.recipe.station.name}", "-p", f"limits_file:={drill.run_dir / 'robot/limits.yaml'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_interlock.interlock",
+        "--ros-args",
+        "-r",
+        f"__ns:=/{drill.recipe.station.name}",
+        "-p",
+        f"limits_file:={drill.run_dir / 'robot/limits.yaml'}",
+    ]
     code, output = _run(drill, command)
     refused = code != 0 and "another one commands" in output
-    drill.add(Row("S23", 0, "a second interlock for the same station", "refused by name", output, refused))
+    drill.add(
+        Row("S23", 0, "a second interlock for the same station", "refused by name", output, refused)
+    )
 
 
 def wrong_resets(drill: DrilledStation) -> None:
@@ -107,19 +172,36 @@ def wrong_resets(drill: DrilledStation) -> None:
     drill.ready()
     drill.do(estop="press")
     drill.spin(lambda: drill.state().state == SafetyState.FAULT, 2.0)
-    answers = [drill.ask(drill.resetting, ResetFault.Request(cause=cause)) for cause in ("stale_state", "estop:pendant")]
-    drill.add(Row("S13", 0, "resets that name another cause, or come while the e-stop is pressed", "refused by name",
-                  "; ".join(answer.message for answer in answers),
-                  not any(answer.success for answer in answers) and "estop:pendant" in answers[0].message))
+    answers = [
+        drill.ask(drill.resetting, ResetFault.Request(cause=cause))
+        for cause in ("stale_state", "estop:pendant")
+    ]
+    drill.add(
+        Row(
+            "S13",
+            0,
+            "resets that name another cause, or come while the e-stop is pressed",
+            "refused by name",
+            "; ".join(answer.message for answer in answers),
+            not any(answer.success for answer in answers) and "estop:pendant" in answers[0].message,
+        )
+    )
     drill.do(estop="press", rogue="estop/pendant")
     tries = []
     for _ in range(20):
         tries.append(drill.ask(drill.resetting, ResetFault.Request(cause=drill.state().cause)))
         drill.spin_for(0.05)
     drill.do(estop="press", rogue="")
-    drill.add(Row("S14", 18, "a pressed e-stop, a second publisher that says it is not, an enable, 20 resets", "refused",
-                  f"{sum(answer.success for answer in tries)} of {len(tries)} cleared it",
-                  not any(answer.success for answer in tries)))
+    drill.add(
+        Row(
+            "S14",
+            18,
+            "a pressed e-stop, a second publisher that says it is not, an enable, 20 resets",
+            "refused",
+            f"{sum(answer.success for answer in tries)} of {len(tries)} cleared it",
+            not any(answer.success for answer in tries),
+        )
+    )
 
 
 def requests(drill: DrilledStation) -> None:
@@ -127,17 +209,32 @@ def requests(drill: DrilledStation) -> None:
     drill.ready()
     pid, ticks = drill.supervisor.children["interlock"].popen.pid, drill.state().ticks
     changing = drill.node.create_client(ChangeState, "interlock/change_state")
-    for number in (77, Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_CLEANUP, Transition.TRANSITION_DEACTIVATE):
+    for number in (
+        77,
+        Transition.TRANSITION_CONFIGURE,
+        Transition.TRANSITION_CLEANUP,
+        Transition.TRANSITION_DEACTIVATE,
+    ):
         drill.ask(changing, ChangeState.Request(transition=Transition(id=number)))
     for name, value in (("gripper_width", 0.0), ("speed", -1.0), ("tick", 0.02)):
         set_limit(drill, name, value)
     many = [Parameter(name=f"a{index}") for index in range(100_000)]
     drill.setting.call_async(SetParameters.Request(parameters=many))
     drill.spin_for(4.0)
-    alive = drill.supervisor.children["interlock"].popen.pid == pid and drill.state().ticks > ticks + 300
-    drill.add(Row("S25", 17, "impossible transitions and limits, 100,000 parameters, while it moves", "ticks on, ACTIVE",
-                  f"{drill.state().ticks - ticks} ticks, state {drill.state().state}", alive and
-                  drill.state().state == SafetyState.ACTIVE))
+    alive = (
+        drill.supervisor.children["interlock"].popen.pid == pid
+        and drill.state().ticks > ticks + 300
+    )
+    drill.add(
+        Row(
+            "S25",
+            17,
+            "impossible transitions and limits, 100,000 parameters, while it moves",
+            "ticks on, ACTIVE",
+            f"{drill.state().ticks - ticks} ticks, state {drill.state().state}",
+            alive and drill.state().state == SafetyState.ACTIVE,
+        )
+    )
 
 
 def heavy_messages(drill: DrilledStation) -> None:
@@ -145,9 +242,18 @@ def heavy_messages(drill: DrilledStation) -> None:
     drill.ready()
     heavy = publisher(drill.node, "teleop/action")
     drill.spin(heavy.get_subscription_count, 5.0)
-    names = ActionChunk(source="operator", session="h", seq=1, dt=0.05, horizon=1, dim=3,
-                        joint_names=[f"joint_{index}" for index in range(100_000)])
-    numbers = ActionChunk(source="operator", session="h", seq=2, dt=0.05, horizon=1, dim=3, data=[0.0] * 1_000_000)
+    names = ActionChunk(
+        source="operator",
+        session="h",
+        seq=1,
+        dt=0.05,
+        horizon=1,
+        dim=3,
+        joint_names=[f"joint_{index}" for index in range(100_000)],
+    )
+    numbers = ActionChunk(
+        source="operator", session="h", seq=2, dt=0.05, horizon=1, dim=3, data=[0.0] * 1_000_000
+    )
     for _ in range(3):
         heavy.publish(names)
         heavy.publish(numbers)
@@ -155,24 +261,60 @@ def heavy_messages(drill: DrilledStation) -> None:
     first_match = drill.first_state("FAULT estop:pendant", began, 2.0)
     drill.node.destroy_publisher(heavy)
     took = 1e3 * (first_match - began)
-    causes = ", ".join(dict.fromkeys(m.cause for at, m in drill.states[-100:] if at > began - 1.0 and m.cause))
-    drill.add(Row("S25", 0, "chunks of 100,000 names and of 1,000,000 numbers, and the e-stop beside them",
-                  "FAULT within 135 ms of the e-stop, or before by the chunks",
-                  f"{f'{took:.0f} ms' if took < math.inf else 'before'}; {causes}",
-                  took <= 135.0 or "invalid_command" in causes and drill.state().state == SafetyState.FAULT))
+    causes = ", ".join(
+        dict.fromkeys(m.cause for at, m in drill.states[-100:] if at > began - 1.0 and m.cause)
+    )
+    drill.add(
+        Row(
+            "S25",
+            0,
+            "chunks of 100,000 names and of 1,000,000 numbers, and the e-stop beside them",
+            "FAULT within 135 ms of the e-stop, or before by the chunks",
+            f"{f'{took:.0f} ms' if took < math.inf else 'before'}; {causes}",
+            took <= 135.0
+            or "invalid_command" in causes
+            and drill.state().state == SafetyState.FAULT,
+        )
+    )
 
 
 def scripted_operator(drill: DrilledStation) -> None:
     """Check S26: the scripted operator ends at the interlock of a real arm, however it started."""
     settings = {"limits_file": str(drill.run_dir / "robot/limits.yaml")}
-    drill.supervisor.start(Process("real_interlock", "rlinf_interlock", "interlock", "rlinf_interlock.interlock",
-                                   "/real_arm", settings))
-    command = [sys.executable, "-m", "rlinf_operator.operator", "--ros-args", "-r", "__ns:=/real_arm", "-p",
-               "kind:=scripted", "-p", f"task_file:={_task_file(drill)}"]
+    drill.supervisor.start(
+        Process(
+            "real_interlock",
+            "rlinf_interlock",
+            "interlock",
+            "rlinf_interlock.interlock",
+            "/real_arm",
+            settings,
+        )
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "rlinf_operator.operator",
+        "--ros-args",
+        "-r",
+        "__ns:=/real_arm",
+        "-p",
+        "kind:=scripted",
+        "-p",
+        f"task_file:={_task_file(drill)}",
+    ]
     code, output = _run(drill, command)
     drill.supervisor.children.pop("real_interlock").popen.terminate()
-    drill.add(Row("S26", 15, "the scripted operator, started at the interlock of a real arm", "refused in words",
-                  output, code != 0 and "a person arms" in output))
+    drill.add(
+        Row(
+            "S26",
+            15,
+            "the scripted operator, started at the interlock of a real arm",
+            "refused in words",
+            output,
+            code != 0 and "a person arms" in output,
+        )
+    )
 
 
 def _task_file(drill: DrilledStation) -> str:
@@ -186,7 +328,9 @@ def _run(drill: DrilledStation, command: list[str]) -> tuple[int, str]:
 
     The drill keeps listening meanwhile.
     """
-    process = subprocess.Popen(command, env=drill.supervisor.environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=drill.supervisor.environment, stderr=subprocess.PIPE, text=True
+    )
     if not drill.spin(lambda: process.poll() is not None, 60.0):
         process.kill()
     assert process.stderr is not None
@@ -196,7 +340,15 @@ def _run(drill: DrilledStation, command: list[str]) -> tuple[int, str]:
 def envelope(drill: DrilledStation) -> None:
     """Check every target of the drill, by its stamps and from tick to tick."""
     limits = drill.limits
-    group = Group("position", limits.tick, limits.speed, limits.acceleration, limits.jerk, limits.box_low, limits.box_high)
+    group = Group(
+        "position",
+        limits.tick,
+        limits.speed,
+        limits.acceleration,
+        limits.jerk,
+        limits.box_low,
+        limits.box_high,
+    )
     worst = np.zeros(3)
     fastest = 0.0
     out = 0
@@ -204,25 +356,48 @@ def envelope(drill: DrilledStation) -> None:
     run: list[tuple[float, ...]] = []
     tick_ns = round(limits.tick * NS)
     bound = np.array([group.speed, group.acceleration, group.jerk]) + [1e-9, 1e-8, 1e-4]
-    for (_, before_ns, before), (_, at_ns, target) in zip(drill.targets, drill.targets[1:], strict=False):
+    for (_, before_ns, before), (_, at_ns, target) in zip(
+        drill.targets, drill.targets[1:], strict=False
+    ):
         rest: list[tuple[float, ...]] = [before[:3]] * 3
-        placed = any_between(breaks, before_ns, at_ns) or any(start <= at_ns <= end + 10 * NS and end - start > 5 * NS
-                                                           for start, end in drill.deaths)
+        placed = any_between(breaks, before_ns, at_ns) or any(
+            start <= at_ns <= end + 10 * NS and end - start > 5 * NS for start, end in drill.deaths
+        )
         if placed:
             run = []
-        elif at_ns - before_ns > 1.5 * tick_ns and (_steps([*rest, target[:3]], limits.tick) <= bound).all():
+        elif (
+            at_ns - before_ns > 1.5 * tick_ns
+            and (_steps([*rest, target[:3]], limits.tick) <= bound).all()
+        ):
             run = rest  # the tick was late, and the arm rested meanwhile: start from rest
         if not placed:
-            fastest = max(fastest, math.dist(before[:3], target[:3]) / max((at_ns - before_ns) / NS, 1e-9))
+            fastest = max(
+                fastest, math.dist(before[:3], target[:3]) / max((at_ns - before_ns) / NS, 1e-9)
+            )
         run = [*run[-3:], target[:3]]
         out += not group.inside(target[:3])
         worst = np.maximum(worst, _steps(run, limits.tick))
-    drill.add(Row("S8", 0, f"all {len(drill.targets)} targets of the drill: speed, acceleration, jerk, outside the box",
-                  f"{group.speed} m/s, {group.acceleration} m/s^2, {group.jerk} m/s^3, 0",
-                  f"{worst[0]:.4f} m/s, {worst[1]:.4f} m/s^2, {worst[2]:.3f} m/s^3, {out}",
-                  bool((worst <= bound).all()) and out == 0))
-    drill.add(Row("S24", 16, "the same targets: speed by their stamps, stalls included", f"{group.speed} m/s",
-                  f"{fastest:.4f} m/s", fastest <= group.speed + 1e-6))
+    drill.add(
+        Row(
+            "S8",
+            0,
+            f"all {len(drill.targets)} targets of the drill: speed, acceleration, jerk, outside "
+            f"the box",
+            f"{group.speed} m/s, {group.acceleration} m/s^2, {group.jerk} m/s^3, 0",
+            f"{worst[0]:.4f} m/s, {worst[1]:.4f} m/s^2, {worst[2]:.3f} m/s^3, {out}",
+            bool((worst <= bound).all()) and out == 0,
+        )
+    )
+    drill.add(
+        Row(
+            "S24",
+            16,
+            "the same targets: speed by their stamps, stalls included",
+            f"{group.speed} m/s",
+            f"{fastest:.4f} m/s",
+            fastest <= group.speed + 1e-6,
+        )
+    )
 
 
 def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
@@ -232,7 +407,9 @@ def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
     """
     result = np.zeros(3)
     for order in range(1, len(run)):
-        result[order - 1] = np.linalg.norm(np.diff(np.array(run[-order - 1:]), order, axis=0)[-1]) / tick**order
+        result[order - 1] = (
+            np.linalg.norm(np.diff(np.array(run[-order - 1 :]), order, axis=0)[-1]) / tick**order
+        )
     return result
 
 
@@ -247,16 +424,32 @@ def silence(drill: DrilledStation) -> None:
         if drill.none_due(before_ns, at_ns):
             continue
         gap = (at_ns - before_ns) / 1e6
-        stood = sum(max(0, min(end, at_ns) - max(start, before_ns)) for start, end in drill.stalls) / 1e6
+        stood = (
+            sum(max(0, min(end, at_ns) - max(start, before_ns)) for start, end in drill.stalls)
+            / 1e6
+        )
         raw = max(raw, gap)
         if gap - stood > longest_s:
             longest_s, when_ns = gap - stood, before_ns
     stalls = [(end - start) / 1e6 for start, end in drill.stalls]
     drill.longest_silence_ms = longest_s
-    during = [f"{when_ns / 1e9 - at:.2f} s into '{name}'" for at, name in drill.began if at < when_ns / 1e9][-1:]
-    drill.add(Row("S12", 19, "never silence: longest time between two targets", f"{limit:.0f} ms",
-                  f"{longest_s:.1f} ms ({raw:.1f} ms with what the whole machine stood still: {len(stalls)} times, "
-                  f"{max(stalls, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}", longest_s <= limit))
+    during = [
+        f"{when_ns / 1e9 - at:.2f} s into '{name}'"
+        for at, name in drill.began
+        if at < when_ns / 1e9
+    ][-1:]
+    drill.add(
+        Row(
+            "S12",
+            19,
+            "never silence: longest time between two targets",
+            f"{limit:.0f} ms",
+            f"{longest_s:.1f} ms ({raw:.1f} ms with what the whole machine stood still: "
+            f"{len(stalls)} times, "
+            f"{max(stalls, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}",
+            longest_s <= limit,
+        )
+    )
 
 
 def one_joint(drill: DrilledStation) -> None:
@@ -274,23 +467,58 @@ def one_joint(drill: DrilledStation) -> None:
     pose = (0.5, 0.0, 0.2, *limits.nominal)
     for tick in range(400):
         now = tick * round(limits.tick * 1e9)
-        chunks = (Chunk("policy", "a", tick + 1, 0, now, 0.1, "joint_delta", (action,)),) if tick % 10 == 0 else ()
-        state, output, _ = step(limits, state, Inputs(pose=pose, joints=joints, chunks=chunks, arm=tick == 0 or None,
-                                                      restart=tick == 0, enable=True, enable_age_s=0.0), now)
+        chunks = (
+            (Chunk("policy", "a", tick + 1, 0, now, 0.1, "joint_delta", (action,)),)
+            if tick % 10 == 0
+            else ()
+        )
+        state, output, _ = step(
+            limits,
+            state,
+            Inputs(
+                pose=pose,
+                joints=joints,
+                chunks=chunks,
+                arm=tick == 0 or None,
+                restart=tick == 0,
+                enable=True,
+                enable_age_s=0.0,
+            ),
+            now,
+        )
         joints = output.joints
         moved = np.subtract(joints, start)
         worst = max(worst, np.abs(moved - moved[3] / action[3] * np.array(action)).max())
-    drill.add(Row("", 6, "one joint at the end of its range: others leave the common path by (core)", "1e-9 rad",
-                  f"{worst:.0e} rad, after {moved[3]:.3f} of 0.8 rad", bool(worst < 1e-9 and moved[3] < 0.051)))
+    drill.add(
+        Row(
+            "",
+            6,
+            "one joint at the end of its range: others leave the common path by (core)",
+            "1e-9 rad",
+            f"{worst:.0e} rad, after {moved[3]:.3f} of 0.8 rad",
+            bool(worst < 1e-9 and moved[3] < 0.051),
+        )
+    )
 
 
 def limits_in_force(drill: DrilledStation) -> None:
     """Check S9: the limits in force."""
     limits = drill.limits
     infinite = [name for name, value in vars(limits).items() if value == math.inf]
-    drill.add(Row("S9", 7, "limits in force: those of the FR3, none infinite", "0.25 m/s, 1 m/s^2, 10 m/s^3",
-                  f"{limits.speed} m/s, {limits.acceleration} m/s^2, {limits.jerk} m/s^3, {len(infinite)} infinite",
-                  not infinite and limits.speed <= 0.25 and limits.acceleration <= 1.0 and limits.jerk <= 10.0))
+    drill.add(
+        Row(
+            "S9",
+            7,
+            "limits in force: those of the FR3, none infinite",
+            "0.25 m/s, 1 m/s^2, 10 m/s^3",
+            f"{limits.speed} m/s, {limits.acceleration} m/s^2, {limits.jerk} m/s^3, "
+            f"{len(infinite)} infinite",
+            not infinite
+            and limits.speed <= 0.25
+            and limits.acceleration <= 1.0
+            and limits.jerk <= 10.0,
+        )
+    )
 
 
 def evidence(drill: DrilledStation) -> None:
@@ -299,9 +527,16 @@ def evidence(drill: DrilledStation) -> None:
     modes = [False, *(safety.state == SafetyState.FAULT for _, safety in drill.states)]
     # a custom list of scenarios may have none
     faults = sum(now > before for before, now in pairwise(modes))
-    drill.add(Row("S20", 0, "events, and recordings of the half minute before a fault", "of every fault",
-                  f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
-                  drill.events > (50 if faults >= 5 else faults - 1) and len(boxes) >= min(5, faults)))
+    drill.add(
+        Row(
+            "S20",
+            0,
+            "events, and recordings of the half minute before a fault",
+            "of every fault",
+            f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
+            drill.events > (50 if faults >= 5 else faults - 1) and len(boxes) >= min(5, faults),
+        )
+    )
 
 
 def set_limit(drill: DrilledStation, name: str, value: float) -> Any:
@@ -312,5 +547,19 @@ def set_limit(drill: DrilledStation, name: str, value: float) -> Any:
 
 
 CHECKS: tuple[Callable[[Any], None], ...] = (
-    reaction, configuration, turning, aligned, commanders, second_interlock, wrong_resets, requests, heavy_messages,
-    scripted_operator, envelope, silence, one_joint, limits_in_force, evidence)
+    reaction,
+    configuration,
+    turning,
+    aligned,
+    commanders,
+    second_interlock,
+    wrong_resets,
+    requests,
+    heavy_messages,
+    scripted_operator,
+    envelope,
+    silence,
+    one_joint,
+    limits_in_force,
+    evidence,
+)

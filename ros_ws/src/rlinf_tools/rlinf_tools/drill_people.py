@@ -74,8 +74,17 @@ class People(Node):
         self.arms = arms_of(self)  # the robot's own faults are the first arm's
         self.rogue: Publisher | None = None
         self.fault = arm_topic(self.arms[0] if self.arms else "", "robot/fault")
-        self.say = {topic: publisher(self, topic) for topic in (
-            "policy/action", "teleop/action", "enable", "estop/pendant", "distance", self.fault)}
+        self.say = {
+            topic: publisher(self, topic)
+            for topic in (
+                "policy/action",
+                "teleop/action",
+                "enable",
+                "estop/pendant",
+                "distance",
+                self.fault,
+            )
+        }
         self.injected = self.create_publisher(Header, "injected", 50)
         self.stalls = self.create_publisher(Header, "drill/stalls", 50)
         self.create_subscription(String, "drill/do", self._on_do, 10)
@@ -87,12 +96,16 @@ class People(Node):
     def _on_do(self, message: String) -> None:
         """Act at once: a release or a press must not wait for the next period."""
         request, before = json.loads(message.data), self.doing
-        self.doing = Doing(**{field.name: request[field.name] for field in fields(Doing) if field.name in request})
+        self.doing = Doing(
+            **{field.name: request[field.name] for field in fields(Doing) if field.name in request}
+        )
         if self.rogue is not None:
             self.destroy_publisher(self.rogue)
             self.rogue = None
         if self.doing.rogue:
-            self.rogue = publisher(self, self.doing.rogue.removeprefix("drill/"), at=self.doing.rogue)
+            self.rogue = publisher(
+                self, self.doing.rogue.removeprefix("drill/"), at=self.doing.rogue
+            )
         now = self.get_clock().now().to_msg()
         self._keep_alive()
         if self.doing.operator_hangs:
@@ -107,12 +120,21 @@ class People(Node):
     def _stream(self) -> None:
         """Stream a motion back and forth and round: 20 chunks a second of two actions each."""
         doing = self.doing
-        taking_over = doing.taking_over or (doing.operator_hangs and time.monotonic() < self.hangs_at)
+        taking_over = doing.taking_over or (
+            doing.operator_hangs and time.monotonic() < self.hangs_at
+        )
         if not (doing.streaming or taking_over):
             return
         self.seq += 1
         sign = 1.0 if self.seq // 20 % 2 else -1.0
-        action = [sign * SPEED * DT, 0.0, 0.0, 0.0, 0.0, (sign if doing.turn == TURN else 1.0) * doing.turn * DT]
+        action = [
+            sign * SPEED * DT,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            (sign if doing.turn == TURN else 1.0) * doing.turn * DT,
+        ]
         if doing.streaming:
             self._command("policy/action", "policy", action)
         if taking_over:
@@ -120,15 +142,30 @@ class People(Node):
 
     def _command(self, topic: str, source: str, action: list[float]) -> None:
         action = action[:3] * len(self.arms) or action  # several arms move alike, and do not turn
-        chunk = ActionChunk(source=source, session=f"drill-{source}", seq=self.seq, dt=DT, control_mode="tcp_delta",
-                            horizon=2, dim=len(action), data=action * 2, execute=1)
+        chunk = ActionChunk(
+            source=source,
+            session=f"drill-{source}",
+            seq=self.seq,
+            dt=DT,
+            control_mode="tcp_delta",
+            horizon=2,
+            dim=len(action),
+            data=action * 2,
+            execute=1,
+        )
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
         self.say[topic].publish(chunk)
 
     def _let_go(self) -> None:
         """Publish the operator's release."""
         self.seq += 1
-        chunk = ActionChunk(source="operator", session="drill-operator", seq=self.seq, dt=DT, control_mode="tcp_delta")
+        chunk = ActionChunk(
+            source="operator",
+            session="drill-operator",
+            seq=self.seq,
+            dt=DT,
+            control_mode="tcp_delta",
+        )
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
         self.say["teleop/action"].publish(chunk)
 
@@ -149,8 +186,18 @@ class People(Node):
         if rogue in ("enable", "estop/pendant"):
             return Bool(data=rogue == "enable")
         if rogue == "drill/policy/action":
-            return ActionChunk(source="operator", session="drill-policy", seq=self.seq + 10**6, dt=DT, execute=1, horizon=1,
-                               control_mode="tcp_delta", dim=3, data=[0.0, 0.0, 0.004], observation_stamp=stamp)
+            return ActionChunk(
+                source="operator",
+                session="drill-policy",
+                seq=self.seq + 10**6,
+                dt=DT,
+                execute=1,
+                horizon=1,
+                control_mode="tcp_delta",
+                dim=3,
+                data=[0.0, 0.0, 0.004],
+                observation_stamp=stamp,
+            )
         pose = PoseStamped()
         pose.header.stamp, pose.header.frame_id = stamp, ROGUE
         pose.pose.position.x = 0.45

@@ -53,7 +53,9 @@ class Row:
     held: bool
 
 
-ROUTES = {name: topic(name).type for name in ("policy/action", "current_pose", "wrench", "distance")}
+ROUTES = {
+    name: topic(name).type for name in ("policy/action", "current_pose", "wrench", "distance")
+}
 CAMERA = "camera/front/image"
 NODES = ("sim_bridge", "interlock", "environment", "policy", "recorder")
 
@@ -70,9 +72,17 @@ class DrilledStation:
 
     def __init__(self, run_dir: Path, domain_id: int) -> None:
         self.run_dir = run_dir
-        recipe = load_recipe("demo", [f"station.robot={self._robot()}", f"station.task={self.task_name}",
-                                      "station.lockstep=false", f"station.domain_id={domain_id}",
-                                      "station.observe_cameras=[front]", "station.image_size=[32, 32]"])
+        recipe = load_recipe(
+            "demo",
+            [
+                f"station.robot={self._robot()}",
+                f"station.task={self.task_name}",
+                "station.lockstep=false",
+                f"station.domain_id={domain_id}",
+                "station.observe_cameras=[front]",
+                "station.image_size=[32, 32]",
+            ],
+        )
         self.robot, self.task = station_robot(recipe), station_task(recipe)
         self.limits = load_limits(self.robot.interlocks[self.arm])
         self.supervisor, self.recipe = Supervisor(run_dir, domain_id), recipe
@@ -105,9 +115,18 @@ class DrilledStation:
         limits = load_plain((shared() / "robots/franka_fr3/limits.yaml").read_text())
         limits["joint_names"] = [f"panda_joint{number}" for number in range(1, 8)]
         (folder / "limits.yaml").write_text(yaml.safe_dump(limits))
-        (folder / "robot.yaml").write_text(yaml.safe_dump({
-            "driver": "simulator", "simulator": "franka_mujoco", "limits": "limits.yaml", "estops": ["pendant"],
-            "distance": True, "cameras": {"front": [32, 32]}}))
+        (folder / "robot.yaml").write_text(
+            yaml.safe_dump(
+                {
+                    "driver": "simulator",
+                    "simulator": "franka_mujoco",
+                    "limits": "limits.yaml",
+                    "estops": ["pendant"],
+                    "distance": True,
+                    "cameras": {"front": [32, 32]},
+                }
+            )
+        )
         return folder
 
     def _interfaces(self) -> None:
@@ -115,8 +134,11 @@ class DrilledStation:
         self.episodes = publisher(node, "episode")
         self.people = node.create_publisher(String, "drill/do", 10)
         self.inject = node.create_publisher(String, "inject", 10)
-        for name, take in (("safety", self._on_safety), ("safety/events", self._on_event),
-                           ("target_pose", self._on_target)):
+        for name, take in (
+            ("safety", self._on_safety),
+            ("safety/events", self._on_event),
+            ("target_pose", self._on_target),
+        ):
             subscription(node, arm_topic(self.arm, name), take, quality=witnessed(name))
         subscription(node, arm_topic(self.arm, "current_pose"), self._on_pose)
         subscription(node, "episode", self._on_episode)
@@ -124,13 +146,17 @@ class DrilledStation:
         node.create_subscription(Header, "drill/stalls", self._on_stall, 50)
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self.arming, self.resetting = self._clients(self.arm)
-        self.setting = node.create_client(SetParameters, arm_topic(self.arm, "interlock/set_parameters"))
+        self.setting = node.create_client(
+            SetParameters, arm_topic(self.arm, "interlock/set_parameters")
+        )
         self.runner = ActionClient(node, RunEpisodes, "run_episodes")
 
     def _clients(self, arm: str) -> tuple[Client, Client]:
         """Return the clients for arming and resetting."""
-        return (self.node.create_client(SetBool, arm_topic(arm, "interlock/arm")),
-                self.node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")))
+        return (
+            self.node.create_client(SetBool, arm_topic(arm, "interlock/arm")),
+            self.node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault")),
+        )
 
     def _through(self, process: Process) -> tuple[tuple[str, str], ...]:
         """Return a process's remappings of the topics that pass the fault injector."""
@@ -142,21 +168,45 @@ class DrilledStation:
         routes = [f"{topic}:drill/{topic}:{kind}" for topic, kind in self.routes.items()]
         routes.append(f"{CAMERA}:drill/{CAMERA}:sensor_msgs/msg/Image")
         policy = self.run_dir / "policy.safetensors"
-        making = multiprocessing.get_context("spawn").Process(target=make_policy, args=(self.task.spec, policy))
+        making = multiprocessing.get_context("spawn").Process(
+            target=make_policy, args=(self.task.spec, policy)
+        )
         # in its own process: with torch loaded, starting other processes would take too long
         making.start()
         making.join()
         namespace = f"/{self.recipe.station.name}"
-        processes = [Process("fault_injector", "rlinf_tools", "fault_injector", "rlinf_tools.fault_injector", namespace,
-                             {"routes": routes}),
-                     Process("people", "rlinf_tools", "drill_people", "rlinf_tools.drill_people", namespace,
-                             {"arms": list(self.robot.arms) or [""]})]
-        extra: dict[str, dict[str, Any]] = dict.fromkeys(("policy", "environment"), {"policy_file": str(policy)})
+        processes = [
+            Process(
+                "fault_injector",
+                "rlinf_tools",
+                "fault_injector",
+                "rlinf_tools.fault_injector",
+                namespace,
+                {"routes": routes},
+            ),
+            Process(
+                "people",
+                "rlinf_tools",
+                "drill_people",
+                "rlinf_tools.drill_people",
+                namespace,
+                {"arms": list(self.robot.arms) or [""]},
+            ),
+        ]
+        extra: dict[str, dict[str, Any]] = dict.fromkeys(
+            ("policy", "environment"), {"policy_file": str(policy)}
+        )
         extra["sim_bridge"] = {"priority": 25}  # as a robot's own controller has
         for process in station_processes(self.recipe, self.run_dir):
             if process.executable in NODES:
-                processes.append(replace(process, restart=RESPAWN, remappings=self._through(process),
-                                         parameters=process.parameters | extra.get(process.name, {})))
+                processes.append(
+                    replace(
+                        process,
+                        restart=RESPAWN,
+                        remappings=self._through(process),
+                        parameters=process.parameters | extra.get(process.name, {}),
+                    )
+                )
         return processes
 
     # Incoming messages; times are their stamps, so that a delay here does not count
@@ -234,7 +284,14 @@ class DrilledStation:
 
         It is infinity if none comes within ``seconds``.
         """
-        looked_at = next((index for index in range(len(self.states) - 1, -1, -1) if self.states[index][0] < began), 0)
+        looked_at = next(
+            (
+                index
+                for index in range(len(self.states) - 1, -1, -1)
+                if self.states[index][0] < began
+            ),
+            0,
+        )
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for at, safety in self.states[looked_at:]:
@@ -248,8 +305,11 @@ class DrilledStation:
         self.rows.append(row)
         label = row.requirement + (f" trap {row.trap}" if row.trap else "")
         verdict = "held" if row.held else "NOT HELD"
-        print(f"{verdict:<9}{label.strip():<13}{row.name}\n{'':22}bound: {row.bound}\n{'':22}measured: {row.measured}",
-              flush=True)
+        print(
+            f"{verdict:<9}{label.strip():<13}{row.name}\n{'':22}bound: "
+            f"{row.bound}\n{'':22}measured: {row.measured}",
+            flush=True,
+        )
 
     def none_due(self, before_ns: int, at_ns: int) -> bool:
         """Return whether targets may be missing in between.
@@ -257,8 +317,14 @@ class DrilledStation:
         They may if the interlock had died, or if it was disarmed and the arm may be lost.
         """
         last = bisect.bisect_right(self.states, at_ns / 1e9, key=lambda sample: sample[0]) - 1
-        stopped = last >= 0 and self.states[last][1].state in (SafetyState.DISARMED, SafetyState.FAULT)
-        return stopped or any(start - 50_000_000 <= at_ns and before_ns <= end + 200_000_000 for start, end in self.deaths)
+        stopped = last >= 0 and self.states[last][1].state in (
+            SafetyState.DISARMED,
+            SafetyState.FAULT,
+        )
+        return stopped or any(
+            start - 50_000_000 <= at_ns and before_ns <= end + 200_000_000
+            for start, end in self.deaths
+        )
 
     def ready(self, real: bool = False) -> None:
         """Make the station healthy, armed and moving, by the drill's stream or the real policy."""
@@ -267,8 +333,10 @@ class DrilledStation:
             if not trouble:
                 self.spin_for(0.3)
                 return
-        raise SystemExit(f"the arm does not move: {Mode(self.state().state).name} {trouble}; "
-                         f"logs in {self.run_dir / 'logs'}")
+        raise SystemExit(
+            f"the arm does not move: {Mode(self.state().state).name} {trouble}; "
+            f"logs in {self.run_dir / 'logs'}"
+        )
 
     def _make_ready(self, real: bool) -> str:
         """Return the reason why the arm does not move, or an empty string."""
@@ -289,8 +357,15 @@ class DrilledStation:
                 break
             self.spin_for(1.0)
         self.do(streaming=not real)
-        moving = self.spin(lambda: self.state().state == SafetyState.ACTIVE and time.time() - self.moved_at < 0.05, 15.0)
-        return "" if moving else f"{self.state().cause} ({answer.message if answer else 'no answer to arming'})"
+        moving = self.spin(
+            lambda: self.state().state == SafetyState.ACTIVE and time.time() - self.moved_at < 0.05,
+            15.0,
+        )
+        return (
+            ""
+            if moving
+            else f"{self.state().cause} ({answer.message if answer else 'no answer to arming'})"
+        )
 
     def _arm(self) -> Any:
         """Arm from any state; return the answer to the arming, or None."""
@@ -300,7 +375,11 @@ class DrilledStation:
             self.ask(self.arming, SetBool.Request(data=False))
             self.spin(lambda: self.state().state in (SafetyState.DISARMED, SafetyState.FAULT), 0.5)
         answer = self.ask(self.arming, SetBool.Request(data=True))
-        if answer and answer.success and not self.spin(lambda: self.state().state == SafetyState.ARMED, 0.5):
+        if (
+            answer
+            and answer.success
+            and not self.spin(lambda: self.state().state == SafetyState.ARMED, 0.5)
+        ):
             return None
         return answer
 
@@ -315,8 +394,13 @@ class DrilledStation:
             handle.cancel_goal_async()
             for _ in range(8):  # a killed environment does not report its end
                 self.spin_for(0.2)
-                self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode_id,
-                                                   detail="the drill's scenario is over"))
+                self.episodes.publish(
+                    EpisodeEvent(
+                        kind=EpisodeEvent.ABORTED,
+                        episode_id=self.episode_id,
+                        detail="the drill's scenario is over",
+                    )
+                )
                 if self.spin(ended.done, 0.5):
                     break
         self.goal = None
@@ -335,7 +419,10 @@ def reached(safety: SafetyState, expect: str) -> bool:
     state, _, cause = expect.partition(" ")
     if state == "STOP":  # whichever of the two comes first
         return safety.state in (SafetyState.HOLD, SafetyState.FAULT) and bool(safety.cause)
-    return Mode(safety.state).name == state and cause in ("", safety.source if state == "ACTIVE" else safety.cause)
+    return Mode(safety.state).name == state and cause in (
+        "",
+        safety.source if state == "ACTIVE" else safety.cause,
+    )
 
 
 def make_policy(spec: StationSpec, path: Path) -> None:
@@ -350,5 +437,5 @@ def make_policy(spec: StationSpec, path: Path) -> None:
     with torch.no_grad():
         actor.head.weight.zero_()
         actor.head.bias.zero_()
-        actor.head.bias[2:spec.action.dim:3] = 0.15  # of each arm
+        actor.head.bias[2 : spec.action.dim : 3] = 0.15  # of each arm
     save_policy(actor, path)

@@ -1,7 +1,8 @@
 """Fault injector: damages messages between topics as networks, sensors and programs do.
 
-    ros2 run rlinf fault_injector --ros-args -p routes:="['policy/action:drill/action:rlinf_msgs/msg/ActionChunk']"
-    ros2 topic pub --once inject std_msgs/String "{data: '{route: policy/action, kind: corrupt, field: data, value: nan}'}"
+    ros2 run rlinf fault_injector --ros-args -p
+    routes:="['policy/action:drill/action:rlinf_msgs/msg/ActionChunk']" ros2 topic pub --once inject
+    std_msgs/String "{data: '{route: policy/action, kind: corrupt, field: data, value: nan}'}"
 
 Each route is ``from:to:type``. A route has one fault at a time, given as YAML on ``inject``;
 ``kind: none`` ends it. Faults: ``rlinf_core/interlock/scenarios.py``. It announces the first
@@ -20,7 +21,17 @@ from rclpy.qos import QoSProfile
 from std_msgs.msg import Header, String
 
 from rlinf_core.core.errors import RlinfError, nearest
-from rlinf_core.interlock.scenarios import Corrupt, Delay, Drop, Fault, Offset, Repeat, Scale, Shift, read_fault
+from rlinf_core.interlock.scenarios import (
+    Corrupt,
+    Delay,
+    Drop,
+    Fault,
+    Offset,
+    Repeat,
+    Scale,
+    Shift,
+    read_fault,
+)
 from rlinf_ros.conversions import NS, set_stamp, to_ns
 from rlinf_ros.qos import profile
 from rlinf_ros.spinning import OK, STEADY, WARN, Diagnostics, Health, run
@@ -44,8 +55,12 @@ class FaultInjector(Node):
         self.diagnostics = Diagnostics(self, self._health)
 
     def _health(self) -> Health:
-        faults = ", ".join(f"{route}: {fault.kind}" for route, fault in self.faults.items() if fault.kind != "none")
-        return Health(WARN, f"injects {faults}") if faults else Health(OK, "passes every message on")
+        faults = ", ".join(
+            f"{route}: {fault.kind}" for route, fault in self.faults.items() if fault.kind != "none"
+        )
+        return (
+            Health(WARN, f"injects {faults}") if faults else Health(OK, "passes every message on")
+        )
 
     def _open(self, source: str, target: str, type_name: str) -> None:
         package, _, name = type_name.split("/")
@@ -65,8 +80,10 @@ class FaultInjector(Node):
             self.get_logger().error(f"inject: {error}")
             return
         if fault.route not in self.outputs:
-            self.get_logger().error(f"inject: 'inject.route': expected one of {', '.join(self.outputs)}, got "
-                                    f"'{fault.route}'{nearest(fault.route, self.outputs)}")
+            self.get_logger().error(
+                f"inject: 'inject.route': expected one of {', '.join(self.outputs)}, got "
+                f"'{fault.route}'{nearest(fault.route, self.outputs)}"
+            )
             return
         self.faults[fault.route] = fault
         self.route_state.pop(fault.route, None)
@@ -77,8 +94,11 @@ class FaultInjector(Node):
         try:
             outputs = getattr(self, f"_{fault.kind}")(route, fault, message) if fault else [message]
         except (AttributeError, AssertionError, TypeError, ValueError) as error:
-            self.get_logger().error(f"inject: expected a field and a value that fit {type(message).__name__}, got {fault}: "
-                                    f"{error}. Its messages pass unharmed")
+            self.get_logger().error(
+                f"inject: expected a field and a value that fit {type(message).__name__}, got "
+                f"{fault}: "
+                f"{error}. Its messages pass unharmed"
+            )
             del self.faults[route]
             fault, outputs = None, [message]
         # a drop that loses only a fraction, and not this message
@@ -119,7 +139,11 @@ class FaultInjector(Node):
         return [message] * (1 + fault.times)
 
     def _corrupt(self, route: str, fault: Corrupt, message: Any) -> list:
-        _change(message, fault.field, lambda old: str(fault.value) if isinstance(old, str) else float(fault.value))
+        _change(
+            message,
+            fault.field,
+            lambda old: str(fault.value) if isinstance(old, str) else float(fault.value),
+        )
         return [message]
 
     def _offset(self, route: str, fault: Offset, message: Any) -> list:
@@ -150,7 +174,11 @@ def _change(message: Any, path: str, change: Any) -> None:
     for name in parents:
         message = getattr(message, name)
     old = getattr(message, last)
-    setattr(message, last, change(old) if isinstance(old, int | float | str) else [change(value) for value in old])
+    setattr(
+        message,
+        last,
+        change(old) if isinstance(old, int | float | str) else [change(value) for value in old],
+    )
 
 
 def main() -> None:

@@ -40,16 +40,39 @@ def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
     yield _moves(watcher, speeds["joint_speed" if watcher.by_joints else "speed"])
     # consecutive actions of a device are one period apart
     silent_s = max(0.15, 1.5 * watcher.period_s)
-    yield _stops(watcher, "S2", "let go of your device while the arm moves", "the device was let go",
-                 lambda: watcher.event_times.get("command", math.inf) if time.monotonic() - watcher.event_times.get(
-                     "command", math.inf) > silent_s else None, lambda state: state.state in STOPPED,
-                 1e3 * (watcher.period_s + 0.25))
-    yield _stops(watcher, "S13", "while the arm moves, disarm it: q", "disarmed by a person",
-                 lambda: watcher.first(watcher.begun, disarmed), disarmed, 10.0)
+    yield _stops(
+        watcher,
+        "S2",
+        "let go of your device while the arm moves",
+        "the device was let go",
+        lambda: (
+            watcher.event_times.get("command", math.inf)
+            if time.monotonic() - watcher.event_times.get("command", math.inf) > silent_s
+            else None
+        ),
+        lambda state: state.state in STOPPED,
+        1e3 * (watcher.period_s + 0.25),
+    )
+    yield _stops(
+        watcher,
+        "S13",
+        "while the arm moves, disarm it: q",
+        "disarmed by a person",
+        lambda: watcher.first(watcher.begun, disarmed),
+        disarmed,
+        10.0,
+    )
     for name in watcher.robot.estops:
         cause = f"estop:{name}"
-        yield _stops(watcher, "S14", f"while the arm moves, press the e-stop '{name}'", f"e-stop {name} pressed",
-                     partial(watcher.event_times.get, cause), partial(latched, cause), 135.0)
+        yield _stops(
+            watcher,
+            "S14",
+            f"while the arm moves, press the e-stop '{name}'",
+            f"e-stop {name} pressed",
+            partial(watcher.event_times.get, cause),
+            partial(latched, cause),
+            135.0,
+        )
         _reset(watcher, cause)
     yield _stops_by_itself(watcher)
 
@@ -63,28 +86,47 @@ def _moving(watcher: Watcher) -> None:
     watcher.event_times.clear()
     watcher.begun = time.monotonic()
     start = watcher.poses[-1][1]
-    watcher.spin(lambda: watcher.states[-1][1].state == SafetyState.ACTIVE
-                 and math.dist(watcher.poses[-1][1], start) > FAR_M, PATIENCE_S, "the arm to move by a person's hand")
+    watcher.spin(
+        lambda: (
+            watcher.states[-1][1].state == SafetyState.ACTIVE
+            and math.dist(watcher.poses[-1][1], start) > FAR_M
+        ),
+        PATIENCE_S,
+        "the arm to move by a person's hand",
+    )
 
 
 def _moves(watcher: Watcher, speed: float) -> Row:
     """Check that the arm follows its command, within its speed limit."""
-    _say("clear the table, hold the hardware e-stop, arm (e), and move the tool a little, then stop")
+    _say(
+        "clear the table, hold the hardware e-stop, arm (e), and move the tool a little, then stop"
+    )
     _moving(watcher)
     begun = watcher.begun
     watcher.spin(lambda: watcher.rests, PATIENCE_S, "the arm to rest again")
     poses, targets = watcher.since(watcher.measured, begun), watcher.since(watcher.targets, begun)
     if not targets:
-        raise RlinfError("expected to hear what the interlock commands while the arm moved, and heard nothing")
-    far, per_s = (math.dist, "m/s") if not watcher.by_joints else (lambda a, b: max(map(abs, map(sub, a, b))), "rad/s")
+        raise RlinfError(
+            "expected to hear what the interlock commands while the arm moved, and heard nothing"
+        )
+    far, per_s = (
+        (math.dist, "m/s")
+        if not watcher.by_joints
+        else (lambda a, b: max(map(abs, map(sub, a, b))), "rad/s")
+    )
     fastest = max((far(a[1], b[1]) / (b[0] - a[0]) for a, b in _spaced_pairs(poses)), default=0.0)
     measured = [b - a for a, b in zip(poses[0][1], poses[-1][1], strict=True)]
     commanded = [b - a for a, b in zip(targets[0][1], targets[-1][1], strict=True)]
     length = math.hypot(*measured) * math.hypot(*commanded)
     along = sum(a * b for a, b in zip(measured, commanded, strict=True)) / length if length else 0.0
-    return Row("S9", 0, "the first motion: where it was told to go, at a tenth",
-               f"{1.2 * speed:.3f} {per_s}, 0.9 of 1 alike", f"{fastest:.3f} {per_s}, {along:.2f} alike",
-               fastest <= 1.2 * speed and along >= 0.9)
+    return Row(
+        "S9",
+        0,
+        "the first motion: where it was told to go, at a tenth",
+        f"{1.2 * speed:.3f} {per_s}, 0.9 of 1 alike",
+        f"{fastest:.3f} {per_s}, {along:.2f} alike",
+        fastest <= 1.2 * speed and along >= 0.9,
+    )
 
 
 def _spaced_pairs(poses: list[StampedValues]) -> Iterator[tuple[StampedValues, StampedValues]]:
@@ -97,8 +139,15 @@ def _spaced_pairs(poses: list[StampedValues]) -> Iterator[tuple[StampedValues, S
             yield first, poses[last]
 
 
-def _stops(watcher: Watcher, requirement: str, do: str, name: str, happened: Callable[[], float | None],
-           expected: Callable[[SafetyState], bool], within_ms: float) -> Row:
+def _stops(
+    watcher: Watcher,
+    requirement: str,
+    do: str,
+    name: str,
+    happened: Callable[[], float | None],
+    expected: Callable[[SafetyState], bool],
+    within_ms: float,
+) -> Row:
     """Check that the interlock reports a person's act in time, and that the arm comes to rest."""
     _say(f"arm (e) and move the tool; then, {do}")
     _moving(watcher)
@@ -109,7 +158,11 @@ def _stops(watcher: Watcher, requirement: str, do: str, name: str, happened: Cal
 
     watcher.spin(lambda: math.isfinite(begun()), PATIENCE_S, do)
     at = begun()
-    watcher.spin(lambda: math.isfinite(watcher.first(at - 0.05, expected)), 2.0, f"the interlock to answer: {do}")
+    watcher.spin(
+        lambda: math.isfinite(watcher.first(at - 0.05, expected)),
+        2.0,
+        f"the interlock to answer: {do}",
+    )
     took = 1e3 * max(watcher.first(at - 0.05, expected) - at, 0.0)
     return _row(watcher, requirement, name, at, took, within_ms)
 
@@ -126,7 +179,9 @@ def _stops_by_itself(watcher: Watcher) -> Row:
     begun = watcher.begun
 
     def latch() -> float:
-        return watcher.first(begun, lambda state: latched("robot:", state) or latched("stale_state", state))
+        return watcher.first(
+            begun, lambda state: latched("robot:", state) or latched("stale_state", state)
+        )
 
     watcher.spin(lambda: math.isfinite(latch()), PATIENCE_S, do)
     stop_times = [at for name, at in watcher.event_times.items() if name.startswith("robot:")]
@@ -141,20 +196,32 @@ def _stops_by_itself(watcher: Watcher) -> Row:
     return _row(watcher, "S17", "the robot stopped by itself, and was reset", at, took, within_ms)
 
 
-def _row(watcher: Watcher, requirement: str, name: str, at: float, took: float, within_ms: float) -> Row:
+def _row(
+    watcher: Watcher, requirement: str, name: str, at: float, took: float, within_ms: float
+) -> Row:
     """Wait until the arm rests, and return the row with its distance from the start of the stop."""
     watcher.spin(lambda: watcher.rests, 5.0, "the arm to rest")
     moved = [pose for _, pose in watcher.since(watcher.poses, at)]
     distance = max((math.dist(moved[0], pose) for pose in moved), default=0.0)
     # half a second at a tenth of the speed, and a centimetre
     bound = watcher.limits.speed * SLOWER * 0.5 + 0.01
-    return Row(requirement, 0, name, f"within {within_ms:.0f} ms; {1e3 * bound:.0f} mm",
-               f"after {took:.0f} ms; {1e3 * distance:.1f} mm", took <= within_ms and distance <= bound)
+    return Row(
+        requirement,
+        0,
+        name,
+        f"within {within_ms:.0f} ms; {1e3 * bound:.0f} mm",
+        f"after {took:.0f} ms; {1e3 * distance:.1f} mm",
+        took <= within_ms and distance <= bound,
+    )
 
 
 def _reset(watcher: Watcher, cause: str) -> None:
     _say(f"release it, then: rlinf fault reset --cause '{cause}'")
-    watcher.spin(lambda: watcher.states[-1][1].state == SafetyState.DISARMED, PATIENCE_S, f"the reset of {cause}")
+    watcher.spin(
+        lambda: watcher.states[-1][1].state == SafetyState.DISARMED,
+        PATIENCE_S,
+        f"the reset of {cause}",
+    )
 
 
 def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
@@ -164,28 +231,44 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
     rows: list[Row] = []
     try:
         before, speeds = watcher.slow_down(SLOWER)
-        print("the interlock's speeds are a tenth now: " + ", ".join(f"{name} {value:g}" for name, value in speeds.items())
-              + (f"; so are those of every arm. Move '{arm}' with your device" if arm else ""))
+        print(
+            "the interlock's speeds are a tenth now: "
+            + ", ".join(f"{name} {value:g}" for name, value in speeds.items())
+            + (f"; so are those of every arm. Move '{arm}' with your device" if arm else "")
+        )
         for row in drill(watcher, speeds):
             rows.append(row)
-            print(f"{'held' if row.held else 'NOT HELD':<9}{row.requirement:<5}{row.name}: bound {row.bound}, measured "
-                  f"{row.measured}", flush=True)
+            print(
+                f"{'held' if row.held else 'NOT HELD':<9}{row.requirement:<5}{row.name}: bound "
+                f"{row.bound}, measured "
+                f"{row.measured}",
+                flush=True,
+            )
             if not row.held:
                 break
     except (RlinfError, KeyboardInterrupt):
         if watcher.lowered:
-            print("left before its end: the speeds stay at a tenth until the interlock is started anew", flush=True)
+            print(
+                "left before its end: the speeds stay at a tenth until the interlock is started "
+                "anew",
+                flush=True,
+            )
         raise
     finally:
         if json_file:
             json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if all(row.held for row in rows):
         _say("all held. Disarm, and the speeds are what they were")
-        watcher.spin(lambda: watcher.states[-1][1].state == SafetyState.DISARMED, PATIENCE_S, "the disarming")
+        watcher.spin(
+            lambda: watcher.states[-1][1].state == SafetyState.DISARMED, PATIENCE_S, "the disarming"
+        )
         watcher.speed_up(before)
         return 0
-    print("that was not held, and nothing more is asked for: the speeds stay at a tenth until the interlock is started "
-          "anew. Find out why first")
+    print(
+        "that was not held, and nothing more is asked for: the speeds stay at a tenth until the "
+        "interlock is started "
+        "anew. Find out why first"
+    )
     return 1
 
 
@@ -198,7 +281,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with asking():
-        raise SystemExit(first_motion(load_recipe(arguments.recipe, arguments.overrides), arguments.arm, arguments.json))
+        raise SystemExit(
+            first_motion(
+                load_recipe(arguments.recipe, arguments.overrides), arguments.arm, arguments.json
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,10 @@ class Watcher:
     def __init__(self, recipe: Recipe, arm: str) -> None:
         self.robot = station_robot(recipe)
         if arm not in self.robot.interlocks:
-            raise RlinfError(f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got '{arm}'")
+            raise RlinfError(
+                f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got "
+                f"'{arm}'"
+            )
         self.arm, self.limits = arm, load_limits(self.robot.interlocks[arm])
         self.period_s = 1.0 / station_task(recipe).spec.control_hz
         self.states: list[tuple[float, SafetyState]] = []
@@ -65,12 +68,16 @@ class Watcher:
             for name, into in (("joint_states", self.joints), ("target_joints", self.targets)):
                 self._hear(arm_topic(arm, name), partial(self._on_joints, into), overheard(AT_ONCE))
         else:
-            self._hear(arm_topic(arm, "target_pose"), partial(self._on_pose, self.targets), OVERHEARD)
+            self._hear(
+                arm_topic(arm, "target_pose"), partial(self._on_pose, self.targets), OVERHEARD
+            )
         self._hear("teleop/action", self._on_command)
         self._hear(arm_topic(arm, "robot/fault"), self._on_fault)
         for name in self.robot.estops:
             self._hear(f"estop/{name}", partial(self._on_estop, name))
-        self.stands = hear_safety(self.node, [name for name in self.robot.interlocks if name], lambda _: None)
+        self.stands = hear_safety(
+            self.node, [name for name in self.robot.interlocks if name], lambda _: None
+        )
         self.lowered = False  # whether an interlock has our speeds
         self.slowed: dict[str, str] = {}  # hash of each arm's lowered limits
         self.setting, self.getting = (
@@ -84,9 +91,13 @@ class Watcher:
         )
         prioritise(PRIORITY)
 
-    def _hear(self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None) -> None:
+    def _hear(
+        self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None
+    ) -> None:
         """Subscribe to a topic by the robot's own name for it."""
-        subscription(self.node, topic, callback, quality=quality, at=self.robot.topics.get(topic, topic))
+        subscription(
+            self.node, topic, callback, quality=quality, at=self.robot.topics.get(topic, topic)
+        )
 
     def _on_safety(self, message: SafetyState) -> None:
         self.states.append((time.monotonic(), message))
@@ -141,13 +152,27 @@ class Watcher:
     def meet(self) -> None:
         """Wait until the interlock and the arm are heard, and check that it is disarmed."""
         try:
-            self.spin(lambda: self.states and self.poses and self.measured and all(
-                client.service_is_ready() for client in (*self.setting.values(), *self.getting.values())), MEET_S, "it")
+            self.spin(
+                lambda: (
+                    self.states
+                    and self.poses
+                    and self.measured
+                    and all(
+                        client.service_is_ready()
+                        for client in (*self.setting.values(), *self.getting.values())
+                    )
+                ),
+                MEET_S,
+                "it",
+            )
         except (RlinfError, IndexError):
             what = "pose of the arm" if self.states else "interlock"
             raise RlinfError(silence_message(self.node, what, MEET_S)) from None
         if self.states[-1][1].state != SafetyState.DISARMED:
-            raise RlinfError(f"expected the interlock DISARMED before the first motion, it is {self.words}: rlinf disarm")
+            raise RlinfError(
+                f"expected the interlock DISARMED before the first motion, it is {self.words}: "
+                f"rlinf disarm"
+            )
 
     def speeds(self) -> dict[str, dict[str, float]]:
         """Return the present speed limits of each arm's interlock.
@@ -156,10 +181,19 @@ class Watcher:
         """
         speeds = dict[str, dict[str, float]]()
         for arm, client in self.getting.items():
-            future = client.call_async(GetParameters.Request(names=[f"limits.{name}" for name in SPEEDS]))
+            future = client.call_async(
+                GetParameters.Request(names=[f"limits.{name}" for name in SPEEDS])
+            )
             self.spin(future.done, 10.0, "the interlock's answer")
-            values = {name: value.double_value for name, value in zip(SPEEDS, future.result().values, strict=True)}
-            speeds[arm] = {name: value for name, value in values.items() if value > 0.0 and math.isfinite(value)}
+            values = {
+                name: value.double_value
+                for name, value in zip(SPEEDS, future.result().values, strict=True)
+            }
+            speeds[arm] = {
+                name: value
+                for name, value in values.items()
+                if value > 0.0 and math.isfinite(value)
+            }
         return speeds
 
     def set_speeds(self, wanted: dict[str, dict[str, float]]) -> None:
@@ -172,13 +206,24 @@ class Watcher:
         """
         done = list[str]()
         for arm, speeds in wanted.items():
-            parameters = [Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
-                    for name, value in speeds.items()]
+            parameters = [
+                Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
+                for name, value in speeds.items()
+            ]
             future = self.setting[arm].call_async(SetParameters.Request(parameters=parameters))
             self.spin(future.done, 10.0, "the interlock's answer")
-            if refused := [result.reason for result in future.result().results if not result.successful]:
-                remark = f". Those of {', '.join(done)} have other speeds now: start them anew" if done else ""
-                raise RlinfError(f"the interlock{arm and f' of {arm}'} takes no other speeds: {refused[0]}{remark}")
+            if refused := [
+                result.reason for result in future.result().results if not result.successful
+            ]:
+                remark = (
+                    f". Those of {', '.join(done)} have other speeds now: start them anew"
+                    if done
+                    else ""
+                )
+                raise RlinfError(
+                    f"the interlock{arm and f' of {arm}'} takes no other speeds: "
+                    f"{refused[0]}{remark}"
+                )
             done.append(arm)
 
     def slow_down(self, factor: float) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
@@ -190,8 +235,13 @@ class Watcher:
             The earlier speeds of each arm, and the present ones of this arm. Lower speeds stay.
         """
         before = self.speeds()
-        slow = {arm: {name: min(value, factor * getattr(load_limits(self.robot.interlocks[arm]), name))
-                      for name, value in speeds.items()} for arm, speeds in before.items()}
+        slow = {
+            arm: {
+                name: min(value, factor * getattr(load_limits(self.robot.interlocks[arm]), name))
+                for name, value in speeds.items()
+            }
+            for arm, speeds in before.items()
+        }
         self.lowered = True
         self.set_speeds(slow)
         deadline = time.monotonic() + DELIVERY_S
@@ -211,12 +261,15 @@ class Watcher:
         for arm, limits in self.slowed.items():
             if self.stands[arm].limits_hash != limits:
                 self.slowed, self.lowered = {}, False
-                raise RlinfError(f"the interlock{arm and f' of {arm}'} was started anew, or somebody set its limits: its "
-                                 "speeds are a tenth no longer. Disarm (q), and begin again")
+                raise RlinfError(
+                    f"the interlock{arm and f' of {arm}'} was started anew, or somebody set its "
+                    f"limits: its "
+                    "speeds are a tenth no longer. Disarm (q), and begin again"
+                )
 
     def since(self, where: list[Any], when: float) -> list[Any]:
         """Return the messages since then."""
-        return where[bisect_left(where, when, key=itemgetter(0)):]
+        return where[bisect_left(where, when, key=itemgetter(0)) :]
 
     def first(self, when: float, holds: Callable[[SafetyState], bool]) -> float:
         """Return the time of the interlock's first such state; infinity if it had none."""

@@ -27,7 +27,11 @@ from rlinf_ros.station_state import HELPERS, asking, silence_message
 from rlinf_tools.station_client import StationClient
 
 SHOWN = 60  # characters of a value in a list
-READS: dict[Parameter.Type, Any] = {Parameter.Type.STRING: str, Parameter.Type.INTEGER: int, Parameter.Type.DOUBLE: float}
+READS: dict[Parameter.Type, Any] = {
+    Parameter.Type.STRING: str,
+    Parameter.Type.INTEGER: int,
+    Parameter.Type.DOUBLE: float,
+}
 
 
 class NodeClient:
@@ -43,14 +47,25 @@ class NodeClient:
 
     def __init__(self, station: StationClient, node_name: str) -> None:
         self.station, self.name = station, node_name.removeprefix(f"/{station.name}/")
-        if not station.within(station.patience_s, lambda: self.name in station.nodes(),
-                              f"the node {self.name} of station '{station.name}'"):
-            names = [name for name in station.nodes() if not name.startswith("station_client_")
-                     and not name.endswith(HELPERS)]
+        if not station.within(
+            station.patience_s,
+            lambda: self.name in station.nodes(),
+            f"the node {self.name} of station '{station.name}'",
+        ):
+            names = [
+                name
+                for name in station.nodes()
+                if not name.startswith("station_client_") and not name.endswith(HELPERS)
+            ]
             if not names:
-                raise RlinfError(silence_message(station.node, f"node '{node_name}'", station.patience_s))
-            raise RlinfError(f"expected a node of station '{station.name}', got '{node_name}'{nearest(node_name, names)}. "
-                             f"There are: {', '.join(names)}")
+                raise RlinfError(
+                    silence_message(station.node, f"node '{node_name}'", station.patience_s)
+                )
+            raise RlinfError(
+                f"expected a node of station '{station.name}', got "
+                f"'{node_name}'{nearest(node_name, names)}. "
+                f"There are: {', '.join(names)}"
+            )
 
     def ask(self, kind: Any, service: str, **request: Any) -> Any:
         """Call a service and return its answer."""
@@ -68,8 +83,11 @@ class NodeClient:
         """Return a parameter's value and description; an RlinfError suggests the nearest name."""
         parameters = self.parameters()
         if name not in parameters:
-            raise RlinfError(f"{self.name}: expected one of its parameters, got '{name}'{nearest(name, parameters)}. "
-                             f"rlinf param list {self.name} shows them")
+            raise RlinfError(
+                f"{self.name}: expected one of its parameters, got "
+                f"'{name}'{nearest(name, parameters)}. "
+                f"rlinf param list {self.name} shows them"
+            )
         return parameters[name]
 
     def set(self, name: str, text: str) -> None:
@@ -80,11 +98,20 @@ class NodeClient:
         """
         before, about = self.parameter(name)
         if about.read_only:
-            live = [parameter_name for parameter_name, (_, other) in self.parameters().items() if not other.read_only]
-            raise RlinfError(f"{self.name}: {name} is fixed when the node starts, at {shown(before)}. What may change "
-                             f"while it runs: {', '.join(live)}")
+            live = [
+                parameter_name
+                for parameter_name, (_, other) in self.parameters().items()
+                if not other.read_only
+            ]
+            raise RlinfError(
+                f"{self.name}: {name} is fixed when the node starts, at {shown(before)}. What may "
+                f"change "
+                f"while it runs: {', '.join(live)}"
+            )
         wanted = read(name, before, text)
-        (answer,) = self.ask(SetParameters, "set_parameters", parameters=[wanted.to_parameter_msg()]).results
+        (answer,) = self.ask(
+            SetParameters, "set_parameters", parameters=[wanted.to_parameter_msg()]
+        ).results
         if not answer.successful:
             raise RlinfError(f"{self.name}: {answer.reason}")
         print(f"{self.name}: {name} is {shown(wanted.get_parameter_value())}, was {shown(before)}")
@@ -95,19 +122,34 @@ class NodeClient:
         Raises:
             RlinfError: there is no such transition now, or the node refuses it.
         """
-        client = self.station.node.create_client(GetAvailableTransitions, f"{self.name}/get_available_transitions")
-        if not self.station.within(self.station.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"):
-            raise RlinfError(f"{self.name}: expected a node with a life cycle, as an interlock has, got one without")
+        client = self.station.node.create_client(
+            GetAvailableTransitions, f"{self.name}/get_available_transitions"
+        )
+        if not self.station.within(
+            self.station.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"
+        ):
+            raise RlinfError(
+                f"{self.name}: expected a node with a life cycle, as an interlock has, got one "
+                f"without"
+            )
         answer = self.station.call(client, GetAvailableTransitions.Request())
-        transitions = {transition.transition.label: transition for transition in answer.available_transitions}
+        transitions = {
+            transition.transition.label: transition for transition in answer.available_transitions
+        }
         if label not in transitions:
             raise RlinfError(
-                f"{self.name}: expected a transition that there is now, {', '.join(transitions)}; got '{label}'"
+                f"{self.name}: expected a transition that there is now, {', '.join(transitions)}; "
+                f"got '{label}'"
                 f"{nearest(label, transitions)}"
             )
-        if not self.ask(ChangeState, "change_state", transition=transitions[label].transition).success:
-            raise RlinfError(f"{self.name}: '{label}' is refused, and it stays {transitions[label].start_state.label}. Its "
-                             "log says why")
+        if not self.ask(
+            ChangeState, "change_state", transition=transitions[label].transition
+        ).success:
+            raise RlinfError(
+                f"{self.name}: '{label}' is refused, and it stays "
+                f"{transitions[label].start_state.label}. Its "
+                "log says why"
+            )
         print(f"{self.name}: {label}: done")
 
 
@@ -116,9 +158,15 @@ def read(name: str, before: ParameterValue, text: str) -> Parameter:
     kind, now = Parameter.Type(before.type), parameter_value_to_python(before)
     try:
         value = READS.get(kind, load_plain)(text)
-        return Parameter(name, kind, [float(item) for item in value] if kind == Parameter.Type.DOUBLE_ARRAY else value)
+        return Parameter(
+            name,
+            kind,
+            [float(item) for item in value] if kind == Parameter.Type.DOUBLE_ARRAY else value,
+        )
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise RlinfError(f"{name}: expected {expected(name, now)}, as {shown(before)} is; got '{text}'") from error
+        raise RlinfError(
+            f"{name}: expected {expected(name, now)}, as {shown(before)} is; got '{text}'"
+        ) from error
 
 
 def shown(value: ParameterValue) -> str:
@@ -134,9 +182,15 @@ def listed(node: NodeClient) -> None:
     rows = []
     for name, (value, about) in node.parameters().items():
         text, ranges = shown(value), [*about.floating_point_range, *about.integer_range]
-        rows.append([name, text if len(text) <= SHOWN else f"{text[:SHOWN]}...",
-                     " ".join(f"{bounds.from_value:g} to {bounds.to_value:g}" for bounds in ranges),
-                     "fixed" if about.read_only else "may change", about.description])
+        rows.append(
+            [
+                name,
+                text if len(text) <= SHOWN else f"{text[:SHOWN]}...",
+                " ".join(f"{bounds.from_value:g} to {bounds.to_value:g}" for bounds in ranges),
+                "fixed" if about.read_only else "may change",
+                about.description,
+            ]
+        )
     print_table(["parameter", "value", "range", "while it runs", "meaning"], rows)
 
 

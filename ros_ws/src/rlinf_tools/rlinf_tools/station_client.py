@@ -1,6 +1,7 @@
 """A client of a running station: reports its state and makes a person's requests.
 
-    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate | rlinf set-instruction
+    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm
+    rlinf gripper activate | rlinf set-instruction
 
 It commands nothing.
 """
@@ -32,7 +33,15 @@ from rlinf_core.policies.monitor import ASKS
 from rlinf_ros.arms import arm_topic, hear_safety, whose
 from rlinf_ros.qos import OVERHEARD, subscription
 from rlinf_ros.spinning import destroy
-from rlinf_ros.station_state import HELPERS, asker, asking, command, silence_message, stands, standstill
+from rlinf_ros.station_state import (
+    HELPERS,
+    asker,
+    asking,
+    command,
+    silence_message,
+    stands,
+    standstill,
+)
 from rlinf_tools import arming
 from rlinf_tools.arming import ANSWER_S, disarm
 
@@ -60,7 +69,9 @@ class StationClient:
         for topic in LATCHED:
             subscription(self.node, topic, partial(self.latest.__setitem__, topic))
         self.stands = hear_safety(self.node, arms, partial(self.latest.__setitem__, "safety"))
-        subscription(self.node, "timestep", partial(self.latest.__setitem__, "timestep"), quality=OVERHEARD)
+        subscription(
+            self.node, "timestep", partial(self.latest.__setitem__, "timestep"), quality=OVERHEARD
+        )
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         tell_started()
 
@@ -70,15 +81,20 @@ class StationClient:
                 if status.name == f"{self.name}/operator":
                     self.latest["operator"] = status.message
                 if status.name == f"{self.name}/{arm_topic(arm, 'interlock')}":
-                    self.latest[arm_topic(arm, "diagnostics")] = {value.key: value.value for value in status.values}
+                    self.latest[arm_topic(arm, "diagnostics")] = {
+                        value.key: value.value for value in status.values
+                    }
 
     def nodes(self) -> list[str]:
         """Return the names of the station's live nodes, below their arm's or camera's name."""
         root = f"/{self.name}"
         namespaces = {root, *(f"{root}/{arm}" for arm in self.arms if arm)}
         names = self.node.get_node_names_and_namespaces()
-        return sorted(f"{namespace}/{name}".removeprefix(f"{root}/") for name, namespace in names
-                      if namespace in namespaces or namespace.startswith(f"{root}/camera/"))
+        return sorted(
+            f"{namespace}/{name}".removeprefix(f"{root}/")
+            for name, namespace in names
+            if namespace in namespaces or namespace.startswith(f"{root}/camera/")
+        )
 
     def meet(self) -> SafetyState:
         """Listen until every present node has been heard; return the interlock's state.
@@ -87,22 +103,44 @@ class StationClient:
             RlinfError: there is no such station, or its interlock is silent.
         """
         began = time.monotonic()
-        owed = LATCHED | {arm_topic(arm, "diagnostics"): arm_topic(arm, "interlock") for arm in self.arms}
-        self.within(self.patience_s, lambda: time.monotonic() - began > AT_LEAST_S and "safety" in self.latest and not (
-            {owner for topic, owner in owed.items() if topic not in self.latest} & set(self.nodes())),
-            f"the state of station '{self.name}'")
+        owed = LATCHED | {
+            arm_topic(arm, "diagnostics"): arm_topic(arm, "interlock") for arm in self.arms
+        }
+        self.within(
+            self.patience_s,
+            lambda: (
+                time.monotonic() - began > AT_LEAST_S
+                and "safety" in self.latest
+                and not (
+                    {owner for topic, owner in owed.items() if topic not in self.latest}
+                    & set(self.nodes())
+                )
+            ),
+            f"the state of station '{self.name}'",
+        )
         if "safety" in self.latest:
             return self.latest["safety"]
-        interlocks = [name for name in self.nodes() if name in (arm_topic(arm, "interlock") for arm in self.arms)]
+        interlocks = [
+            name
+            for name in self.nodes()
+            if name in (arm_topic(arm, "interlock") for arm in self.arms)
+        ]
         if interlocks:
-            unheard = ", ".join(f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.stands)
-            raise RlinfError(f"the interlock of station '{self.name}' is there, and nothing was heard of it{unheard} "
-                             f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log")
+            unheard = ", ".join(
+                f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.stands
+            )
+            raise RlinfError(
+                f"the interlock of station '{self.name}' is there, and nothing was heard of "
+                f"it{unheard} "
+                f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log"
+            )
         raise RlinfError(silence_message(self.node, "interlock", self.patience_s))
 
     def call(self, client: Client, request: Any) -> Any:
         """Call a service and return its answer; raise RlinfError if there is none."""
-        if not self.within(self.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"):
+        if not self.within(
+            self.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"
+        ):
             node = client.srv_name.split("/")[-2]
             raise RlinfError(f"nobody answers '{client.srv_name}'. Is the {node} running?")
         future = client.call_async(request)
@@ -131,42 +169,70 @@ class StationClient:
             rclpy.spin_once(self.node, timeout_sec=0.05)
             if awaited and (now := time.monotonic()) > reported_at + REPORT_S:
                 reported_at = now
-                print(f"rlinf: {now - began:.0f} of {seconds:.0f} s: waiting for {awaited}", file=sys.stderr, flush=True)
+                print(
+                    f"rlinf: {now - began:.0f} of {seconds:.0f} s: waiting for {awaited}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         return ready()
 
 
 def status(station: StationClient, expected: list[str], recipe: str) -> None:
     """Print the station's state, one line per part."""
     safety = station.meet()
-    rows = [("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
-            ("interlock", stands(safety))]
-    rows += [("", f"arm {arm}: {stands(state)}") for arm, state in sorted(station.stands.items()) if arm]
+    rows = [
+        ("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
+        ("interlock", stands(safety)),
+    ]
+    rows += [
+        ("", f"arm {arm}: {stands(state)}") for arm, state in sorted(station.stands.items()) if arm
+    ]
     if still := standstill(safety, f"/{station.name}"):
         rows.append(("waiting for you", still))
     elif (policy := station.latest.get("policy/status")) and policy.error == ASKS:
         rows.append(("waiting for you", ASKS))
     elif (prompt := station.latest.get("prompt")) and prompt.data:
         rows.append(("waiting for you", prompt.data))
-    rows += [("so far", f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, {safety.limited} "
-                        f"limited; limits {safety.limits_hash}"),
-             *(row for arm in station.arms for row in _ticks(station.latest.get(arm_topic(arm, "diagnostics"), {}), arm)),
-             *([("operator", station.latest["operator"])] if "operator" in station.latest else []),
-             ("episode", _episode(station.latest.get("timestep"))), *_instruction_rows(station.latest.get("timestep")),
-             *_phase(station), ("policy", _policy(station.latest.get("policy/status"))),
-             ("trainer", _trainer(station.latest.get("trainer/status"))),
-             ("nodes", _nodes(station.nodes(), expected, recipe))]
+    rows += [
+        (
+            "so far",
+            f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, "
+            f"{safety.limited} "
+            f"limited; limits {safety.limits_hash}",
+        ),
+        *(
+            row
+            for arm in station.arms
+            for row in _ticks(station.latest.get(arm_topic(arm, "diagnostics"), {}), arm)
+        ),
+        *([("operator", station.latest["operator"])] if "operator" in station.latest else []),
+        ("episode", _episode(station.latest.get("timestep"))),
+        *_instruction_rows(station.latest.get("timestep")),
+        *_phase(station),
+        ("policy", _policy(station.latest.get("policy/status"))),
+        ("trainer", _trainer(station.latest.get("trainer/status"))),
+        ("nodes", _nodes(station.nodes(), expected, recipe)),
+    ]
     for key, value in rows:
         print(f"{key:<16} {value}")
 
 
 def _ticks(values: dict[str, str], arm: str) -> list[tuple[str, str]]:
-    late = {key[len(LATE):].removesuffix("_ms"): float(value) for key, value in values.items() if key.startswith(LATE)}
+    late = {
+        key[len(LATE) :].removesuffix("_ms"): float(value)
+        for key, value in values.items()
+        if key.startswith(LATE)
+    }
     lateness = ", ".join(f"{value:.2f} ms ({name})" for name, value in late.items())
     return [(f"ticks {arm}".strip(), f"late by {lateness}")] if late else []
 
 
 def _episode(step: TimeStep | None) -> str:
-    return f"{step.episode_id}, step {step.step_index}, {step.mode}" if step else "no time step heard: none is played"
+    return (
+        f"{step.episode_id}, step {step.step_index}, {step.mode}"
+        if step
+        else "no time step heard: none is played"
+    )
 
 
 def _instruction_rows(step: TimeStep | None) -> list[tuple[str, str]]:
@@ -178,7 +244,9 @@ def _phase(station: StationClient) -> list[tuple[str, str]]:
     if "director" not in station.nodes():
         return []
     try:
-        document = json.loads((Path(station.parameter("director", "run_dir")) / "status.json").read_text())
+        document = json.loads(
+            (Path(station.parameter("director", "run_dir")) / "status.json").read_text()
+        )
     except (RlinfError, OSError) as error:
         return [("phase", f"unknown, though a director runs: {error}")]
     total = f" of {document['total']}" if document["total"] else ""
@@ -195,20 +263,31 @@ def _policy(status: Any) -> str:
         if status.version >= 0
         else "none loaded"
     )
-    return f"{loaded}; refused the last update: {status.error}" if status.error not in ("", ASKS) else loaded
+    return (
+        f"{loaded}; refused the last update: {status.error}"
+        if status.error not in ("", ASKS)
+        else loaded
+    )
 
 
 def _trainer(status: Any) -> str:
     if status is None:
         return "not heard: no uplink runs"
     waiting = f"; {status.backlog} episodes wait to be sent" if status.backlog else ""
-    waiting += f"; the spool is {status.spool_full:.0%} full{FULL if status.spool_full >= 1.0 else ''}"
-    waiting += f"; {status.set_aside} refused by the trainer are in the spool's refused/" if status.set_aside else ""
+    waiting += (
+        f"; the spool is {status.spool_full:.0%} full{FULL if status.spool_full >= 1.0 else ''}"
+    )
+    waiting += (
+        f"; {status.set_aside} refused by the trainer are in the spool's refused/"
+        if status.set_aside
+        else ""
+    )
     if not status.connected:
         return f"away: {status.message or 'nothing heard of it'}{waiting}"
     slow = "" if status.accepting or status.spool_full >= 1.0 else "; behind, so stations pause"
     return (
-        f"connected, {status.phase}, version {status.policy_version}, {status.episodes} episodes, {status.updates} updates"
+        f"connected, {status.phase}, version {status.policy_version}, {status.episodes} episodes, "
+        f"{status.updates} updates"
         f"{slow}{waiting}"
     )
 
@@ -220,7 +299,9 @@ def _nodes(alive: list[str], expected: list[str], recipe: str) -> str:
         for name in alive
         if not name.startswith("station_client_") and not name.endswith(HELPERS)
     ]
-    return ", ".join(station_nodes) + (f"; MISSING for '{recipe}': {', '.join(missing)}" if missing else "")
+    return ", ".join(station_nodes) + (
+        f"; MISSING for '{recipe}': {', '.join(missing)}" if missing else ""
+    )
 
 
 def reset_fault(station: StationClient, cause: str) -> None:
@@ -229,28 +310,51 @@ def reset_fault(station: StationClient, cause: str) -> None:
     if not cause:
         if safety.state != SafetyState.FAULT:
             raise RlinfError(f"no fault stands: the interlock is {stands(safety)}", code="RL-E517")
-        raise RlinfError(f"FAULT '{safety.cause}' stands. A fault is reset by its name: once its cause has gone, "
-                         f"{command('fault reset', station.name, safety.cause)}", code="RL-E517")
-    for arm in [arm for arm, state in station.stands.items() if state.state == SafetyState.FAULT and state.cause == cause] \
-            or station.arms[:1]:
+        raise RlinfError(
+            f"FAULT '{safety.cause}' stands. A fault is reset by its name: once its cause has "
+            f"gone, "
+            f"{command('fault reset', station.name, safety.cause)}",
+            code="RL-E517",
+        )
+    for arm in [
+        arm
+        for arm, state in station.stands.items()
+        if state.state == SafetyState.FAULT and state.cause == cause
+    ] or station.arms[:1]:
         client = station.node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault"))
         answer = station.call(client, ResetFault.Request(cause=cause))
         if not answer.success:
-            hint = ". Enter in `rlinf teleop` renews it" if "the enable is not held" in answer.message else ""
+            hint = (
+                ". Enter in `rlinf teleop` renews it"
+                if "the enable is not held" in answer.message
+                else ""
+            )
             raise RlinfError(f"{whose(arm)}{answer.message}{hint}", code="RL-E517")
     after = station.changed(SafetyState.FAULT)
     if after.state == SafetyState.FAULT:
-        raise RlinfError(f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands", code="RL-E517")
-    print(f"FAULT '{cause}' is cleared: the interlock is {stands(after)}. Arm it to move: "
-          f"{command('arm', station.name)}, or e in `rlinf teleop`")
+        raise RlinfError(
+            f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands", code="RL-E517"
+        )
+    print(
+        f"FAULT '{cause}' is cleared: the interlock is {stands(after)}. Arm it to move: "
+        f"{command('arm', station.name)}, or e in `rlinf teleop`"
+    )
 
 
 def activate(station: StationClient) -> None:
     """Open and close grippers that need activation once; an RlinfError gives the obstacle."""
-    clients = {arm: station.node.create_client(Trigger, arm_topic(arm, "gripper/activate")) for arm in station.arms}
-    if not station.within(station.patience_s, lambda: any(client.service_is_ready() for client in clients.values())):
-        raise RlinfError(f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says what is",
-                         code="RL-E517")
+    clients = {
+        arm: station.node.create_client(Trigger, arm_topic(arm, "gripper/activate"))
+        for arm in station.arms
+    }
+    if not station.within(
+        station.patience_s, lambda: any(client.service_is_ready() for client in clients.values())
+    ):
+        raise RlinfError(
+            f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says "
+            f"what is",
+            code="RL-E517",
+        )
     for arm, client in clients.items():
         if client.service_is_ready():
             answer = station.call(client, Trigger.Request())
@@ -271,13 +375,17 @@ def instruct(station: StationClient, words: str) -> None:
     (answer,) = station.call(client, SetParameters.Request(parameters=[value])).results
     if not answer.successful:
         raise RlinfError(answer.reason, code="RL-E515")
-    print(f"from the next time step on it is asked for: {words.strip() or 'what scene or task say'}")
+    print(
+        f"from the next time step on it is asked for: {words.strip() or 'what scene or task say'}"
+    )
 
 
 def main() -> None:
     """Run the command; an RlinfError becomes one line on stderr, and its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["status", "reset", "arm", "disarm", "activate", "set-instruction"])
+    parser.add_argument(
+        "what", choices=["status", "reset", "arm", "disarm", "activate", "set-instruction"]
+    )
     parser.add_argument("--station", required=True)
     parser.add_argument("--timeout", type=float, required=True)
     parser.add_argument("--cause", default="")
@@ -289,12 +397,14 @@ def main() -> None:
     with asking():
         station = StationClient(options.station, options.timeout, options.arms)
         try:
-            {"status": lambda: status(station, options.expect, options.recipe),
-             "reset": lambda: reset_fault(station, options.cause),
-             "activate": lambda: activate(station),
-             "set-instruction": lambda: instruct(station, options.words),
-             "arm": lambda: arming.arm(station),
-             "disarm": lambda: disarm(station)}[options.what]()
+            {
+                "status": lambda: status(station, options.expect, options.recipe),
+                "reset": lambda: reset_fault(station, options.cause),
+                "activate": lambda: activate(station),
+                "set-instruction": lambda: instruct(station, options.words),
+                "arm": lambda: arming.arm(station),
+                "disarm": lambda: disarm(station),
+            }[options.what]()
         finally:
             destroy(station.node)
 

@@ -67,7 +67,9 @@ class TopicProbe:
     driver, may publish on the same topic; the station ignores their messages.
     """
 
-    def __init__(self, node: Node, name: str, theirs: str, of_tool: bool, joints: tuple[str, ...]) -> None:
+    def __init__(
+        self, node: Node, name: str, theirs: str, of_tool: bool, joints: tuple[str, ...]
+    ) -> None:
         self.name = name
         self.full = theirs
         self.type = topic(name).type
@@ -94,7 +96,11 @@ class TopicProbe:
     @property
     def hz(self) -> float:
         """Rate of its messages [Hz]."""
-        return (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-3) if len(self.times) > 1 else 0.0
+        return (
+            (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-3)
+            if len(self.times) > 1
+            else 0.0
+        )
 
 
 def _estops(no_estop_reason: str, port: int) -> Finding:
@@ -102,7 +108,11 @@ def _estops(no_estop_reason: str, port: int) -> Finding:
     if no_estop_reason:
         return Finding("e-stops", f"none, confirmed: {no_estop_reason}", "")
     if port:
-        return Finding("e-stops", "STOP on the page alone: no arming, and FAULT, while no browser has it open", "")
+        return Finding(
+            "e-stops",
+            "STOP on the page alone: no arming, and FAULT, while no browser has it open",
+            "",
+        )
     return Finding("e-stops", "none is named", f"no arming before that: {NO_ESTOP}")
 
 
@@ -112,10 +122,21 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     task = station_task(recipe)
     root = f"/{recipe.station.name}"
     every = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
-    wanted = {*task.channels, *(f"estop/{name}" for name in robot.estops), *(["distance"] if robot.distance else [])}
+    wanted = {
+        *task.channels,
+        *(f"estop/{name}" for name in robot.estops),
+        *(["distance"] if robot.distance else []),
+    }
     unused_images = {f"camera/{name}/image" for name in robot.cameras} - wanted
-    wanted |= {arm_topic(arm, name) for arm, limits in every.items() for name in needs(limits) | {"current_pose"}}
-    of = {name: every.get(arm_of(name), next(iter(every.values()))) for name in sorted(wanted | unused_images)}
+    wanted |= {
+        arm_topic(arm, name)
+        for arm, limits in every.items()
+        for name in needs(limits) | {"current_pose"}
+    }
+    of = {
+        name: every.get(arm_of(name), next(iter(every.values())))
+        for name in sorted(wanted | unused_images)
+    }
     listeners = [
         TopicProbe(
             node,
@@ -135,21 +156,35 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     until = time.monotonic() + LISTEN_S
     while time.monotonic() < until:
         spin()
-    for name, fault in ((name, fault_text[-1]) for name, fault_text in faults.items() if fault_text):
-        yield Finding(name, fault or "none", fault and "end what stands there, at the robot where it is the robot's own; "
-                      "then: rlinf fault reset (docs/robots/franka.md)")
+    for name, fault in (
+        (name, fault_text[-1]) for name, fault_text in faults.items() if fault_text
+    ):
+        yield Finding(
+            name,
+            fault or "none",
+            fault
+            and "end what stands there, at the robot where it is the robot's own; "
+            "then: rlinf fault reset (docs/robots/franka.md)",
+        )
     if not (robot.estops or robot.without_hardware):
         yield _estops(robot.no_estop_reason, recipe.station.web.port)
     for one in listeners:
         finding = _finding(node, one, of[one.name], task.spec.control_hz, taken)
-        if finding.fix and one.name.startswith("camera/") and (camera := robot.devices.get(one.name.split("/")[1])):
+        if (
+            finding.fix
+            and one.name.startswith("camera/")
+            and (camera := robot.devices.get(one.name.split("/")[1]))
+        ):
             finding = replace(finding, fix=_device(camera))
         # images that the task does not use may be missing
         yield replace(finding, needed=one.name not in unused_images)
     yield from _listeners(node, recipe, every)
     for arm, limits in every.items():
-        yield Finding(arm_topic(arm, "limits"), f"{limits.hash}, box {list(limits.box_low)} to {list(limits.box_high)} m, "
-                      f"{limits.speed:g} m/s, of {robot.interlocks[arm]}")
+        yield Finding(
+            arm_topic(arm, "limits"),
+            f"{limits.hash}, box {list(limits.box_low)} to {list(limits.box_high)} m, "
+            f"{limits.speed:g} m/s, of {robot.interlocks[arm]}",
+        )
     for name, state, fix in robot.driver_node.findings() if robot.driver_node is not None else ():
         yield Finding(name, state, fix, needed=not robot.without_hardware)
     if robot.driver_node is not None and robot.driver_node.address:
@@ -175,44 +210,78 @@ def _device(camera: DeviceCamera) -> str:
 def _ping(address: str) -> Finding:
     """Measure the round trip to the robot's controller."""
     try:
-        ran = subprocess.run(["ping", "-c", "50", "-i", "0.01", "-q", "-W", "1", address], text=True, capture_output=True,
-                             timeout=20)
+        ran = subprocess.run(
+            ["ping", "-c", "50", "-i", "0.01", "-q", "-W", "1", address],
+            text=True,
+            capture_output=True,
+            timeout=20,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("robot's address", f"{address}: {error}", "apt-get install iputils-ping, or mend the network")
+        return Finding(
+            "robot's address",
+            f"{address}: {error}",
+            "apt-get install iputils-ping, or mend the network",
+        )
     times = re.search(r"= [\d.]+/([\d.]+)/([\d.]+)/", ran.stdout)
     lost = re.search(r"([\d.]+)% packet loss", ran.stdout)
     if ran.returncode or times is None or lost is None or float(lost[1]) > 0.0:
         lines = (ran.stdout + ran.stderr).strip().splitlines()
-        return Finding("robot's address", f"{address}: {(lines or ['silent'])[-1]}", "a cable of its own from robot to "
-                       "this machine; options.address in robot.yaml")
+        return Finding(
+            "robot's address",
+            f"{address}: {(lines or ['silent'])[-1]}",
+            "a cable of its own from robot to this machine; options.address in robot.yaml",
+        )
     slow = float(times[2]) > PING_MS
-    return Finding("robot's address", f"{address}: {times[1]} ms, at most {times[2]} of 50", "" if not slow else
-                   f"expected {PING_MS:g} ms at most: no switch, no wireless, no power saving of the port")
+    return Finding(
+        "robot's address",
+        f"{address}: {times[1]} ms, at most {times[2]} of 50",
+        ""
+        if not slow
+        else f"expected {PING_MS:g} ms at most: no switch, no wireless, no power saving of the "
+        f"port",
+    )
 
 
-def _finding(node: Node, probe: TopicProbe, limits: Limits, control_hz: float, taken: frozenset[str]) -> Finding:
+def _finding(
+    node: Node, probe: TopicProbe, limits: Limits, control_hz: float, taken: frozenset[str]
+) -> Finding:
     publishers = node.get_publishers_info_by_topic(probe.full)
     others = {info.topic_type for info in publishers} - {probe.type}
     text = f"{probe.hz:.0f} Hz on {probe.full}"
     rate = re.match(r"(\d+) Hz", topic(probe.name).rate)
     least = float(rate[1]) if rate else control_hz
     if others:
-        return Finding(probe.name, f"{', '.join(others)} on {probe.full}", f"expected {probe.type}: another topic, or a "
-                       "node that converts it")
+        return Finding(
+            probe.name,
+            f"{', '.join(others)} on {probe.full}",
+            f"expected {probe.type}: another topic, or a node that converts it",
+        )
     if not publishers:
         return Finding(probe.name, f"nobody publishes {probe.full}", _suggested(node, probe, taken))
     if len(publishers) > 1:
-        text += ", from " + ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers))
+        text += ", from " + ", ".join(
+            sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers)
+        )
         if not probe.joints:
             return Finding(probe.name, text, "expected one publisher: stop the others")
     if probe.passed_over and not probe.times:
         lacks = sorted(set(probe.joints) - set(probe.passed_over))
-        return Finding(probe.name, f"{probe.full}: {', '.join(probe.passed_over)}",
-                       f"joint_names of the limits: it lacks {', '.join(lacks)}")
+        return Finding(
+            probe.name,
+            f"{probe.full}: {', '.join(probe.passed_over)}",
+            f"joint_names of the limits: it lacks {', '.join(lacks)}",
+        )
     if not probe.times:
-        who = ", ".join(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers)
-        return Finding(probe.name, f"{who} is there for {probe.full}, and says nothing", "what it hears of "
-                       "is silent: is that started, in its namespace, the device on and activated? /diagnostics says more")
+        who = ", ".join(
+            f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers
+        )
+        return Finding(
+            probe.name,
+            f"{who} is there for {probe.full}, and says nothing",
+            "what it hears of "
+            "is silent: is that started, in its namespace, the device on and activated? "
+            "/diagnostics says more",
+        )
     if probe.hz < ENOUGH * least:
         return Finding(probe.name, text, f"expected {least:.0f} Hz: raise the driver's rate")
     return _content(probe, limits, text)
@@ -221,21 +290,36 @@ def _finding(node: Node, probe: TopicProbe, limits: Limits, control_hz: float, t
 def _content(probe: TopicProbe, limits: Limits, summary: str) -> Finding:
     late = statistics.median(probe.offsets) if probe.offsets else 0.0
     if abs(late) > LATE_S:
-        return Finding(probe.name, f"{summary}, stamped {late:.2f} s ago",
-                       "one clock for driver and station: chrony, or stamp on arrival")
+        return Finding(
+            probe.name,
+            f"{summary}, stamped {late:.2f} s ago",
+            "one clock for driver and station: chrony, or stamp on arrival",
+        )
     message = deserialize_message(probe.newest, kind(probe.name))
     if topic(probe.name).name == "current_pose" and message.header.frame_id != limits.frame:
-        return Finding(probe.name, f"{summary}, in '{message.header.frame_id}'",
-                       f"frame of the limits: expected '{limits.frame}'")
+        return Finding(
+            probe.name,
+            f"{summary}, in '{message.header.frame_id}'",
+            f"frame of the limits: expected '{limits.frame}'",
+        )
     if topic(probe.name).name == "current_pose" and (trouble := pose_trouble(message.pose, limits)):
         return Finding(probe.name, summary, trouble)
     if topic(probe.name).name == SHARED and (trouble := joints_trouble(message, limits)):
         return Finding(probe.name, summary, trouble)
     if probe.type == IMAGE and (trouble := image_trouble(message)):
         return Finding(probe.name, f"{summary}, {message.encoding}", trouble)
-    if topic(probe.name).name in VECTORS and message.header.frame_id not in ("", limits.frame) and not probe.of_tool:
-        return Finding(probe.name, f"{summary}, in '{message.header.frame_id}'", f"expected it along the axes of "
-                       f"'{limits.frame}'; where those are the tool's own: tool_axes: [{probe.name}] in robot.yaml")
+    if (
+        topic(probe.name).name in VECTORS
+        and message.header.frame_id not in ("", limits.frame)
+        and not probe.of_tool
+    ):
+        return Finding(
+            probe.name,
+            f"{summary}, in '{message.header.frame_id}'",
+            f"expected it along the axes of "
+            f"'{limits.frame}'; where those are the tool's own: tool_axes: [{probe.name}] in "
+            f"robot.yaml",
+        )
     return Finding(probe.name, summary)
 
 
@@ -244,17 +328,28 @@ def pose_trouble(pose: Pose, limits: Limits) -> str:
     p, q = pose.position, pose.orientation
     position, norm = (p.x, p.y, p.z), math.hypot(q.x, q.y, q.z, q.w)
     if not (all(map(math.isfinite, position)) and abs(norm - 1.0) <= UNIT):
-        return (f"expected finite metres and a quaternion xyzw of norm 1, got position {list(position)} "
-                f"and norm {norm:.3g}: mend the driver")
+        return (
+            f"expected finite metres and a quaternion xyzw of norm 1, got position "
+            f"{list(position)} "
+            f"and norm {norm:.3g}: mend the driver"
+        )
     far = max(map(abs, (*limits.box_low, *limits.box_high))) + REACH_M
     if math.hypot(*position) > far:
-        return (f"expected metres, at most {far:.1f} from '{limits.frame}', got {list(position)}: "
-                "are these millimetres?")
-    if any(not low - EDGE_M <= value <= high + EDGE_M
-           for low, value, high in zip(limits.box_low, position, limits.box_high, strict=True)):
-        return (f"expected metres within the limits' box, {list(limits.box_low)} to {list(limits.box_high)}, got "
-                f"{list(position)}: are these other units, or along another frame's axes? If the arm stands there, "
-                "guide it into the box: outside of it arming is refused")
+        return (
+            f"expected metres, at most {far:.1f} from '{limits.frame}', got {list(position)}: "
+            "are these millimetres?"
+        )
+    if any(
+        not low - EDGE_M <= value <= high + EDGE_M
+        for low, value, high in zip(limits.box_low, position, limits.box_high, strict=True)
+    ):
+        return (
+            f"expected metres within the limits' box, {list(limits.box_low)} to "
+            f"{list(limits.box_high)}, got "
+            f"{list(position)}: are these other units, or along another frame's axes? If the arm "
+            f"stands there, "
+            "guide it into the box: outside of it arming is refused"
+        )
     return ""
 
 
@@ -269,20 +364,34 @@ def joints_trouble(message: JointState, limits: Limits) -> str:
         if not math.isfinite(angle):
             return f"expected a finite angle of '{name}', got {angle}: mend the driver"
         if not least - EDGE_RAD <= angle <= most + EDGE_RAD:
-            in_degrees = all(least <= math.radians(angles[joint]) <= most
-                             for joint, least, most in zip(names, low, high, strict=False))
-            return (f"expected radians, '{name}' within {least:g} to {most:g} (limits), got {angle:g}"
-                    + (": are these degrees?" if in_degrees else ": guide it back, or correct the limits"))
+            in_degrees = all(
+                least <= math.radians(angles[joint]) <= most
+                for joint, least, most in zip(names, low, high, strict=False)
+            )
+            return (
+                f"expected radians, '{name}' within {least:g} to {most:g} (limits), got {angle:g}"
+                + (
+                    ": are these degrees?"
+                    if in_degrees
+                    else ": guide it back, or correct the limits"
+                )
+            )
     return ""
 
 
 def image_trouble(image: Image) -> str:
     """Return why a station cannot use an image; empty if it can."""
     if image.encoding not in ENCODINGS:
-        return f"expected {' or '.join(ENCODINGS)}, got '{image.encoding}': set the camera driver's encoding"
+        return (
+            f"expected {' or '.join(ENCODINGS)}, got '{image.encoding}': set the camera "
+            f"driver's encoding"
+        )
     if not image.height or not image.width or len(image.data) != image.height * image.step:
-        return (f"expected height x step bytes, got {image.height}x{image.width} with step {image.step} and "
-                f"{len(image.data)} bytes: mend the driver")
+        return (
+            f"expected height x step bytes, got {image.height}x{image.width} with step "
+            f"{image.step} and "
+            f"{len(image.data)} bytes: mend the driver"
+        )
     return ""
 
 
@@ -292,14 +401,21 @@ def _suggested(node: Node, probe: TopicProbe, taken: frozenset[str]) -> str:
     It suggests neither topics that robot.yaml names already, among them the station's commands, nor
     commands of another arm. If there are several, the line names none: a person chooses.
     """
-    candidates = [name for name, types in node.get_topic_names_and_types()
-             if probe.type in types and node.count_publishers(name) and name not in taken
-             and not name.startswith(f"{node.get_namespace()}/")
-             and not any(word in name.lower() for word in COMMANDS)]
+    candidates = [
+        name
+        for name, types in node.get_topic_names_and_types()
+        if probe.type in types
+        and node.count_publishers(name)
+        and name not in taken
+        and not name.startswith(f"{node.get_namespace()}/")
+        and not any(word in name.lower() for word in COMMANDS)
+    ]
     remark = f"; of its type there are: {', '.join(candidates)}" if candidates else ""
     certain = len(candidates) == 1 and not probe.name.startswith(UNSUGGESTED)
     example = candidates[0] if certain else "/the/drivers/name"
-    return f"start its driver, or name it in robot.yaml, topics: {{{probe.name}: {example}}}{remark}"
+    return (
+        f"start its driver, or name it in robot.yaml, topics: {{{probe.name}: {example}}}{remark}"
+    )
 
 
 def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator[Finding]:
@@ -307,9 +423,13 @@ def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator
     for arm, limits in every.items():
         command_topic = "target_joints" if limits.control_mode == "joint_delta" else "target_pose"
         name = arm_topic(arm, command_topic)
-        full = robot.controller.topic if robot.controller else robot.topics.get(name, f"{root}/{name}")
+        full = (
+            robot.controller.topic if robot.controller else robot.topics.get(name, f"{root}/{name}")
+        )
         yield _listener(node, name, full, "" if robot.controller else topic(name).type)
-        ours = robot.grippers.get(arm) is not None or (robot.driver_node is not None and robot.driver_node.has_gripper)
+        ours = robot.grippers.get(arm) is not None or (
+            robot.driver_node is not None and robot.driver_node.has_gripper
+        )
         if limits.gripper_width and not ours and not robot.without_hardware:
             name = arm_topic(arm, "gripper/command")
             yield _listener(node, name, robot.topics.get(name, f"{root}/{name}"), topic(name).type)
@@ -317,19 +437,38 @@ def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator
 
 def _listener(node: Node, name: str, full: str, kind: str) -> Finding:
     """Whether somebody follows a topic of commands, with messages of its type."""
-    infos = [info for info in node.get_subscriptions_info_by_topic(full)
-             if info.node_name.removesuffix("_inputs") not in OURS]
+    infos = [
+        info
+        for info in node.get_subscriptions_info_by_topic(full)
+        if info.node_name.removesuffix("_inputs") not in OURS
+    ]
     if others := {info.topic_type for info in infos} - {kind} if kind else ():
-        return Finding(name, f"{', '.join(others)} on {full}", f"expected subscriptions of {kind}: change the node that "
-                       "follows, or convert the messages")
-    return Finding(name, f"{len(infos)} listen on {full}", "" if infos else "nobody would follow: start the controller, or "
-                   "name what it listens to in robot.yaml (topics, controller)")
+        return Finding(
+            name,
+            f"{', '.join(others)} on {full}",
+            f"expected subscriptions of {kind}: change the node that "
+            "follows, or convert the messages",
+        )
+    return Finding(
+        name,
+        f"{len(infos)} listen on {full}",
+        ""
+        if infos
+        else "nobody would follow: start the controller, or "
+        "name what it listens to in robot.yaml (topics, controller)",
+    )
 
 
 def _kernel() -> Finding:
     realtime = Path("/sys/kernel/realtime").exists()
-    return Finding("real-time kernel", "PREEMPT_RT" if realtime else "none", "" if realtime else
-                   "a kernel with PREEMPT_RT, where the driver's own controller runs on this machine", needed=False)
+    return Finding(
+        "real-time kernel",
+        "PREEMPT_RT" if realtime else "none",
+        ""
+        if realtime
+        else "a kernel with PREEMPT_RT, where the driver's own controller runs on this machine",
+        needed=False,
+    )
 
 
 def main() -> None:
@@ -337,7 +476,9 @@ def main() -> None:
     with asking():
         recipe = load_recipe(sys.argv[1], sys.argv[2:])
         node = asker(recipe.station.name)
-        raise SystemExit(show(list(findings(node, recipe, lambda: rclpy.spin_once(node, timeout_sec=0.05)))))
+        raise SystemExit(
+            show(list(findings(node, recipe, lambda: rclpy.spin_once(node, timeout_sec=0.05))))
+        )
 
 
 if __name__ == "__main__":

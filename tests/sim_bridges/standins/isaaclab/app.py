@@ -7,12 +7,14 @@ LAUNCHED = []
 
 
 if isaaclab.__version__.startswith("2."):
+
     class AppLauncher:
         def __init__(self, headless, enable_cameras, device):
             assert "isaaclab_tasks" not in sys.modules  # the application comes first
             self.app = object()
             LAUNCHED.append(self.app)
 else:
+
     class AppLauncher:
         def __init__(self, **arguments):
             print("AppLauncher is deprecated; use isaaclab.app.launch_simulation.", file=sys.stderr)
@@ -21,7 +23,9 @@ else:
     @contextlib.contextmanager
     def launch_simulation(cfg, launcher_args=None):
         assert cfg is not None and {*launcher_args} == {"enable_cameras", "device"}
-        if launcher_args["device"] == "cuda:9":  # as where Isaac Sim is missing (isaaclab_physx/app/kit_launcher.py:919)
+        if (
+            launcher_args["device"] == "cuda:9"
+        ):  # as where Isaac Sim is missing (isaaclab_physx/app/kit_launcher.py:919)
             sys.exit(1)
         LAUNCHED.append(cfg)
         try:

@@ -1,7 +1,9 @@
-"""Registers two tasks as Isaac Lab does: tensors with a leading axis, the version's order of quaternions, an origin.
+"""Registers two tasks as Isaac Lab does: tensors with a leading axis, the version's order of
+quaternions, an origin.
 
-3.0: isaaclab_tasks/contrib/lift/config/franka/__init__.py id="IsaacContrib-Lift-Cube-Franka-IK-Abs",
-isaaclab_tasks/core/reach/config/franka/__init__.py id="Isaac-Reach-Franka".
+3.0: isaaclab_tasks/contrib/lift/config/franka/__init__.py
+id="IsaacContrib-Lift-Cube-Franka-IK-Abs", isaaclab_tasks/core/reach/config/franka/__init__.py
+id="Isaac-Reach-Franka".
 """
 
 from types import SimpleNamespace as Space
@@ -34,18 +36,31 @@ def reported(values):
 
 class ManagerBasedRLEnv(gymnasium.Env):
     def __init__(self, cfg):
-        assert isinstance(cfg.actions.gripper_action, JointPositionActionCfg) and isinstance(cfg.scene.front, CameraCfg)
+        assert isinstance(cfg.actions.gripper_action, JointPositionActionCfg) and isinstance(
+            cfg.scene.front, CameraCfg
+        )
         assert cfg.terminations.time_out is None and cfg.terminations.object_dropping is None
-        assert cfg.actions.arm_action.body_offset.pos == cfg.scene.ee_frame.target_frames[0].offset.pos
+        assert (
+            cfg.actions.arm_action.body_offset.pos == cfg.scene.ee_frame.target_frames[0].offset.pos
+        )
         assert LAUNCHED
         self.cfg, self.device, self.world = cfg, "cpu", World()
         self.sim = Space(render=lambda: None)
-        self.command_manager = Space(get_command=lambda name: tensor([*self.world.goal, *IDENTITY[ORDER]]))
+        self.command_manager = Space(
+            get_command=lambda name: tensor([*self.world.goal, *IDENTITY[ORDER]])
+        )
         camera = Space(data=Space(output={}))
         camera.update = lambda dt, force_recompute: camera.data.output.update(
-            rgb=torch.from_numpy(self.world.picture(cfg.scene.front.height, cfg.scene.front.width))[None])
-        self.scene = {"robot": Space(find_bodies=lambda name: ([1], [name])), "ee_frame": Space(), "object": Space(),
-                      "front": camera}
+            rgb=torch.from_numpy(self.world.picture(cfg.scene.front.height, cfg.scene.front.width))[
+                None
+            ]
+        )
+        self.scene = {
+            "robot": Space(find_bodies=lambda name: ([1], [name])),
+            "ee_frame": Space(),
+            "object": Space(),
+            "front": camera,
+        }
 
     def reset(self, seed=None):
         self.world.reset(seed)
@@ -56,24 +71,35 @@ class ManagerBasedRLEnv(gymnasium.Env):
         assert action.shape == (1, 9) and action.dtype == torch.float32
         values = action[0].double().numpy()
         for _ in range(self.cfg.decimation):
-            self.world.step(values[:3], values[3:7][np.argsort(ORDER)], 2 * values[7], self.cfg.sim.dt)
+            self.world.step(
+                values[:3], values[3:7][np.argsort(ORDER)], 2 * values[7], self.cfg.sim.dt
+            )
         self._tell()
 
     def _tell(self):
         world = self.world
         still, moving = np.zeros(3), np.stack([np.zeros(3), world.velocity])
         self.scene["robot"].data = Space(
-            root_pos_w=reported(ORIGIN), joint_pos=reported([0.1] * 7 + [world.opening / 2] * 2),
-            body_link_pos_w=reported(np.stack([ORIGIN, world.position + ORIGIN])), body_link_lin_vel_w=reported(moving),
-            body_link_ang_vel_w=reported(np.stack([still, still])))
-        self.scene["ee_frame"].data = Space(target_pos_source=reported(world.position[None]),
-                                            target_pos_w=reported(world.position[None] + ORIGIN),
-                                            target_quat_source=reported(world.quaternion[ORDER][None]))
-        self.scene["object"].data = Space(root_pos_w=reported(world.cube + ORIGIN), root_quat_w=reported(IDENTITY[ORDER]))
+            root_pos_w=reported(ORIGIN),
+            joint_pos=reported([0.1] * 7 + [world.opening / 2] * 2),
+            body_link_pos_w=reported(np.stack([ORIGIN, world.position + ORIGIN])),
+            body_link_lin_vel_w=reported(moving),
+            body_link_ang_vel_w=reported(np.stack([still, still])),
+        )
+        self.scene["ee_frame"].data = Space(
+            target_pos_source=reported(world.position[None]),
+            target_pos_w=reported(world.position[None] + ORIGIN),
+            target_quat_source=reported(world.quaternion[ORDER][None]),
+        )
+        self.scene["object"].data = Space(
+            root_pos_w=reported(world.cube + ORIGIN), root_quat_w=reported(IDENTITY[ORDER])
+        )
 
 
 class Batch(gymnasium.Env):
-    """Environment i of N observes (i, its time step); its episodes end after five, those of the last one by termination."""
+    """Environment i of N observes (i, its time step); its episodes end after five, those of the
+    last one by termination.
+    """
 
     exists = False
 

@@ -1,10 +1,13 @@
-"""Stands in for OmniGibson, which needs Isaac Sim, a GPU and an encrypted dataset: what the adapter uses, without physics.
+"""Stands in for OmniGibson, which needs Isaac Sim, a GPU and an encrypted dataset: what the adapter
+uses, without physics.
 
-The robot stands turned in its home, so that frames can be told apart; quaternions are xyzw, as OmniGibson has them.
+The robot stands turned in its home, so that frames can be told apart; quaternions are xyzw, as
+OmniGibson has them.
 
-Quoted from StanfordVL/BEHAVIOR-1K, OmniGibson/omnigibson: tasks/behavior_task.py@01f0ed2 "object_scopes[env_idx] maps BDDL
-instance name (str) to sim object", "use_presampled_robot_pose=True", "activity_instance_id=0" and
-get_presampled_robot_poses' KeyError; envs/env_base.py@006d10e robots by environment.
+Quoted from StanfordVL/BEHAVIOR-1K, OmniGibson/omnigibson: tasks/behavior_task.py@01f0ed2
+"object_scopes[env_idx] maps BDDL instance name (str) to sim object",
+"use_presampled_robot_pose=True", "activity_instance_id=0" and get_presampled_robot_poses' KeyError;
+envs/env_base.py@006d10e robots by environment.
 """
 
 import os
@@ -33,7 +36,10 @@ class Thing:
 
 class Robot:
     name, default_arm, action_dim = "robot", "0", 7
-    joints = {f"panda_joint{i}": None for i in range(1, 8)} | {"panda_finger_joint1": None, "panda_finger_joint2": None}
+    joints = {f"panda_joint{i}": None for i in range(1, 8)} | {
+        "panda_finger_joint1": None,
+        "panda_finger_joint2": None,
+    }
     arm_control_idx, gripper_control_idx = {"0": torch.arange(7)}, {"0": torch.arange(7, 9)}
     controller_action_idx = {"arm_0": torch.arange(6), "gripper_0": torch.arange(6, 7)}
 
@@ -58,18 +64,29 @@ class Robot:
 
 class Task:
     def __init__(self, world):
-        self.object_scopes = [{"candle.n.01_1": Thing(lambda: world.cube), "cabinet.n.01_1": Thing(lambda: world.goal)}]
+        self.object_scopes = [
+            {
+                "candle.n.01_1": Thing(lambda: world.cube),
+                "cabinet.n.01_1": Thing(lambda: world.goal),
+            }
+        ]
 
 
 class Environment(gymnasium.Env):
     def __init__(self, configs):
         arm = configs["robots"][0]["controller_config"]["arm_0"]
-        assert arm["mode"] == "absolute_pose" and arm["command_input_limits"] is arm["command_output_limits"] is None
+        assert (
+            arm["mode"] == "absolute_pose"
+            and arm["command_input_limits"] is arm["command_output_limits"] is None
+        )
         assert configs["robots"][0]["action_normalize"] is False
         assert os.environ["OMNIGIBSON_HEADLESS"] == "1", "wants a display"
         if configs["task"].get("use_presampled_robot_pose", True):
             raise KeyError("No generic or 'franka' presampled robot pose found for franka!")
-        self.seconds, self.world = 1 / configs["env"]["action_frequency"], World(goal_height=(0.02, 0.02))
+        self.seconds, self.world = (
+            1 / configs["env"]["action_frequency"],
+            World(goal_height=(0.02, 0.02)),
+        )
         self.task, self.robots = Task(self.world), [[Robot(self.world)]]
 
     def reset(self):
@@ -79,7 +96,9 @@ class Environment(gymnasium.Env):
     def step(self, action):
         values = action["robot"].double().numpy()
         angle = np.linalg.norm(values[3:6])
-        quaternion = np.append(values[3:6] / max(angle, 1e-9) * np.sin(angle / 2), np.cos(angle / 2))
+        quaternion = np.append(
+            values[3:6] / max(angle, 1e-9) * np.sin(angle / 2), np.cos(angle / 2)
+        )
         self.world.step(values[:3], quaternion, 0.04 * (values[6] + 1.0), self.seconds)
         near = np.linalg.norm(self.world.cube[:2] - self.world.goal[:2]) < 0.05
         done = near and self.world.held is None and self.world.cube[2] < 0.05

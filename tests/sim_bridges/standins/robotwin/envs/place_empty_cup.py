@@ -14,7 +14,9 @@ ROOT = sapien.Pose([0, -0.65, 0.0], [np.sqrt(0.5), 0, 0, np.sqrt(0.5)])
 FOOTPRINT = """<link name="footprint"/><joint name="stand" type="fixed"><parent link="footprint"/>
 <child link="panda_link0"/><origin xyz="0 0 0.74"/></joint></robot>"""
 HOME = [0.0, 0.3927, 0.0, -1.9635, 0.0, 2.3562, 0.7854, 0.04, 0.04]
-DELTA = np.array([[0.0, 0.0, 1.0], [0.0, -1.0, 0.0], [1.0, 0.0, 0.0]])  # the tool's x is the hand's z
+DELTA = np.array(
+    [[0.0, 0.0, 1.0], [0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]
+)  # the tool's x is the hand's z
 REACH_M = 0.1034
 
 
@@ -32,7 +34,10 @@ class Robot:
         self.left_entity.set_qpos(HOME)
         find = self.left_entity.find_joint_by_name
         self.left_arm_joints = [find(f"panda_joint{i}") for i in range(1, 8)]
-        self.left_gripper = [(find("panda_finger_joint1"), 1.0, 0.0), (find("panda_finger_joint2"), 1.0, 0.0)]
+        self.left_gripper = [
+            (find("panda_finger_joint1"), 1.0, 0.0),
+            (find("panda_finger_joint2"), 1.0, 0.0),
+        ]
         self.left_ee = find("panda_hand_joint")
         for joint in self.left_arm_joints:
             joint.set_drive_property(stiffness=1000, damping=200)
@@ -63,7 +68,9 @@ class Robot:
 
 
 class place_empty_cup:
-    def setup_demo(self, now_ep_num, seed, is_test, domain_randomization, left_embodiment_config, **options):
+    def setup_demo(
+        self, now_ep_num, seed, is_test, domain_randomization, left_embodiment_config, **options
+    ):
         assert options["dual_arm_embodied"] and options["task_name"] == "place_empty_cup"
         if seed % 7 == 3:
             raise UnStableError(f"Objects is unstable in seed({seed})")
@@ -84,11 +91,18 @@ class place_empty_cup:
         self.coaster = self._box([0.05, 0.05, 0.002], [*goal, 0.742], [0.1, 0.1, 0.9], "static")
         self.robot = Robot(self.scene)
         head = self.scene.add_camera("head_camera", 320, 240, 0.9, 0.01, 10)
-        head.set_entity_pose(sapien.Pose([0.0, 0.65, 1.4], t3d.euler.euler2quat(0, 0.75, -np.pi / 2)))
+        head.set_entity_pose(
+            sapien.Pose([0.0, 0.65, 1.4], t3d.euler.euler2quat(0, 0.75, -np.pi / 2))
+        )
         wrist = self.scene.add_camera("left_camera", 320, 240, 1.2, 0.01, 10)
         views = (head, wrist)
-        self.cameras = Space(update_picture=lambda: [view.take_picture() for view in views], get_rgb=lambda: {
-            view.name: {"rgb": (view.get_picture("Color")[..., :3] * 255).astype(np.uint8)} for view in views})
+        self.cameras = Space(
+            update_picture=lambda: [view.take_picture() for view in views],
+            get_rgb=lambda: {
+                view.name: {"rgb": (view.get_picture("Color")[..., :3] * 255).astype(np.uint8)}
+                for view in views
+            },
+        )
         self._wrist = wrist
         for _ in range(50):
             self.scene.step()
@@ -102,7 +116,9 @@ class place_empty_cup:
 
     def _update_render(self):
         pose = self.robot.left_ee.child_link.get_entity_pose()
-        self._wrist.set_entity_pose(pose * sapien.Pose([0.08, 0, 0.0], t3d.euler.euler2quat(0, -np.pi / 2, 0)))
+        self._wrist.set_entity_pose(
+            pose * sapien.Pose([0.08, 0, 0.0], t3d.euler.euler2quat(0, -np.pi / 2, 0))
+        )
         self.scene.update_render()
 
     def close_env(self, clear_cache=False):
@@ -110,5 +126,8 @@ class place_empty_cup:
 
     def check_success(self):
         cup, coaster = self.cup.get_pose().p, self.coaster.get_pose().p
-        near = np.sum((cup[:2] - coaster[:2]) ** 2) < 0.035**2 and abs(cup[2] - coaster[2] - 0.022) < 0.015
+        near = (
+            np.sum((cup[:2] - coaster[:2]) ** 2) < 0.035**2
+            and abs(cup[2] - coaster[2] - 0.022) < 0.015
+        )
         return bool(near and self.robot.left_gripper_val > 0.8)
