@@ -94,6 +94,7 @@ def state(name="DISARMED", cause="", source="", **changes):
         ],
         "why": words[0],
         "next": words[1],
+        "may_start": name in ("ARMED", "ACTIVE") or cause == "stale_command",
         "modes": FREE,
         "script": False,
         "trouble": "",

@@ -150,6 +150,8 @@ def test_the_mode_is_one_that_can_be_played_now_and_the_others_say_why_not(page)
     ) == ["evaluate", "train"]
     page.sees("#hint", "Evaluate, Learn: no policy has come yet")
     page.shows(state("HOLD", "stale_command", modes=FREE))
+    assert page.page.is_enabled("#start")
+    page.shows(state("HOLD", "operator_silent", modes=FREE))
     assert page.page.is_disabled("#start")
     page.sees("#hint", "Start needs an armed arm")
     page.shows(state("ARMED", modes=FREE))

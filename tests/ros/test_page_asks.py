@@ -177,6 +177,24 @@ def test_a_start_is_refused_unless_every_arm_is_armed(asks, state):
 
 
 @pytest.mark.parametrize(
+    "cause, starts",
+    [
+        ("realigning", True),
+        ("stale_command", True),
+        ("handing_back", True),
+        ("new_session", False),
+        ("operator_silent", False),
+        ("contact", False),
+    ],
+)
+def test_a_hold_that_ends_with_the_next_command_keeps_no_episode_from_its_start(
+    asks, cause, starts
+):
+    asks.stands["right"] = SafetyState(state=SafetyState.HOLD, cause=cause)
+    assert asks.may_start() is starts
+
+
+@pytest.mark.parametrize(
     "state, cancels",
     [
         (SafetyState.DISARMED, True),

@@ -166,7 +166,7 @@ function describe(here, mine) {
 
 // The first mode that can be played now, until a person has chosen one; what cannot is disabled, with its reason.
 function starting(mine) {
-  const {safety, episode} = last, refusals = last.modes || {};
+  const {episode} = last, refusals = last.modes || {};
   for (const option of $("mode").options) {
     const refusal = refusals[option.value] || "";
     if (option.disabled !== Boolean(refusal)) option.disabled = Boolean(refusal);
@@ -176,8 +176,8 @@ function starting(mine) {
     const best = Object.keys(MODE).find(mode => !refusals[mode]);
     if (best && $("mode").value !== best && document.activeElement !== $("mode")) $("mode").value = best;
   }
-  const stands = safety.state === "ARMED" || safety.state === "ACTIVE", blocked = last.director ? "A run starts the episodes."
-    : episode.playing ? "An episode is being played." : !stands ? "Start needs an armed arm: hold “Hold to arm” first."
+  const blocked = last.director ? "A run starts the episodes."
+    : episode.playing ? "An episode is being played." : !last.may_start ? "Start needs an armed arm: hold “Hold to arm” first."
     : refusals[$("mode").value] || "";
   able($("start"), mine && !blocked);
   const cannot = Object.keys(MODE).filter(mode => refusals[mode]), reasons = [...new Set(cannot.map(mode => refusals[mode]))];

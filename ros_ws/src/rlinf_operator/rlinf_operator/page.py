@@ -304,6 +304,7 @@ class Page(StationNode):
                 ],
                 "why": self._why(),
                 "next": self._next(),
+                "may_start": self.asks.may_start(),
                 "modes": self.asks.refusals,
                 "script": self.script,
                 "trouble": self.trouble,

@@ -35,6 +35,8 @@ ANSWER_S = 6.0
 PASSED_ON_S = 1.0
 TRIES = 15
 STARTS = (SafetyState.ARMED, SafetyState.ACTIVE)
+# holds of an armed arm that end with the next command; without an episode nobody sends one
+WAITS_FOR_A_COMMAND = ("stale_command", "realigning", "handing_back")
 
 
 class PageAsks:
@@ -213,11 +215,11 @@ class PageAsks:
         )
 
     def may_start(self) -> bool:
-        """Return whether an episode may start: every interlock is ARMED or ACTIVE.
+        """Return whether an episode may start: every arm is armed and waits for nobody.
 
         A later arming must not start one.
         """
-        return all(arm in self.stands and self.stands[arm].state in STARTS for arm in self.arms)
+        return all(arm in self.stands and _may_start(self.stands[arm]) for arm in self.arms)
 
     def stood(self, safety: SafetyState) -> None:
         """Cancel the episode started here if the interlocks report a fault or a disarming."""
@@ -329,3 +331,8 @@ async def _answer(future: Future) -> Any:
 
     future.add_done_callback(done)
     return await asyncio.wrap_future(here)
+
+
+def _may_start(safety: SafetyState) -> bool:
+    waits = safety.state == SafetyState.HOLD and safety.cause in WAITS_FOR_A_COMMAND
+    return safety.state in STARTS or waits
