@@ -47,13 +47,13 @@ BROKEN = {
     ),
     "a silent e-stop": (
         "watch",
-        "and not e.age_s <= limits.estop_silence]",
-        "and not e.age_s <= 100.0]",
+        "and not e.age_s <= limits.estop_silence\n",
+        "and not e.age_s <= 100.0\n",
     ),
     "a reset by any name": (
         "core",
-        "and inputs.reset_fault == self.cause \\",
-        "and inputs.reset_fault \\",
+        "and inputs.reset_fault == self.cause\n",
+        "and inputs.reset_fault\n",
     ),
     "a gripper's fault without a gripper": (
         "tick",
@@ -98,8 +98,8 @@ BROKEN = {
     "a reset that arms": ("core", "and ready and not cleared:", "and ready:"),
     "an arming from where the arm does not rest": (
         "core",
-        "or not measured_at_rest(self.limits, self.track)):",
-        "or False):",
+        "was_suppressed\n            or not measured_at_rest(self.limits, self.track)\n",
+        "was_suppressed\n            or False\n",
     ),
     "an arm that was carried out of its workspace": (
         "trajectory",
