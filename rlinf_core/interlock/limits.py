@@ -76,7 +76,7 @@ class Limits:
     )
     jerk: float = _limit("m/s^3", 0.1, 6500.0, "largest jerk of the set-point (S8)")
     divergence: float = _limit(
-        "m", 1e-3, 0.5, "beyond this the set-point is moved no further from the measured pose (S8)"
+        "m", 1e-3, 0.5, "largest distance from the measured pose to which the set-point moves (S8)"
     )
     orientation: tuple[float, ...] = _limit(
         "", -1, 1, "nominal orientation of the tool, quaternion x y z w", None, FIXED, 4
@@ -95,7 +95,7 @@ class Limits:
         "rad",
         1e-3,
         1.0,
-        "beyond this the set-point is turned no further from the measured orientation (S8)",
+        "largest rotation from the measured orientation to which the set-point turns (S8)",
         0.3,
     )
     joint_names: tuple[str, ...] = field(
@@ -130,24 +130,24 @@ class Limits:
         "rad",
         1e-3,
         0.5,
-        "beyond this the joints' set-point is moved no further from the measured joints (S8)",
+        "largest distance from the measured joints to which their set-point moves (S8)",
         0.1,
     )
     measured_speed: float = _limit(
         "m/s",
         0.1,
         20.0,
-        "a measured pose that moves faster than this, as no arm can, is no state (S21)",
+        "largest possible speed of the arm; a faster measured pose is invalid (S21)",
         3.0,
     )
     measured_rotation_speed: float = _limit(
-        "rad/s", 0.1, 50.0, "the same for its rotation (S21)", 10.0
+        "rad/s", 0.1, 50.0, "the same for the rotation of the tool (S21)", 10.0
     )
     measured_joint_speed: float = _limit(
         "rad/s", 0.1, 50.0, "the same for each joint, in joint_delta (S21)", 10.0
     )
     gripper_width: float = _limit(
-        "m", 0.0, 0.5, "largest gripper width; 0 where actions have none", 0.0
+        "m", 0.0, 0.5, "largest gripper width; 0 if actions have no gripper", 0.0
     )
     gripper_speed: float = _limit("m/s", 1e-3, 0.5, "largest speed of a finger pair", 0.1)
     stale_state: float = _limit("s", 0.005, 1.0, "no measured state for this long: hold (S3)", 0.05)
@@ -158,23 +158,27 @@ class Limits:
         "s",
         0.02,
         2.0,
-        "wrench, joints, gripper or pose that a limit needs, silent for this long: hold (S22)",
+        "a required wrench, joint state, gripper state or pose is silent for this long: hold (S22)",
         0.2,
     )
     future_stamp: float = _limit(
-        "s", 0.0, 1.0, "a chunk stamped further ahead than this is refused (S4)", 0.05
+        "s", 0.0, 1.0, "a chunk whose stamp lies further in the future is refused (S4)", 0.05
     )
     jump_factor: float = _limit(
-        "", 1.0, 100.0, "an action this many times too fast is refused (S7)", 10.0
+        "", 1.0, 100.0, "an action that exceeds a speed limit by this factor is refused (S7)", 10.0
     )
     refusals_to_fault: float = _limit(
         "", 1, 100, "refusals within a second that latch a fault (S5, S7)", 3
     )
     estop_silence: float = _limit(
-        "s", 0.05, 1.0, "an e-stop source silent for this long is pressed (S14)", 0.3
+        "s", 0.05, 1.0, "an e-stop source that is silent for this long counts as pressed (S14)", 0.3
     )
     enable_lease: float = _limit(
-        "s", 0.1, 60.0, "policy motion needs an enable that is not older than this (S15)", 60.0
+        "s",
+        0.1,
+        60.0,
+        "largest age of an enable with which the policy may move the arm (S15)",
+        60.0,
     )
     contact_force: float = _limit("N", 1.0, 200.0, "external force beyond this: hold (S10)", 20.0)
     contact_torque: float = _limit("Nm", 0.1, 50.0, "external torque beyond this: hold (S10)", 5.0)
@@ -182,13 +186,13 @@ class Limits:
         "N", 1.0, 400.0, "external force beyond this: latched fault (S10)", 40.0
     )
     contact_samples: float = _limit(
-        "", 1, 100, "consecutive samples of the wrench before it counts (S10)", 2
+        "", 1, 100, "consecutive wrench samples above a limit that count as contact (S10)", 2
     )
     slow_distance: float = _limit(
-        "m", 1e-3, 1.0, "nearer than this to an obstacle: slower (S11)", 0.02, HIGHER
+        "m", 1e-3, 1.0, "distance to an obstacle below which the arm is slower (S11)", 0.02, HIGHER
     )
     stale_distance: float = _limit(
-        "s", 0.02, 1.0, "a distance input silent for this long is contact (S11)", 0.1
+        "s", 0.02, 1.0, "a distance input that is silent for this long counts as contact (S11)", 0.1
     )
     tick: float = _limit("s", 0.001, 0.1, "period of the interlock", 0.01, FIXED)
     frame: str = field(
@@ -196,7 +200,7 @@ class Limits:
         metadata={
             "unit": "",
             "range": ("", ""),
-            "meaning": "base frame of poses and actions; anything in another is refused (S5)",
+            "meaning": "base frame of poses and actions; the interlock refuses other frames (S5)",
             "tighter": FIXED,
             "size": 1,
         },

@@ -75,7 +75,8 @@ def check_real_arm(recipe: Recipe, in_lockstep: bool) -> None:
             f"is {robot.driver}, got true. "
             "An arm outside of a simulator runs in real time"
         )
-    if not (robot.estops or robot.no_estop_reason or recipe.station.web.port):
+    named = robot.estops or robot.no_estop_reason or recipe.station.web.port
+    if not (named or robot.without_hardware):  # the interlock arms a twin without an e-stop source
         raise RecipeError(
             f"robot '{name}': estops: expected the name of at least one e-stop source, got none, "
             f"and the "
