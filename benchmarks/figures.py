@@ -1,4 +1,4 @@
-"""Where a benchmark's figures go; and a folder that stays where it failed, as its messages point to
+"""Where a benchmark's figures go, and their medians; and a folder that stays where it failed, as its messages point to
 the logs in it.
 """
 
@@ -8,8 +8,9 @@ import contextlib
 import json
 import math
 import shutil
+import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,18 @@ def write(path: Path, figures: Mapping[str, Any]) -> None:
         for key, value in figures.items()
     }
     path.write_text(json.dumps(row, indent=1, allow_nan=False) + "\n")
+
+
+def summary(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Median, lowest and highest of the figures of several runs."""
+    result: dict[str, float] = {}
+    for key, values in measured.items():
+        result |= {
+            key: statistics.median(values),
+            f"{key}_lowest": min(values),
+            f"{key}_highest": max(values),
+        }
+    return result
 
 
 @contextlib.contextmanager

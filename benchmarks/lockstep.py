@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -218,14 +217,7 @@ def compare(folder: Path, episodes: int, runs: int = 1, several: bool = True) ->
             f"{ratios['lockstep_ratio_loop']:.2f} of loop",
             flush=True,
         )
-    result = {}
-    for key, values in measured.items():
-        result |= {
-            key: statistics.median(values),
-            f"{key}_lowest": min(values),
-            f"{key}_highest": max(values),
-        }
-    return result
+    return figures.summary(measured)
 
 
 def main() -> None:

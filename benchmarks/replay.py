@@ -5,7 +5,9 @@ and two 128x128 images.
 
 The ring is what most code starts from: one array per field, observation and next observation both
 stored, filled one transition at a time. Ours takes whole episodes and stores every observation
-once. Both sample uniformly.
+once. Both sample uniformly. The buffers take turns; each figure is the median of the runs, with the
+lowest and the highest. CPU milliseconds depend less than rates on what else the machine does. A
+ratio above 1 means that ours is faster.
 
     python benchmarks/replay.py --agentlace PATH    # adds agentlace's TrajectoryBuffer (needs jax and chex)
 
@@ -17,13 +19,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from benchmarks.figures import write  # noqa: E402
+from benchmarks import figures  # noqa: E402
 
 IMAGE, LENGTH = (128, 128, 3), 50
 
@@ -147,21 +151,78 @@ def episode(vector_size: int, random: np.random.Generator) -> dict[str, np.ndarr
     }
 
 
-def measure(
-    buffer, data: dict[str, np.ndarray], inserts: int, seconds: float, batch: int
-) -> tuple[float, float]:
-    """Transitions inserted per second, and transitions sampled per second."""
-    for _ in range(2 * inserts):  # touch the memory first: the steady state is what counts
-        buffer.insert(data)
+def fill(buffer, data: dict[str, np.ndarray], episodes: int) -> float:
+    """Insert episodes; return transitions per second."""
     started = time.perf_counter()
-    for _ in range(inserts):
+    for _ in range(episodes):
         buffer.insert(data)
-    inserted = inserts * LENGTH / (time.perf_counter() - started)
-    random, batches, started = np.random.default_rng(1), 0, time.perf_counter()
+    return episodes * LENGTH / (time.perf_counter() - started)
+
+
+def sample(buffer, seconds: float, batch: int) -> dict[str, float]:
+    """Sample as a learner does, which holds a batch until it has the next one.
+
+    Returns:
+        Transitions per second, and CPU milliseconds of a batch.
+    """
+    random, batches = np.random.default_rng(1), 0
+    held = buffer.sample(batch, random)
+    started, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - started < seconds:
-        buffer.sample(batch, random)
+        held = buffer.sample(batch, random)
         batches += 1
-    return inserted, batches * batch / (time.perf_counter() - started)
+    del held
+    return {
+        "sample_per_s": batches * batch / (time.perf_counter() - started),
+        "sample_cpu_ms": 1e3 * (time.process_time() - cpu) / batches,
+    }
+
+
+def peak_mb() -> float:
+    """Peak memory of this process since the last call."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak = next(line for line in lines if line.startswith("VmHWM"))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, see proc(5)
+    return int(peak.split()[1]) / 1e3
+
+
+def compare(
+    capacity: int, batch: int, seconds: float, runs: int, agentlace: Path | None
+) -> dict[str, float]:
+    """Medians over the runs, in which the buffers take turns; ratios of the same run."""
+    vector_size = Ours(2).vector_size
+    makers: dict[str, Callable[[], Any]] = {
+        "ours": lambda: Ours(capacity),
+        "ring": lambda: Ring(capacity, vector_size),
+    }
+    if agentlace:
+        makers["agentlace"] = lambda: Agentlace(capacity, vector_size, agentlace)
+    data, episodes = episode(vector_size, np.random.default_rng(0)), capacity // (LENGTH + 1)
+    buffers, result = {}, dict[str, float](batch=batch, capacity=capacity, runs=runs)
+    for name, make in makers.items():
+        peak_mb()
+        before = peak_mb()  # what is resident now
+        buffers[name] = make()
+        fill(buffers[name], data, episodes + 1)  # touch the memory first
+        sample(buffers[name], 0.1, batch)
+        result[f"{name}_memory_mb"] = peak_mb() - before
+    measured: dict[str, list[float]] = {}
+    for _ in range(runs):
+        rows = {
+            name: {"insert_per_s": fill(buffer, data, episodes // 2)}
+            | sample(buffer, seconds, batch)
+            for name, buffer in buffers.items()
+        }
+        for name, row in rows.items():
+            for key, value in row.items():
+                measured.setdefault(f"{name}_{key}", []).append(value)
+                if name != "ours":
+                    ours = rows["ours"][key]
+                    ratio = value / ours if key.endswith("cpu_ms") else ours / value
+                    measured.setdefault(f"{key.removesuffix('_per_s')}_ratio_to_{name}", []).append(
+                        ratio
+                    )
+    return result | figures.summary(measured)
 
 
 def main() -> None:
@@ -172,31 +233,18 @@ def main() -> None:
         "--capacity", type=int, default=10_000, help="time steps (default: 10000, 3 GB for both)"
     )
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of sampling, each")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of sampling, each")
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--agentlace", type=Path, help="path of a checkout of agentlace")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
-    ours = Ours(options.capacity)
-    data = episode(ours.vector_size, np.random.default_rng(0))
-    buffers = {"ours": ours, "ring": Ring(options.capacity, ours.vector_size)}
-    if options.agentlace:
-        buffers["agentlace"] = Agentlace(options.capacity, ours.vector_size, options.agentlace)
-    result: dict[str, float] = {"batch": options.batch, "capacity": options.capacity}
-    print(f"{'':12}{'insert [transitions/s]':>24}{'sample [transitions/s]':>24}{'batches/s':>11}")
-    for name, buffer in buffers.items():
-        inserts = options.capacity // (LENGTH + 1) // 2
-        inserted, sampled = measure(buffer, data, inserts, options.seconds, options.batch)
-        print(
-            f"{name:12}{inserted:24.0f}{sampled:24.0f}{sampled / options.batch:11.1f}", flush=True
-        )
-        result |= {f"{name}_insert_per_s": inserted, f"{name}_sample_per_s": sampled}
-    for name in list(buffers)[1:]:
-        for what in ("insert", "sample"):
-            ratio = result[f"ours_{what}_per_s"] / result[f"{name}_{what}_per_s"]
-            result[f"{what}_ratio_to_{name}"] = ratio
-            print(f"ours / {name}, {what}: {ratio:.2f}")
+    result = compare(
+        options.capacity, options.batch, options.seconds, options.runs, options.agentlace
+    )
+    for name, value in result.items():
+        print(f"{name:44}{value:14,.2f}")
     if options.json:
-        write(options.json, result)
+        figures.write(options.json, result)
 
 
 if __name__ == "__main__":

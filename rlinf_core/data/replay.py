@@ -5,6 +5,8 @@ Episodes lie one after another.
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,61 @@ from rlinf_core.specs.arrays import NAME as INSTRUCTION
 from rlinf_core.specs.arrays import WIDTH, Arrays, StationSpec, encoded
 
 ORIGINS = 255  # number of distinct stations; later ones count as the last
+LARGE_BYTES = 1 << 20  # a smaller array costs nothing to allocate
+MOST_ARRAYS = 16  # that the memory of batches refers to
+
+
+class BatchMemory:
+    """Memory of earlier batches, which later batches use again.
+
+    The images of a batch take tens of megabytes. The kernel clears each page of fresh memory, which
+    takes as long as the copy of the images. An array is used again when nothing else refers to it.
+    Views and tensors hold a reference to their array, so a batch stays as it is while anybody has
+    a part of it.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return an array with any content."""
+        size = int(np.prod(shape)) * dtype.itemsize
+        if size < LARGE_BYTES:
+            return np.empty(shape, dtype)
+        with self._lock:
+            free = [
+                k
+                for k in range(len(self._arrays))
+                # the list, and the argument; a name for the array would be one more
+                if sys.getrefcount(self._arrays[k]) == 2
+            ]
+            fitting = [k for k in free if size <= len(self._arrays[k]) <= 2 * size]
+            if fitting:
+                memory = self._arrays[min(fitting, key=lambda k: len(self._arrays[k]))]
+            else:
+                if len(self._arrays) >= MOST_ARRAYS:
+                    del self._arrays[min(free, default=0)]
+                memory = np.empty(size, np.uint8)
+                self._arrays.append(memory)
+            return memory[:size].view(dtype).reshape(shape)
+
+    def take(self, source: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Return ``source[index]`` for an index (B,) within the array."""
+        out = self.array((len(index), *source.shape[1:]), source.dtype)
+        # with mode "raise" NumPy would fill a buffer first, and copy that
+        return np.take(source, index, axis=0, out=out, mode="clip")
+
+    def concatenate(self, parts: list[np.ndarray]) -> np.ndarray:
+        """Return ``np.concatenate(parts)``."""
+        first = parts[0]
+        if any(part.dtype != first.dtype or part.shape[1:] != first.shape[1:] for part in parts):
+            return np.concatenate(parts)
+        shape = (sum(map(len, parts)), *first.shape[1:])
+        return np.concatenate(parts, out=self.array(shape, first.dtype))
+
+
+MEMORY = BatchMemory()
 
 
 class ReplayBuffer:
@@ -206,8 +263,10 @@ class ReplayBuffer:
         spans = np.minimum(left, longest)
         self.sampled += np.bincount(self._arrays["origin"][index], minlength=256)
         last, following = (index + spans - 1) % self.capacity, (index + spans) % self.capacity
-        batch = {name: self._arrays[name][index] for name in self._observed}
-        batch |= {f"next/{name}": self._arrays[name][following] for name in self._observed}
+        batch = {name: MEMORY.take(self._arrays[name], index) for name in self._observed}
+        batch |= {
+            f"next/{name}": MEMORY.take(self._arrays[name], following) for name in self._observed
+        }
         batch["discount"] = self._arrays["discount"][last]
         if "given" in self._arrays:
             batch["given"] = self._arrays["given"][index]
@@ -378,4 +437,4 @@ def _until_another(positions: np.ndarray, forever: int) -> np.ndarray:
 
 def mix(*batches: Arrays) -> Arrays:
     """Concatenate batches, e.g. half demonstrations and half online (symmetric sampling, RLPD)."""
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    return {name: MEMORY.concatenate([batch[name] for batch in batches]) for name in batches[0]}

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+import torch
 
 from rlinf_core.core.errors import RlinfError, SpecError
-from rlinf_core.data.replay import ReplayBuffer, mix
+from rlinf_core.data.replay import LARGE_BYTES, MOST_ARRAYS, BatchMemory, ReplayBuffer, mix
 from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import decoded, encoded
 
@@ -284,3 +285,47 @@ def test_a_transition_ends_where_something_else_was_asked_for(spec, random):
     assert np.array_equal(
         older.sample(400, np.random.default_rng(0), horizon=4, execute=4)["action"], plain["action"]
     )
+
+
+@pytest.fixture
+def large(task, random):
+    """A replay whose batches of 32 have images of more than LARGE_BYTES."""
+    buffer = ReplayBuffer(task.with_images({"front": (128, 128)}).spec, 50)
+    for start in (0, 100, 200):
+        buffer.insert_episode(*episode(buffer.spec, 20, start))
+    assert buffer.sample(32, random)["front"].nbytes > LARGE_BYTES
+    return buffer
+
+
+def test_images_in_used_memory_are_those_of_their_transitions(large, random):
+    for size in (32, 64, 40, 32, 64):
+        batch = large.sample(size, random)
+        check(batch)
+        front = batch["front"]
+        assert (front == batch["vectors"][:, 0].astype(np.uint8)[:, None, None, None]).all()
+
+
+def test_a_batch_stays_as_it_is_while_anybody_holds_a_part_of_it(large, random):
+    batch = large.sample(32, random)
+    part = large.sample(32, random)["next/front"][3:5, ::2]
+    tensor = torch.from_numpy(large.sample(32, random)["front"]).permute(0, 3, 1, 2)[7]
+    mixed = mix(large.sample(32, random), large.sample(32, random))["front"][40:]
+    held = [batch["front"], part, tensor.numpy(), mixed]
+    before = [array.copy() for array in held]
+    for _ in range(3 * MOST_ARRAYS):
+        mix(large.sample(32, random), large.sample(32, random))
+    assert all(np.array_equal(*pair) for pair in zip(held, before, strict=True))
+
+
+def test_memory_is_used_again_and_bounded():
+    memory, shape, dtype = BatchMemory(), (2, LARGE_BYTES), np.dtype(np.uint8)
+    address = memory.array(shape, dtype).ctypes.data
+    first = memory.array(shape, dtype)
+    second = memory.array(shape, dtype)
+    assert first.ctypes.data == address != second.ctypes.data
+    del first
+    assert memory.array((LARGE_BYTES,), np.dtype(np.uint16)).ctypes.data == address
+    held = [memory.array(shape, dtype) for _ in range(2 * MOST_ARRAYS)]
+    assert len({array.ctypes.data for array in held}) == len(held)
+    assert len(memory._arrays) == MOST_ARRAYS
+    assert len(memory.array((1,), dtype)) == 1 and len(memory._arrays) == MOST_ARRAYS
