@@ -8,6 +8,7 @@ missing or extra file.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -75,6 +76,18 @@ def file_sha256(file: Path) -> str:
         while data := source.read(1 << 20):
             sha.update(data)
     return sha.hexdigest()
+
+
+def file_state(state: os.stat_result) -> str:
+    """Return which file it is, and since when it has its content: another text after a change."""
+    return f"{state.st_dev}:{state.st_ino}:{state.st_size}:{state.st_mtime_ns}"
+
+
+def unchanged_sha256(path: Path) -> tuple[str, str]:
+    """Return a file's SHA-256 and its ``file_state``, which is empty if it changed meanwhile."""
+    before = file_state(path.stat())
+    sha256 = file_sha256(path)
+    return sha256, before if file_state(path.stat()) == before else ""
 
 
 def episode_files(folder: Path) -> list[Path]:

@@ -79,7 +79,7 @@ class PolicyRequest(_message.Message):
     def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., have_sha256: _Optional[str] = ..., have_file: _Optional[int] = ..., file: _Optional[str] = ..., may_link: _Optional[bool] = ..., begun: _Optional[int] = ..., begun_version: _Optional[int] = ...) -> None: ...
 
 class PolicyPart(_message.Message):
-    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size", "needs", "path", "begins")
+    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size", "needs", "path", "file_state", "begins")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class PolicyPart(_message.Message):
     COPY_SIZE_FIELD_NUMBER: _ClassVar[int]
     NEEDS_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
+    FILE_STATE_FIELD_NUMBER: _ClassVar[int]
     BEGINS_FIELD_NUMBER: _ClassVar[int]
     version: int
     data: bytes
@@ -95,8 +96,9 @@ class PolicyPart(_message.Message):
     copy_size: int
     needs: str
     path: str
+    file_state: str
     begins: int
-    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ..., needs: _Optional[str] = ..., path: _Optional[str] = ..., begins: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ..., needs: _Optional[str] = ..., path: _Optional[str] = ..., file_state: _Optional[str] = ..., begins: _Optional[int] = ...) -> None: ...
 
 class Registration(_message.Message):
     __slots__ = ("specs", "limits_hash", "software")

@@ -85,7 +85,8 @@ class BridgeServicer:
         trainer rolls out in stages or a version is pinned. Ends empty after wait_s (30 at most) without one. To a station that
         says which file it has, what that lacks is sent, and where in it the rest is. The station puts the parts together in
         their order; where the whole has another hash than the last part says, it asks again without have_sha256. A station that
-        may_link and calls from the trainer's own machine is told where the file lies instead; where it cannot link or copy it
+        may_link and calls from the trainer's own machine is told where the file lies instead, and which file has the hash: a
+        station that linked that very file need not compute the hash again. Where it cannot link or copy the file
         from there, or it has another hash, it asks again without may_link. A policy may stand on a second file, which no version
         changes (weights that its adapters are for): the last part says its name in `needs`. A station without a file of that
         name asks for it, with `file`, and begins with the policy once it has both. Of what was cut on the way a station may say

@@ -45,7 +45,7 @@ from rlinf_core.deploy.bridge.credentials import NAME as TOKEN
 from rlinf_core.deploy.bridge.credentials import read_token
 from rlinf_core.deploy.bridge.fleet import Credentials
 from rlinf_core.deploy.bridge.policy_parts import Bytes, decoded
-from rlinf_core.episodes.checksums import SUMS, file_sha256, is_plain, verify
+from rlinf_core.episodes.checksums import SUMS, file_sha256, file_state, is_plain, verify
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import NAMED, policy_files, policy_name, policy_version
 
@@ -121,9 +121,7 @@ def put_together(
         for part, sent in parts:
             got = Got(part.version, part.sha256, "", part.needs)
             if part.path:
-                return got._replace(
-                    written_sha256=_linked(Path(part.path), aside(folder, file, part.version))
-                )
+                return got._replace(written_sha256=_linked(part, aside(folder, file, part.version)))
             if out is None:
                 aside(folder, file, part.version).touch()
                 out = files.enter_context(open(aside(folder, file, part.version), "r+b"))
@@ -149,15 +147,21 @@ def _go_on(out: BinaryIO, begins: int, sha: Any) -> None:
     out.truncate()
 
 
-def _linked(path: Path, to: Path) -> str:
-    """Link ``path`` to ``to``, or copy it, and return the hash; empty if it cannot be read."""
+def _linked(part: pb.PolicyPart, to: Path) -> str:
+    """Link the trainer's file to ``to``, or copy it, and return its hash.
+
+    The link is the very file that the trainer hashed if its device, inode, size and time of change
+    are those that the trainer saw. Then the hash is the trainer's. The hash of any other file is
+    computed; it is empty if the file cannot be read.
+    """
+    path = Path(part.path)
     with contextlib.suppress(OSError):
         to.unlink(missing_ok=True)
         try:
             os.link(path, to)
         except OSError:  # another disk, or another user's file
             shutil.copyfile(path, to)
-        return file_sha256(to)
+        return part.sha256 if file_state(to.stat()) == part.file_state else file_sha256(to)
     return ""
 
 

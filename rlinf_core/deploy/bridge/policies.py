@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -18,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from rlinf_core.deploy.bridge import PART_BYTES
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.policy_parts import Bytes, Tensor, base_of, encoded, ranges, tensors
-from rlinf_core.episodes.checksums import file_sha256
+from rlinf_core.episodes.checksums import file_state, unchanged_sha256
 from rlinf_core.policies.adapters import base_name
 from rlinf_core.policies.serialization import newest_version, policy_name, policy_version
 
@@ -70,6 +71,7 @@ class Policy:
 
     Attributes:
         needs: name of the base file of an adapter; empty for a full policy.
+        file_state: state of the file with this hash (``checksums.file_state``); empty if unknown.
     """
 
     version: int
@@ -77,6 +79,7 @@ class Policy:
     data: bytes
     sha256: str
     needs: str
+    file_state: str = ""
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -91,6 +94,7 @@ class Policy:
                 sha256=self.sha256,
                 needs=self.needs,
                 path=str(self.path.resolve()),
+                file_state=self.file_state,
             )
         )
 
@@ -141,7 +145,7 @@ class Policies:
         self._revision, self._reading, self._changed = 0, asyncio.Lock(), asyncio.Event()
         self._read: dict[int, Policy] = {}
         self._tensor_offsets: dict[str, dict[bytes, int]] = {}  # by SHA-256
-        self._hashes: dict[Path, str] = {}  # SHA-256 of base files
+        self._hashes: dict[Path, tuple[str, str]] = {}  # SHA-256 and state of base files
         self._stamp, self._stamped_at, self._settled = -1, 0.0, False
 
     async def watch(self) -> None:
@@ -233,10 +237,11 @@ class Policies:
         if not NEEDED.fullmatch(name) or not path.is_file():
             return
         if path not in self._hashes:
-            self._hashes[path] = await asyncio.to_thread(file_sha256, path)
+            self._hashes[path] = await asyncio.to_thread(unchanged_sha256, path)
+        sha256, state = self._hashes[path]
         if link:
             yield encoded(
-                pb.PolicyPart(version=-1, sha256=self._hashes[path], path=str(path.resolve()))
+                pb.PolicyPart(version=-1, sha256=sha256, path=str(path.resolve()), file_state=state)
             )
             return
         begins = begun if begun <= path.stat().st_size else 0
@@ -248,7 +253,7 @@ class Policies:
                     yield encoded(
                         pb.PolicyPart(version=-1), memoryview(data)[begin : begin + PART_BYTES]
                     )
-        yield encoded(pb.PolicyPart(version=-1, sha256=self._hashes[path]))
+        yield encoded(pb.PolicyPart(version=-1, sha256=sha256))
 
     async def _policy(self, version: int) -> Policy | None:
         """Return a policy from memory or disk; None if the folder has no such version."""
@@ -279,7 +284,11 @@ def _keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
 
 
 def _read(path: Path) -> Policy:
-    data = path.read_bytes()
+    with open(path, "rb") as file:
+        state = file_state(os.fstat(file.fileno()))
+        data = file.read()
+        if file_state(os.fstat(file.fileno())) != state:
+            state = ""  # it changed meanwhile
     base = base_of(data)
     return Policy(
         policy_version(path),
@@ -287,4 +296,5 @@ def _read(path: Path) -> Policy:
         data,
         hashlib.sha256(data).hexdigest(),
         base_name(base) if base else "",
+        state,
     )

@@ -4,6 +4,7 @@ which.
 
 import hashlib
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from safetensors.numpy import load_file, save, save_file
 from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.client import BridgeClient, Fetched, forget, last_fetched
-from rlinf_core.deploy.bridge.policies import IN_MEMORY, NewestForAll, Policies
+from rlinf_core.deploy.bridge.policies import IN_MEMORY, NewestForAll, Policies, Policy
 from rlinf_core.deploy.bridge.policy_parts import SMALLEST, Range, encoded, ranges, tensors
+from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.serialization import policy_name
 from tests.deploy.bridge.conftest import serve
 
@@ -364,6 +366,50 @@ def test_on_the_trainers_machine_a_policy_is_linked_and_nothing_is_sent(
     )
     publish(trainer, 2, weights(random))
     assert near.next_policy(1, tmp_path / "station", base=first).version == 2
+
+
+def hashed_files(monkeypatch):
+    """The files that a station hashes from now on."""
+    paths = []
+
+    def record(path):
+        paths.append(path)
+        return file_sha256(path)
+
+    monkeypatch.setattr("rlinf_core.deploy.bridge.client.file_sha256", record)
+    return paths
+
+
+def test_the_very_file_that_the_trainer_hashed_is_not_hashed_again(
+    trainer, near, tmp_path, random, monkeypatch
+):
+    hashed, path = hashed_files(monkeypatch), publish(trainer, 1, weights(random))
+    fetched = near.next_policy(-1, tmp_path / "station")
+    assert fetched.sha256 == file_sha256(path) and fetched.path.samefile(path) and not hashed
+
+
+@pytest.mark.parametrize("how", ["in place", "another file", "another disk", "older trainer"])
+def test_any_other_file_is_hashed_by_the_station(trainer, near, tmp_path, random, monkeypatch, how):
+    hashed, path = hashed_files(monkeypatch), publish(trainer, 1, weights(random))
+    content, link = path.read_bytes(), Policy.link
+
+    def changed(policy):
+        """The file changes after the trainer has hashed it."""
+        if how == "in place":
+            path.write_bytes(content[:-1] + b"?")
+        elif how == "another file":
+            path.unlink()
+            path.write_bytes(content[:-1] + b"?")
+        elif how == "older trainer":
+            policy = replace(policy, file_state="")
+        return link(policy)
+
+    monkeypatch.setattr(Policy, "link", changed)
+    if how == "another disk":
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(18, "cross")))
+    fetched = near.next_policy(-1, tmp_path / "station")
+    assert hashed and fetched.path.read_bytes() == content
+    assert fetched.sha256 == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize("how", ["another disk", "no such file", "another file"])
